@@ -1,1 +1,38 @@
-//! placeholder
+//! The Kubernetes API of Sahasra: group `sahasra.dev`, version `v1alpha1`.
+//!
+//! One kind a file: [`GpuWorker`] (cluster-scoped, made by the worker-agent), [`VramLease`], [`GpuSession`] and
+//! [`BurstJob`] (namespaced, made by users). The Rust types are the only source: `make generate` writes the
+//! `CustomResourceDefinition` YAML files beside this crate and into the chart. Users write `spec`; `status` is
+//! written by the operator alone, save that of a [`GpuWorker`], which its agent writes.
+//!
+//! Bad input is refused here as far as a schema and CEL rules can see it, at `kubectl apply`; what they cannot see
+//! (the text of a formula, the PTX) the operator refuses through the condition `Accepted=False`.
+
+pub mod burst_job;
+pub mod conditions;
+pub mod gpu_session;
+pub mod gpu_worker;
+pub mod quantity;
+pub mod vram_lease;
+pub mod yaml;
+
+pub use burst_job::{BurstJob, BurstJobSpec, BurstJobStatus};
+pub use gpu_session::{GpuSession, GpuSessionSpec, GpuSessionStatus};
+pub use gpu_worker::{GpuWorker, GpuWorkerSpec, GpuWorkerStatus};
+pub use quantity::VramQuantity;
+pub use vram_lease::{VramLease, VramLeaseSpec, VramLeaseStatus};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+
+/// The API group of every kind.
+pub const GROUP: &str = "sahasra.dev";
+/// The only served version.
+pub const VERSION: &str = "v1alpha1";
+/// Finalizer by which the operator gives VRAM back before an object goes. The operator's alone.
+pub const FINALIZER: &str = "sahasra.dev/release-vram";
+
+/// Every kind's definition, in the order in which they are applied.
+pub fn definitions() -> Vec<CustomResourceDefinition> {
+    vec![GpuWorker::crd(), VramLease::crd(), GpuSession::crd(), BurstJob::crd()]
+}

@@ -1,0 +1,210 @@
+//! `BurstJob`: one kernel over N independent chunks on slices of VRAM across the pool.
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use crate::vram_lease::{SliceSpec, default_ttl_seconds};
+
+pub mod aggregate;
+pub mod chunks;
+pub mod kernel;
+pub mod status;
+
+pub use aggregate::Aggregate;
+pub use chunks::{Chunks, ParameterSpec, ScalarType};
+pub use kernel::{Argument, BytesSource, Kernel, PtxSource};
+pub use status::BurstJobStatus;
+
+/// What a burst computes, on what, and what becomes of the results.
+///
+/// Immutable but for `suspend`, `priority`, `slices` and `ttlSecondsAfterFinished`.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "sahasra.dev",
+    version = "v1alpha1",
+    kind = "BurstJob",
+    plural = "burstjobs",
+    namespaced,
+    shortname = "bj",
+    category = "all",
+    category = "sahasra",
+    status = "BurstJobStatus",
+    derive = "PartialEq",
+    doc = "One kernel over many independent chunks, run on slices of VRAM across the pool.",
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Chunks", type_ = "integer", json_path = ".status.chunks.total"),
+    printcolumn(name = "Done", type_ = "integer", json_path = ".status.chunks.succeeded"),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.chunks.failed"),
+    printcolumn(name = "Retried", type_ = "integer", json_path = ".status.chunks.retried"),
+    printcolumn(name = "Slices", type_ = "integer", json_path = ".status.slices.held"),
+    printcolumn(name = "Peak", type_ = "integer", json_path = ".status.slices.peak"),
+    printcolumn(name = "Best", type_ = "string", json_path = ".status.aggregate.summary"),
+    printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = ".status.reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.kernel == oldSelf.kernel").message("kernel is immutable: make another BurstJob").field_path(".kernel"))]
+#[x_kube(validation = Rule::new("self.chunks == oldSelf.chunks").message("chunks is immutable: make another BurstJob").field_path(".chunks"))]
+#[x_kube(validation = Rule::new("self.slice == oldSelf.slice").message("slice is immutable: make another BurstJob").field_path(".slice"))]
+pub struct BurstJobSpec {
+    /// The program and its arguments.
+    pub kernel: Kernel,
+    /// How many chunks, and what parameters each gets.
+    pub chunks: Chunks,
+    /// The VRAM that one chunk may use, and on what class of device.
+    pub slice: SliceSpec,
+    /// How many slices at the same time. `max` defaults to the number of chunks.
+    #[serde(default)]
+    pub slices: BurstSlices,
+    /// How long the slices outlive a silent operator.
+    #[serde(default)]
+    pub lease: LeaseTerms,
+    /// What happens to a chunk whose attempt was lost to a cause that may pass.
+    #[serde(default)]
+    pub retry_policy: RetryPolicy,
+    /// A chunk that runs longer is stopped and counts as a lost attempt, in seconds.
+    #[serde(default = "default_chunk_timeout_seconds")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub chunk_timeout_seconds: i64,
+    /// How many chunks may fail for good before the burst itself fails.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 10_000_000))]
+    pub max_failed_chunks: i64,
+    /// What to compute over all results; nothing when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregate: Option<Aggregate>,
+    /// Where results go that exceed 512 KiB in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<OutputSpec>,
+    /// Holds the burst: running chunks end, slices go back, nothing new starts.
+    #[serde(default)]
+    pub suspend: bool,
+    /// A burst of higher priority gets slices first.
+    #[serde(default)]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    pub priority: i32,
+    /// The object is deleted so many seconds after it finished; kept when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 31_536_000))]
+    pub ttl_seconds_after_finished: Option<i64>,
+}
+
+/// A chunk is meant to be short; what takes longer says so.
+fn default_chunk_timeout_seconds() -> i64 {
+    60
+}
+
+/// How many slices a burst may hold at the same time.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.max) || self.min <= self.max").message("min must not exceed max").field_path(".min"))]
+pub struct BurstSlices {
+    /// Fewest slices with which to start.
+    #[serde(default = "one_slice")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub min: i64,
+    /// Most slices; the number of chunks when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max: Option<i64>,
+}
+
+fn one_slice() -> i64 {
+    1
+}
+
+impl Default for BurstSlices {
+    fn default() -> Self {
+        Self {
+            min: one_slice(),
+            max: None,
+        }
+    }
+}
+
+/// How long the slices of a burst outlive a silent operator.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseTerms {
+    /// Seconds without renewal after which the agents take the slices back.
+    #[serde(default = "default_ttl_seconds")]
+    #[schemars(range(min = 5, max = 86_400))]
+    pub ttl_seconds: i64,
+}
+
+impl Default for LeaseTerms {
+    fn default() -> Self {
+        Self {
+            ttl_seconds: default_ttl_seconds(),
+        }
+    }
+}
+
+/// Retries of attempts lost to causes that may pass: lease expired, agent disconnected, executor lost, timed out.
+/// A kernel that is itself wrong (load or launch refused, trap, illegal access) is never retried.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.initialBackoffSeconds <= self.maxBackoffSeconds").message("initialBackoffSeconds must not exceed maxBackoffSeconds").field_path(".initialBackoffSeconds"))]
+pub struct RetryPolicy {
+    /// Retries of one chunk; its first attempt is not counted.
+    #[serde(default = "default_max_retries")]
+    #[schemars(range(min = 0, max = 1_000))]
+    pub max_retries: i64,
+    /// Wait before the first retry, in seconds; doubles each time, with jitter.
+    #[serde(default = "default_initial_backoff_seconds")]
+    #[schemars(range(min = 0, max = 3_600))]
+    pub initial_backoff_seconds: i64,
+    /// Longest wait, in seconds.
+    #[serde(default = "default_max_backoff_seconds")]
+    #[schemars(range(min = 0, max = 86_400))]
+    pub max_backoff_seconds: i64,
+}
+
+fn default_max_retries() -> i64 {
+    3
+}
+fn default_initial_backoff_seconds() -> i64 {
+    1
+}
+fn default_max_backoff_seconds() -> i64 {
+    16
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            max_retries: default_max_retries(),
+            initial_backoff_seconds: default_initial_backoff_seconds(),
+            max_backoff_seconds: default_max_backoff_seconds(),
+        }
+    }
+}
+
+/// Where results go. Up to 512 KiB in all they stand in a ConfigMap owned by the job and nothing need be said here.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputSpec {
+    /// The object store.
+    pub store: StoreSpec,
+}
+
+/// An object store, named by URL.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreSpec {
+    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `file:///path` that every agent and the operator share.
+    #[schemars(length(min = 8, max = 1024), regex(pattern = "^(s3|gs|az|file)://.+$"))]
+    pub url: String,
+    /// Secret in the job's namespace whose keys are the store's settings (`aws_access_key_id`, `aws_endpoint`, ...).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretReference>,
+}
+
+/// A Secret in the job's namespace.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretReference {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}

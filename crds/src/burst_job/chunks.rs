@@ -1,0 +1,144 @@
+//! The chunks of a burst and the parameters of each.
+
+use std::collections::BTreeMap;
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How many chunks, and how a chunk's index becomes its parameters. Exactly one of `count` and `product` says how many.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.count) != has(self.product)").message("give exactly one of count, product"))]
+pub struct Chunks {
+    /// Number of chunks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub count: Option<i64>,
+    /// One chunk for every combination of these lists; the last list varies fastest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16))]
+    pub product: Option<Vec<ProductAxis>>,
+    /// Parameters by name, each a function of the chunk's index.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub parameters: BTreeMap<String, ParameterSpec>,
+    /// Seed of every `random` parameter: the same seed gives the same values on every device.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub seed: i64,
+}
+
+/// One list of a product.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ProductAxis {
+    /// Name of the parameter.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))]
+    pub name: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_: ScalarType,
+    /// Its values.
+    #[schemars(length(min = 1, max = 4_096))]
+    pub list: Vec<f64>,
+}
+
+/// A parameter as a function of the index: exactly one of `cel`, `list`, `range`, `random`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.cel), has(self.list), has(self.range), has(self.random)].filter(given, given).size() == 1").message("give exactly one of cel, list, range, random"))]
+pub struct ParameterSpec {
+    /// Type that the kernel gets.
+    #[serde(rename = "type")]
+    pub type_: ScalarType,
+    /// A CEL expression over `index` (int, from 0) and `count` (int); gives a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1_024))]
+    pub cel: Option<String>,
+    /// Values taken in turn; starts again at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4_096))]
+    pub list: Option<Vec<f64>>,
+    /// Evenly spaced values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<RangeSpec>,
+    /// Seeded random values: a function of seed, parameter name and index alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random: Option<RandomSpec>,
+}
+
+/// `start + step × index`, or from `start` to `stop` (both reached) over all chunks.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.step) != has(self.stop)").message("give exactly one of step, stop"))]
+pub struct RangeSpec {
+    /// Value of chunk 0.
+    pub start: f64,
+    /// Difference from one chunk to the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
+    /// Value of the last chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<f64>,
+}
+
+/// A distribution: exactly one of the fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.uniform), has(self.logUniform), has(self.choice)].filter(given, given).size() == 1").message("give exactly one of uniform, logUniform, choice"))]
+pub struct RandomSpec {
+    /// Evenly between `min` and `max`; `max` itself never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uniform: Option<Interval>,
+    /// Evenly in the logarithm; `min` must be above 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.min > 0.0").message("logUniform needs min above 0").field_path(".min"))]
+    pub log_uniform: Option<Interval>,
+    /// One of these values, each as likely.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4_096))]
+    pub choice: Option<Vec<f64>>,
+}
+
+/// A half-open interval.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.min < self.max").message("min must be below max").field_path(".min"))]
+pub struct Interval {
+    /// Lower bound, included.
+    pub min: f64,
+    /// Upper bound, excluded.
+    pub max: f64,
+}
+
+/// Type of a kernel's scalar or of an array's element, in PTX's names.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[serde(rename_all = "lowercase")]
+pub enum ScalarType {
+    /// 8-bit unsigned integer.
+    U8,
+    /// 32-bit signed integer.
+    S32,
+    /// 32-bit unsigned integer.
+    U32,
+    /// 64-bit signed integer.
+    S64,
+    /// 64-bit unsigned integer.
+    U64,
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary64.
+    F64,
+}
+
+impl ScalarType {
+    /// Size of one element in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::S32 | Self::U32 | Self::F32 => 4,
+            Self::S64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+}

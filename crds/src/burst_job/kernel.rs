@@ -1,0 +1,161 @@
+//! The program of a burst: PTX, entry, launch shape and arguments.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use super::chunks::ScalarType;
+
+/// One kernel and how it is launched for each chunk.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Kernel {
+    /// The PTX text; fixed by its digest when the job is accepted.
+    pub ptx: PtxSource,
+    /// Name of the `.entry`.
+    #[schemars(length(min = 1, max = 512))]
+    pub entry: String,
+    /// Blocks in x, y, z.
+    #[serde(default = "one_by_one")]
+    #[schemars(length(min = 1, max = 3), inner(range(min = 1, max = 2_147_483_647)))]
+    pub grid: Vec<i64>,
+    /// Threads of a block in x, y, z; at most 1024 in all.
+    #[serde(default = "one_by_one")]
+    #[schemars(length(min = 1, max = 3), inner(range(min = 1, max = 1_024)))]
+    pub block: Vec<i64>,
+    /// Dynamic shared memory of a block, in bytes.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 233_472))]
+    pub dynamic_shared_bytes: i64,
+    /// The arguments in the kernel's own order.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub args: Vec<Argument>,
+}
+
+fn one_by_one() -> Vec<i64> {
+    vec![1, 1, 1]
+}
+
+/// Where the PTX is: exactly one of the fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.inline), has(self.configMapKeyRef), has(self.url)].filter(given, given).size() == 1").message("give exactly one of inline, configMapKeyRef, url"))]
+pub struct PtxSource {
+    /// The text itself, at most 128 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 131_072))]
+    pub inline: Option<String>,
+    /// A key of a ConfigMap in the job's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_key_ref: Option<ConfigMapKeyReference>,
+    /// An object in the store of `spec.output.store`, by its full URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 8, max = 1024), regex(pattern = "^(s3|gs|az|file)://.+$"))]
+    pub url: Option<String>,
+}
+
+/// A key of a ConfigMap in the job's namespace.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigMapKeyReference {
+    /// Name of the ConfigMap.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Key in its `data` or `binaryData`.
+    #[schemars(length(min = 1, max = 253))]
+    pub key: String,
+}
+
+/// One argument: exactly one of the fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.output), has(self.parameter), has(self.input), has(self.constant), has(self.chunkIndex), has(self.scalar)].filter(given, given).size() == 1").message("give exactly one of output, parameter, input, constant, chunkIndex, scalar"))]
+pub struct Argument {
+    /// Pointer to a zeroed array that is read back after the launch: a result of the chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<OutputArgument>,
+    /// Value of a parameter declared in `chunks`, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub parameter: Option<String>,
+    /// Pointer to a private copy of given bytes; the kernel may write to it, nobody reads it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<InputArgument>,
+    /// Pointer to given bytes that all chunks on a device share; the kernel must not write to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constant: Option<BytesSource>,
+    /// The index of the chunk, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk_index: Option<ChunkIndexArgument>,
+    /// The same value for every chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scalar: Option<ScalarArgument>,
+}
+
+/// An array that the kernel fills.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputArgument {
+    /// Type of an element.
+    #[serde(rename = "type")]
+    pub type_: ScalarType,
+    /// How many elements.
+    #[serde(default = "one_element")]
+    #[schemars(range(min = 1, max = 268_435_456))]
+    pub count: i64,
+}
+
+fn one_element() -> i64 {
+    1
+}
+
+/// Bytes of which every chunk gets a copy of its own, or its own part.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct InputArgument {
+    /// The bytes.
+    pub from: BytesSource,
+    /// When given, chunk i gets the bytes from i × this, so many of them; else all bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_073_741_824))]
+    pub bytes_per_chunk: Option<i64>,
+}
+
+/// Where bytes are: exactly one of the fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.base64), has(self.configMapKeyRef), has(self.url)].filter(given, given).size() == 1").message("give exactly one of base64, configMapKeyRef, url"))]
+pub struct BytesSource {
+    /// The bytes themselves in standard base64, at most 128 KiB of text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 4, max = 131_072))]
+    pub base64: Option<String>,
+    /// A key of a ConfigMap in the job's namespace (`binaryData` for bytes).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_key_ref: Option<ConfigMapKeyReference>,
+    /// An object in the store of `spec.output.store`, by its full URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 8, max = 1024), regex(pattern = "^(s3|gs|az|file)://.+$"))]
+    pub url: Option<String>,
+}
+
+/// How the kernel takes the chunk's index.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.type in ['u32', 's32', 'u64', 's64']").message("a chunk index is u32, s32, u64 or s64").field_path(".type"))]
+pub struct ChunkIndexArgument {
+    /// Integer type of the kernel's parameter.
+    #[serde(rename = "type")]
+    pub type_: ScalarType,
+}
+
+/// A value that is the same for every chunk.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ScalarArgument {
+    /// Type of the kernel's parameter.
+    #[serde(rename = "type")]
+    pub type_: ScalarType,
+    /// The value; must be representable in the type.
+    pub value: f64,
+}

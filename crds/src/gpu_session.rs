@@ -1,0 +1,121 @@
+//! `GpuSession`: a client bound to one device; its tensors live there until it closes.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::VramQuantity;
+
+/// What a session asks for.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "sahasra.dev",
+    version = "v1alpha1",
+    kind = "GpuSession",
+    plural = "gpusessions",
+    namespaced,
+    shortname = "gs",
+    category = "all",
+    category = "sahasra",
+    status = "GpuSessionStatus",
+    derive = "PartialEq",
+    doc = "A client bound to one device through one lease; its tensors live there until it closes.",
+    printcolumn(name = "Class", type_ = "string", json_path = ".spec.class"),
+    printcolumn(name = "Worker", type_ = "string", json_path = ".status.worker"),
+    printcolumn(name = "GPU", type_ = "string", json_path = ".status.device"),
+    printcolumn(name = "VRAM", type_ = "string", json_path = ".spec.vram"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Active", type_ = "integer", json_path = ".status.activeExecutions"),
+    printcolumn(name = "Tensors", type_ = "integer", json_path = ".status.tensorCount"),
+    printcolumn(name = "Bytes", type_ = "integer", json_path = ".status.storedTensorBytes"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.class) == has(oldSelf.class) && (!has(self.class) || self.class == oldSelf.class)").message("class is immutable: a session is pinned to its device").field_path(".class"))]
+pub struct GpuSessionSpec {
+    /// Class of device, such as `g5`; any when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub class: Option<String>,
+    /// VRAM that the session may use.
+    #[x_kube(validation = Rule::new("self == oldSelf").message("vram is immutable: open another session"))]
+    pub vram: VramQuantity,
+    /// What runs its programs.
+    #[serde(default)]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("engine is immutable: open another session"))]
+    pub engine: Engine,
+    /// The session ends after so many seconds without a client or an operation.
+    #[serde(default = "default_idle_timeout_seconds")]
+    #[schemars(range(min = 1, max = 604_800))]
+    pub idle_timeout_seconds: i64,
+    /// The session ends so many seconds after it was placed, whatever happens.
+    #[serde(default = "default_session_ttl_seconds")]
+    #[schemars(range(min = 10, max = 2_592_000))]
+    pub ttl_seconds: i64,
+}
+
+/// 30 minutes: a lunch break does not end the work, a forgotten notebook does not hold a GPU overnight.
+fn default_idle_timeout_seconds() -> i64 {
+    1_800
+}
+
+/// One working day.
+fn default_session_ttl_seconds() -> i64 {
+    28_800
+}
+
+/// What runs a program on a device.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// PTX kernels: the CUDA driver on a GPU, the SIMT engine on a CPU.
+    Ptx,
+    /// StableHLO programs through a PJRT plugin.
+    #[default]
+    Xla,
+}
+
+/// What a session became.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuSessionStatus {
+    /// `Placed`, `Ready`, `Failed`, each with a reason that names the cause.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::conditions::schema")]
+    pub conditions: Vec<Condition>,
+    /// Generation of the spec that this status answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// One word for the column: `Pending`, `Ready`, `Failed`, `Expired`. The conditions are the truth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub state: Option<String>,
+    /// Name of the `GpuWorker`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub worker: Option<String>,
+    /// Device on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub device: Option<String>,
+    /// URL at which a client inside the cluster reaches the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub endpoint: Option<String>,
+    /// Tensors stored.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub tensor_count: i64,
+    /// Their bytes.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub stored_tensor_bytes: i64,
+    /// Programs running now.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub active_executions: i64,
+    /// When the session ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+}

@@ -1,0 +1,145 @@
+//! `GpuWorker`: one worker-agent on one node, made and kept by the agent itself.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+/// What a worker is: which node it serves.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "sahasra.dev",
+    version = "v1alpha1",
+    kind = "GpuWorker",
+    plural = "gpuworkers",
+    shortname = "gw",
+    category = "all",
+    category = "sahasra",
+    status = "GpuWorkerStatus",
+    derive = "PartialEq",
+    doc = "A worker-agent: one node's devices, which it owns and lends.",
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Class", type_ = "string", json_path = ".status.summary.classes"),
+    printcolumn(name = "Devices", type_ = "integer", json_path = ".status.summary.devices"),
+    printcolumn(name = "VRAM(Mi)", type_ = "integer", json_path = ".status.summary.allocatableMiB"),
+    printcolumn(name = "Leased(Mi)", type_ = "integer", json_path = ".status.summary.leasedMiB"),
+    printcolumn(name = "Active", type_ = "integer", json_path = ".status.summary.activeExecutions"),
+    printcolumn(name = "Tensors", type_ = "integer", json_path = ".status.summary.tensorCount"),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        priority = 1,
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason"
+    ),
+    printcolumn(name = "Endpoint", type_ = "string", priority = 1, json_path = ".status.endpoint"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuWorkerSpec {
+    /// Name of the Node that the agent serves.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("nodeName is immutable: a worker serves one node"))]
+    pub node_name: String,
+}
+
+/// What the agent reports of itself; at most every 5 s, and only when it changed.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuWorkerStatus {
+    /// `Ready`: written `True` by the agent, `False` by the operator when the heartbeat stands still.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::conditions::schema")]
+    pub conditions: Vec<Condition>,
+    /// URL at which the operator reaches the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub endpoint: Option<String>,
+    /// Names one start of the agent: grants of another boot are void.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub boot_id: Option<String>,
+    /// Version of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub version: Option<String>,
+    /// The devices, in the agent's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub devices: Vec<DeviceStatus>,
+    /// Sums over the devices, for the columns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<WorkerSummary>,
+}
+
+/// One device and its load.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceStatus {
+    /// Name, unique on the worker: `gpu0`, `cpu0`.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// Model as the driver tells it.
+    #[schemars(length(max = 128))]
+    pub model: String,
+    /// Class: a name for this kind of device, from the configuration.
+    #[schemars(length(max = 63))]
+    pub class: String,
+    /// Memory of the device in MiB.
+    #[serde(rename = "totalMiB")]
+    #[schemars(range(min = 0))]
+    pub total_mib: i64,
+    /// What may be lent of it, in MiB.
+    #[serde(rename = "allocatableMiB")]
+    #[schemars(range(min = 0))]
+    pub allocatable_mib: i64,
+    /// What is lent now, draining grants included, in MiB.
+    #[serde(rename = "leasedMiB")]
+    #[schemars(range(min = 0))]
+    pub leased_mib: i64,
+    /// Kernels and programs running now.
+    #[schemars(range(min = 0))]
+    pub active_executions: i64,
+    /// Tensors stored for sessions.
+    #[schemars(range(min = 0))]
+    pub tensor_count: i64,
+    /// Bytes of those tensors.
+    #[schemars(range(min = 0))]
+    pub stored_tensor_bytes: i64,
+    /// Whether the device answers.
+    pub health: DeviceHealth,
+    /// Engines that can run on it: `ptx`, `xla`.
+    #[schemars(length(max = 8), inner(length(max = 16)))]
+    pub engines: Vec<String>,
+}
+
+/// Whether a device can be used.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceHealth {
+    /// It answers.
+    #[default]
+    Healthy,
+    /// It reported an error that only a reset or a replacement mends; nothing new is placed on it.
+    Unhealthy,
+}
+
+/// Sums over a worker's devices.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkerSummary {
+    /// The distinct classes, joined by commas.
+    #[schemars(length(max = 256))]
+    pub classes: String,
+    /// How many devices.
+    pub devices: i64,
+    /// Allocatable MiB.
+    #[serde(rename = "allocatableMiB")]
+    pub allocatable_mib: i64,
+    /// Leased MiB, draining included.
+    #[serde(rename = "leasedMiB")]
+    pub leased_mib: i64,
+    /// Executions running now.
+    pub active_executions: i64,
+    /// Tensors stored now.
+    pub tensor_count: i64,
+    /// Their bytes.
+    pub stored_tensor_bytes: i64,
+}

@@ -1,0 +1,118 @@
+//! Amounts of VRAM as users write them: `512Mi`, `8Gi`.
+
+use std::{fmt, str::FromStr};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+/// An amount of VRAM: a whole number with a binary suffix `Ki`, `Mi`, `Gi` or `Ti`, as in Kubernetes quantities.
+///
+/// Deserialising keeps the text as written (the API server has checked it against the pattern);
+/// [`VramQuantity::bytes`] gives the amount.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct VramQuantity(String);
+
+/// Why a text is not a [`VramQuantity`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuantityError {
+    text: String,
+}
+
+impl fmt::Display for QuantityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} is not an amount of VRAM: write a whole number with Ki, Mi, Gi or Ti, such as 512Mi",
+            self.text
+        )
+    }
+}
+
+impl std::error::Error for QuantityError {}
+
+impl VramQuantity {
+    /// An amount given in MiB.
+    pub fn from_mebibytes(mebibytes: u64) -> Self {
+        if mebibytes != 0 && mebibytes.is_multiple_of(1024) {
+            Self(format!("{}Gi", mebibytes / 1024))
+        } else {
+            Self(format!("{mebibytes}Mi"))
+        }
+    }
+
+    /// The amount in bytes; an error when the text is no amount or exceeds 2^64 bytes.
+    pub fn bytes(&self) -> Result<u64, QuantityError> {
+        let error = || QuantityError { text: self.0.clone() };
+        let suffix_at = self
+            .0
+            .len()
+            .checked_sub(2)
+            .filter(|at| self.0.is_char_boundary(*at))
+            .ok_or_else(error)?;
+        let (digits, suffix) = self.0.split_at(suffix_at);
+        let unit: u64 = match suffix {
+            "Ki" => 1 << 10,
+            "Mi" => 1 << 20,
+            "Gi" => 1 << 30,
+            "Ti" => 1 << 40,
+            _ => return Err(error()),
+        };
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(error());
+        }
+        digits
+            .parse::<u64>()
+            .ok()
+            .and_then(|count| count.checked_mul(unit))
+            .ok_or_else(error)
+    }
+}
+
+impl FromStr for VramQuantity {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let quantity = Self(text.to_owned());
+        quantity.bytes().map(|_| quantity)
+    }
+}
+
+impl fmt::Display for VramQuantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl JsonSchema for VramQuantity {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "VramQuantity".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "maxLength": 12,
+            "pattern": "^[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti)$",
+            "description": "An amount of VRAM: a whole number with Ki, Mi, Gi or Ti, such as 512Mi.",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binary_suffixes_give_bytes() {
+        assert_eq!("512Mi".parse::<VramQuantity>().unwrap().bytes(), Ok(512 << 20));
+        assert_eq!("8Gi".parse::<VramQuantity>().unwrap().bytes(), Ok(8 << 30));
+        assert_eq!(VramQuantity::from_mebibytes(2048).to_string(), "2Gi");
+    }
+
+    #[test]
+    fn wrong_amounts_are_refused_with_the_text_and_a_remedy() {
+        for text in ["", "8", "8G", "-1Gi", "1.5Gi", "Gi", "8é", "99999999999999999999Ti", "+1Gi"] {
+            let error = text.parse::<VramQuantity>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{text:?}")) && error.contains("512Mi"), "{error}");
+        }
+    }
+}

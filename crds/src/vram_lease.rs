@@ -1,0 +1,181 @@
+//! `VramLease`: slices of VRAM held by one owner until they expire or are released; renewable.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::VramQuantity;
+
+/// What is asked for.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "sahasra.dev",
+    version = "v1alpha1",
+    kind = "VramLease",
+    plural = "vramleases",
+    namespaced,
+    shortname = "vl",
+    category = "all",
+    category = "sahasra",
+    status = "VramLeaseStatus",
+    derive = "PartialEq",
+    doc = "Slices of VRAM held by one owner until they expire or are released.",
+    printcolumn(
+        name = "Granted",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Granted\")].status"
+    ),
+    printcolumn(name = "Owner", type_ = "string", json_path = ".spec.owner.name"),
+    printcolumn(name = "Slice", type_ = "string", json_path = ".spec.slice.vram"),
+    printcolumn(name = "Slices", type_ = "integer", json_path = ".status.slices"),
+    printcolumn(name = "Max", type_ = "integer", json_path = ".spec.slices.max"),
+    printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices"),
+    printcolumn(name = "Renewals", type_ = "integer", json_path = ".status.renewals"),
+    printcolumn(name = "Expires", type_ = "date", priority = 1, json_path = ".status.expiresAt"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Granted\")].reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.owner == oldSelf.owner").message("owner is immutable").field_path(".owner").reason(Reason::FieldValueForbidden))]
+pub struct VramLeaseSpec {
+    /// For whom the slices are held.
+    #[serde(default)]
+    pub owner: LeaseOwner,
+    /// One slice.
+    #[x_kube(validation = Rule::new("self == oldSelf").message("slice is immutable: make another lease"))]
+    pub slice: SliceSpec,
+    /// How many slices.
+    #[serde(default)]
+    pub slices: SliceBounds,
+    /// How long a grant lasts without renewal, in seconds.
+    #[serde(default = "default_ttl_seconds")]
+    #[schemars(range(min = 5, max = 86_400))]
+    pub ttl_seconds: i64,
+    /// Whether the operator renews the lease for as long as the object exists.
+    #[serde(default)]
+    pub renewal: Renewal,
+}
+
+/// 60 s: long enough for an operator to restart, short enough that forgotten VRAM is soon back.
+pub(crate) fn default_ttl_seconds() -> i64 {
+    60
+}
+
+/// Who holds a lease. Empty: the `VramLease` object itself.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseOwner {
+    /// Kind of the owner: `BurstJob`, `GpuSession`, or empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub kind: Option<String>,
+    /// Name of the owner in the same namespace, or any word that tells people whose it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub name: Option<String>,
+}
+
+/// The size and kind of one slice.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SliceSpec {
+    /// VRAM of one slice, such as `512Mi`.
+    pub vram: VramQuantity,
+    /// Class of device, such as `g5` or `cpu`; any when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub class: Option<String>,
+}
+
+/// How many slices: work starts at `min` and grows to `max` as slices come free.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.min <= self.max").message("min must not exceed max").field_path(".min"))]
+pub struct SliceBounds {
+    /// Fewest slices with which it is worth starting.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub min: i64,
+    /// Most slices that are of use.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max: i64,
+}
+
+fn one() -> i64 {
+    1
+}
+
+impl Default for SliceBounds {
+    fn default() -> Self {
+        Self { min: 1, max: 1 }
+    }
+}
+
+/// Who keeps a lease alive.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Renewal {
+    /// The operator renews it until the object is deleted.
+    #[default]
+    Automatic,
+    /// Nobody: it ends after `ttlSeconds`.
+    Never,
+}
+
+/// What is held.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct VramLeaseStatus {
+    /// `Granted`, with the reason and "why not" for each device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::conditions::schema")]
+    pub conditions: Vec<Condition>,
+    /// Generation of the spec that this status answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Generation of the coordinator that acts for this lease; only grows.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub term: i64,
+    /// Slices held.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub slices: i64,
+    /// Devices on which they lie.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub devices: i64,
+    /// The parts, one a device; at most 512 are listed, `devices` counts all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 512))]
+    pub grants: Vec<GrantStatus>,
+    /// When the first grant was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_at: Option<Time>,
+    /// When the lease ends if nobody renews it, by the operator's clock (the agents' own clocks decide).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+    /// How often it was renewed, as of the last write of this status.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub renewals: i64,
+}
+
+/// One device's part of a lease.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GrantStatus {
+    /// Name of the `GpuWorker`.
+    #[schemars(length(max = 253))]
+    pub worker: String,
+    /// Device on it.
+    #[schemars(length(max = 63))]
+    pub device: String,
+    /// Slices on it.
+    #[schemars(range(min = 0))]
+    pub slices: i64,
+    /// Name of the grant: boot id of the agent and a counter, which no restart can reuse.
+    #[schemars(length(max = 96))]
+    pub id: String,
+}
