@@ -1,1 +1,12 @@
-//! placeholder
+//! How every process of Sahasra serves HTTP, is told to stop, and logs.
+//!
+//! Routes are warp filters; [`server::serve`] runs them under an accept loop of our own (warp 0.4 has no public one), where
+//! HTTP/2 settings, limits on slow clients, graceful shutdown and, once certificates are configured, TLS live.
+//! [`health`] and [`metrics`] are the routes that every process has; [`shutdown`] turns SIGTERM and SIGINT into a
+//! token that all tasks watch.
+
+pub mod health;
+pub mod logging;
+pub mod metrics;
+pub mod server;
+pub mod shutdown;

@@ -1,1 +1,42 @@
-//! placeholder
+//! Messages between the operator and a worker-agent.
+//!
+//! Protocol Buffers (prost, defined in Rust: fields may be added, tags are never reused) over HTTP/2. Four unary calls
+//! and one long-lived stream, all served by the agent:
+//!
+//! | Call | Request → response | For |
+//! |---|---|---|
+//! | `GET  /v1/inventory` | → [`inventory::Inventory`] | boot id, devices, load, every grant |
+//! | `POST /v1/acquire` | [`grants::AcquireRequest`] → [`grants::AcquireResponse`] | up to k slices of one device, atomically |
+//! | `POST /v1/renew` | [`grants::RenewRequest`] → [`grants::RenewResponse`] | extend grants of many owners at once |
+//! | `POST /v1/release` | [`grants::ReleaseRequest`] → [`grants::ReleaseResponse`] | give grants back |
+//! | `POST /v1/bursts` | [`burst::ClientFrame`]s ⇄ [`burst::ServerFrame`]s | chunks out, results in |
+//!
+//! Every request that acts for an owner carries the **term** of its coordinator; an agent that has seen a higher one
+//! answers [`grants::RefusalCode::StaleTerm`] (fencing). Every grant is named by the agent's boot id and a counter, so
+//! that nothing of an earlier boot is ever taken for one of this boot.
+//!
+//! Stream bodies are [`frame`]s: a length and a message.
+
+pub mod burst;
+pub mod frame;
+pub mod grants;
+pub mod inventory;
+
+pub use prost::Message;
+
+/// Media type of every body.
+pub const CONTENT_TYPE: &str = "application/x-protobuf";
+
+/// Paths on the agent.
+pub mod path {
+    /// [`crate::inventory::Inventory`].
+    pub const INVENTORY: &str = "/v1/inventory";
+    /// [`crate::grants::AcquireRequest`].
+    pub const ACQUIRE: &str = "/v1/acquire";
+    /// [`crate::grants::RenewRequest`].
+    pub const RENEW: &str = "/v1/renew";
+    /// [`crate::grants::ReleaseRequest`].
+    pub const RELEASE: &str = "/v1/release";
+    /// [`crate::burst::ClientFrame`] and [`crate::burst::ServerFrame`].
+    pub const BURSTS: &str = "/v1/bursts";
+}

@@ -1,0 +1,80 @@
+//! `/healthz` (the process lives) and `/readyz` (it takes work, else 503 with what it waits for).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use warp::{Filter, Rejection, Reply, http::StatusCode};
+
+/// What a process still waits for before it is ready. Clones share the state.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness {
+    waiting: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Readiness {
+    /// Not ready until each of `parts` is [`Readiness::ready`].
+    pub fn waiting_for(parts: &[&'static str]) -> Self {
+        Self {
+            waiting: Arc::new(Mutex::new(parts.to_vec())),
+        }
+    }
+
+    /// That part is ready now.
+    pub fn ready(&self, part: &'static str) {
+        self.lock().retain(|waiting| *waiting != part);
+    }
+
+    /// That part is not, or no longer, ready.
+    pub fn not_ready(&self, part: &'static str) {
+        let mut waiting = self.lock();
+        if !waiting.contains(&part) {
+            waiting.push(part);
+        }
+    }
+
+    /// Whether nothing is waited for.
+    pub fn is_ready(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The routes.
+pub fn routes(readiness: Readiness) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
+    let health = warp::path!("healthz").map(|| warp::reply::with_status("ok\n".to_owned(), StatusCode::OK));
+    let ready = warp::path!("readyz").map(move || {
+        let waiting = readiness.lock().join(", ");
+        if waiting.is_empty() {
+            warp::reply::with_status("ok\n".to_owned(), StatusCode::OK)
+        } else {
+            warp::reply::with_status(format!("waiting for: {waiting}\n"), StatusCode::SERVICE_UNAVAILABLE)
+        }
+    });
+    warp::get().and(health.or(ready).unify())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tower_service::Service;
+
+    async fn status(readiness: &Readiness) -> StatusCode {
+        let request = warp::http::Request::get("/readyz")
+            .body(http_body_util::Full::new(bytes::Bytes::new()))
+            .unwrap();
+        warp::service(routes(readiness.clone())).call(request).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn ready_once_every_part_is() {
+        let readiness = Readiness::waiting_for(&["api", "device"]);
+        readiness.ready("api");
+        assert_eq!(status(&readiness).await, StatusCode::SERVICE_UNAVAILABLE);
+        readiness.ready("device");
+        assert_eq!(status(&readiness).await, StatusCode::OK);
+        readiness.not_ready("api");
+        assert_eq!(status(&readiness).await, StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

@@ -1,0 +1,173 @@
+//! The accept loop.
+
+use std::{convert::Infallible, io, time::Duration};
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Limits of a server. The defaults suit both the operator and an agent.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections at the same time; further ones wait in the listen queue.
+    pub connections: usize,
+    /// A client that has not sent its request head by then is cut off.
+    pub header_timeout: Duration,
+    /// HTTP/2 ping interval: a peer that vanished without a word is noticed within this and `keep_alive_timeout`.
+    pub keep_alive_interval: Duration,
+    /// How long a ping may go unanswered.
+    pub keep_alive_timeout: Duration,
+    /// How long open requests may take to end once shutdown began.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            header_timeout: Duration::from_secs(10),
+            keep_alive_interval: Duration::from_secs(5),
+            keep_alive_timeout: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Turns an accepted TCP connection into the stream that HTTP is spoken on: as it is, or through a TLS handshake.
+pub trait Handshake: Clone + Send + Sync + 'static {
+    /// The stream.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// Performs it. An error ends this connection alone.
+    fn handshake(&self, stream: TcpStream) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+/// No TLS: for loopback and for networks closed by policy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cleartext;
+
+impl Handshake for Cleartext {
+    type Stream = TcpStream;
+    async fn handshake(&self, stream: TcpStream) -> io::Result<TcpStream> {
+        Ok(stream)
+    }
+}
+
+/// Serves `filter` (from [`warp::service`]) on `listener` until `shutdown`, then lets open requests end within
+/// [`Limits::drain_timeout`]. HTTP/1.1 and HTTP/2 with prior knowledge on the same port.
+pub async fn serve<S, B, H>(listener: TcpListener, handshake: H, service: S, limits: Limits, shutdown: CancellationToken)
+where
+    S: tower_service::Service<http::Request<Incoming>, Response = http::Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    H: Handshake,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(limits.keep_alive_interval)
+        .keep_alive_timeout(limits.keep_alive_timeout)
+        // A result stream is as wide as the operator reads: 1 MiB a stream covers a loopback or cluster round trip.
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(8 << 20)
+        .max_concurrent_streams(256);
+    let graceful = GracefulShutdown::new();
+    let slots = std::sync::Arc::new(Semaphore::new(limits.connections));
+    loop {
+        let slot = tokio::select! {
+            slot = slots.clone().acquire_owned() => slot.expect("the semaphore is never closed"),
+            () = shutdown.cancelled() => break,
+        };
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of file descriptors, or a client that left again: neither is a reason to stop serving.
+                    tracing::warn!(%error, "accept failed");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+            () = shutdown.cancelled() => break,
+        };
+        let _ = stream.set_nodelay(true);
+        let (builder, handshake, service, watcher) = (builder.clone(), handshake.clone(), service.clone(), graceful.watcher());
+        let header_timeout = limits.header_timeout;
+        tokio::spawn(async move {
+            let _slot = slot;
+            let stream = match tokio::time::timeout(header_timeout, handshake.handshake(stream)).await {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => return tracing::debug!(%error, "handshake failed"),
+                Err(_) => return tracing::debug!("handshake timed out"),
+            };
+            let connection = builder
+                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+                .into_owned();
+            if let Err(error) = watcher.watch(connection).await {
+                tracing::debug!(%error, "connection ended");
+            }
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(limits.drain_timeout, graceful.shutdown()).await.is_err() {
+        tracing::info!("open requests were cut off at shutdown");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use warp::Filter;
+
+    async fn start(shutdown: CancellationToken, limits: Limits) -> (std::net::SocketAddr, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = warp::service(warp::path("hello").map(|| "hello"));
+        (address, tokio::spawn(serve(listener, Cleartext, service, limits, shutdown)))
+    }
+
+    #[tokio::test]
+    async fn answers_and_stops_when_told() {
+        let shutdown = CancellationToken::new();
+        let (address, server) = start(shutdown.clone(), Limits::default()).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream
+            .write_all(b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"), "{answer}");
+        shutdown.cancel();
+        server.await.unwrap();
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_no_request_is_cut_off() {
+        let shutdown = CancellationToken::new();
+        let limits = Limits {
+            header_timeout: Duration::from_millis(50),
+            ..Limits::default()
+        };
+        let (address, _server) = start(shutdown.clone(), limits).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /hello HTTP/1.1\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        shutdown.cancel();
+    }
+}

@@ -1,0 +1,58 @@
+//! What an agent has and what it has lent.
+
+use crate::grants::Grant;
+
+/// The agent's whole state as the operator needs it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Inventory {
+    /// Name of the `GpuWorker`.
+    #[prost(string, tag = "1")]
+    pub worker: String,
+    /// Names this start of the agent.
+    #[prost(string, tag = "2")]
+    pub boot_id: String,
+    /// The devices.
+    #[prost(message, repeated, tag = "3")]
+    pub devices: Vec<Device>,
+    /// Every grant, draining ones included.
+    #[prost(message, repeated, tag = "4")]
+    pub grants: Vec<Grant>,
+    /// It takes no new work.
+    #[prost(bool, tag = "5")]
+    pub shutting_down: bool,
+}
+
+/// A device and its load.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Device {
+    /// Name on this worker.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Model as the driver tells it.
+    #[prost(string, tag = "2")]
+    pub model: String,
+    /// Class from the configuration.
+    #[prost(string, tag = "3")]
+    pub class: String,
+    /// All memory in bytes.
+    #[prost(uint64, tag = "4")]
+    pub total_bytes: u64,
+    /// What may be lent, in bytes.
+    #[prost(uint64, tag = "5")]
+    pub allocatable_bytes: u64,
+    /// What is lent, draining included, in bytes.
+    #[prost(uint64, tag = "6")]
+    pub leased_bytes: u64,
+    /// Running now.
+    #[prost(uint64, tag = "7")]
+    pub active_executions: u64,
+    /// Tensors stored.
+    #[prost(uint64, tag = "8")]
+    pub tensor_count: u64,
+    /// Their bytes.
+    #[prost(uint64, tag = "9")]
+    pub stored_tensor_bytes: u64,
+    /// It answers.
+    #[prost(bool, tag = "10")]
+    pub healthy: bool,
+}
