@@ -1,0 +1,118 @@
+//! Clients, identities and the few objects that tests without nodes have to make themselves.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, Node, ServiceAccount};
+use kube::api::{ObjectMeta, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+
+use super::{ControlPlane, ControlPlaneError};
+use crate::certificates::write_kubeconfig_with_token;
+
+/// Longer than any test runs, so that no token has to be renewed.
+const TOKEN_SECONDS: i64 = 24 * 60 * 60;
+
+impl ControlPlane {
+    /// A client with an administrator's rights, bound to the calling test's runtime.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be used.
+    pub async fn client(&self) -> Result<Client, ControlPlaneError> {
+        client_from(&self.kubeconfig).await
+    }
+
+    /// A client with the rights of a kubeconfig's user.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be used.
+    pub async fn client_as(&self, kubeconfig: &Path) -> Result<Client, ControlPlaneError> {
+        client_from(kubeconfig).await
+    }
+
+    /// A kubeconfig with a token of the ServiceAccount `name` in `namespace`, which must exist: what RBAC gives that
+    /// account, its user can do, and nothing else.
+    ///
+    /// # Errors
+    /// When the ServiceAccount does not exist, or the file cannot be written.
+    pub async fn kubeconfig_for(&self, namespace: &str, name: &str) -> Result<PathBuf, ControlPlaneError> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                expiration_seconds: Some(TOKEN_SECONDS),
+                ..TokenRequestSpec::default()
+            },
+            ..TokenRequest::default()
+        };
+        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
+        let token = answer.status.map(|status| status.token).unwrap_or_default();
+        let administrator = read(&self.kubeconfig)?;
+        let path = self.directory().join(format!("{namespace}.{name}.kubeconfig"));
+        write_kubeconfig_with_token(&path, &administrator, &token)?;
+        Ok(path)
+    }
+
+    /// Makes a namespace whose name starts with `prefix` and returns the name.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn create_namespace(&self, prefix: &str) -> Result<String, ControlPlaneError> {
+        let namespaces: Api<Namespace> = Api::all(self.client().await?);
+        let metadata = ObjectMeta {
+            generate_name: Some(format!("{prefix}-")),
+            ..ObjectMeta::default()
+        };
+        let made = namespaces
+            .create(
+                &PostParams::default(),
+                &Namespace {
+                    metadata,
+                    ..Namespace::default()
+                },
+            )
+            .await?;
+        Ok(made.metadata.name.unwrap_or_default())
+    }
+
+    /// Makes a `Node` without a kubelet, for an agent to belong to.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn create_node(&self, name: &str, labels: &[(&str, &str)]) -> Result<Node, ControlPlaneError> {
+        let nodes: Api<Node> = Api::all(self.client().await?);
+        let labels = labels
+            .iter()
+            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+            .collect::<BTreeMap<_, _>>();
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        };
+        Ok(nodes
+            .create(
+                &PostParams::default(),
+                &Node {
+                    metadata,
+                    ..Node::default()
+                },
+            )
+            .await?)
+    }
+}
+
+fn read(kubeconfig: &Path) -> Result<Kubeconfig, ControlPlaneError> {
+    Kubeconfig::read_from(kubeconfig).map_err(|error| ControlPlaneError::Kubeconfig(Box::new(error)))
+}
+
+pub(super) async fn config_from(kubeconfig: &Path) -> Result<Config, ControlPlaneError> {
+    Config::from_custom_kubeconfig(read(kubeconfig)?, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| ControlPlaneError::Kubeconfig(Box::new(error)))
+}
+
+pub(super) async fn client_from(kubeconfig: &Path) -> Result<Client, ControlPlaneError> {
+    Ok(Client::try_from(config_from(kubeconfig).await?)?)
+}

@@ -1,0 +1,212 @@
+//! Starting the servers and waiting until they serve.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Api;
+
+use super::access::{client_from, config_from};
+use super::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options, Owned};
+use crate::audit::{self, AuditLog};
+use crate::certificates::{Authority, write_kubeconfig};
+use crate::directory::Directory;
+use crate::eventually::eventually;
+use crate::ports::Port;
+use crate::process::{POLL_INTERVAL, Process, Specification};
+use crate::tools::{self, ControlPlaneTools};
+
+/// A loaded machine with two cores needs ten times the usual three seconds at worst.
+const READY_WITHIN: Duration = Duration::from_secs(90);
+
+/// The controllers that tests without nodes rely on. The rest would only watch and use memory.
+const CONTROLLERS: &str = "garbage-collector-controller,namespace-controller,serviceaccount-controller,\
+    serviceaccount-token-controller,clusterrole-aggregation-controller,root-ca-certificate-publisher-controller";
+
+impl ControlPlane {
+    /// Starts a control plane and applies the CRDs; or takes the existing cluster that [`EXISTING_CLUSTER_VARIABLE`] names
+    /// and applies them there.
+    ///
+    /// The programs are built on first use, which takes minutes and says so on stderr.
+    ///
+    /// # Errors
+    /// When a program cannot be found or built, does not start, or is not ready in time; the ends of the logs of what was
+    /// started then go to stderr.
+    pub async fn start(options: Options) -> Result<Self, ControlPlaneError> {
+        let existing = std::env::var_os(EXISTING_CLUSTER_VARIABLE).filter(|path| !path.is_empty());
+        let directory = Directory::create().map_err(ControlPlaneError::Directory)?;
+        let kubectl = tools::kubectl().await?;
+        let mut control_plane = match existing {
+            Some(kubeconfig) => Self::join(kubeconfig.into(), kubectl, directory).await?,
+            None => Self::start_servers(kubectl, directory).await?,
+        };
+        if let Err(error) = control_plane.complete(&options).await {
+            control_plane.report();
+            control_plane.directory.keep();
+            return Err(error);
+        }
+        Ok(control_plane)
+    }
+
+    async fn join(kubeconfig: PathBuf, kubectl: PathBuf, directory: Directory) -> Result<Self, ControlPlaneError> {
+        let server = config_from(&kubeconfig).await?.cluster_url.to_string();
+        Ok(Self {
+            kubeconfig,
+            server,
+            kubectl,
+            markers: AtomicU64::new(0),
+            owned: None,
+            directory,
+        })
+    }
+
+    /// etcd and the API server, started together: the API server waits for etcd by itself.
+    async fn start_servers(kubectl: PathBuf, directory: Directory) -> Result<Self, ControlPlaneError> {
+        let programs = tools::control_plane().await?;
+        let root = directory.path().to_owned();
+        let authority = Authority::create(&root)?;
+        let (client_port, peer_port, api_port) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
+        let server = format!("https://{}", api_port.address());
+
+        let kubeconfig = root.join("admin.kubeconfig");
+        let controller_manager = root.join("controller-manager.kubeconfig");
+        write_kubeconfig(&kubeconfig, &server, &authority, "admin", Some("system:masters"))?;
+        write_kubeconfig(&controller_manager, &server, &authority, "system:kube-controller-manager", None)?;
+        std::fs::write(root.join("audit-policy.json"), audit::POLICY).map_err(ControlPlaneError::Directory)?;
+
+        let etcd = etcd(&programs, &root, &client_port, &peer_port).start().await?;
+        let api_server = api_server(&programs, &authority, &root, &client_port, &api_port).start().await?;
+        let audit = AuditLog::new(root.join("audit.log"));
+        let ports = [client_port, peer_port, api_port];
+        let owned = Owned {
+            controller_manager: None,
+            api_server,
+            etcd,
+            audit,
+            _ports: ports,
+        };
+        Ok(Self {
+            kubeconfig,
+            server,
+            kubectl,
+            markers: AtomicU64::new(0),
+            owned: Some(owned),
+            directory,
+        })
+    }
+
+    async fn complete(&mut self, options: &Options) -> Result<(), ControlPlaneError> {
+        if let Some(owned) = &mut self.owned {
+            api_server_ready(&self.kubeconfig, &mut owned.api_server).await?;
+        }
+        for path in &options.custom_resource_definitions {
+            self.apply_crds(path).await?;
+        }
+        if self.owned.is_some() && options.controller_manager {
+            self.start_controller_manager().await?;
+        }
+        Ok(())
+    }
+
+    async fn start_controller_manager(&mut self) -> Result<(), ControlPlaneError> {
+        let Some(program) = tools::control_plane().await?.controller_manager else {
+            return Ok(());
+        };
+        let process = controller_manager(&program, self.directory()).start().await?;
+        if let Some(owned) = &mut self.owned {
+            owned.controller_manager = Some(process);
+        }
+        // The controllers run once the namespace has its ServiceAccount.
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, "default");
+        let started = Instant::now();
+        let found = eventually(READY_WITHIN, async || accounts.get_opt("default").await.ok().flatten()).await;
+        found.map(drop).ok_or_else(|| ControlPlaneError::NotReady {
+            what: "kube-controller-manager",
+            waited: started.elapsed(),
+            last: "namespace default has no ServiceAccount".to_owned(),
+        })
+    }
+}
+
+/// Waits until `/readyz` answers 200 to the administrator.
+pub(super) async fn api_server_ready(kubeconfig: &Path, process: &mut Process) -> Result<(), ControlPlaneError> {
+    let client = client_from(kubeconfig).await?;
+    let started = Instant::now();
+    loop {
+        let request = http::Request::get("/readyz").body(Vec::new()).map_err(kube::Error::HttpError)?;
+        let last = match client.request_text(request).await {
+            Ok(_) => return Ok(()),
+            Err(error) => error.to_string(),
+        };
+        let waited = started.elapsed();
+        if !process.is_running() {
+            return Err(ControlPlaneError::NotReady {
+                what: "kube-apiserver",
+                waited,
+                last: "it has ended".to_owned(),
+            });
+        }
+        if waited > READY_WITHIN {
+            return Err(ControlPlaneError::NotReady {
+                what: "kube-apiserver",
+                waited,
+                last,
+            });
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+fn etcd(tools: &ControlPlaneTools, root: &Path, client: &Port, peer: &Port) -> Specification {
+    Specification::new("etcd", &tools.etcd, &root.join("logs"))
+        .arguments(["--name", "e2e", "--log-level", "error", "--unsafe-no-fsync", "--data-dir"])
+        .argument(root.join("etcd"))
+        .arguments(["--listen-client-urls", &client.url(), "--advertise-client-urls", &client.url()])
+        .arguments(["--listen-peer-urls", &peer.url(), "--initial-advertise-peer-urls", &peer.url()])
+        .arguments(["--initial-cluster", &format!("e2e={}", peer.url())])
+}
+
+fn api_server(tools: &ControlPlaneTools, authority: &Authority, root: &Path, etcd: &Port, port: &Port) -> Specification {
+    let file = |flag: &str, name: &str| format!("--{flag}={}", authority.path(name).display());
+    Specification::new("kube-apiserver", &tools.api_server, &root.join("logs"))
+        .argument(format!("--etcd-servers={}", etcd.url()))
+        .arguments(["--bind-address=127.0.0.1".to_owned(), format!("--secure-port={port}")])
+        // There is no node to reach it by the service address, and loopback is refused: an address of TEST-NET-1.
+        .arguments(["--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"])
+        .arguments([
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--allow-privileged=true",
+            "--profiling=false",
+        ])
+        .arguments([
+            file("tls-cert-file", "apiserver.crt"),
+            file("tls-private-key-file", "apiserver.key"),
+        ])
+        .argument(file("client-ca-file", "ca.crt"))
+        .arguments([
+            "--authorization-mode=Node,RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+        ])
+        .argument(file("service-account-key-file", "service-account.pub"))
+        .argument(file("service-account-signing-key-file", "service-account.key"))
+        .argument(format!("--audit-policy-file={}", root.join("audit-policy.json").display()))
+        .argument(format!("--audit-log-path={}", root.join("audit.log").display()))
+        // One file: the reader knows of no rotation.
+        .arguments(["--audit-log-maxsize=4096", "--audit-log-mode=blocking"])
+}
+
+fn controller_manager(program: &Path, root: &Path) -> Specification {
+    let kubeconfig = root.join("controller-manager.kubeconfig");
+    Specification::new("kube-controller-manager", program, &root.join("logs"))
+        .argument(format!("--kubeconfig={}", kubeconfig.display()))
+        .argument(format!(
+            "--service-account-private-key-file={}",
+            root.join("service-account.key").display()
+        ))
+        .argument(format!("--root-ca-file={}", root.join("ca.crt").display()))
+        .argument(format!("--controllers={CONTROLLERS}"))
+        // It serves nothing that a test reads. At its default rate the first ServiceAccount takes five seconds.
+        .arguments(["--secure-port=0", "--leader-elect=false", "--use-service-account-credentials=true"])
+        .arguments(["--kube-api-qps=500", "--kube-api-burst=1000"])
+}

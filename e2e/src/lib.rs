@@ -1,0 +1,26 @@
+//! The harness of Sahasra's end-to-end tests: a real Kubernetes API server, the operator and agents as real processes.
+//!
+//! [`ControlPlane`] starts etcd, kube-apiserver and kube-controller-manager ([`tools`] builds them once from pinned Go
+//! modules), makes certificates and ServiceAccount identities, and reads the API server's audit log back ([`audit`]).
+//! [`Process`] supervises one child: ready probe, signals, restart with the same arguments, log. Everything a test starts is
+//! gone when the test is, and what it wrote is kept and shown when it fails.
+//!
+//! `e2e/README.md` shows how a test is written.
+
+pub mod audit;
+mod certificates;
+mod control_plane;
+mod directory;
+mod eventually;
+mod kubectl;
+mod ports;
+mod process;
+pub mod tools;
+
+pub use certificates::CertificateError;
+pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options};
+pub use eventually::eventually;
+pub use kubectl::{CommandError, Output};
+pub use ports::{Port, PortError};
+pub use process::{Descendant, HttpError, Process, ProcessError, Specification, get, is_alive, signal};
+pub use rustix::process::Signal;
