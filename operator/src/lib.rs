@@ -1,1 +1,3 @@
-//! placeholder
+//! The operator.
+
+pub mod burst;

@@ -1,0 +1,463 @@
+//! Where every chunk of a burst is: waiting, handed to a device, waiting to be tried again, succeeded, or failed for good.
+//!
+//! Pure: time is a number of milliseconds that only grows, jitter comes from the seed. Each index is counted once,
+//! whatever arrives how often and in what order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sahasra_wire::burst::FailureCode;
+use serde::{Deserialize, Serialize};
+
+use super::index_set::IndexSet;
+
+/// Failures that are listed one by one, in status and checkpoint.
+pub const LISTED_FAILURES: usize = 10;
+
+/// A device of the pool.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceKey {
+    /// Name of the `GpuWorker`.
+    pub worker: String,
+    /// Device on it.
+    pub device: String,
+}
+
+/// How often and how late a lost attempt is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Retries of one chunk beyond its first attempt.
+    pub max_retries: u32,
+    /// Wait before the first retry, in milliseconds; doubles each time.
+    pub initial_backoff: u64,
+    /// Longest wait, in milliseconds.
+    pub max_backoff: u64,
+}
+
+/// Consecutive chunks for one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// First index.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+    /// Which attempt this is of each, from 1.
+    pub attempt: u32,
+}
+
+/// A chunk that failed for good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedChunk {
+    /// Its index.
+    pub index: u64,
+    /// Attempts made.
+    pub attempts: u32,
+    /// The cause.
+    pub code: String,
+    /// The cause as the engine tells it.
+    pub message: String,
+}
+
+/// What a failed attempt led to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FailureOutcome {
+    /// Chunks that will be tried again.
+    pub retried: u64,
+    /// Chunks that failed for good.
+    pub failed: u64,
+}
+
+/// Counts; they add up to the total.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All chunks.
+    pub total: u64,
+    /// Waiting, also for a retry.
+    pub pending: u64,
+    /// Handed to a device.
+    pub running: u64,
+    /// Succeeded.
+    pub succeeded: u64,
+    /// Failed for good.
+    pub failed: u64,
+    /// Attempts beyond the first that were ordered.
+    pub retried: u64,
+}
+
+/// Consecutive chunks handed to a device.
+#[derive(Clone, Debug)]
+struct InFlight {
+    count: u64,
+    attempt: u32,
+    device: DeviceKey,
+}
+
+/// Consecutive chunks that wait for another attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Retry {
+    ready_at: u64,
+    first: u64,
+    count: u64,
+    attempt: u32,
+}
+
+/// The account of one burst.
+#[derive(Clone, Debug)]
+pub struct Account {
+    total: u64,
+    policy: RetryPolicy,
+    seed: u64,
+    /// Never tried, or given back unstarted on the first attempt.
+    fresh: IndexSet,
+    retries: BTreeSet<Retry>,
+    /// By first index.
+    in_flight: BTreeMap<u64, InFlight>,
+    running: u64,
+    completed: IndexSet,
+    failed: IndexSet,
+    failures: Vec<FailedChunk>,
+    retried: u64,
+}
+
+impl Account {
+    /// A burst of `total` chunks of which none has been tried. `seed` spreads the backoff.
+    pub fn new(total: u64, policy: RetryPolicy, seed: u64) -> Self {
+        Self {
+            total,
+            policy,
+            seed,
+            fresh: IndexSet::full(total),
+            retries: BTreeSet::new(),
+            in_flight: BTreeMap::new(),
+            running: 0,
+            completed: IndexSet::default(),
+            failed: IndexSet::default(),
+            failures: Vec::new(),
+            retried: 0,
+        }
+    }
+
+    /// Takes up what a checkpoint says: the rest has never been tried as far as anybody knows.
+    pub fn restore(&mut self, completed: IndexSet, failed: IndexSet, failures: Vec<FailedChunk>, retried: u64) {
+        *self = Self::new(self.total, self.policy, self.seed);
+        for (first, count) in completed.ranges().chain(failed.ranges()) {
+            self.fresh.remove(first, count);
+        }
+        (self.completed, self.failed, self.failures, self.retried) = (completed, failed, failures, retried);
+    }
+
+    /// Takes up chunks that a device already has from an earlier coordinator.
+    pub fn adopt(&mut self, device: &DeviceKey, first: u64, count: u64) {
+        for (first, count) in self.fresh.remove(first, count) {
+            self.running += count;
+            self.in_flight.insert(
+                first,
+                InFlight {
+                    count,
+                    attempt: 1,
+                    device: device.clone(),
+                },
+            );
+        }
+    }
+
+    /// Hands up to `at_most` chunks to `device`: what waits for a retry and may start now, then what was never tried.
+    pub fn take(&mut self, device: &DeviceKey, at_most: u64, now: u64) -> Vec<Batch> {
+        let mut left = at_most;
+        let mut batches = Vec::new();
+        while left > 0 {
+            let Some(retry) = self.retries.first().copied().filter(|retry| retry.ready_at <= now) else {
+                break;
+            };
+            self.retries.remove(&retry);
+            let count = retry.count.min(left);
+            if count < retry.count {
+                self.retries.insert(Retry {
+                    first: retry.first + count,
+                    count: retry.count - count,
+                    ..retry
+                });
+            }
+            batches.push(Batch {
+                first: retry.first,
+                count,
+                attempt: retry.attempt,
+            });
+            left -= count;
+        }
+        while left > 0 {
+            let Some((first, count)) = self.fresh.take_front(left) else { break };
+            batches.push(Batch { first, count, attempt: 1 });
+            left -= count;
+        }
+        for batch in &batches {
+            self.running += batch.count;
+            self.in_flight.insert(
+                batch.first,
+                InFlight {
+                    count: batch.count,
+                    attempt: batch.attempt,
+                    device: device.clone(),
+                },
+            );
+        }
+        batches
+    }
+
+    /// Counts results; gives back the ranges (first, count) that had not been counted yet: only they enter the aggregate.
+    pub fn succeeded(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
+        let count = count.min(self.total.saturating_sub(first));
+        // A result is worth having even if its attempt was given up meanwhile, but a verdict of failure stands.
+        self.cut_in_flight(first, count);
+        self.fresh.remove(first, count);
+        self.cut_retries(first, count);
+        let mut counted = Vec::new();
+        for (first, count) in without(&self.failed, first, count) {
+            counted.extend(self.completed.insert(first, count));
+        }
+        counted
+    }
+
+    /// Counts failed attempts. Only chunks in flight on `device` with that attempt are touched: an older attempt's failure is no news.
+    pub fn failed(&mut self, device: &DeviceKey, batch: Batch, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+        let mut outcome = FailureOutcome::default();
+        for (first, flight) in self.overlapping(batch.first, batch.count) {
+            if flight.device != *device || flight.attempt != batch.attempt {
+                continue;
+            }
+            let end = (first + flight.count).min(batch.first + batch.count);
+            let first = first.max(batch.first);
+            self.cut_in_flight(first, end - first);
+            let step = self.attempt_failed(first, end - first, batch.attempt, code, message, now);
+            outcome.retried += step.retried;
+            outcome.failed += step.failed;
+        }
+        outcome
+    }
+
+    /// Chunks that came back unstarted: they wait again, at no cost.
+    pub fn returned(&mut self, device: &DeviceKey, first: u64, count: u64) {
+        for (flight_first, flight) in self.overlapping(first, count) {
+            if flight.device != *device {
+                continue;
+            }
+            let end = (flight_first + flight.count).min(first + count);
+            let from = flight_first.max(first);
+            self.cut_in_flight(from, end - from);
+            self.wait_again(from, end - from, flight.attempt, 0);
+        }
+    }
+
+    /// Everything in flight on `device` is lost for a cause that may pass.
+    pub fn lost(&mut self, device: &DeviceKey, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+        let flights: Vec<(u64, InFlight)> = self
+            .in_flight
+            .iter()
+            .filter(|(_, flight)| flight.device == *device)
+            .map(|(first, flight)| (*first, flight.clone()))
+            .collect();
+        let mut outcome = FailureOutcome::default();
+        for (first, flight) in flights {
+            let batch = Batch {
+                first,
+                count: flight.count,
+                attempt: flight.attempt,
+            };
+            let step = self.failed(device, batch, code, message, now);
+            outcome.retried += step.retried;
+            outcome.failed += step.failed;
+        }
+        outcome
+    }
+
+    /// Chunks in flight on `device`.
+    pub fn running_on(&self, device: &DeviceKey) -> u64 {
+        self.in_flight
+            .values()
+            .filter(|flight| flight.device == *device)
+            .map(|flight| flight.count)
+            .sum()
+    }
+
+    /// Chunks that could be handed out at `now`.
+    pub fn ready(&self, now: u64) -> u64 {
+        self.fresh.len()
+            + self
+                .retries
+                .iter()
+                .take_while(|retry| retry.ready_at <= now)
+                .map(|retry| retry.count)
+                .sum::<u64>()
+    }
+
+    /// When the next retry may start, if one waits.
+    pub fn next_retry_at(&self) -> Option<u64> {
+        self.retries.first().map(|retry| retry.ready_at)
+    }
+
+    /// Counts, for status.
+    pub fn counts(&self) -> Counts {
+        let waiting: u64 = self.retries.iter().map(|retry| retry.count).sum();
+        Counts {
+            total: self.total,
+            pending: self.fresh.len() + waiting,
+            running: self.running,
+            succeeded: self.completed.len(),
+            failed: self.failed.len(),
+            retried: self.retried,
+        }
+    }
+
+    /// Whether every chunk has succeeded or failed for good.
+    pub fn is_finished(&self) -> bool {
+        self.completed.len() + self.failed.len() == self.total
+    }
+
+    /// Indices that succeeded.
+    pub fn completed(&self) -> &IndexSet {
+        &self.completed
+    }
+
+    /// Indices that failed for good.
+    pub fn failed_set(&self) -> &IndexSet {
+        &self.failed
+    }
+
+    /// The first failures, at most [`LISTED_FAILURES`].
+    pub fn failures(&self) -> &[FailedChunk] {
+        &self.failures
+    }
+
+    fn attempt_failed(&mut self, first: u64, count: u64, attempt: u32, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+        if code.is_transient() && attempt <= self.policy.max_retries {
+            self.retried += count;
+            self.wait_again(first, count, attempt + 1, now + self.backoff(first, attempt));
+            return FailureOutcome { retried: count, failed: 0 };
+        }
+        let message = if code.is_transient() {
+            format!("gave up after {attempt} attempts: {message}")
+        } else {
+            message.to_owned()
+        };
+        self.failed.insert(first, count);
+        for index in (first..first + count).take(LISTED_FAILURES.saturating_sub(self.failures.len())) {
+            self.failures.push(FailedChunk {
+                index,
+                attempts: attempt,
+                code: code.label().to_owned(),
+                message: message.clone(),
+            });
+        }
+        FailureOutcome { retried: 0, failed: count }
+    }
+
+    fn wait_again(&mut self, first: u64, count: u64, attempt: u32, ready_at: u64) {
+        if attempt == 1 {
+            self.fresh.insert(first, count);
+        } else {
+            self.retries.insert(Retry {
+                ready_at,
+                first,
+                count,
+                attempt,
+            });
+        }
+    }
+
+    /// Wait before the next attempt in milliseconds: doubles up to the cap, then half of it is kept and half is jitter.
+    fn backoff(&self, first: u64, attempt: u32) -> u64 {
+        let doubled = self
+            .policy
+            .initial_backoff
+            .saturating_mul(1_u64.checked_shl(attempt - 1).unwrap_or(u64::MAX));
+        let full = doubled.min(self.policy.max_backoff);
+        let half = full / 2;
+        half + mix(self.seed ^ first.rotate_left(32) ^ u64::from(attempt)) % (full - half + 1)
+    }
+
+    fn overlapping(&self, first: u64, count: u64) -> Vec<(u64, InFlight)> {
+        let start = self.in_flight.range(..=first).next_back().map_or(first, |(start, _)| *start);
+        self.in_flight
+            .range(start..first.saturating_add(count))
+            .filter(|(flight_first, flight)| *flight_first + flight.count > first)
+            .map(|(flight_first, flight)| (*flight_first, flight.clone()))
+            .collect()
+    }
+
+    fn cut_in_flight(&mut self, first: u64, count: u64) {
+        let end = first + count;
+        for (flight_first, flight) in self.overlapping(first, count) {
+            self.in_flight.remove(&flight_first);
+            let flight_end = flight_first + flight.count;
+            self.running -= flight_end.min(end) - flight_first.max(first);
+            if flight_first < first {
+                self.in_flight.insert(
+                    flight_first,
+                    InFlight {
+                        count: first - flight_first,
+                        ..flight.clone()
+                    },
+                );
+            }
+            if flight_end > end {
+                self.in_flight.insert(
+                    end,
+                    InFlight {
+                        count: flight_end - end,
+                        ..flight
+                    },
+                );
+            }
+        }
+    }
+
+    fn cut_retries(&mut self, first: u64, count: u64) {
+        let end = first + count;
+        let hit: Vec<Retry> = self
+            .retries
+            .iter()
+            .filter(|retry| retry.first < end && retry.first + retry.count > first)
+            .copied()
+            .collect();
+        for retry in hit {
+            self.retries.remove(&retry);
+            if retry.first < first {
+                self.retries.insert(Retry {
+                    count: first - retry.first,
+                    ..retry
+                });
+            }
+            if retry.first + retry.count > end {
+                self.retries.insert(Retry {
+                    first: end,
+                    count: retry.first + retry.count - end,
+                    ..retry
+                });
+            }
+        }
+    }
+}
+
+/// The ranges of [first, first + count) that are not in `set`.
+fn without(set: &IndexSet, first: u64, count: u64) -> Vec<(u64, u64)> {
+    let mut rest = IndexSet::default();
+    rest.insert(first, count);
+    let held: Vec<(u64, u64)> = set
+        .ranges()
+        .filter(|(from, length)| *from < first + count && from + length > first)
+        .collect();
+    for (from, length) in held {
+        rest.remove(from, length);
+    }
+    rest.ranges().collect()
+}
+
+/// SplitMix64's finaliser: spreads any number over 64 bits.
+fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const POLICY: RetryPolicy = RetryPolicy {
+    max_retries: 2,
+    initial_backoff: 1_000,
+    max_backoff: 3_000,
+};
+
+fn device(number: u8) -> DeviceKey {
+    DeviceKey {
+        worker: format!("worker-{number}"),
+        device: "cpu0".into(),
+    }
+}
+
+#[test]
+fn a_permanent_failure_is_never_retried() {
+    let mut account = Account::new(10, POLICY, 0);
+    let batch = account.take(&device(0), 10, 0)[0];
+    let outcome = account.failed(
+        &device(0),
+        Batch {
+            first: 3,
+            count: 1,
+            ..batch
+        },
+        FailureCode::Trap,
+        "trap at line 7",
+        0,
+    );
+    assert_eq!(outcome, FailureOutcome { retried: 0, failed: 1 });
+    assert_eq!(
+        account.failures(),
+        [FailedChunk {
+            index: 3,
+            attempts: 1,
+            code: "Trap".into(),
+            message: "trap at line 7".into()
+        }]
+    );
+    assert_eq!(account.next_retry_at(), None);
+}
+
+#[test]
+fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
+    let mut account = Account::new(1, POLICY, 7);
+    let mut now = 0;
+    for (attempt, longest) in [(1, 1_000), (2, 2_000)] {
+        assert_eq!(
+            account.take(&device(0), 1, now),
+            [Batch {
+                first: 0,
+                count: 1,
+                attempt
+            }]
+        );
+        assert_eq!(account.lost(&device(0), FailureCode::Disconnected, "gone", now).retried, 1);
+        let ready_at = account.next_retry_at().unwrap();
+        assert!((now + longest / 2..=now + longest).contains(&ready_at));
+        assert_eq!(account.take(&device(0), 1, ready_at - 1), []);
+        now = ready_at;
+    }
+    assert_eq!(
+        account.take(&device(1), 1, now),
+        [Batch {
+            first: 0,
+            count: 1,
+            attempt: 3
+        }]
+    );
+    assert_eq!(account.lost(&device(1), FailureCode::Disconnected, "gone", now).failed, 1);
+    assert!(account.is_finished());
+    assert_eq!(account.failures()[0].message, "gave up after 3 attempts: gone");
+    assert_eq!(
+        account.counts(),
+        Counts {
+            total: 1,
+            failed: 1,
+            retried: 2,
+            ..Counts::default()
+        }
+    );
+}
+
+#[test]
+fn a_failure_of_an_older_attempt_is_no_news() {
+    let mut account = Account::new(1, POLICY, 0);
+    let first = account.take(&device(0), 1, 0)[0];
+    account.lost(&device(0), FailureCode::Disconnected, "gone", 0);
+    account.take(&device(1), 1, 5_000);
+    assert_eq!(
+        account.failed(&device(0), first, FailureCode::Trap, "late", 5_000),
+        FailureOutcome::default()
+    );
+    assert_eq!(account.counts().running, 1);
+}
+
+#[test]
+fn a_late_result_of_a_given_up_attempt_counts_once() {
+    let mut account = Account::new(4, POLICY, 0);
+    account.take(&device(0), 4, 0);
+    account.lost(&device(0), FailureCode::Disconnected, "gone", 0);
+    account.take(&device(1), 2, 5_000);
+    assert_eq!(account.succeeded(0, 4), [(0, 4)]);
+    assert_eq!(account.succeeded(0, 2), []);
+    assert!(account.is_finished());
+    assert_eq!(account.take(&device(1), 4, 60_000), []);
+}
+
+#[test]
+fn returned_chunks_cost_no_retry() {
+    let mut account = Account::new(4, POLICY, 0);
+    account.take(&device(0), 4, 0);
+    account.returned(&device(0), 1, 2);
+    assert_eq!(
+        account.counts(),
+        Counts {
+            total: 4,
+            pending: 2,
+            running: 2,
+            ..Counts::default()
+        }
+    );
+    assert_eq!(
+        account.take(&device(1), 9, 0),
+        [Batch {
+            first: 1,
+            count: 2,
+            attempt: 1
+        }]
+    );
+}
+
+#[test]
+fn a_checkpoint_restores_what_was_counted() {
+    let mut account = Account::new(6, POLICY, 0);
+    account.take(&device(0), 6, 0);
+    account.succeeded(0, 2);
+    account.failed(
+        &device(0),
+        Batch {
+            first: 4,
+            count: 1,
+            attempt: 1,
+        },
+        FailureCode::Trap,
+        "trap",
+        0,
+    );
+    let mut restored = Account::new(6, POLICY, 0);
+    restored.restore(
+        account.completed().clone(),
+        account.failed_set().clone(),
+        account.failures().to_vec(),
+        0,
+    );
+    assert_eq!(
+        restored.counts(),
+        Counts {
+            total: 6,
+            pending: 3,
+            succeeded: 2,
+            failed: 1,
+            ..Counts::default()
+        }
+    );
+    restored.adopt(&device(2), 2, 4);
+    assert_eq!(restored.counts().running, 3);
+    assert_eq!(restored.running_on(&device(2)), 3);
+}
+
+/// What may happen to a burst.
+#[derive(Clone, Debug)]
+enum Step {
+    Take {
+        device: u8,
+        at_most: u64,
+    },
+    Succeed {
+        first: u64,
+        count: u64,
+    },
+    Fail {
+        device: u8,
+        first: u64,
+        count: u64,
+        attempt: u32,
+        permanent: bool,
+    },
+    Return {
+        device: u8,
+        first: u64,
+        count: u64,
+    },
+    Lose {
+        device: u8,
+    },
+    Wait,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0_u8..3, 1_u64..12).prop_map(|(device, at_most)| Step::Take { device, at_most }),
+        (0_u64..40, 1_u64..8).prop_map(|(first, count)| Step::Succeed { first, count }),
+        (0_u8..3, 0_u64..40, 1_u64..8, 1_u32..4, any::<bool>()).prop_map(|(device, first, count, attempt, permanent)| Step::Fail {
+            device,
+            first,
+            count,
+            attempt,
+            permanent
+        }),
+        (0_u8..3, 0_u64..40, 1_u64..8).prop_map(|(device, first, count)| Step::Return { device, first, count }),
+        (0_u8..3).prop_map(|device| Step::Lose { device }),
+        Just(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// Invariant 4: whatever arrives, each index is in one place, counted at most once, and the burst can always end.
+    #[test]
+    fn every_index_is_counted_exactly_once(steps in prop::collection::vec(step(), 0..120)) {
+        const TOTAL: u64 = 40;
+        let mut account = Account::new(TOTAL, POLICY, 3);
+        let mut counted = BTreeMap::<u64, u32>::new();
+        let mut now = 0;
+        let mut count = |ranges: Vec<(u64, u64)>| ranges.into_iter().for_each(|(first, length)| {
+            (first..first + length).for_each(|index| *counted.entry(index).or_default() += 1);
+        });
+        for step in steps {
+            match step {
+                Step::Take { device: number, at_most } => {
+                    let taken: u64 = account.take(&device(number), at_most, now).iter().map(|batch| batch.count).sum();
+                    prop_assert!(taken <= at_most);
+                }
+                Step::Succeed { first, count: length } => count(account.succeeded(first, length)),
+                Step::Fail { device: number, first, count, attempt, permanent } => {
+                    let code = if permanent { FailureCode::Trap } else { FailureCode::ExecutorLost };
+                    account.failed(&device(number), Batch { first, count, attempt }, code, "", now);
+                }
+                Step::Return { device: number, first, count } => account.returned(&device(number), first, count),
+                Step::Lose { device: number } => { account.lost(&device(number), FailureCode::Disconnected, "", now); }
+                Step::Wait => now += 1_500,
+            }
+            let counts = account.counts();
+            prop_assert_eq!(counts.pending + counts.running + counts.succeeded + counts.failed, TOTAL);
+            let on_devices: u64 = (0..3).map(|number| account.running_on(&device(number))).sum();
+            prop_assert_eq!(on_devices, counts.running);
+            prop_assert!((0..TOTAL).all(|index| !(account.completed().contains(index) && account.failed_set().contains(index))));
+        }
+        for number in 0..3 {
+            account.lost(&device(number), FailureCode::Disconnected, "", now);
+        }
+        while !account.is_finished() {
+            now += 10_000;
+            let batches = account.take(&device(0), TOTAL, now);
+            prop_assert!(!batches.is_empty(), "nothing to do yet not finished: {:?}", account.counts());
+            for batch in batches {
+                count(account.succeeded(batch.first, batch.count));
+            }
+        }
+        prop_assert!(counted.values().all(|times| *times == 1));
+        prop_assert_eq!(counted.len() as u64, account.counts().succeeded);
+    }
+}
