@@ -1,0 +1,318 @@
+//! The state on which the phases work: who holds how many slices where, and what is free.
+//!
+//! Devices and claims are numbers here: devices in the order of their ids, claims in the order of importance, so that a
+//! smaller claim number means "goes first". [`Pool::give`] and [`Pool::take`] are the only ways to change it, and keep
+//! every sum; a transaction ([`Pool::begin`]) can be rolled back.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::{Claim, ClaimKind, Device, DeviceId, Problem};
+
+/// Number of a device in [`Pool::devices`].
+pub(crate) type DeviceIndex = u32;
+/// Number of a claim in [`Pool::demands`]: its rank.
+pub(crate) type Rank = u32;
+
+/// A claim, parsed.
+#[derive(Debug)]
+pub(crate) struct Demand<'a> {
+    pub claim: &'a Claim,
+    /// Bytes of one slice, at least 1.
+    pub slice: u64,
+    /// At least 1.
+    pub min: u32,
+    /// At least `min`; `min` for a session.
+    pub max: u32,
+    /// Which of [`Pool::groups`].
+    pub group: usize,
+}
+
+impl Demand<'_> {
+    pub fn is_session(&self) -> bool {
+        self.claim.kind == ClaimKind::Session
+    }
+
+    /// Bytes that must fit on one device for the claim to get anything there.
+    pub fn unit(&self) -> u64 {
+        if self.is_session() {
+            self.slice.saturating_mul(u64::from(self.min))
+        } else {
+            self.slice
+        }
+    }
+}
+
+/// Claims that the same devices can serve on the same terms: where one finds no room, the others of its group find none.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    /// Devices on which new slices may be placed, idlest first.
+    pub eligible: Vec<DeviceIndex>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct GroupKey<'a> {
+    class: Option<&'a str>,
+    engine: Option<&'a str>,
+    unit: u64,
+    kind: ClaimKind,
+    priority: i32,
+    /// A claim with wishes of its own is a group of its own.
+    own: Option<&'a str>,
+}
+
+/// One change: a claim's slices on a device before it.
+type Change = (Rank, DeviceIndex, u32);
+
+#[derive(Debug)]
+pub(crate) struct Pool<'a> {
+    pub devices: Vec<&'a Device>,
+    pub demands: Vec<Demand<'a>>,
+    pub groups: Vec<Group>,
+    free: Vec<u64>,
+    session_bytes: Vec<u64>,
+    holders: Vec<BTreeMap<Rank, u32>>,
+    holdings: Vec<BTreeMap<DeviceIndex, u32>>,
+    held: Vec<u32>,
+    journal: Option<Vec<Change>>,
+}
+
+impl<'a> Pool<'a> {
+    /// The pool with nothing held.
+    pub fn new(problem: &'a Problem, now: u64) -> Self {
+        let mut devices: Vec<&Device> = problem.devices.iter().collect();
+        devices.sort_unstable();
+        devices.dedup_by(|right, left| right.id == left.id);
+        let claims = ranked(&problem.claims);
+        let mut idlest_first: Vec<DeviceIndex> = (0..devices.len() as DeviceIndex).collect();
+        idlest_first.sort_by_key(|&device| devices[device as usize].load);
+
+        let mut groups = Vec::new();
+        let mut known: HashMap<GroupKey, usize> = HashMap::new();
+        let demands: Vec<Demand> = claims
+            .into_iter()
+            .map(|claim| {
+                let min = claim.min.max(1);
+                let mut demand = Demand {
+                    claim,
+                    slice: claim.slice_bytes.max(1),
+                    min,
+                    max: if claim.kind == ClaimKind::Session {
+                        min
+                    } else {
+                        claim.max.max(min)
+                    },
+                    group: 0,
+                };
+                let own = claim.pinned.is_some() || claim.refused.iter().any(|refused| refused.until > now);
+                let key = GroupKey {
+                    class: claim.class.as_deref(),
+                    engine: claim.engine.as_deref(),
+                    unit: demand.unit(),
+                    kind: claim.kind,
+                    priority: claim.priority,
+                    own: own.then_some(&*claim.id),
+                };
+                demand.group = *known.entry(key).or_insert_with(|| {
+                    let fits = |&device: &DeviceIndex| accepts(devices[device as usize], &demand, now);
+                    groups.push(Group {
+                        eligible: idlest_first.iter().copied().filter(fits).collect(),
+                    });
+                    groups.len() - 1
+                });
+                demand
+            })
+            .collect();
+
+        Self {
+            free: devices
+                .iter()
+                .map(|device| device.allocatable_bytes.saturating_sub(device.foreign_bytes))
+                .collect(),
+            session_bytes: vec![0; devices.len()],
+            holders: vec![BTreeMap::new(); devices.len()],
+            holdings: vec![BTreeMap::new(); demands.len()],
+            held: vec![0; demands.len()],
+            journal: None,
+            devices,
+            demands,
+            groups,
+        }
+    }
+
+    pub fn ranks(&self) -> std::ops::Range<Rank> {
+        0..self.demands.len() as Rank
+    }
+
+    pub fn demand(&self, claim: Rank) -> &Demand<'a> {
+        &self.demands[claim as usize]
+    }
+
+    pub fn priority(&self, claim: Rank) -> i32 {
+        self.demand(claim).claim.priority
+    }
+
+    pub fn device_index(&self, id: &DeviceId) -> Option<DeviceIndex> {
+        self.devices
+            .binary_search_by(|device| device.id.cmp(id))
+            .ok()
+            .map(|index| index as DeviceIndex)
+    }
+
+    /// Devices on which new slices of the claim may be placed, idlest first.
+    pub fn eligible(&self, claim: Rank) -> &[DeviceIndex] {
+        &self.groups[self.demand(claim).group].eligible
+    }
+
+    /// Bytes that nobody holds.
+    pub fn free(&self, device: DeviceIndex) -> u64 {
+        self.free[device as usize]
+    }
+
+    /// Bytes that will not come free by anything decided here: other owners' and sessions'.
+    pub fn stuck(&self, device: DeviceIndex) -> u64 {
+        self.devices[device as usize]
+            .foreign_bytes
+            .saturating_add(self.session_bytes[device as usize])
+    }
+
+    /// Slices of the claim that fit into what is free.
+    pub fn fit(&self, claim: Rank, device: DeviceIndex) -> u32 {
+        u32::try_from(self.free(device) / self.demand(claim).slice).unwrap_or(u32::MAX)
+    }
+
+    /// Slices of the claim on all devices.
+    pub fn held(&self, claim: Rank) -> u32 {
+        self.held[claim as usize]
+    }
+
+    /// What the claim holds above its minimum.
+    pub fn surplus(&self, claim: Rank) -> u32 {
+        self.held(claim).saturating_sub(self.demand(claim).min)
+    }
+
+    /// Who holds slices on the device, most important first.
+    pub fn holders(&self, device: DeviceIndex) -> &BTreeMap<Rank, u32> {
+        &self.holders[device as usize]
+    }
+
+    /// Where the claim holds slices.
+    pub fn holdings(&self, claim: Rank) -> &BTreeMap<DeviceIndex, u32> {
+        &self.holdings[claim as usize]
+    }
+
+    /// Hands free room to the claim; there must be enough.
+    pub fn give(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
+        if slices > 0 {
+            self.set(claim, device, self.slices(claim, device) + slices);
+        }
+    }
+
+    /// Takes slices from the claim; it must hold so many there.
+    pub fn take(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
+        if slices > 0 {
+            self.set(claim, device, self.slices(claim, device) - slices);
+        }
+    }
+
+    /// Takes everything from the claim; answers where it was.
+    pub fn evict(&mut self, claim: Rank) -> BTreeMap<DeviceIndex, u32> {
+        let holdings = self.holdings[claim as usize].clone();
+        for &device in holdings.keys() {
+            self.set(claim, device, 0);
+        }
+        holdings
+    }
+
+    /// Starts a transaction.
+    pub fn begin(&mut self) {
+        debug_assert!(self.journal.is_none(), "transactions do not nest");
+        self.journal = Some(Vec::new());
+    }
+
+    /// Ends the transaction: its changes stay.
+    pub fn commit(&mut self) {
+        self.journal = None;
+    }
+
+    /// Ends the transaction: its changes are undone.
+    pub fn roll_back(&mut self) {
+        for (claim, device, before) in self.journal.take().unwrap_or_default().into_iter().rev() {
+            self.set(claim, device, before);
+        }
+    }
+
+    fn slices(&self, claim: Rank, device: DeviceIndex) -> u32 {
+        self.holdings[claim as usize].get(&device).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
+        let (slice, session) = (self.demand(claim).slice, self.demand(claim).is_session());
+        let (row, column) = (claim as usize, device as usize);
+        let before = if slices == 0 {
+            self.holders[column].remove(&claim);
+            self.holdings[row].remove(&device)
+        } else {
+            self.holders[column].insert(claim, slices);
+            self.holdings[row].insert(device, slices)
+        }
+        .unwrap_or(0);
+        self.held[row] = self.held[row] - before + slices;
+        // Both products are at most the device's allocatable bytes: `give` was asked for no more than is free.
+        let (old, new) = (u64::from(before) * slice, u64::from(slices) * slice);
+        debug_assert!(self.free[column] + old >= new, "more given than is free");
+        self.free[column] = self.free[column] + old - new;
+        if session {
+            self.session_bytes[column] = self.session_bytes[column] + new - old;
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.push((claim, device, before));
+        }
+    }
+
+    /// Whether every sum is what its parts say, and nobody holds what no rule allows. For assertions.
+    pub fn is_consistent(&self) -> bool {
+        let devices_add_up = (0..self.devices.len()).all(|device| {
+            let held: u64 = self.holders[device]
+                .iter()
+                .map(|(&claim, &slices)| u64::from(slices) * self.demand(claim).slice)
+                .sum();
+            let room = self.devices[device]
+                .allocatable_bytes
+                .saturating_sub(self.devices[device].foreign_bytes);
+            self.free[device] + held == room
+        });
+        devices_add_up
+            && self.ranks().all(|claim| {
+                let (demand, held) = (self.demand(claim), self.held(claim));
+                let sum: u32 = self.holdings(claim).values().sum();
+                let pinned = !demand.is_session() || self.holdings(claim).len() <= 1;
+                sum == held && (held == 0 || (demand.min..=demand.max).contains(&held)) && pinned
+            })
+    }
+}
+
+/// The claims by importance, each id once.
+fn ranked(claims: &[Claim]) -> Vec<&Claim> {
+    let mut claims: Vec<&Claim> = claims.iter().collect();
+    claims.sort_unstable();
+    claims.dedup_by(|right, left| right.id == left.id);
+    claims.sort_by(|left, right| {
+        let importance = right.priority.cmp(&left.priority);
+        importance.then(left.since.cmp(&right.since)).then_with(|| left.id.cmp(&right.id))
+    });
+    claims
+}
+
+/// Whether new slices of the claim may ever be placed on the device, as far as fixed properties say.
+fn accepts(device: &Device, demand: &Demand, now: u64) -> bool {
+    let claim = demand.claim;
+    claim.pinned.as_ref().is_none_or(|pinned| *pinned == device.id)
+        && claim.class.as_ref().is_none_or(|class| *class == device.class)
+        && claim.engine.as_ref().is_none_or(|engine| device.engines.contains(engine))
+        && device.usable.is_ok()
+        && demand.unit() <= device.allocatable_bytes
+        && !claim
+            .refused
+            .iter()
+            .any(|refused| refused.until > now && refused.device == device.id)
+}

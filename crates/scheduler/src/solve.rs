@@ -1,0 +1,33 @@
+//! The phases, one after the other.
+
+use crate::{Assignment, Problem, Solution, pool::Pool};
+
+mod admit;
+mod explain;
+mod grow;
+mod keep;
+mod reclaim;
+mod reserve;
+
+pub use reserve::PATIENCE_MS;
+use reserve::Reservations;
+
+/// What each claim is to hold, given what it holds now. See the crate's own page for the rules.
+///
+/// `now` is in milliseconds, on the clock of [`crate::Claim::since`] and [`crate::Refused::until`].
+pub fn solve(problem: &Problem, previous: &[Assignment], now: u64) -> Solution {
+    let mut pool = Pool::new(problem, now);
+    let mut lost = keep::keep(&mut pool, previous);
+    debug_assert!(pool.is_consistent(), "after keep");
+    let reservations = loop {
+        let mut reservations = Reservations::new(&pool);
+        let admitted = admit::admit(&mut pool, &mut reservations, &mut lost, now);
+        debug_assert!(pool.is_consistent(), "after admit");
+        let grown = grow::grow(&mut pool, &reservations);
+        debug_assert!(pool.is_consistent(), "after grow");
+        if !admitted && !grown {
+            break reservations;
+        }
+    };
+    explain::explain(&pool, &reservations, now)
+}

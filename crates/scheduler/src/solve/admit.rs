@@ -1,0 +1,249 @@
+//! Serves minima, in the order of importance.
+
+use std::cmp::Reverse;
+
+use crate::{
+    ClaimKind,
+    pool::{DeviceIndex, Pool, Rank},
+};
+
+use super::{Reservations, keep::Lost, reclaim::make_room};
+
+/// Tries to serve the minimum of every claim that has nothing; who stays without, and has waited too long, reserves.
+/// Answers whether anyone was served.
+pub(crate) fn admit(pool: &mut Pool, reservations: &mut Reservations, lost: &mut Lost, now: u64) -> bool {
+    let mut served = false;
+    // The smallest minimum that found no room, for each group: who asks for as much on the same terms need not try.
+    let mut hopeless: Vec<u32> = vec![u32::MAX; pool.groups.len()];
+    for claim in pool.ranks() {
+        if pool.held(claim) > 0 {
+            continue;
+        }
+        let (group, min) = (pool.demand(claim).group, pool.demand(claim).min);
+        if min < hopeless[group] {
+            let before: Vec<DeviceIndex> = lost.get(&claim).into_iter().flat_map(|devices| devices.keys().copied()).collect();
+            let admitted = match pool.demand(claim).claim.kind {
+                ClaimKind::Session => admit_session(pool, reservations, lost, claim, &before),
+                ClaimKind::Burst | ClaimKind::Lease => admit_gang(pool, reservations, lost, claim, &before),
+            };
+            if admitted {
+                debug_assert_eq!(pool.held(claim), min, "all of the minimum");
+                served = true;
+                continue;
+            }
+            hopeless[group] = min;
+        }
+        debug_assert_eq!(pool.held(claim), 0, "or nothing");
+        reservations.reserve(pool, claim, now);
+    }
+    served
+}
+
+/// How many slices `holder` may lose to the minimum of `claim` without being pushed below its own.
+fn surplus_for(pool: &Pool, claim: Rank, holder: Rank) -> u32 {
+    let (asking, losing) = (pool.demand(claim), pool.demand(holder));
+    let session_over_burst = asking.is_session() && losing.claim.kind == ClaimKind::Burst;
+    if session_over_burst || losing.claim.priority <= asking.claim.priority {
+        pool.surplus(holder)
+    } else {
+        0
+    }
+}
+
+/// Whether `holder` may be pushed out for the minimum of `claim`.
+fn can_push_out(pool: &Pool, claim: Rank, holder: Rank) -> bool {
+    pool.demand(holder).claim.kind == ClaimKind::Burst && pool.priority(holder) < pool.priority(claim)
+}
+
+/// Devices for the claim, where it was before first, then idlest first.
+fn candidates(pool: &Pool, reservations: &Reservations, claim: Rank, before: &[DeviceIndex]) -> Vec<DeviceIndex> {
+    let mut devices: Vec<DeviceIndex> = pool
+        .eligible(claim)
+        .iter()
+        .copied()
+        .filter(|&device| reservations.may_start(claim, device))
+        .collect();
+    if !before.is_empty() {
+        devices.sort_by_key(|device| !before.contains(device));
+    }
+    devices
+}
+
+/// Puts a session on one device: one with room, else one where surplus makes room, else one where bursts of lower priority do.
+fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, claim: Rank, before: &[DeviceIndex]) -> bool {
+    let (needed, min) = (pool.demand(claim).unit(), pool.demand(claim).min);
+    let devices = candidates(pool, reservations, claim, before);
+    let sessions = |device: DeviceIndex| {
+        pool.holders(device)
+            .keys()
+            .filter(|&&holder| pool.demand(holder).is_session())
+            .count()
+    };
+    // Equally idle devices take turns: what was placed a moment ago shows in no load yet.
+    let idlest = devices
+        .iter()
+        .copied()
+        .filter(|&device| pool.free(device) >= needed)
+        .min_by_key(|&device| {
+            let load = pool.devices[device as usize].load;
+            (
+                !before.contains(&device),
+                load,
+                sessions(device),
+                Reverse(pool.free(device)),
+                device,
+            )
+        });
+    if let Some(device) = idlest {
+        pool.give(claim, device, min);
+        return true;
+    }
+    for &device in &devices {
+        if make_room(pool, device, needed, |pool, holder, _| surplus_for(pool, claim, holder)) {
+            pool.give(claim, device, min);
+            return true;
+        }
+    }
+    // Where the most important burst to be pushed out is the least important.
+    let cheapest = devices
+        .iter()
+        .copied()
+        .filter_map(|device| Some((price(pool, claim, device, needed)?, device)));
+    let Some((_, device)) = cheapest.max_by_key(|&(price, _)| price) else {
+        return false;
+    };
+    push_out(pool, lost, claim, device, needed);
+    pool.give(claim, device, min);
+    true
+}
+
+/// The most important claim to be pushed out so that `needed` bytes come free on the device; `None` when that cannot be.
+fn price(pool: &Pool, claim: Rank, device: DeviceIndex, needed: u64) -> Option<Rank> {
+    let mut room = pool.free(device);
+    for (&holder, &slices) in pool.holders(device) {
+        if !can_push_out(pool, claim, holder) {
+            let yielded = surplus_for(pool, claim, holder).min(slices);
+            room += u64::from(yielded) * pool.demand(holder).slice;
+        }
+    }
+    for (&holder, &slices) in pool
+        .holders(device)
+        .iter()
+        .rev()
+        .filter(|&(&holder, _)| can_push_out(pool, claim, holder))
+    {
+        room += u64::from(slices) * pool.demand(holder).slice;
+        if room >= needed {
+            return Some(holder);
+        }
+    }
+    None
+}
+
+/// Pushes bursts of lower priority out, least important first, until surplus does the rest on the device.
+fn push_out(pool: &mut Pool, lost: &mut Lost, claim: Rank, device: DeviceIndex, needed: u64) {
+    let victims: Vec<Rank> = pool
+        .holders(device)
+        .keys()
+        .rev()
+        .copied()
+        .filter(|&holder| can_push_out(pool, claim, holder))
+        .collect();
+    for victim in victims {
+        if make_room(pool, device, needed, |pool, holder, _| surplus_for(pool, claim, holder)) {
+            return;
+        }
+        lost.insert(victim, pool.evict(victim));
+    }
+    let made = make_room(pool, device, needed, |pool, holder, _| surplus_for(pool, claim, holder));
+    debug_assert!(made, "the price was affordable");
+}
+
+/// Gives a burst or lease all of its minimum over any devices, or nothing.
+fn admit_gang(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, claim: Rank, before: &[DeviceIndex]) -> bool {
+    let min = pool.demand(claim).min;
+    let devices = candidates(pool, reservations, claim, before);
+    if !within_reach(pool, claim, &devices) {
+        return false;
+    }
+    pool.begin();
+    spread(pool, claim, &devices, min, |pool, device| pool.fit(claim, device) > 0);
+    if pool.held(claim) < min {
+        let slice = pool.demand(claim).slice;
+        spread(pool, claim, &devices, min, |pool, device| {
+            make_room(pool, device, slice, |pool, holder, _| {
+                if holder == claim { 0 } else { surplus_for(pool, claim, holder) }
+            })
+        });
+    }
+    let mut pushed_out = Vec::new();
+    if pool.held(claim) < min {
+        let mut useful = vec![false; pool.devices.len()];
+        devices.iter().for_each(|&device| useful[device as usize] = true);
+        let victims: Vec<Rank> = pool.ranks().rev().filter(|&victim| can_push_out(pool, claim, victim)).collect();
+        for victim in victims {
+            let freed: Vec<DeviceIndex> = pool
+                .holdings(victim)
+                .keys()
+                .copied()
+                .filter(|&device| useful[device as usize])
+                .collect();
+            if !freed.is_empty() {
+                pushed_out.push((victim, pool.evict(victim)));
+                spread(pool, claim, &freed, min, |pool, device| pool.fit(claim, device) > 0);
+            }
+            if pool.held(claim) == min {
+                break;
+            }
+        }
+    }
+    if pool.held(claim) < min {
+        pool.roll_back();
+        return false;
+    }
+    pool.commit();
+    lost.extend(pushed_out);
+    true
+}
+
+/// Whether the minimum would fit if everybody who can yield anything yielded everything: a cheap way to say no.
+fn within_reach(pool: &Pool, claim: Rank, devices: &[DeviceIndex]) -> bool {
+    let (slice, min) = (pool.demand(claim).slice, u64::from(pool.demand(claim).min));
+    let mut fits = 0_u64;
+    for &device in devices {
+        fits += pool.free(device) / slice;
+        if fits >= min {
+            return true;
+        }
+    }
+    fits = 0;
+    for &device in devices {
+        let yielding = pool.holders(device).iter().map(|(&holder, &slices)| {
+            let slices = if can_push_out(pool, claim, holder) {
+                slices
+            } else {
+                surplus_for(pool, claim, holder).min(slices)
+            };
+            u64::from(slices) * pool.demand(holder).slice
+        });
+        fits += (pool.free(device) + yielding.sum::<u64>()) / slice;
+        if fits >= min {
+            return true;
+        }
+    }
+    false
+}
+
+/// Gives slices one by one, the devices in turn, until the claim holds `target` or no device has room.
+fn spread(pool: &mut Pool, claim: Rank, devices: &[DeviceIndex], target: u32, mut has_room: impl FnMut(&mut Pool, DeviceIndex) -> bool) {
+    let mut turn: Vec<DeviceIndex> = devices.to_vec();
+    while pool.held(claim) < target && !turn.is_empty() {
+        turn.retain(|&device| {
+            let room = pool.held(claim) < target && has_room(pool, device);
+            if room {
+                pool.give(claim, device, 1);
+            }
+            room
+        });
+    }
+}

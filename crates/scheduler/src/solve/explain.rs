@@ -1,0 +1,157 @@
+//! Puts the answer into words.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Assignment, Bytes, Device, DeviceId, Refusal, Solution, Unusable, WhyNot,
+    pool::{DeviceIndex, Pool, Rank},
+};
+
+use super::{PATIENCE_MS, Reservations};
+
+/// The assignments, and for each claim without any the reason for every device.
+pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Solution {
+    let mut solution = Solution::default();
+    for claim in pool.ranks() {
+        let id = &pool.demand(claim).claim.id;
+        if pool.held(claim) == 0 {
+            solution.refusals.push(refusal(pool, reservations, claim, now));
+        }
+        for (&device, &slices) in pool.holdings(claim) {
+            solution.assignments.push(Assignment {
+                claim: id.clone(),
+                device: pool.devices[device as usize].id.clone(),
+                slices,
+            });
+        }
+    }
+    solution.assignments.sort_unstable();
+    solution.refusals.sort_unstable_by(|left, right| left.claim.cmp(&right.claim));
+    solution.revisit_at = revisit_at(pool, now);
+    solution
+}
+
+/// When a refusal lapses or someone's patience ends, whichever comes first.
+fn revisit_at(pool: &Pool, now: u64) -> Option<u64> {
+    pool.ranks()
+        .filter(|&claim| pool.held(claim) < pool.demand(claim).max)
+        .flat_map(|claim| {
+            let waiting = pool.held(claim) == 0;
+            let claim = pool.demand(claim).claim;
+            let patience = waiting.then(|| claim.since.saturating_add(PATIENCE_MS));
+            claim.refused.iter().map(|refused| refused.until).chain(patience)
+        })
+        .filter(|&at| at > now)
+        .min()
+}
+
+fn refusal(pool: &Pool, reservations: &Reservations, claim: Rank, now: u64) -> Refusal {
+    let why_not: Vec<(DeviceId, WhyNot)> = (0..pool.devices.len() as DeviceIndex)
+        .map(|device| {
+            (
+                pool.devices[device as usize].id.clone(),
+                why_not(pool, reservations, claim, device, now),
+            )
+        })
+        .collect();
+    Refusal {
+        claim: pool.demand(claim).claim.id.clone(),
+        summary: summary(pool, claim, &why_not),
+        why_not,
+    }
+}
+
+fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceIndex, now: u64) -> WhyNot {
+    let (demand, device): (_, &Device) = (pool.demand(claim), pool.devices[index as usize]);
+    let wish = demand.claim;
+    if let Some(pinned) = wish.pinned.as_ref().filter(|pinned| **pinned != device.id) {
+        return WhyNot::PinnedTo { device: pinned.clone() };
+    }
+    if let Some(wanted) = wish.class.as_ref().filter(|wanted| **wanted != device.class) {
+        return WhyNot::ClassMismatch {
+            wanted: wanted.clone(),
+            has: device.class.clone(),
+        };
+    }
+    if let Some(wanted) = wish.engine.as_ref().filter(|wanted| !device.engines.contains(wanted)) {
+        return WhyNot::EngineMissing { wanted: wanted.clone() };
+    }
+    match device.usable {
+        Ok(()) => {}
+        Err(Unusable::NotReady) => return WhyNot::NotReady,
+        Err(Unusable::Unhealthy) => return WhyNot::Unhealthy,
+        Err(Unusable::Cordoned) => return WhyNot::Cordoned,
+    }
+    if demand.unit() > device.allocatable_bytes {
+        return WhyNot::TooSmall {
+            slice: demand.unit(),
+            allocatable: device.allocatable_bytes,
+        };
+    }
+    if let Some(refused) = wish
+        .refused
+        .iter()
+        .find(|refused| refused.until > now && refused.device == device.id)
+    {
+        return WhyNot::RefusedRecently { until: refused.until };
+    }
+    if let Some(holder) = reservations.of(index).filter(|&holder| holder < claim) {
+        return WhyNot::ReservedFor {
+            claim: pool.demand(holder).claim.id.clone(),
+        };
+    }
+    if pool.free(index) >= demand.unit() && !demand.is_session() {
+        return WhyNot::TooFew {
+            fit: pool.fit(claim, index),
+            needed: demand.min,
+        };
+    }
+    WhyNot::Full {
+        free: pool.free(index),
+        needed: demand.unit(),
+    }
+}
+
+/// "needs 1 slice of 8 GiB on class g5; none of 3 devices serves: 2 full, 1 not ready; nearest worker-a/gpu0: 3 GiB free, slice
+/// needs 8 GiB".
+fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)]) -> String {
+    let demand = pool.demand(claim);
+    let plural = if demand.min == 1 { "" } else { "s" };
+    let mut text = format!("needs {} slice{plural} of {}", demand.min, Bytes(demand.slice));
+    if demand.is_session() && demand.min > 1 {
+        text += " on one device";
+    }
+    if let Some(class) = &demand.claim.class {
+        text += &format!(" on class {class}");
+    }
+    let mut counts: BTreeMap<(u8, &str), usize> = BTreeMap::new();
+    for (_, why_not) in why_not {
+        *counts.entry((why_not.distance(), why_not.adjective())).or_default() += 1;
+    }
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|((_, adjective), count)| format!("{count} {adjective}"))
+        .collect();
+    match why_not {
+        [] => text + "; the pool has no devices",
+        [(device, why_not)] => format!("{text}; {device}: {why_not}"),
+        _ => {
+            text += &format!("; none of {} devices serves: {}", why_not.len(), counts.join(", "));
+            let nearest = why_not.iter().min_by_key(|(_, why_not)| (why_not.distance(), shortfall(why_not)));
+            match nearest {
+                Some((device, why_not)) => format!("{text}; nearest {device}: {why_not}"),
+                None => text,
+            }
+        }
+    }
+}
+
+/// Among devices that fail for the same reason, the one that came nearest.
+fn shortfall(why_not: &WhyNot) -> u64 {
+    match why_not {
+        WhyNot::Full { free, needed } => needed.saturating_sub(*free),
+        WhyNot::TooSmall { slice, allocatable } => slice.saturating_sub(*allocatable),
+        WhyNot::TooFew { fit, needed } => u64::from(needed.saturating_sub(*fit)),
+        _ => 0,
+    }
+}

@@ -1,0 +1,77 @@
+//! Shares out what is left above the minima.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
+
+use crate::pool::{DeviceIndex, Pool, Rank};
+
+use super::{Reservations, reclaim::make_room};
+
+/// Gives free room to the claims that can use it, then moves surplus from those who have more than their share. Answers
+/// whether anything changed.
+pub(crate) fn grow(pool: &mut Pool, reservations: &Reservations) -> bool {
+    let mut changed = false;
+    loop {
+        let grown = share(pool, reservations, |pool, claim, device| pool.fit(claim, device) > 0);
+        // A hand-over may leave a rest that is too small for who asked and large enough for another: hence again.
+        let moved = share(pool, reservations, hand_over);
+        changed |= grown || moved;
+        if !moved {
+            return changed;
+        }
+    }
+}
+
+/// Makes room for one slice of `claim` on the device at the cost of lower priorities, or of equals who keep more than it has.
+fn hand_over(pool: &mut Pool, claim: Rank, device: DeviceIndex) -> bool {
+    let (slice, priority, held) = (pool.demand(claim).slice, pool.priority(claim), pool.held(claim));
+    make_room(pool, device, slice, |pool, holder, _| {
+        let surplus = pool.surplus(holder);
+        match pool.priority(holder).cmp(&priority) {
+            _ if holder == claim => 0,
+            std::cmp::Ordering::Less => surplus,
+            std::cmp::Ordering::Equal => surplus.min(pool.held(holder).saturating_sub(held + 1)),
+            std::cmp::Ordering::Greater => 0,
+        }
+    })
+}
+
+/// Gives slices one by one: higher priority first, then to the claim with fewest, then to the older; `has_room` finds or makes
+/// room for one slice. A group's devices take turns; one without room is left out for the rest of this pass, since room only
+/// shrinks in it. Answers whether anything was given.
+fn share(pool: &mut Pool, reservations: &Reservations, has_room: impl Fn(&mut Pool, Rank, DeviceIndex) -> bool) -> bool {
+    let mut given = false;
+    let mut turns: Vec<Option<VecDeque<DeviceIndex>>> = (0..pool.groups.len()).map(|_| None).collect();
+    let wants_more = |pool: &Pool, claim: Rank| pool.held(claim) > 0 && pool.held(claim) < pool.demand(claim).max;
+    let mut hungry: BinaryHeap<Reverse<(Reverse<i32>, u32, Rank)>> = pool
+        .ranks()
+        .filter(|&claim| wants_more(pool, claim))
+        .map(|claim| Reverse((Reverse(pool.priority(claim)), pool.held(claim), claim)))
+        .collect();
+    while let Some(Reverse((priority, held, claim))) = hungry.pop() {
+        if held != pool.held(claim) {
+            // It lost slices to someone meanwhile; it asks again in its new place.
+            hungry.push(Reverse((priority, pool.held(claim), claim)));
+            continue;
+        }
+        let group = pool.demand(claim).group;
+        let turn = turns[group].get_or_insert_with(|| {
+            let eligible = pool.groups[group].eligible.iter().copied();
+            eligible.filter(|&device| reservations.may_grow(pool, claim, device)).collect()
+        });
+        while let Some(device) = turn.pop_front() {
+            if has_room(pool, claim, device) {
+                pool.give(claim, device, 1);
+                turn.push_back(device);
+                given = true;
+                if wants_more(pool, claim) {
+                    hungry.push(Reverse((priority, pool.held(claim), claim)));
+                }
+                break;
+            }
+        }
+    }
+    given
+}

@@ -1,0 +1,84 @@
+//! Takes over what is held, as far as it still stands.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Assignment, ClaimKind, Unusable,
+    pool::{DeviceIndex, Pool, Rank},
+};
+
+/// Where claims held slices that they lost by no longer having their minimum: they get them back there first, if at all.
+pub(crate) type Lost = BTreeMap<Rank, BTreeMap<DeviceIndex, u32>>;
+
+/// Gives to each claim what it held, unless the claim, the device or the room is gone. Where a device lends less than is
+/// held there, surplus goes before minima, bursts before leases before sessions, the less important before the more.
+pub(crate) fn keep(pool: &mut Pool, previous: &[Assignment]) -> Lost {
+    let mut wanted = standing(pool, previous);
+    let mut lost = Lost::new();
+    for kind in [ClaimKind::Session, ClaimKind::Lease, ClaimKind::Burst] {
+        let claims: Vec<Rank> = wanted
+            .keys()
+            .copied()
+            .filter(|&claim| pool.demand(claim).claim.kind == kind)
+            .collect();
+        for claim in claims {
+            let min = pool.demand(claim).min;
+            if kind == ClaimKind::Session {
+                keep_on_one_device(pool, claim, &wanted[&claim]);
+            } else {
+                keep_up_to(pool, claim, &wanted[&claim], min);
+            }
+            if pool.held(claim) < min {
+                pool.evict(claim);
+                lost.insert(claim, wanted.remove(&claim).unwrap_or_default());
+            }
+        }
+    }
+    for (claim, devices) in wanted {
+        keep_up_to(pool, claim, &devices, pool.demand(claim).max);
+    }
+    lost
+}
+
+/// What is held by known claims on known devices that still have it.
+fn standing(pool: &Pool, previous: &[Assignment]) -> BTreeMap<Rank, BTreeMap<DeviceIndex, u32>> {
+    let ranks: std::collections::HashMap<&str, Rank> = pool.ranks().map(|rank| (&*pool.demand(rank).claim.id, rank)).collect();
+    let mut standing: BTreeMap<Rank, BTreeMap<DeviceIndex, u32>> = BTreeMap::new();
+    for assignment in previous {
+        let (Some(&claim), Some(device)) = (ranks.get(&*assignment.claim), pool.device_index(&assignment.device)) else {
+            continue;
+        };
+        let demand = pool.demand(claim);
+        let stands = match pool.devices[device as usize].usable {
+            Ok(()) | Err(Unusable::Cordoned) => true,
+            // The client's own stream may keep a session alive while the rest of the world cannot see its worker.
+            Err(Unusable::NotReady | Unusable::Unhealthy) => demand.is_session(),
+        };
+        let at_home = demand.claim.pinned.as_ref().is_none_or(|pinned| *pinned == assignment.device);
+        if stands && at_home && assignment.slices > 0 {
+            let slices = standing.entry(claim).or_default().entry(device).or_insert(0);
+            *slices = slices.saturating_add(assignment.slices);
+        }
+    }
+    standing
+}
+
+/// All slices of a session stay on the first device that holds enough of them.
+fn keep_on_one_device(pool: &mut Pool, claim: Rank, devices: &BTreeMap<DeviceIndex, u32>) {
+    let min = pool.demand(claim).min;
+    let home = devices
+        .iter()
+        .find(|&(&device, &slices)| slices >= min && pool.fit(claim, device) >= min);
+    if let Some((&device, _)) = home {
+        pool.give(claim, device, min);
+    }
+}
+
+/// Gives back held slices, device by device, until the claim has `limit`.
+fn keep_up_to(pool: &mut Pool, claim: Rank, devices: &BTreeMap<DeviceIndex, u32>, limit: u32) {
+    for (&device, &slices) in devices {
+        let already = pool.holdings(claim).get(&device).copied().unwrap_or(0);
+        let wanted = slices.saturating_sub(already).min(limit.saturating_sub(pool.held(claim)));
+        pool.give(claim, device, wanted.min(pool.fit(claim, device)));
+    }
+}

@@ -1,0 +1,79 @@
+//! Keeps devices for claims that have waited too long, so that backfill does not starve them.
+
+use crate::pool::{DeviceIndex, Pool, Rank};
+
+/// After so many milliseconds without its minimum a claim reserves devices. One minute: most bursts come and go in less, so
+/// that room mostly appears by itself; and nobody waits behind an endless stream of small work for longer than that plus
+/// the time it takes what runs there to end.
+pub const PATIENCE_MS: u64 = 60_000;
+
+/// For whom each device is reserved. Made anew in every round, in the order of importance.
+#[derive(Debug)]
+pub(crate) struct Reservations {
+    holder: Vec<Option<Rank>>,
+    unreserved: usize,
+}
+
+impl Reservations {
+    pub fn new(pool: &Pool) -> Self {
+        Self {
+            holder: vec![None; pool.devices.len()],
+            unreserved: pool.devices.len(),
+        }
+    }
+
+    /// For whom the device is reserved.
+    pub fn of(&self, device: DeviceIndex) -> Option<Rank> {
+        self.holder[device as usize]
+    }
+
+    /// Whether the claim may start on the device: nobody more important waits for it.
+    pub fn may_start(&self, claim: Rank, device: DeviceIndex) -> bool {
+        self.of(device).is_none_or(|holder| claim <= holder)
+    }
+
+    /// Whether the claim may grow on the device: only of higher priority than who waits for it.
+    pub fn may_grow(&self, pool: &Pool, claim: Rank, device: DeviceIndex) -> bool {
+        self.of(device).is_none_or(|holder| pool.priority(claim) > pool.priority(holder))
+    }
+
+    /// Reserves devices that, once empty of what can end, serve the claim's minimum; none when even an empty pool could not.
+    pub fn reserve(&mut self, pool: &Pool, claim: Rank, now: u64) {
+        let demand = pool.demand(claim);
+        if self.unreserved == 0 || now < demand.claim.since.saturating_add(PATIENCE_MS) {
+            return;
+        }
+        let mut candidates: Vec<DeviceIndex> = pool
+            .eligible(claim)
+            .iter()
+            .copied()
+            .filter(|&device| self.of(device).is_none())
+            .collect();
+        candidates.sort_by_key(|&device| pool.stuck(device));
+        let lendable = |device: DeviceIndex| pool.devices[device as usize].allocatable_bytes;
+        let without_stuck = |device: DeviceIndex| lendable(device).saturating_sub(pool.stuck(device));
+        let chosen = enough(&candidates, demand.unit(), demand.min, demand.is_session(), without_stuck)
+            .or_else(|| enough(&candidates, demand.unit(), demand.min, demand.is_session(), lendable));
+        for device in chosen.unwrap_or_default() {
+            self.holder[device as usize] = Some(claim);
+            self.unreserved -= 1;
+        }
+    }
+}
+
+/// The first of the candidates whose room adds up to `min` units (to one, for a session), or none.
+fn enough(candidates: &[DeviceIndex], unit: u64, min: u32, session: bool, room: impl Fn(DeviceIndex) -> u64) -> Option<Vec<DeviceIndex>> {
+    let needed = if session { 1 } else { u64::from(min) };
+    let (mut sum, mut chosen) = (0_u64, Vec::new());
+    for &device in candidates {
+        let fits = room(device) / unit;
+        if fits > 0 {
+            sum = sum.saturating_add(fits);
+            chosen.push(device);
+        }
+        if sum >= needed {
+            return Some(chosen);
+        }
+    }
+    None
+}

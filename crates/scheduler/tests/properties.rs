@@ -1,0 +1,337 @@
+//! What holds for every problem, whatever is held before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::{prelude::*, sample::subsequence};
+use sahasra_scheduler::{
+    Assignment, Claim, ClaimKind, Device, DeviceId, Load, PATIENCE_MS, Problem, Refused, Solution, Unusable, WhyNot, solve,
+};
+
+const NOW: u64 = 1_000_000;
+
+fn device_id(index: usize) -> DeviceId {
+    DeviceId::new(format!("worker-{}", index / 2), format!("gpu{}", index % 2))
+}
+
+fn device(index: usize) -> impl Strategy<Value = Device> {
+    let usable = prop_oneof![
+        6 => Just(Ok(())),
+        1 => Just(Err(Unusable::NotReady)),
+        1 => Just(Err(Unusable::Unhealthy)),
+        1 => Just(Err(Unusable::Cordoned)),
+    ];
+    let load = (0..3_u64, 0..3_u64, 0..3_u64);
+    (
+        prop_oneof![Just("g5"), Just("h100")],
+        0..24_u64,
+        0..6_u64,
+        usable,
+        load,
+        any::<bool>(),
+    )
+        .prop_map(move |(class, allocatable_bytes, foreign_bytes, usable, load, xla)| Device {
+            id: device_id(index),
+            class: class.into(),
+            engines: if xla {
+                vec!["ptx".into(), "xla".into()]
+            } else {
+                vec!["ptx".into()]
+            },
+            allocatable_bytes,
+            foreign_bytes,
+            usable,
+            load: Load {
+                active_executions: load.0,
+                stored_tensor_bytes: load.1,
+                tensor_count: load.2,
+            },
+        })
+}
+
+fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
+    let kind = prop_oneof![4 => Just(ClaimKind::Burst), 2 => Just(ClaimKind::Session), 1 => Just(ClaimKind::Lease)];
+    let class = prop_oneof![3 => Just(None), 1 => Just(Some("g5")), 1 => Just(Some("h100"))];
+    let since = prop_oneof![0..20_u64, NOW - 20..NOW];
+    let refused = proptest::collection::vec((0..devices.max(1), NOW - 5..NOW + 5), 0..2);
+    let pinned = prop_oneof![9 => Just(None), 1 => (0..devices.max(1)).prop_map(Some)];
+    (
+        kind,
+        1..10_u64,
+        0..7_u32,
+        0..20_u32,
+        class,
+        -1..3_i32,
+        since,
+        refused,
+        pinned,
+        prop::bool::weighted(0.2),
+    )
+        .prop_map(
+            move |(kind, slice_bytes, min, more, class, priority, since, refused, pinned, xla)| Claim {
+                id: format!("claim-{index}").into(),
+                kind,
+                slice_bytes,
+                min,
+                max: min + more,
+                class: class.map(Into::into),
+                engine: xla.then(|| "xla".into()),
+                priority,
+                since,
+                pinned: pinned.filter(|_| kind == ClaimKind::Session).map(device_id),
+                refused: refused
+                    .into_iter()
+                    .map(|(device, until)| Refused {
+                        device: device_id(device),
+                        until,
+                    })
+                    .collect(),
+            },
+        )
+}
+
+fn problem() -> impl Strategy<Value = Problem> {
+    (0..7_usize, 0..10_usize).prop_flat_map(|(devices, claims)| {
+        let all_devices: Vec<_> = (0..devices).map(device).collect();
+        let all_claims: Vec<_> = (0..claims).map(move |index| claim(index, devices)).collect();
+        (all_devices, all_claims).prop_map(|(devices, claims)| Problem { devices, claims })
+    })
+}
+
+/// Anything at all, as it may be found after crashes: over capacity, for claims and devices that are gone, twice.
+fn holdings() -> impl Strategy<Value = Vec<Assignment>> {
+    proptest::collection::vec((0..12_usize, 0..9_usize, 0..9_u32), 0..20).prop_map(|held| {
+        let assignment = |(claim, device, slices)| Assignment {
+            claim: format!("claim-{claim}").into(),
+            device: device_id(device),
+            slices,
+        };
+        held.into_iter().map(assignment).collect()
+    })
+}
+
+/// A pool in which every claim can use every device and all slices are equal.
+fn uniform_problem() -> impl Strategy<Value = Problem> {
+    problem().prop_map(|mut problem| {
+        problem.devices.iter_mut().for_each(|device| device.usable = Ok(()));
+        for claim in &mut problem.claims {
+            (claim.slice_bytes, claim.class, claim.engine, claim.pinned) = (2, None, None, None);
+            claim.refused.clear();
+        }
+        problem
+    })
+}
+
+fn slices(solution: &Solution) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for assignment in &solution.assignments {
+        *sums.entry(assignment.claim.to_string()).or_default() += u64::from(assignment.slices);
+    }
+    sums
+}
+
+fn min_of(claim: &Claim) -> u64 {
+    u64::from(claim.min.max(1))
+}
+
+fn check_rules(problem: &Problem, solution: &Solution) -> Result<(), TestCaseError> {
+    for device in &problem.devices {
+        let held: u64 = solution
+            .assignments
+            .iter()
+            .filter(|assignment| assignment.device == device.id)
+            .map(|assignment| {
+                let claim = problem
+                    .claims
+                    .iter()
+                    .find(|claim| claim.id == assignment.claim)
+                    .expect("only known claims hold slices");
+                u64::from(assignment.slices) * claim.slice_bytes
+            })
+            .sum();
+        prop_assert!(
+            held == 0 || held + device.foreign_bytes <= device.allocatable_bytes,
+            "{} is oversold",
+            device.id
+        );
+    }
+    let pairs: BTreeSet<_> = solution
+        .assignments
+        .iter()
+        .map(|assignment| (&assignment.claim, &assignment.device))
+        .collect();
+    prop_assert_eq!(pairs.len(), solution.assignments.len(), "a pair stands twice");
+    prop_assert!(solution.assignments.is_sorted() && solution.assignments.iter().all(|assignment| assignment.slices > 0));
+
+    let sums = slices(solution);
+    for claim in &problem.claims {
+        let held = sums.get(&*claim.id).copied().unwrap_or(0);
+        let max = if claim.kind == ClaimKind::Session {
+            min_of(claim)
+        } else {
+            u64::from(claim.max).max(min_of(claim))
+        };
+        prop_assert!(held == 0 || (min_of(claim)..=max).contains(&held), "{} holds {held}", claim.id);
+        prop_assert_eq!(held, solution.slices_of(&claim.id));
+        if claim.kind == ClaimKind::Session {
+            prop_assert!(
+                solution.assignments_of(&claim.id).count() <= 1,
+                "session {} is on several devices",
+                claim.id
+            );
+        }
+        let refusal = solution.refusal_of(&claim.id);
+        prop_assert_eq!(refusal.is_some(), held == 0, "{} holds {}", claim.id, held);
+        if let Some(refusal) = refusal {
+            let devices: BTreeSet<_> = problem.devices.iter().map(|device| &device.id).collect();
+            let explained: BTreeSet<_> = refusal.why_not.iter().map(|(device, _)| device).collect();
+            prop_assert_eq!(devices, explained, "every device is explained");
+            prop_assert!(!refusal.summary.is_empty());
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_answer_obeys_the_rules(problem in problem(), previous in holdings()) {
+        check_rules(&problem, &solve(&problem, &previous, NOW))?;
+    }
+
+    #[test]
+    fn solving_twice_changes_nothing(problem in problem(), previous in holdings()) {
+        let once = solve(&problem, &previous, NOW);
+        let twice = solve(&problem, &once.assignments, NOW);
+        prop_assert_eq!(once, twice);
+    }
+
+    #[test]
+    fn the_order_of_the_input_means_nothing(
+        (problem, shuffled) in problem().prop_flat_map(|problem| {
+            let shuffled = (Just(problem.devices.clone()).prop_shuffle(), Just(problem.claims.clone()).prop_shuffle());
+            (Just(problem), shuffled.prop_map(|(devices, claims)| Problem { devices, claims }))
+        }),
+        (previous, reordered) in holdings().prop_flat_map(|held| (Just(held.clone()), Just(held).prop_shuffle())),
+    ) {
+        prop_assert_eq!(solve(&problem, &previous, NOW), solve(&shuffled, &reordered, NOW));
+    }
+
+    #[test]
+    fn what_is_removed_is_free_and_pushes_nobody_out(problem in problem(), previous in holdings(), which in any::<prop::sample::Index>()) {
+        prop_assume!(!problem.claims.is_empty());
+        let before = solve(&problem, &previous, NOW);
+        let mut rest = problem.clone();
+        let removed = rest.claims.remove(which.index(problem.claims.len()));
+        let after = solve(&rest, &before.assignments, NOW);
+        check_rules(&rest, &after)?;
+        prop_assert_eq!(after.slices_of(&removed.id), 0);
+        let newly_served = |than: i32| rest.claims.iter().any(|claim| {
+            claim.priority > than && before.slices_of(&claim.id) == 0 && after.slices_of(&claim.id) > 0
+        });
+        for claim in &rest.claims {
+            let (held, holds) = (before.slices_of(&claim.id), after.slices_of(&claim.id));
+            prop_assert!(held == 0 || holds > 0 || newly_served(claim.priority), "{} was pushed out by nobody", claim.id);
+        }
+    }
+
+    #[test]
+    fn removal_reduces_nobody_where_nobody_waits(mut problem in uniform_problem(), which in any::<prop::sample::Index>()) {
+        let crowded = solve(&problem, &[], NOW);
+        problem.claims.retain(|claim| crowded.slices_of(&claim.id) > 0);
+        prop_assume!(!problem.claims.is_empty());
+        let before = solve(&problem, &crowded.assignments, NOW);
+        prop_assert!(before.refusals.is_empty());
+        let mut rest = problem.clone();
+        let removed = rest.claims.remove(which.index(problem.claims.len()));
+        let after = solve(&rest, &before.assignments, NOW);
+        for claim in &rest.claims {
+            let (held, holds) = (before.slices_of(&claim.id), after.slices_of(&claim.id));
+            prop_assert!(holds >= held, "{} fell from {held} to {holds} when {} went", claim.id, removed.id);
+        }
+    }
+
+    #[test]
+    fn equals_share_equally(problem in uniform_problem(), previous in holdings()) {
+        let solution = solve(&problem, &previous, NOW);
+        let elastic = |claim: &&Claim| claim.kind != ClaimKind::Session && solution.slices_of(&claim.id) > 0;
+        for poor in problem.claims.iter().filter(elastic) {
+            for rich in problem.claims.iter().filter(elastic) {
+                let (has, rich_has) = (solution.slices_of(&poor.id), solution.slices_of(&rich.id));
+                let wants_more = has < u64::from(poor.max);
+                let can_yield = rich_has > min_of(rich);
+                if wants_more && can_yield && rich.priority <= poor.priority && solution.refusals.is_empty() {
+                    let fair = if rich.priority < poor.priority { false } else { rich_has <= has + 1 };
+                    prop_assert!(fair, "{} has {has}, {} has {rich_has}", poor.id, rich.id);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sessions_and_leases_keep_what_they_were_promised(problem in problem(), late in claim(99, 7)) {
+        let before = solve(&problem, &[], NOW);
+        let mut crowded = problem.clone();
+        crowded.claims.push(late);
+        let after = solve(&crowded, &before.assignments, NOW);
+        for claim in problem.claims.iter().filter(|claim| claim.kind != ClaimKind::Burst) {
+            if before.slices_of(&claim.id) > 0 {
+                prop_assert!(after.slices_of(&claim.id) >= min_of(claim), "{} lost its minimum", claim.id);
+            }
+            if claim.kind == ClaimKind::Session && before.slices_of(&claim.id) > 0 {
+                prop_assert!(before.assignments_of(&claim.id).eq(after.assignments_of(&claim.id)), "{} moved", claim.id);
+            }
+        }
+    }
+
+    #[test]
+    fn bursts_fall_below_their_minimum_only_for_a_higher_priority(problem in problem(), late in claim(99, 7)) {
+        let before = solve(&problem, &[], NOW);
+        let mut crowded = problem.clone();
+        crowded.claims.push(late.clone());
+        let after = solve(&crowded, &before.assignments, NOW);
+        for claim in &problem.claims {
+            if before.slices_of(&claim.id) > 0 && after.slices_of(&claim.id) == 0 {
+                prop_assert!(late.priority > claim.priority, "{} was pushed out by an equal", claim.id);
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_that_says_room_says_too_little_of_it(problem in problem(), previous in holdings()) {
+        let solution = solve(&problem, &previous, NOW);
+        for refusal in &solution.refusals {
+            let fits: u64 = refusal.why_not.iter().map(|(_, why_not)| match why_not {
+                WhyNot::TooFew { fit, needed } => { assert!(fit < needed); u64::from(*fit) }
+                WhyNot::Full { free, needed } => { assert!(free < needed); 0 }
+                _ => 0,
+            }).sum();
+            let claim = problem.claims.iter().find(|claim| claim.id == refusal.claim).expect("a known claim");
+            prop_assert!(fits < min_of(claim), "{} would fit: {}", claim.id, refusal.summary);
+        }
+    }
+
+    #[test]
+    fn arrivals_and_departures_end_in_a_settled_pool(
+        problem in problem(),
+        steps in proptest::collection::vec(any::<prop::sample::Selector>(), 1..4),
+        kept in subsequence((0..10_usize).collect::<Vec<_>>(), 0..10),
+    ) {
+        let mut held = Vec::new();
+        for (step, selector) in steps.iter().enumerate() {
+            let mut present = problem.clone();
+            present.claims.retain(|claim| kept.iter().any(|index| *claim.id == *format!("claim-{index}")));
+            if !problem.claims.is_empty() {
+                let one = selector.select(&problem.claims);
+                if !present.claims.iter().any(|claim| claim.id == one.id) {
+                    present.claims.push(one.clone());
+                }
+            }
+            let now = NOW + step as u64 * PATIENCE_MS;
+            let solution = solve(&present, &held, now);
+            check_rules(&present, &solution)?;
+            prop_assert_eq!(&solution, &solve(&present, &solution.assignments, now));
+            held = solution.assignments;
+        }
+    }
+}
