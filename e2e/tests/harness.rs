@@ -10,6 +10,8 @@ use sahasra_e2e::audit::Tally;
 use sahasra_e2e::{ControlPlane, Options, Process, Signal, Specification, eventually, is_alive, tools};
 use serde_json::json;
 
+/// Set for the one test that another runs in a process of its own.
+const CHILD_VARIABLE: &str = "SAHASRA_E2E_CHILD_OF_A_TEST";
 const WITHIN: Duration = Duration::from_secs(20);
 
 fn own(file: &str) -> PathBuf {
@@ -324,6 +326,9 @@ async fn a_process_that_ends_before_it_is_ready_is_an_error_that_names_it_and_it
 #[test]
 #[ignore = "run by children_outlive_the_thread_that_started_them_but_not_the_process"]
 fn child_process_of_a_test() {
+    if std::env::var_os(CHILD_VARIABLE).is_none() {
+        return;
+    }
     let directory = tempfile::tempdir().expect("a folder");
     let path = directory.path().to_owned();
     let starter = std::thread::spawn(move || {
@@ -343,6 +348,7 @@ async fn children_outlive_the_thread_that_started_them_but_not_the_process() {
     use std::io::BufRead;
     let mut test = std::process::Command::new(std::env::current_exe().expect("this executable"))
         .args(["--exact", "child_process_of_a_test", "--ignored", "--nocapture"])
+        .env(CHILD_VARIABLE, "1")
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("it starts");

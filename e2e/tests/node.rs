@@ -1,0 +1,76 @@
+//! The whole node tier: kubelet, containerd and the scheduler on this machine, in namespaces of their own.
+//!
+//! `the_whole_node` looks whether this machine can do it, builds the images and runs this same executable again inside the
+//! cluster, with the tests of `in_cluster`, one after the other. Where it cannot be done it says so and passes, unless
+//! `SAHASRA_E2E_NODE=require`.
+
+#[path = "node/in_cluster.rs"]
+mod in_cluster;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use sahasra_e2e::tools;
+
+/// `require`: a machine that cannot run a node fails. `skip`: it is not tried.
+const NODE_VARIABLE: &str = "SAHASRA_E2E_NODE";
+
+fn skip(reason: &str) {
+    // Past the capture of a passing test's output: a tier that did not run must be seen.
+    let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: the whole node tier did not run: {reason} ***\n");
+}
+
+fn folder(name: &str) -> std::path::PathBuf {
+    tools::workspace_root().join("e2e/node").join(name)
+}
+
+fn run(command: &mut Command) -> (bool, String) {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("it can be run");
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned(),
+    )
+}
+
+#[tokio::test]
+async fn the_whole_node() {
+    let wish = std::env::var(NODE_VARIABLE).unwrap_or_default();
+    if wish == "skip" {
+        return skip("SAHASRA_E2E_NODE=skip");
+    }
+    let (able, reason) = run(&mut Command::new(folder("prerequisites")));
+    if !able {
+        assert_ne!(wish, "require", "the whole node tier cannot run: {reason}");
+        return skip(&reason);
+    }
+
+    // All of this needs cargo's and Go's caches, and the first time a network: not to be had inside.
+    tools::helm().await.expect("helm");
+    tools::kubectl().await.expect("kubectl");
+    let binaries = tools::binaries().await.expect("the operator and the agent");
+    let images = binaries.join("e2e-images");
+    let (made, paths) = run(Command::new(folder("images")).args([binaries.as_path(), images.as_path()]));
+    assert!(made, "the images could not be made");
+
+    let executable = std::env::current_exe().expect("this executable");
+    let status = cluster(&executable, &binaries, &paths.replace('\n', " "))
+        .status()
+        .expect("the cluster can be started");
+    assert!(status.success(), "the tests inside the cluster ended with {status}: see above");
+}
+
+fn cluster(executable: &Path, binaries: &Path, images: &str) -> Command {
+    let mut command = Command::new(folder("cluster"));
+    command
+        .arg(executable)
+        .args(["in_cluster::", "--ignored", "--test-threads=1", "--nocapture"])
+        .env("IMAGES", images)
+        .env("SAHASRA_BIN_DIR", binaries)
+        .stdin(Stdio::null());
+    command
+}
