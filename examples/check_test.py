@@ -59,6 +59,16 @@ class HyperparameterSearch(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertIn("best: index 70, learningRate 4.3, batchSize 32, dropout 0.1", text)
 
+    def test_columns_are_known_by_their_names(self):
+        order = (0, 2, 3, 1, 4)
+        rows = [",".join(row.split(",")[column] for column in order) for row in self.rows]
+        code, text = check(self.name, rows, {"best": [{"index": 70}]})
+        self.assertEqual(code, 0, text)
+        self.refused([rows[0].replace("dropout", "learningRate"), *rows[1:]], "the columns are not")
+
+    def test_a_row_that_is_cut_off_is_refused(self):
+        self.refused(self.rows[:-1] + ["999,1.0"], "not five numbers")
+
     def test_a_wrong_best_index_is_refused(self):
         self.refused(self.rows, "claimed to be 80", best=80)
 

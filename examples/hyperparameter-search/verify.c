@@ -5,8 +5,8 @@
  *     ./verify --expect                    prints the rows that a burst should give
  *
  * It trains all 1000 configurations again, one sample after the other and in double precision, then
- * reads `index,learningRate,batchSize,dropout,output0`, one row a chunk in any order, and exits with 0
- * only if every index is there once, its parameters are those of the formulas, its loss is within
+ * reads the columns index, learningRate, batchSize, dropout and output0, one row a chunk in any order, and
+ * exits with 0 only if every index is there once, its parameters are those of the formulas, its loss is within
  * TOLERANCE, and BEST_INDEX is the smallest loss. Only the data and the definition of the model are
  * shared with the kernel.
  */
@@ -124,33 +124,52 @@ static void fail(const char *what, long line, double got, double want)
         fprintf(stderr, "results line %ld: %s is %.9g, expected %.9g\n", line, what, got, want);
 }
 
+enum { INDEX, LEARNING_RATE, BATCH_SIZE, DROPOUT, OUTPUT, COLUMNS };
+static const char *const NAMES[COLUMNS] = {"index", "learningRate", "batchSize", "dropout", "output0"};
+
+/* Says in `kind` what each column is; the parameters may stand in any order. */
+static void read_header(char *text, int kind[COLUMNS])
+{
+    int count = 0, found = 0;
+    for (char *name = strtok(text, ",\r\n"); name; name = strtok(NULL, ",\r\n"), count++)
+        for (int k = 0; k < COLUMNS; k++)
+            if (strcmp(name, NAMES[k]) == 0 && count < COLUMNS) {
+                kind[count] = k;
+                found |= 1 << k;
+            }
+    if (count != COLUMNS || found != (1 << COLUMNS) - 1) {
+        fprintf(stderr, "results line 1: the columns are not index, learningRate, batchSize, dropout, output0\n");
+        exit(1);
+    }
+}
+
 /* Reads the rows into `loss` and counts in `seen` how often each index occurs. */
 static void read_results(FILE *file, const double *expected, double *loss, int *seen)
 {
-    char text[256];
-    if (!fgets(text, sizeof text, file) || strncmp(text, "index,learningRate,batchSize,dropout,output0", 44) != 0) {
-        fprintf(stderr, "results line 1: not the header index,learningRate,batchSize,dropout,output0\n");
-        exit(1);
-    }
+    char text[256] = "";
+    int kind[COLUMNS];
+    read_header(fgets(text, sizeof text, file) ? text : (char[]){""}, kind);
     for (long line = 2; fgets(text, sizeof text, file); line++) {
-        int index, end = 0;
-        unsigned batch_size;
-        double learning_rate, dropout, value;
-        if (sscanf(text, "%d,%lf,%u,%lf,%lf %n", &index, &learning_rate, &batch_size, &dropout, &value, &end) != 5
-            || text[end] != '\0' || index < 0 || index >= CHUNKS) {
+        double cell[COLUMNS], value[COLUMNS];
+        int end = 0;
+        if (sscanf(text, "%lf,%lf,%lf,%lf,%lf %n", &cell[0], &cell[1], &cell[2], &cell[3], &cell[4], &end) == COLUMNS)
+            for (int column = 0; column < COLUMNS; column++)
+                value[kind[column]] = cell[column];
+        if (end == 0 || text[end] != '\0' || !(value[INDEX] >= 0 && value[INDEX] < CHUNKS) || value[INDEX] != floor(value[INDEX])) {
             fprintf(stderr, "results line %ld: not five numbers with an index below %d: %s", line, CHUNKS, text);
             exit(1);
         }
+        int index = (int)value[INDEX];
         struct configuration c = configuration_of(index);
-        if (!(fabs(learning_rate - c.learning_rate) <= 1e-6 * c.learning_rate))
-            fail("learningRate", line, learning_rate, c.learning_rate);
-        if (batch_size != c.batch_size)
-            fail("batchSize", line, batch_size, c.batch_size);
-        if (!(fabs(dropout - c.dropout) <= 1e-6 * c.dropout))
-            fail("dropout", line, dropout, c.dropout);
-        if (!(fabs(value - expected[index]) <= TOLERANCE)) /* refuses NaN too */
-            fail("output0", line, value, expected[index]);
-        loss[index] = value;
+        if (!(fabs(value[LEARNING_RATE] - c.learning_rate) <= 1e-6 * c.learning_rate))
+            fail("learningRate", line, value[LEARNING_RATE], c.learning_rate);
+        if (value[BATCH_SIZE] != c.batch_size)
+            fail("batchSize", line, value[BATCH_SIZE], c.batch_size);
+        if (!(fabs(value[DROPOUT] - c.dropout) <= 1e-6 * c.dropout))
+            fail("dropout", line, value[DROPOUT], c.dropout);
+        if (!(fabs(value[OUTPUT] - expected[index]) <= TOLERANCE)) /* refuses NaN too */
+            fail("output0", line, value[OUTPUT], expected[index]);
+        loss[index] = value[OUTPUT];
         seen[index]++;
     }
 }
