@@ -1,1 +1,3 @@
-//! placeholder
+//! The worker-agent: owns one node's devices, lends slices of their memory, and runs chunks in executor processes.
+
+pub mod executors;

@@ -1,0 +1,158 @@
+//! Which chunks of a run were handed over and have not come back.
+
+use std::collections::BTreeMap;
+
+/// Consecutive indices and which attempt this is of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkRange {
+    /// First index.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+    /// Which attempt, from 1.
+    pub attempt: u32,
+}
+
+impl WorkRange {
+    /// One behind the last index.
+    fn end(&self) -> u64 {
+        self.first.saturating_add(self.count)
+    }
+}
+
+/// A set of indices with their attempts, as disjoint ranges.
+#[derive(Clone, Debug, Default)]
+pub struct Outstanding {
+    /// Count and attempt by first index.
+    ranges: BTreeMap<u64, (u64, u32)>,
+    chunks: u64,
+}
+
+impl Outstanding {
+    /// How many indices it holds.
+    pub fn chunks(&self) -> u64 {
+        self.chunks
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.chunks == 0
+    }
+
+    /// Whether it holds any index of the range.
+    pub fn overlaps(&self, range: WorkRange) -> bool {
+        self.ranges
+            .range(..range.end())
+            .next_back()
+            .is_some_and(|(first, (count, _))| first + count > range.first)
+    }
+
+    /// Adds a range; `false` and nothing added when it is empty, beyond 2^64 or overlaps.
+    pub fn insert(&mut self, range: WorkRange) -> bool {
+        if range.count == 0 || range.first.checked_add(range.count).is_none() || self.overlaps(range) {
+            return false;
+        }
+        self.ranges.insert(range.first, (range.count, range.attempt));
+        self.chunks += range.count;
+        true
+    }
+
+    /// Takes a range out; `false` and nothing taken unless it holds all of it, with that attempt.
+    pub fn remove(&mut self, range: WorkRange) -> bool {
+        if range.count == 0 || range.first.checked_add(range.count).is_none() {
+            return false;
+        }
+        // A report may span neighbouring submissions: all must be there before any is taken.
+        let mut at = range.first;
+        while at < range.end() {
+            match self.ranges.range(..=at).next_back() {
+                Some((first, (count, attempt))) if first + count > at && *attempt == range.attempt => at = first + count,
+                _ => return false,
+            }
+        }
+        let mut at = range.first;
+        while at < range.end() {
+            let Some((&first, &(count, attempt))) = self.ranges.range(..=at).next_back() else {
+                return false;
+            };
+            let end = first + count;
+            let upto = end.min(range.end());
+            self.ranges.remove(&first);
+            if first < at {
+                self.ranges.insert(first, (at - first, attempt));
+            }
+            if upto < end {
+                self.ranges.insert(upto, (end - upto, attempt));
+            }
+            at = upto;
+        }
+        self.chunks -= range.count;
+        true
+    }
+
+    /// Takes one index out, with its attempt.
+    pub fn take(&mut self, index: u64) -> Option<WorkRange> {
+        let (&first, &(count, attempt)) = self.ranges.range(..=index).next_back()?;
+        if first + count <= index {
+            return None;
+        }
+        let one = WorkRange {
+            first: index,
+            count: 1,
+            attempt,
+        };
+        self.remove(one).then_some(one)
+    }
+
+    /// Takes everything out, in the order of the index.
+    pub fn drain(&mut self) -> Vec<WorkRange> {
+        self.chunks = 0;
+        std::mem::take(&mut self.ranges)
+            .into_iter()
+            .map(|(first, (count, attempt))| WorkRange { first, count, attempt })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u64, count: u64, attempt: u32) -> WorkRange {
+        WorkRange { first, count, attempt }
+    }
+
+    #[test]
+    fn parts_may_come_back_in_any_order() {
+        let mut outstanding = Outstanding::default();
+        assert!(outstanding.insert(range(10, 10, 1)));
+        assert!(outstanding.insert(range(20, 5, 1)));
+        assert!(outstanding.insert(range(25, 5, 2)));
+        assert_eq!(outstanding.chunks(), 20);
+        assert!(outstanding.remove(range(15, 8, 1)), "across two submissions");
+        assert!(!outstanding.remove(range(14, 2, 1)), "15 came back already");
+        assert!(!outstanding.remove(range(24, 2, 1)), "25 is another attempt");
+        assert_eq!(outstanding.take(12), Some(range(12, 1, 1)));
+        assert_eq!(outstanding.take(12), None);
+        assert_eq!(outstanding.chunks(), 11);
+        assert_eq!(
+            outstanding.drain(),
+            [range(10, 2, 1), range(13, 2, 1), range(23, 2, 1), range(25, 5, 2)]
+        );
+        assert!(outstanding.is_empty());
+    }
+
+    #[test]
+    fn an_index_is_outstanding_once() {
+        let mut outstanding = Outstanding::default();
+        assert!(outstanding.insert(range(5, 5, 1)));
+        assert!(!outstanding.insert(range(9, 1, 2)));
+        assert!(!outstanding.insert(range(0, 6, 1)));
+        assert!(!outstanding.insert(range(0, 100, 1)));
+        assert!(!outstanding.insert(range(3, 0, 1)));
+        assert!(!outstanding.insert(range(u64::MAX, 2, 1)));
+        assert!(outstanding.insert(range(10, 1, 1)));
+        assert!(outstanding.insert(range(0, 5, 1)));
+        assert_eq!(outstanding.chunks(), 11);
+    }
+}
