@@ -8,6 +8,9 @@
 //! Bad input is refused here as far as a schema and CEL rules can see it, at `kubectl apply`; what they cannot see
 //! (the text of a formula, the PTX) the operator refuses through the condition `Accepted=False`.
 
+// The lint takes the fields of two `printcolumn(...)` for one attribute given twice.
+#![allow(clippy::duplicated_attributes)]
+
 pub mod burst_job;
 pub mod conditions;
 pub mod gpu_session;

@@ -1,0 +1,312 @@
+//! From `spec.chunks` to a [`Program`], or to the field that is wrong.
+
+use std::collections::BTreeMap;
+
+use sahasra_crds::burst_job::{
+    Chunks, ParameterSpec, ScalarType,
+    chunks::{Interval, ProductAxis, RandomSpec, RangeSpec},
+};
+
+use crate::{
+    CompileError, MOST_CHUNKS, Parameter, Program,
+    formula::Formula,
+    random::{Distribution, Stream},
+    scalar::{Scalar, is_integer, takes, type_name},
+    source::{Source, not_representable},
+};
+
+/// Bounds of the schema.
+const MOST_PARAMETERS: usize = 32;
+const MOST_AXES: usize = 16;
+const LONGEST_LIST: usize = 4096;
+const LONGEST_NAME: usize = 63;
+
+/// How many chunks a formula is computed for at compilation: enough to find most mistakes, a few milliseconds at most.
+const SAMPLES: u64 = 4096;
+
+/// Numbers in manifests are binary64: whole ones are exact up to 2^53.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+fn refuse<T>(path: impl Into<String>, message: impl Into<String>) -> Result<T, CompileError> {
+    Err(CompileError {
+        path: path.into(),
+        message: message.into(),
+    })
+}
+
+pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
+    let count = count(chunks)?;
+    let seed = match u64::try_from(chunks.seed) {
+        Ok(seed) => seed,
+        Err(_) => {
+            return refuse(
+                "spec.chunks.seed",
+                format!("{} is negative: give a whole number from 0", chunks.seed),
+            );
+        }
+    };
+    if chunks.parameters.len() > MOST_PARAMETERS {
+        return refuse(
+            "spec.chunks.parameters",
+            format!("{} parameters: at most {MOST_PARAMETERS} are allowed", chunks.parameters.len()),
+        );
+    }
+
+    let mut compiled: BTreeMap<&str, (ScalarType, Source)> = BTreeMap::new();
+    for (name, spec) in &chunks.parameters {
+        let path = format!("spec.chunks.parameters.{name}");
+        check_name(&path, name)?;
+        let source = source(&path, name, spec, seed, count)?;
+        compiled.insert(name, (spec.type_, source));
+    }
+    let axes = chunks.product.as_deref().unwrap_or_default();
+    let mut stride = count;
+    for (at, axis) in axes.iter().enumerate() {
+        let path = format!("spec.chunks.product[{at}]");
+        check_name(&format!("{path}.name"), &axis.name)?;
+        if compiled.contains_key(axis.name.as_str()) {
+            let other = if chunks.parameters.contains_key(&axis.name) {
+                "declared in spec.chunks.parameters too"
+            } else {
+                "the name of an earlier list too"
+            };
+            return refuse(
+                format!("{path}.name"),
+                format!("{:?} is {other}: give each parameter its own name", axis.name),
+            );
+        }
+        stride /= axis.list.len() as u64;
+        let values = values(&format!("{path}.list"), axis.type_, &axis.list)?;
+        compiled.insert(&axis.name, (axis.type_, Source::Axis { values, stride }));
+    }
+
+    let (parameters, sources) = compiled
+        .into_iter()
+        .map(|(name, (type_, source))| {
+            let name = name.to_owned();
+            (Parameter { name, type_ }, source)
+        })
+        .unzip();
+    Ok(Program {
+        count,
+        parameters,
+        sources,
+    })
+}
+
+/// The number of chunks.
+fn count(chunks: &Chunks) -> Result<u64, CompileError> {
+    match (chunks.count, &chunks.product) {
+        (Some(count), None) => match u64::try_from(count) {
+            Ok(count) if (1..=MOST_CHUNKS).contains(&count) => Ok(count),
+            _ => refuse(
+                "spec.chunks.count",
+                format!("{count} chunks: give a number from 1 to {MOST_CHUNKS}"),
+            ),
+        },
+        (None, Some(axes)) => combinations(axes),
+        (Some(_), Some(_)) => refuse("spec.chunks", "both count and product are given: give exactly one of them"),
+        (None, None) => refuse("spec.chunks", "neither count nor product is given: give exactly one of them"),
+    }
+}
+
+fn combinations(axes: &[ProductAxis]) -> Result<u64, CompileError> {
+    let path = "spec.chunks.product";
+    if axes.is_empty() || axes.len() > MOST_AXES {
+        return refuse(path, format!("{} lists: give from 1 to {MOST_AXES}", axes.len()));
+    }
+    let mut count: u64 = 1;
+    for (at, axis) in axes.iter().enumerate() {
+        check_length(&format!("{path}[{at}].list"), &axis.list)?;
+        // At most 16 factors of at most 4096 each, refused as soon as the bound is passed: no overflow.
+        count *= axis.list.len() as u64;
+        if count > MOST_CHUNKS {
+            let lengths: Vec<String> = axes.iter().map(|axis| axis.list.len().to_string()).collect();
+            return refuse(
+                path,
+                format!("{} combinations exceed {MOST_CHUNKS}: shorten or drop a list", lengths.join(" × ")),
+            );
+        }
+    }
+    Ok(count)
+}
+
+fn check_name(path: &str, name: &str) -> Result<(), CompileError> {
+    let mut characters = name.chars();
+    let first = characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_');
+    if first && characters.all(|other| other.is_ascii_alphanumeric() || other == '_') && name.len() <= LONGEST_NAME {
+        return Ok(());
+    }
+    refuse(
+        path,
+        format!("{name:?} is no parameter name: use 1 to {LONGEST_NAME} letters, digits and underscores, no digit first"),
+    )
+}
+
+fn check_length(path: &str, list: &[f64]) -> Result<(), CompileError> {
+    match list.len() {
+        0 => refuse(path, "the list is empty: give it at least one value"),
+        length if length > LONGEST_LIST => refuse(
+            path,
+            format!("{length} values: a list has at most {LONGEST_LIST}, use cel or range"),
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn source(path: &str, name: &str, spec: &ParameterSpec, seed: u64, count: u64) -> Result<Source, CompileError> {
+    match (&spec.cel, &spec.list, &spec.range, &spec.random) {
+        (Some(text), None, None, None) => formula(&format!("{path}.cel"), text, spec.type_, count),
+        (None, Some(list), None, None) => values(&format!("{path}.list"), spec.type_, list).map(Source::List),
+        (None, None, Some(bounds), None) => range(&format!("{path}.range"), spec.type_, bounds, count),
+        (None, None, None, Some(spec_random)) => Ok(Source::Random {
+            stream: Stream::new(seed, name),
+            distribution: distribution(&format!("{path}.random"), spec.type_, spec_random)?,
+        }),
+        (None, None, None, None) => refuse(path, "no source of values: give exactly one of cel, list, range, random"),
+        _ => refuse(path, "more than one source of values: give exactly one of cel, list, range, random"),
+    }
+}
+
+fn formula(path: &str, text: &str, type_: ScalarType, count: u64) -> Result<Source, CompileError> {
+    // `count` is at most 10 million: the conversion is exact.
+    let formula = match Formula::compile(text, count as i64) {
+        Ok(formula) => Source::Formula(formula),
+        Err(message) => return refuse(path, message),
+    };
+    let samples = count.min(SAMPLES);
+    for sample in 0..samples {
+        // The first, the last, and evenly between: all of them when there are no more than samples.
+        let index = if samples == 1 { 0 } else { sample * (count - 1) / (samples - 1) };
+        if let Err(refusal) = formula.value(type_, index, count) {
+            return refuse(path, format!("at index {index}: {}", refusal.message(type_)));
+        }
+    }
+    Ok(formula)
+}
+
+fn values(path: &str, type_: ScalarType, list: &[f64]) -> Result<Box<[Scalar]>, CompileError> {
+    check_length(path, list)?;
+    list.iter()
+        .enumerate()
+        .map(|(at, value)| scalar(&format!("{path}[{at}]"), type_, *value))
+        .collect()
+}
+
+/// A number of the manifest in the type.
+fn scalar(path: &str, type_: ScalarType, value: f64) -> Result<Scalar, CompileError> {
+    match Scalar::from_f64(type_, value) {
+        Some(_) if is_integer(type_) && value.abs() > EXACT => refuse(
+            path,
+            format!("{value} is beyond 2^53, where a number in a manifest is not exact: compute it with cel"),
+        ),
+        Some(scalar) => Ok(scalar),
+        None => refuse(path, not_representable(value, type_)),
+    }
+}
+
+fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result<Source, CompileError> {
+    let last = count - 1;
+    scalar(&format!("{path}.start"), type_, range.start)?;
+    match (range.step, range.stop) {
+        (Some(step), None) => {
+            let path = format!("{path}.step");
+            if !step.is_finite() || is_integer(type_) && (step.trunc() != step || step.abs() > EXACT) {
+                return refuse(path, format!("{step} is no step: {}", takes(type_)));
+            }
+            let source = if is_integer(type_) {
+                let (start, step) = (range.start as i128, step as i128);
+                Source::Steps { start, step }
+            } else {
+                Source::FloatSteps { start: range.start, step }
+            };
+            match source.value(type_, last, count) {
+                Ok(_) => Ok(source),
+                Err(refusal) => refuse(path, format!("at index {last}, the last: {}", refusal.message(type_))),
+            }
+        }
+        (None, Some(stop)) => {
+            let path = format!("{path}.stop");
+            scalar(&path, type_, stop)?;
+            if !is_integer(type_) {
+                if !(stop - range.start).is_finite() {
+                    return refuse(path, "too far from start: bring them closer");
+                }
+                return Ok(Source::Between { start: range.start, stop });
+            }
+            let (start, distance) = (range.start as i128, stop as i128 - range.start as i128);
+            let steps = i128::from(last.max(1));
+            if distance % steps != 0 {
+                return refuse(
+                    path,
+                    format!(
+                        "{count} chunks from {start} to {stop} are {steps} steps of {}, not whole as {} demands: give step, or another stop",
+                        distance as f64 / steps as f64,
+                        type_name(type_)
+                    ),
+                );
+            }
+            Ok(Source::Steps {
+                start,
+                step: distance / steps,
+            })
+        }
+        (Some(_), Some(_)) => refuse(path, "both step and stop are given: give exactly one of them"),
+        (None, None) => refuse(path, "neither step nor stop is given: give exactly one of them"),
+    }
+}
+
+fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Distribution, CompileError> {
+    match (&random.uniform, &random.log_uniform, &random.choice) {
+        (Some(interval), None, None) => {
+            let path = format!("{path}.uniform");
+            let (min, max) = bounds(&path, type_, interval)?;
+            if is_integer(type_) {
+                // Both are whole and within 2^53: the difference fits.
+                let length = (max as i128 - min as i128) as u64;
+                return Ok(Distribution::Whole { min: min as i128, length });
+            }
+            if !(max - min).is_finite() {
+                return refuse(path, "max is too far from min: bring them closer");
+            }
+            Ok(Distribution::Uniform { min, max })
+        }
+        (None, Some(interval), None) => {
+            let path = format!("{path}.logUniform");
+            let (min, max) = bounds(&path, type_, interval)?;
+            if min <= 0.0 {
+                return refuse(format!("{path}.min"), format!("{min} has no logarithm: give a min above 0"));
+            }
+            let log_min = libm::log(min);
+            Ok(Distribution::LogUniform {
+                min,
+                max,
+                log_min,
+                log_span: libm::log(max) - log_min,
+            })
+        }
+        (None, None, Some(choice)) => values(&format!("{path}.choice"), type_, choice).map(Distribution::Choice),
+        (None, None, None) => refuse(path, "no distribution: give exactly one of uniform, logUniform, choice"),
+        _ => refuse(path, "more than one distribution: give exactly one of uniform, logUniform, choice"),
+    }
+}
+
+/// Both bounds as the type has them; the interval between is not empty.
+fn bounds(path: &str, type_: ScalarType, interval: &Interval) -> Result<(f64, f64), CompileError> {
+    let min = scalar(&format!("{path}.min"), type_, interval.min)?.as_f64();
+    let max = match Scalar::from_f64(type_, interval.max) {
+        // The upper bound is excluded: for whole types it may be one above the largest.
+        None if is_integer(type_) && Scalar::from_f64(type_, interval.max - 1.0).is_some() => interval.max,
+        _ => scalar(&format!("{path}.max"), type_, interval.max)?.as_f64(),
+    };
+    if min >= max {
+        return refuse(
+            format!("{path}.min"),
+            format!(
+                "{min} is not below max, {max}, as {} has them: lower min or raise max",
+                type_name(type_)
+            ),
+        );
+    }
+    Ok((min, max))
+}

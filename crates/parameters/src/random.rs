@@ -1,0 +1,152 @@
+//! Seeded random numbers that anyone can reproduce: a function of seed, parameter name and index alone.
+//!
+//! The numbers of a parameter are the outputs of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+//! generators", OOPSLA 2014), the index being the place in its sequence, so that any chunk is computed without the others:
+//!
+//! ```text
+//! mix(z)     = z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *= 0x94d049bb133111eb; z ^ (z >> 31)
+//! name       = FNV-1a (64 bit) of the parameter's name in UTF-8
+//! key        = mix(mix(seed + 0x9e3779b97f4a7c15) ^ name)
+//! bits       = mix(key + (index + 1) * 0x9e3779b97f4a7c15)
+//! unit       = (bits >> 11) * 2^-53                                 in [0, 1)
+//! pick(n)    = (bits * n) >> 64                                     in 0..n, 128-bit product
+//!
+//! choice                = choice[pick(length)]
+//! uniform, whole types  = min + pick(max - min)
+//! uniform, float types  = min + (max - min) * unit
+//! logUniform            = exp(ln(min) + (ln(max) - ln(min)) * unit), rounded down for whole types
+//! ```
+//!
+//! All arithmetic is modulo 2^64 or IEEE binary64, `exp` and `ln` are musl's (crate `libm`), so that every platform
+//! gives the same bits. For `f32` the bounds are first rounded to `f32` and the result is rounded to nearest. A result that
+//! rounding carries to `max` becomes the number below it, one below `min` becomes `min`.
+
+use sahasra_crds::burst_job::ScalarType;
+
+use crate::scalar::Scalar;
+
+/// 2^64 divided by the golden ratio, made odd: SplitMix64's increment.
+const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Random bits of one parameter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    key: u64,
+}
+
+impl Stream {
+    /// The bits that `seed` gives to the parameter of that name.
+    pub(crate) fn new(seed: u64, name: &str) -> Self {
+        let name = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Self {
+            key: mix(mix(seed.wrapping_add(INCREMENT)) ^ name),
+        }
+    }
+
+    /// 64 random bits for that index.
+    pub(crate) fn bits(self, index: u64) -> u64 {
+        mix(self.key.wrapping_add(index.wrapping_add(1).wrapping_mul(INCREMENT)))
+    }
+
+    /// Evenly in [0, 1), a multiple of 2^-53.
+    pub(crate) fn unit(self, index: u64) -> f64 {
+        const TWO_TO_MINUS_53: f64 = 1.0 / 9_007_199_254_740_992.0;
+        (self.bits(index) >> 11) as f64 * TWO_TO_MINUS_53
+    }
+
+    /// A whole number in `0..length`; the odds of two numbers differ by less than `length` / 2^64.
+    pub(crate) fn pick(self, index: u64, length: u64) -> u64 {
+        ((u128::from(self.bits(index)) * u128::from(length)) >> 64) as u64
+    }
+}
+
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// A distribution whose bounds the type has.
+#[derive(Clone, Debug)]
+pub(crate) enum Distribution {
+    /// Evenly over the listed values.
+    Choice(Box<[Scalar]>),
+    /// Evenly over `length` whole numbers from `min`.
+    Whole { min: i128, length: u64 },
+    /// Evenly in [min, max).
+    Uniform { min: f64, max: f64 },
+    /// Evenly in the logarithm, in [min, max).
+    LogUniform { min: f64, max: f64, log_min: f64, log_span: f64 },
+}
+
+impl Distribution {
+    /// The value at that index; `None` only if the bounds were not the type's own.
+    pub(crate) fn sample(&self, stream: Stream, index: u64, type_: ScalarType) -> Option<Scalar> {
+        match self {
+            Self::Choice(values) => values.get(stream.pick(index, values.len() as u64) as usize).copied(),
+            Self::Whole { min, length } => Scalar::from_integer(type_, min + i128::from(stream.pick(index, *length))),
+            Self::Uniform { min, max } => within(type_, min + (max - min) * stream.unit(index), *min, *max),
+            Self::LogUniform {
+                min,
+                max,
+                log_min,
+                log_span,
+            } => within(type_, libm::exp(log_min + log_span * stream.unit(index)), *min, *max),
+        }
+    }
+}
+
+/// The value rounded to the type and kept in [min, max).
+fn within(type_: ScalarType, value: f64, min: f64, max: f64) -> Option<Scalar> {
+    match type_ {
+        ScalarType::F64 => Some(Scalar::F64(if value >= max { max.next_down() } else { value.max(min) })),
+        ScalarType::F32 => {
+            let (value, max) = (value as f32, max as f32);
+            Some(Scalar::F32(if value >= max { max.next_down() } else { value.max(min as f32) }))
+        }
+        _ => Scalar::from_f64(type_, if value >= max { max - 1.0 } else { value.max(min).floor() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_the_published_sequence_of_splitmix64() {
+        // Outputs of the reference implementation for the seed 1234567, as in the test vectors others use.
+        let stream = Stream { key: 1_234_567 };
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|index| stream.bits(index)),
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423,
+                4_593_380_528_125_082_431,
+                16_408_922_859_458_223_821
+            ]
+        );
+    }
+
+    #[test]
+    fn names_and_seeds_give_unrelated_streams() {
+        let of = |seed, name| Stream::new(seed, name).bits(0);
+        let all = [of(0, "a"), of(0, "b"), of(1, "a"), of(1, "b")];
+        for (at, one) in all.iter().enumerate() {
+            for other in &all[at + 1..] {
+                let differing = (one ^ other).count_ones();
+                assert!((12..=52).contains(&differing), "{differing} bits of 64 differ");
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_never_reaches_the_excluded_bound() {
+        let max = 1.0 + f64::from(f32::EPSILON);
+        assert_eq!(within(ScalarType::F32, max - 1e-12, 1.0, max), Some(Scalar::F32(1.0)));
+        assert_eq!(within(ScalarType::F64, 2.0, 1.0, 2.0), Some(Scalar::F64(2.0_f64.next_down())));
+        assert_eq!(within(ScalarType::U8, 8.0, 1.0, 8.0), Some(Scalar::U8(7)));
+    }
+}
