@@ -67,6 +67,12 @@ pub enum ControlPlaneError {
         /// What it said last.
         last: String,
     },
+    /// The chart has no workload of a kind that is needed.
+    #[error("the chart renders no {kind} with a serviceAccountName")]
+    Chart {
+        /// The workload's kind.
+        kind: &'static str,
+    },
     /// The audit log could not be read.
     #[error("read the audit log")]
     Audit(#[from] AuditError),
@@ -304,6 +310,11 @@ impl ControlPlane {
         });
         caught_up.await.ok_or(AuditError::Behind { within: AUDIT_WITHIN })?;
         Ok(audit.writes(|write| wanted(write) && !write.name.starts_with("audit-marker-"))?)
+    }
+
+    /// Keeps the folder, but for etcd's data, when this is dropped, and says where it is. Panicking tests do by themselves.
+    pub fn keep(&self) {
+        self.directory.keep();
     }
 
     /// Writes the end of every log of this control plane to stderr.

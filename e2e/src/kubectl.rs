@@ -24,6 +24,9 @@ pub enum CommandError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// It printed something else than JSON.
+    #[error("read what it printed as JSON")]
+    Json(#[source] serde_json::Error),
     /// It ended with a failure.
     #[error("{0}")]
     Failed(Output),

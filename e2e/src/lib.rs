@@ -2,7 +2,7 @@
 //!
 //! [`ControlPlane`] starts etcd, kube-apiserver and kube-controller-manager ([`tools`] builds them once from pinned Go
 //! modules), makes certificates and ServiceAccount identities, and reads the API server's audit log back ([`audit`]).
-//! [`Process`] supervises one child: ready probe, signals, restart with the same arguments, log. Everything a test starts is
+//! [`Pool`] adds an operator and agents under the chart's identities. [`Process`] supervises one child: ready probe, signals, restart with the same arguments, log. Everything a test starts is
 //! gone when the test is, and what it wrote is kept and shown when it fails.
 //!
 //! `e2e/README.md` shows how a test is written.
@@ -10,9 +10,12 @@
 pub mod audit;
 mod certificates;
 mod control_plane;
+pub mod demo;
 mod directory;
 mod eventually;
+mod identities;
 mod kubectl;
+mod pool;
 mod ports;
 mod process;
 pub mod tools;
@@ -20,7 +23,9 @@ pub mod tools;
 pub use certificates::CertificateError;
 pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options};
 pub use eventually::eventually;
+pub use identities::{Identities, NAMESPACE};
 pub use kubectl::{CommandError, Output};
+pub use pool::{Pool, PoolError, PoolOptions, Server, metric};
 pub use ports::{Port, PortError};
 pub use process::{Descendant, HttpError, Process, ProcessError, Specification, get, is_alive, signal};
 pub use rustix::process::Signal;

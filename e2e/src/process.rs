@@ -226,6 +226,14 @@ impl Process {
         outcome
     }
 
+    /// Sets an environment variable for the starts to come, or with `None` takes it away: a fault that was injected.
+    pub fn set_environment(&mut self, name: &str, value: Option<&str>) {
+        match value {
+            Some(value) => self.specification.environment.insert(name.into(), value.into()),
+            None => self.specification.environment.remove(OsStr::new(name)),
+        };
+    }
+
     /// Starts it again without waiting until it is ready.
     ///
     /// # Errors

@@ -1,0 +1,95 @@
+//! The ServiceAccounts that the chart makes, and what it lets them do.
+//!
+//! Operator and agents of a test run as processes, not pods, but with the chart's own rights: its RBAC objects are rendered
+//! by helm and applied, and nothing else of it.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::control_plane::{ControlPlane, ControlPlaneError};
+use crate::kubectl::{self, CommandError};
+use crate::tools;
+
+/// Namespace that Sahasra is installed in.
+pub const NAMESPACE: &str = "sahasra-system";
+/// The kinds of the chart that make an identity.
+const KINDS: [&str; 5] = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+
+/// Kubeconfigs of the chart's ServiceAccounts.
+#[derive(Debug, Clone)]
+pub struct Identities {
+    /// The account of the operator's Deployment.
+    pub operator: PathBuf,
+    /// The account of the agents' DaemonSet.
+    pub agent: PathBuf,
+}
+
+impl ControlPlane {
+    /// Renders the chart (`helm/sahasra`), applies its ServiceAccounts, roles and bindings in [`NAMESPACE`], and returns
+    /// a kubeconfig for the account of its Deployment and one for that of its DaemonSet.
+    ///
+    /// # Errors
+    /// When the chart cannot be rendered or its objects are refused.
+    pub async fn apply_chart_identities(&self) -> Result<Identities, ControlPlaneError> {
+        let chart = tools::workspace_root().join("helm/sahasra");
+        let arguments = [
+            "template".as_ref(),
+            "sahasra".as_ref(),
+            chart.as_os_str(),
+            "--namespace".as_ref(),
+            NAMESPACE.as_ref(),
+        ];
+        let rendered = kubectl::run(&tools::helm().await?, self.kubeconfig(), arguments, "")
+            .await?
+            .success()?;
+        // kubectl turns the rendered YAML into JSON, and objects into what a server would take.
+        let convert = [
+            "create",
+            "--namespace",
+            NAMESPACE,
+            "--dry-run=client",
+            "--validate=false",
+            "-o",
+            "json",
+            "-f",
+            "-",
+        ];
+        let listed = self.kubectl_with_input(convert, &rendered).await?.success()?;
+        let objects = serde_json::Deserializer::from_str(&listed)
+            .into_iter::<Value>()
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(CommandError::Json)?;
+        let objects: Vec<Value> = objects.into_iter().flat_map(items).collect();
+
+        let namespace = format!(r#"{{"apiVersion": "v1", "kind": "Namespace", "metadata": {{"name": "{NAMESPACE}"}}}}"#);
+        let wanted = objects
+            .iter()
+            .filter(|object| KINDS.iter().any(|kind| object["kind"] == *kind))
+            .map(Value::to_string);
+        let manifest: String = std::iter::once(namespace).chain(wanted).collect::<Vec<_>>().join("\n---\n");
+        let apply = ["apply", "--server-side", "-f", "-"];
+        self.kubectl_with_input(apply, &manifest).await?.success()?;
+
+        let operator = service_account(&objects, "Deployment")?;
+        let agent = service_account(&objects, "DaemonSet")?;
+        Ok(Identities {
+            operator: self.kubeconfig_for(NAMESPACE, &operator).await?,
+            agent: self.kubeconfig_for(NAMESPACE, &agent).await?,
+        })
+    }
+}
+
+/// The objects of a `List`, or the one object.
+fn items(mut object: Value) -> Vec<Value> {
+    match object.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => items,
+        _ => vec![object],
+    }
+}
+
+fn service_account(objects: &[Value], kind: &'static str) -> Result<String, ControlPlaneError> {
+    let workload = objects.iter().find(|object| object["kind"] == kind);
+    let account = workload.and_then(|object| object.pointer("/spec/template/spec/serviceAccountName")?.as_str());
+    account.map(str::to_owned).ok_or(ControlPlaneError::Chart { kind })
+}

@@ -1,0 +1,338 @@
+//! Sahasra on a control plane: an operator and agents as processes under the chart's identities.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), sahasra_e2e::PoolError> {
+//! use sahasra_e2e::{Pool, PoolOptions};
+//! let mut pool = Pool::start(PoolOptions::default().agents(2)).await?;
+//! pool.agents[0].process.kill().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::Value;
+
+use crate::control_plane::{ControlPlane, ControlPlaneError, Options};
+use crate::identities::{Identities, NAMESPACE};
+use crate::kubectl::CommandError;
+use crate::ports::{Port, PortError};
+use crate::process::{HttpError, Process, ProcessError, Specification, get};
+use crate::tools::{self, ToolError};
+
+/// Why Sahasra did not start or did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The control plane failed.
+    #[error("control plane")]
+    ControlPlane(#[from] ControlPlaneError),
+    /// A binary could not be built or found.
+    #[error("find the operator and the agent")]
+    Tool(#[from] ToolError),
+    /// A process failed.
+    #[error("run a process")]
+    Process(#[from] ProcessError),
+    /// No port was free.
+    #[error("reserve a port")]
+    Port(#[from] PortError),
+    /// A command failed.
+    #[error("run a command")]
+    Command(#[from] CommandError),
+    /// A process did not answer a GET.
+    #[error("GET {url}")]
+    Http {
+        /// What was asked for.
+        url: String,
+        /// Why there was no answer.
+        source: HttpError,
+    },
+    /// A process answered a GET with something else than 200 and what was expected.
+    #[error("GET {url} answered {status}: {body}")]
+    Answer {
+        /// What was asked for.
+        url: String,
+        /// The answer's status.
+        status: StatusCode,
+        /// The answer's body.
+        body: String,
+    },
+}
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    agents: u32,
+    agent_arguments: Vec<String>,
+    operator_environment: Vec<(String, String)>,
+    control_plane: Options,
+}
+
+impl Default for PoolOptions {
+    /// Two agents, each with one CPU device of 4 GiB.
+    fn default() -> Self {
+        Self {
+            agents: 2,
+            agent_arguments: vec!["--cpu-memory".to_owned(), "4Gi".to_owned()],
+            operator_environment: Vec::new(),
+            control_plane: Options::default(),
+        }
+    }
+}
+
+impl PoolOptions {
+    /// So many agents, on nodes `node-0`, `node-1`, ...
+    #[must_use]
+    pub fn agents(mut self, agents: u32) -> Self {
+        self.agents = agents;
+        self
+    }
+
+    /// What the agents are started with besides their node and addresses, instead of `--cpu-memory 4Gi`.
+    #[must_use]
+    pub fn agent_arguments<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.agent_arguments = arguments.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// An environment variable of the operator, such as a fault to inject.
+    #[must_use]
+    pub fn operator_environment(mut self, name: &str, value: &str) -> Self {
+        self.operator_environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// How to start the control plane.
+    #[must_use]
+    pub fn control_plane(mut self, options: Options) -> Self {
+        self.control_plane = options;
+        self
+    }
+}
+
+/// An operator or agent, and where it listens.
+#[derive(Debug)]
+pub struct Server {
+    /// The process: kill it, stop it, start it again.
+    pub process: Process,
+    port: Port,
+}
+
+/// A control plane with an operator and agents.
+#[derive(Debug)]
+pub struct Pool {
+    // In the order in which they are dropped: clients before what they talk to.
+    /// The operator.
+    pub operator: Server,
+    /// The agents, on nodes `node-0`, `node-1`, ...
+    pub agents: Vec<Server>,
+    /// What they run against.
+    pub control_plane: ControlPlane,
+    identities: Identities,
+    options: PoolOptions,
+}
+
+impl Pool {
+    /// Starts a control plane, gives it the chart's identities and so many nodes, starts an operator and an agent a node, and
+    /// waits until every process is ready and every `GpuWorker` says so.
+    ///
+    /// # Errors
+    /// When something does not start; its log then goes to stderr.
+    pub async fn start(options: PoolOptions) -> Result<Self, PoolError> {
+        // Built first: a build beside a control plane slows both.
+        tools::binaries().await?;
+        let control_plane = ControlPlane::start(options.control_plane.clone()).await?;
+        match Self::start_on(&control_plane, &options).await {
+            Ok((identities, operator, agents)) => Ok(Self {
+                operator,
+                agents,
+                control_plane,
+                identities,
+                options,
+            }),
+            Err(error) => {
+                control_plane.keep();
+                Err(error)
+            }
+        }
+    }
+
+    async fn start_on(control_plane: &ControlPlane, options: &PoolOptions) -> Result<(Identities, Server, Vec<Server>), PoolError> {
+        let identities = control_plane.apply_chart_identities().await?;
+        for index in 0..options.agents {
+            control_plane.create_node(&node_name(index), &[]).await?;
+        }
+        let operator = start_operator(control_plane, &identities, options, "operator");
+        let agents = (0..options.agents).map(|index| start_agent(control_plane, &identities, options, index));
+        let (operator, agents) = tokio::try_join!(operator, futures::future::try_join_all(agents))?;
+        for index in 0..options.agents {
+            wait_for_worker(control_plane, index).await?;
+        }
+        Ok((identities, operator, agents))
+    }
+
+    /// Starts another operator beside the first; one of them leads.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start_operator(&self, name: &str) -> Result<Server, PoolError> {
+        start_operator(&self.control_plane, &self.identities, &self.options, name).await
+    }
+
+    /// Adds a node and an agent on it, and waits until its `GpuWorker` is ready.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn add_agent(&mut self) -> Result<&mut Server, PoolError> {
+        let index = u32::try_from(self.agents.len()).unwrap_or(u32::MAX);
+        self.control_plane.create_node(&node_name(index), &[]).await?;
+        let agent = start_agent(&self.control_plane, &self.identities, &self.options, index).await?;
+        wait_for_worker(&self.control_plane, index).await?;
+        let at = self.agents.len();
+        self.agents.push(agent);
+        Ok(&mut self.agents[at])
+    }
+
+    /// Writes the end of every log to stderr.
+    pub fn report(&self) {
+        self.control_plane.report();
+        for server in std::iter::once(&self.operator).chain(&self.agents) {
+            server.process.report();
+        }
+    }
+}
+
+impl Server {
+    /// Where it listens.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.port.url()
+    }
+
+    /// `GET path`, as text.
+    ///
+    /// # Errors
+    /// When it does not answer 200.
+    pub async fn get(&self, path: &str) -> Result<String, PoolError> {
+        let url = format!("{}{path}", self.url());
+        match get(&url).await {
+            Ok((StatusCode::OK, body)) => Ok(body),
+            Ok((status, body)) => Err(PoolError::Answer { url, status, body }),
+            Err(source) => Err(PoolError::Http { url, source }),
+        }
+    }
+
+    /// `GET path`, as JSON: the operator's `/workers`.
+    ///
+    /// # Errors
+    /// When it does not answer 200 with JSON.
+    pub async fn get_json(&self, path: &str) -> Result<Value, PoolError> {
+        let body = self.get(path).await?;
+        serde_json::from_str(&body).map_err(|_| {
+            let url = format!("{}{path}", self.url());
+            PoolError::Answer {
+                url,
+                status: StatusCode::OK,
+                body,
+            }
+        })
+    }
+
+    /// The sum, over all labels, of a metric at `/metrics`; `None` when it is not there.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn metric(&self, name: &str) -> Result<Option<f64>, PoolError> {
+        Ok(metric(&self.get("/metrics").await?, name))
+    }
+}
+
+/// The sum of the samples called `name` in a page of the Prometheus text format.
+#[must_use]
+pub fn metric(page: &str, name: &str) -> Option<f64> {
+    let samples = page.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let value = match rest.strip_prefix('{') {
+            Some(labelled) => labelled.rsplit_once('}')?.1,
+            None => rest.strip_prefix(' ')?,
+        };
+        value.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    samples.fold(None, |sum, sample| Some(sum.unwrap_or(0.0) + sample))
+}
+
+fn node_name(index: u32) -> String {
+    format!("node-{index}")
+}
+
+async fn start_operator(
+    control_plane: &ControlPlane,
+    identities: &Identities,
+    options: &PoolOptions,
+    name: &str,
+) -> Result<Server, PoolError> {
+    let port = Port::reserve()?;
+    let program = tools::binaries().await?.join("sahasra-operator");
+    let mut specification = Specification::new(name, program, &control_plane.log_directory())
+        .arguments(["--listen", &port.address(), "--identity", name, "--namespace", NAMESPACE])
+        .environment("KUBECONFIG", &identities.operator)
+        .ready_at(format!("{}/readyz", port.url()));
+    for (variable, value) in &options.operator_environment {
+        specification = specification.environment(variable, value);
+    }
+    Ok(Server {
+        process: specification.start().await?,
+        port,
+    })
+}
+
+async fn start_agent(
+    control_plane: &ControlPlane,
+    identities: &Identities,
+    options: &PoolOptions,
+    index: u32,
+) -> Result<Server, PoolError> {
+    let port = Port::reserve()?;
+    let program = tools::binaries().await?.join("sahasra-worker");
+    let specification = Specification::new(&format!("agent-{index}"), program, &control_plane.log_directory())
+        .arguments(["agent", "--node-name", &node_name(index), "--listen", &port.address()])
+        .arguments(["--advertise-address", &port.url()])
+        .arguments(&options.agent_arguments)
+        .environment("KUBECONFIG", &identities.agent)
+        .ready_at(format!("{}/readyz", port.url()));
+    Ok(Server {
+        process: specification.start().await?,
+        port,
+    })
+}
+
+async fn wait_for_worker(control_plane: &ControlPlane, index: u32) -> Result<(), PoolError> {
+    const WITHIN: Duration = Duration::from_secs(30);
+    let worker = format!("gpuworkers/{}", node_name(index));
+    let timeout = format!("--timeout={}s", WITHIN.as_secs());
+    // `wait` fails at once for what does not exist.
+    control_plane
+        .kubectl(["wait", "--for=create", &worker, &timeout])
+        .await?
+        .success()?;
+    control_plane
+        .kubectl(["wait", "--for=condition=Ready", &worker, &timeout])
+        .await?
+        .success()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::metric;
+
+    #[test]
+    fn samples_of_a_metric_are_summed_over_its_labels_and_no_other_is_counted() {
+        let page = "# TYPE chunks_done counter\nchunks_done 5\nchunks_done_total 9\n\
+                    errors{code=\"a b\"} 1\nerrors{code=\"}\"} 2.5\ngpu_leases_active 1e3\n";
+        assert_eq!(metric(page, "chunks_done"), Some(5.0));
+        assert_eq!(metric(page, "errors"), Some(3.5));
+        assert_eq!(metric(page, "gpu_leases_active"), Some(1000.0));
+        assert_eq!(metric(page, "chunks"), None);
+    }
+}
