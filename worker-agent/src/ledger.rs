@@ -1,0 +1,626 @@
+//! The allocation authority: which owner holds how many slices of which device, until when.
+//!
+//! A pure state machine: every call takes `now`, a monotonic time since some fixed start, and changes nothing but
+//! itself. What has to be done outside (kill an executor, tell the dispatcher) comes back from [`Ledger::take_effects`]
+//! as [`Effect`]s. The caller arms a timer for [`Ledger::next_deadline`] and then calls [`Ledger::tick`].
+//!
+//! A grant is **active**, then perhaps **draining**, then gone. Slices of one owner on one device are alike, so what
+//! runs is counted for both together (a **holding**): when slices end while more runs than the active ones can carry,
+//! the excess stays counted as draining until chunks end, and is killed after its grace.
+//!
+//! What is guaranteed: active and draining bytes on a device never exceed what it may lend; a grant's name is never
+//! used twice; an ended grant with nothing running is free at the first call with a `now` past its end.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use sahasra_wire::grants::{
+    AcquireRequest, Grant, GrantId, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewOwner,
+};
+
+mod holding;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use holding::Holding;
+
+/// How long the term of an owner that holds nothing is remembered.
+///
+/// A coordinator of a lower term does harm only while it still believes to lead: it renews its leadership every few
+/// seconds and stops when it cannot. An hour outlasts that, its request time-outs and any plausible pause of its machine.
+/// One that wakes later still gets nothing but slices that expire unrenewed: the term in the owner's status, not this
+/// memory, keeps it from counting a result.
+pub const TERM_MEMORY: Duration = Duration::from_secs(3600);
+
+/// Most owners remembered that hold nothing; beyond it those silent the longest are forgotten first. About 4 MiB.
+pub const MAX_SILENT_OWNERS: usize = 16_384;
+
+/// Most grants at the same time, draining ones included: bounds memory to about 10 MiB.
+pub const MAX_GRANTS: usize = 65_536;
+
+/// Longest time to live and longest grace of a grant: 30 days.
+pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A kill whose executor still has not ended is asked for again after this time.
+const KILL_AGAIN: Duration = Duration::from_secs(1);
+
+/// A device as the ledger sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Name, unique on this agent.
+    pub name: String,
+    /// What may be lent of it, in bytes.
+    pub allocatable_bytes: u64,
+}
+
+/// Something to be done outside the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The grace of a drained grant is over: kill the executor of that namespace on that device. Asked again every
+    /// second until what ran is reported to have ended.
+    Kill {
+        /// Device.
+        device: String,
+        /// Namespace whose executor it is.
+        namespace: String,
+        /// UID of the owner whose chunks overstayed.
+        owner_uid: String,
+    },
+    /// The owner's last active slice on the device ended (by expiry or release): what has not started there never will.
+    Ended {
+        /// Device.
+        device: String,
+        /// UID of the owner.
+        owner_uid: String,
+    },
+    /// The owner holds nothing on this agent any more, draining slices included.
+    Gone {
+        /// UID of the owner.
+        owner_uid: String,
+    },
+    /// No owner of that namespace holds anything on the device: its executor serves nobody.
+    Unused {
+        /// Device.
+        device: String,
+        /// Namespace.
+        namespace: String,
+    },
+}
+
+/// Counts since the agent started, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Slices granted.
+    pub granted_slices: u64,
+    /// Slices that became free again, whatever ended them.
+    pub freed_slices: u64,
+    /// Grants that ended by expiry.
+    pub expired_grants: u64,
+}
+
+/// How much of a device is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// What may be lent, in bytes.
+    pub allocatable_bytes: u64,
+    /// What is lent, draining included, in bytes.
+    pub leased_bytes: u64,
+    /// Slices lent, draining included.
+    pub slices: u64,
+    /// Chunks that run.
+    pub running: u64,
+    /// It answers.
+    pub healthy: bool,
+}
+
+#[derive(Debug)]
+struct DeviceState {
+    name: String,
+    load: Load,
+    /// Owners of each namespace that hold something here.
+    namespaces: HashMap<String, usize>,
+}
+
+#[derive(Debug)]
+struct OwnerState {
+    term: u64,
+    namespace: String,
+    /// By place of the device.
+    holdings: BTreeMap<usize, Holding>,
+    /// When it last spoke or held something.
+    heard: Duration,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Ledger {
+    boot_id: String,
+    devices: Vec<DeviceState>,
+    owners: BTreeMap<String, OwnerState>,
+    /// Counter of the last grant.
+    counter: u64,
+    grants: usize,
+    silent_owners: usize,
+    shutting_down: bool,
+    /// Nothing is due before this; it may lie earlier than the next thing due, never later.
+    wake: Option<Duration>,
+    effects: Vec<Effect>,
+    totals: Totals,
+}
+
+fn refusal(code: RefusalCode, free_bytes: u64, message: String) -> Refusal {
+    Refusal {
+        code: code as i32,
+        message,
+        free_bytes,
+    }
+}
+
+impl Ledger {
+    /// A ledger that has lent nothing. `boot_id` names this start of the agent and must never have been used before.
+    pub fn new(boot_id: String, devices: Vec<Device>) -> Self {
+        let devices = devices
+            .into_iter()
+            .map(|device| DeviceState {
+                name: device.name,
+                load: Load {
+                    allocatable_bytes: device.allocatable_bytes,
+                    healthy: true,
+                    ..Load::default()
+                },
+                namespaces: HashMap::new(),
+            })
+            .collect();
+        Self {
+            boot_id,
+            devices,
+            owners: BTreeMap::new(),
+            counter: 0,
+            grants: 0,
+            silent_owners: 0,
+            shutting_down: false,
+            wake: None,
+            effects: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// Names this start of the agent.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// Hears a coordinator: records its term, or refuses it as stale. Every request for an owner starts here.
+    pub fn hear(&mut self, now: Duration, owner: &Owner) -> Result<(), Refusal> {
+        if owner.uid.is_empty() || owner.uid.len() > 128 || owner.namespace.len() > 253 || owner.name.len() > 512 {
+            return Err(refusal(
+                RefusalCode::Invalid,
+                0,
+                "owner: uid must have 1 to 128 bytes, namespace at most 253, name at most 512".to_owned(),
+            ));
+        }
+        if let Some(known) = self.owners.get_mut(&owner.uid) {
+            if owner.term < known.term {
+                let message = format!("term {} is stale: {} has spoken for {}", owner.term, known.term, owner.name);
+                return Err(refusal(RefusalCode::StaleTerm, 0, message));
+            }
+            if owner.namespace != known.namespace {
+                let message = format!("owner {} is of namespace {:?}", owner.uid, known.namespace);
+                return Err(refusal(RefusalCode::Invalid, 0, message));
+            }
+            known.term = owner.term;
+            known.heard = now;
+            return Ok(());
+        }
+        if self.silent_owners >= MAX_SILENT_OWNERS {
+            self.forget_longest_silent();
+        }
+        self.owners.insert(
+            owner.uid.clone(),
+            OwnerState {
+                term: owner.term,
+                namespace: owner.namespace.clone(),
+                holdings: BTreeMap::new(),
+                heard: now,
+            },
+        );
+        self.silent_owners += 1;
+        self.wake_by(now + TERM_MEMORY);
+        Ok(())
+    }
+
+    /// Grants up to `request.slices` slices, or refuses with the cause and the bytes that are free.
+    pub fn acquire(&mut self, now: Duration, request: &AcquireRequest) -> Result<Grant, Refusal> {
+        self.expire(now);
+        if request.boot_id != self.boot_id {
+            let message = format!("this is boot {}, not {}", self.boot_id, request.boot_id);
+            return Err(refusal(RefusalCode::OtherBoot, 0, message));
+        }
+        self.hear(now, &request.owner)?;
+        let Some(place) = self.place(&request.device) else {
+            let message = format!("no device {:?} here", request.device);
+            return Err(refusal(RefusalCode::UnknownDevice, 0, message));
+        };
+        let load = self.devices[place].load;
+        let free = load.allocatable_bytes - load.leased_bytes;
+        if self.shutting_down {
+            let message = "the agent is shutting down".to_owned();
+            return Err(refusal(RefusalCode::ShuttingDown, free, message));
+        }
+        if !load.healthy {
+            let message = format!("device {} reported an error that only a reset mends", request.device);
+            return Err(refusal(RefusalCode::Unhealthy, free, message));
+        }
+        let invalid = |message: &str| Err(refusal(RefusalCode::Invalid, free, message.to_owned()));
+        let (ttl, grace) = (
+            Duration::from_millis(request.ttl_milliseconds),
+            Duration::from_millis(request.grace_milliseconds),
+        );
+        if request.slice_bytes == 0 || request.slices == 0 || request.at_least > request.slices {
+            return invalid("slice size and slices must be above 0, at_least no more than slices");
+        }
+        if ttl.is_zero() || ttl > MAX_DURATION || grace > MAX_DURATION {
+            return invalid("time to live must be above 0, it and the grace at most 30 days");
+        }
+        let owner = self.owners.get_mut(&request.owner.uid).expect("the owner was just heard");
+        if let Some(holding) = owner.holdings.get(&place)
+            && holding.slice_bytes() != request.slice_bytes
+        {
+            return invalid("the owner holds slices of another size on this device");
+        }
+        let slices = (free / request.slice_bytes).min(u64::from(request.slices)) as u32;
+        if slices < request.at_least.max(1) || self.grants >= MAX_GRANTS {
+            let message = if self.grants >= MAX_GRANTS {
+                format!("{MAX_GRANTS} grants are held, which is the limit of an agent")
+            } else {
+                format!(
+                    "{} slices of {} bytes are wanted, {slices} are free on {}",
+                    request.at_least.max(1),
+                    request.slice_bytes,
+                    request.device,
+                )
+            };
+            return Err(refusal(RefusalCode::Capacity, free, message));
+        }
+        self.counter += 1;
+        if owner.holdings.is_empty() {
+            self.silent_owners -= 1;
+        }
+        let device = &mut self.devices[place];
+        let holding = owner.holdings.entry(place).or_insert_with(|| {
+            *device.namespaces.entry(owner.namespace.clone()).or_default() += 1;
+            Holding::new(request.slice_bytes)
+        });
+        let before = (holding.slices(), holding.grants());
+        holding.add(self.counter, slices, now + ttl, grace);
+        let after = (holding.slices(), holding.grants());
+        device.load.slices = device.load.slices + after.0 - before.0;
+        device.load.leased_bytes = device.load.leased_bytes + after.0 * request.slice_bytes - before.0 * request.slice_bytes;
+        self.grants = self.grants + after.1 - before.1;
+        self.totals.granted_slices += u64::from(slices);
+        self.totals.freed_slices += before.0 + u64::from(slices) - after.0;
+        self.wake_by(now + ttl);
+        Ok(Grant {
+            id: self.id(self.counter),
+            owner_uid: request.owner.uid.clone(),
+            device: request.device.clone(),
+            slice_bytes: request.slice_bytes,
+            slices,
+            expires_in_milliseconds: request.ttl_milliseconds,
+            draining: false,
+            term: request.owner.term,
+        })
+    }
+
+    /// Extends grants of one owner: each lasts `ttl` from `now`. One outcome a grant, in the order asked.
+    pub fn renew(&mut self, now: Duration, request: &RenewOwner) -> Vec<RenewOutcome> {
+        self.expire(now);
+        let ttl = Duration::from_millis(request.ttl_milliseconds);
+        let refused = match self.hear(now, &request.owner) {
+            Err(refusal) => Some(refusal.code()),
+            Ok(()) if ttl.is_zero() || ttl > MAX_DURATION => Some(RefusalCode::Invalid),
+            Ok(()) => None,
+        };
+        let owner = self.owners.get_mut(&request.owner.uid);
+        let mut holdings = owner.map(|owner| &mut owner.holdings);
+        let mut outcomes = Vec::with_capacity(request.grants.len());
+        for id in &request.grants {
+            let refusal = if let Some(code) = refused {
+                code
+            } else if id.boot_id != self.boot_id {
+                RefusalCode::OtherBoot
+            } else {
+                let mut holdings = holdings.iter_mut().flat_map(|holdings| holdings.values_mut());
+                if holdings.any(|holding| holding.renew(id.counter, now + ttl)) {
+                    RefusalCode::Unspecified
+                } else {
+                    RefusalCode::Invalid
+                }
+            };
+            outcomes.push(RenewOutcome {
+                id: id.clone(),
+                renewed: refusal == RefusalCode::Unspecified,
+                refusal: refusal as i32,
+            });
+        }
+        self.wake_by(now + ttl.min(MAX_DURATION));
+        outcomes
+    }
+
+    /// Gives grants back, wholly or down to `keep_slices` each. Grants that are gone, of another boot or of another
+    /// owner are passed over: asking twice does no more than asking once.
+    pub fn release(&mut self, now: Duration, request: &ReleaseRequest) -> ReleaseResponse {
+        self.expire(now);
+        let heard = self.hear(now, &request.owner).and_then(|()| {
+            if request.grants.is_empty() && request.keep_slices > 0 {
+                let message = "keep_slices applies to grants that are named".to_owned();
+                return Err(refusal(RefusalCode::Invalid, 0, message));
+            }
+            Ok(())
+        });
+        if let Err(refusal) = heard {
+            return ReleaseResponse {
+                refusal: Some(refusal),
+                ..ReleaseResponse::default()
+            };
+        }
+        let owner = &self.owners[&request.owner.uid];
+        let mut named: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        for (place, holding) in &owner.holdings {
+            let counters = if request.grants.is_empty() {
+                holding.counters()
+            } else {
+                let of_this_boot = request.grants.iter().filter(|id| id.boot_id == self.boot_id);
+                of_this_boot.map(|id| id.counter).filter(|counter| holding.has(*counter)).collect()
+            };
+            named.insert(*place, counters);
+        }
+        let mut response = ReleaseResponse::default();
+        for (place, counters) in named {
+            self.change(now, &request.owner.uid, place, |holding| {
+                for counter in &counters {
+                    holding.end(*counter, request.keep_slices, now, request.immediately);
+                }
+            });
+            let holding = self.owners.get(&request.owner.uid).and_then(|owner| owner.holdings.get(&place));
+            for counter in counters {
+                if holding.is_some_and(|holding| holding.is_draining(counter)) {
+                    response.draining += 1;
+                } else if holding.is_none_or(|holding| !holding.has(counter)) {
+                    response.freed += 1;
+                }
+            }
+        }
+        self.sweep_kills(now);
+        response
+    }
+
+    /// Starts up to `wanted` chunks of the owner on the device: returns how many its active slices there still carry.
+    pub fn begin(&mut self, now: Duration, owner_uid: &str, device: &str, wanted: u32) -> u32 {
+        self.expire(now);
+        let Some(place) = self.place(device) else { return 0 };
+        let Some(holding) = self.owners.get_mut(owner_uid).and_then(|owner| owner.holdings.get_mut(&place)) else {
+            return 0;
+        };
+        let started = holding.begin(wanted);
+        self.devices[place].load.running += u64::from(started);
+        started
+    }
+
+    /// Says that `count` chunks of the owner on the device no longer run, however they ended.
+    pub fn end(&mut self, now: Duration, owner_uid: &str, device: &str, count: u32) {
+        self.expire(now);
+        let Some(place) = self.place(device) else { return };
+        let has_holding = self.owners.get(owner_uid).is_some_and(|owner| owner.holdings.contains_key(&place));
+        if has_holding {
+            let running = &mut self.devices[place].load.running;
+            *running = running.saturating_sub(u64::from(count));
+            self.change(now, owner_uid, place, |holding| holding.ended(count));
+        }
+    }
+
+    /// Whether the device takes new grants.
+    pub fn set_healthy(&mut self, device: &str, healthy: bool) {
+        if let Some(place) = self.place(device) {
+            self.devices[place].load.healthy = healthy;
+        }
+    }
+
+    /// From now on nothing is granted.
+    pub fn begin_shutdown(&mut self) {
+        self.shutting_down = true;
+    }
+
+    /// Whether [`Ledger::begin_shutdown`] was called.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutting_down
+    }
+
+    /// Ends what is due at `now`. Returns what has to be done outside, of this and of earlier calls.
+    pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
+        self.expire(now);
+        self.take_effects()
+    }
+
+    /// What has to be done outside since the last time asked. To be called after every change.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// [`Ledger::tick`] is to be called no later than this.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.wake
+    }
+
+    /// Active slices of the owner on the device.
+    pub fn active_slices(&self, owner_uid: &str, device: &str) -> u32 {
+        self.place(device)
+            .and_then(|place| self.owners.get(owner_uid)?.holdings.get(&place))
+            .map_or(0, Holding::active)
+    }
+
+    /// Whether the owner holds anything on this agent, draining slices included.
+    pub fn holds_anything(&self, owner_uid: &str) -> bool {
+        self.owners.get(owner_uid).is_some_and(|owner| !owner.holdings.is_empty())
+    }
+
+    /// Highest term heard for the owner, if it is remembered.
+    pub fn term(&self, owner_uid: &str) -> Option<u64> {
+        self.owners.get(owner_uid).map(|owner| owner.term)
+    }
+
+    /// Load of each device, in the order given at the start.
+    pub fn loads(&self) -> impl Iterator<Item = (&str, Load)> {
+        self.devices.iter().map(|device| (device.name.as_str(), device.load))
+    }
+
+    /// Counts since the start.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Every grant. One that was given back in part while more ran than it kept appears twice under its name: what it
+    /// kept, and what drains.
+    pub fn grants(&self, now: Duration) -> Vec<Grant> {
+        let mut grants = Vec::with_capacity(self.grants);
+        for (uid, owner) in &self.owners {
+            for (place, holding) in &owner.holdings {
+                for part in holding.parts() {
+                    grants.push(Grant {
+                        id: self.id(part.counter),
+                        owner_uid: uid.clone(),
+                        device: self.devices[*place].name.clone(),
+                        slice_bytes: holding.slice_bytes(),
+                        slices: part.slices,
+                        expires_in_milliseconds: part.expires.saturating_sub(now).as_millis() as u64,
+                        draining: part.draining,
+                        term: owner.term,
+                    });
+                }
+            }
+        }
+        grants.sort_by_key(|grant| (grant.id.counter, grant.draining));
+        grants
+    }
+
+    fn id(&self, counter: u64) -> GrantId {
+        GrantId {
+            boot_id: self.boot_id.clone(),
+            counter,
+        }
+    }
+
+    fn place(&self, device: &str) -> Option<usize> {
+        self.devices.iter().position(|candidate| candidate.name == device)
+    }
+
+    fn wake_by(&mut self, time: Duration) {
+        self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
+    }
+
+    /// Applies `act` to a holding, then settles every sum that depends on it. Where `act` may bring deadlines forward,
+    /// the caller sweeps afterwards.
+    fn change(&mut self, now: Duration, uid: &str, place: usize, act: impl FnOnce(&mut Holding)) {
+        let owner = self.owners.get_mut(uid).expect("the caller found the owner");
+        let holding = owner.holdings.get_mut(&place).expect("the caller found the holding");
+        let before = (holding.slices(), holding.grants(), holding.active());
+        act(holding);
+        holding.settle();
+        let after = (holding.slices(), holding.grants(), holding.active());
+        let freed = before.0 - after.0;
+        let device = &mut self.devices[place];
+        device.load.slices -= freed;
+        device.load.leased_bytes -= freed * holding.slice_bytes();
+        self.totals.freed_slices += freed;
+        self.grants = self.grants + after.1 - before.1;
+        if before.2 > 0 && after.2 == 0 {
+            self.effects.push(Effect::Ended {
+                device: device.name.clone(),
+                owner_uid: uid.to_owned(),
+            });
+        }
+        if holding.is_empty() {
+            owner.holdings.remove(&place);
+            if let Some(owners) = device.namespaces.get_mut(&owner.namespace) {
+                *owners -= 1;
+                if *owners == 0 {
+                    device.namespaces.remove(&owner.namespace);
+                    self.effects.push(Effect::Unused {
+                        device: device.name.clone(),
+                        namespace: owner.namespace.clone(),
+                    });
+                }
+            }
+            if owner.holdings.is_empty() {
+                owner.heard = now;
+                self.silent_owners += 1;
+                self.effects.push(Effect::Gone { owner_uid: uid.to_owned() });
+                self.wake_by(now + TERM_MEMORY);
+            }
+        }
+    }
+
+    /// Ends what is due: grants past their time, drains past their grace, memories past theirs.
+    fn expire(&mut self, now: Duration) {
+        if self.wake.is_none_or(|wake| now < wake) {
+            return;
+        }
+        let mut due = Vec::new();
+        for (uid, owner) in &self.owners {
+            for (place, holding) in &owner.holdings {
+                if holding.expired(now) > 0 {
+                    due.push((uid.clone(), *place, holding.expired(now)));
+                }
+            }
+        }
+        for (uid, place, expired) in due {
+            self.totals.expired_grants += expired;
+            self.change(now, &uid, place, |holding| holding.expire(now));
+        }
+        let silent_before = self.owners.len();
+        self.owners
+            .retain(|_, owner| !owner.holdings.is_empty() || now.saturating_sub(owner.heard) < TERM_MEMORY);
+        self.silent_owners -= silent_before - self.owners.len();
+        self.sweep_kills(now);
+    }
+
+    /// Asks for the kills that are due and finds the next moment at which anything is.
+    fn sweep_kills(&mut self, now: Duration) {
+        let mut wake: Option<Duration> = None;
+        for (uid, owner) in &mut self.owners {
+            if owner.holdings.is_empty() {
+                let forgotten = owner.heard + TERM_MEMORY;
+                wake = Some(wake.map_or(forgotten, |wake| wake.min(forgotten)));
+            }
+            for (place, holding) in &mut owner.holdings {
+                if holding.kill_due(now, now + KILL_AGAIN) {
+                    self.effects.push(Effect::Kill {
+                        device: self.devices[*place].name.clone(),
+                        namespace: owner.namespace.clone(),
+                        owner_uid: uid.clone(),
+                    });
+                }
+                if let Some(deadline) = holding.deadline() {
+                    wake = Some(wake.map_or(deadline, |wake| wake.min(deadline)));
+                }
+            }
+        }
+        self.wake = wake;
+    }
+
+    /// Forgets an eighth of the owners that hold nothing, those silent the longest.
+    fn forget_longest_silent(&mut self) {
+        let silent = self.owners.iter().filter(|(_, owner)| owner.holdings.is_empty());
+        let mut silent: Vec<(Duration, String)> = silent.map(|(uid, owner)| (owner.heard, uid.clone())).collect();
+        silent.sort_unstable();
+        silent.truncate(MAX_SILENT_OWNERS / 8);
+        self.silent_owners -= silent.len();
+        for (_, uid) in silent {
+            self.owners.remove(&uid);
+        }
+    }
+}

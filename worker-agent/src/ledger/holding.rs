@@ -1,0 +1,200 @@
+//! What one owner holds on one device: its grants, what drains, and how many chunks run.
+
+use std::{collections::BTreeMap, time::Duration};
+
+#[derive(Debug)]
+struct Active {
+    slices: u32,
+    expires: Duration,
+    grace: Duration,
+}
+
+#[derive(Debug)]
+struct Draining {
+    counter: u64,
+    slices: u32,
+    kill_at: Duration,
+}
+
+/// One line of what is held.
+pub(super) struct Part {
+    pub counter: u64,
+    pub slices: u32,
+    /// When it ends; of a draining part, when it is killed.
+    pub expires: Duration,
+    pub draining: bool,
+}
+
+/// Slices of one size. Invariant after [`Holding::settle`]: the draining slices are those by which the running chunks
+/// exceed the active slices.
+#[derive(Debug)]
+pub(super) struct Holding {
+    slice_bytes: u64,
+    active: BTreeMap<u64, Active>,
+    draining: Vec<Draining>,
+    active_slices: u32,
+    running: u32,
+}
+
+impl Holding {
+    pub fn new(slice_bytes: u64) -> Self {
+        Self {
+            slice_bytes,
+            active: BTreeMap::new(),
+            draining: Vec::new(),
+            active_slices: 0,
+            running: 0,
+        }
+    }
+
+    pub fn slice_bytes(&self) -> u64 {
+        self.slice_bytes
+    }
+
+    /// Slices on which chunks may start.
+    pub fn active(&self) -> u32 {
+        self.active_slices
+    }
+
+    /// All slices, draining included.
+    pub fn slices(&self) -> u64 {
+        u64::from(self.active_slices) + self.draining.iter().map(|part| u64::from(part.slices)).sum::<u64>()
+    }
+
+    /// How many entries it holds.
+    pub fn grants(&self) -> usize {
+        self.active.len() + self.draining.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.active.is_empty() && self.draining.is_empty()
+    }
+
+    /// New slices also carry what drains: that many draining ones become free.
+    pub fn add(&mut self, counter: u64, slices: u32, expires: Duration, grace: Duration) {
+        self.active.insert(counter, Active { slices, expires, grace });
+        self.active_slices += slices;
+        self.settle();
+    }
+
+    pub fn renew(&mut self, counter: u64, expires: Duration) -> bool {
+        match self.active.get_mut(&counter) {
+            Some(grant) => {
+                grant.expires = expires;
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub fn has(&self, counter: u64) -> bool {
+        self.active.contains_key(&counter) || self.is_draining(counter)
+    }
+
+    pub fn is_draining(&self, counter: u64) -> bool {
+        self.draining.iter().any(|part| part.counter == counter)
+    }
+
+    pub fn counters(&self) -> Vec<u64> {
+        let mut counters: Vec<u64> = self.active.keys().copied().collect();
+        counters.extend(self.draining.iter().map(|part| part.counter));
+        counters.sort_unstable();
+        counters.dedup();
+        counters
+    }
+
+    /// Ends a grant down to `keep` slices. What ends drains until [`Holding::settle`] finds it idle.
+    pub fn end(&mut self, counter: u64, keep: u32, now: Duration, immediately: bool) {
+        if immediately {
+            let parts = self.draining.iter_mut().filter(|part| part.counter == counter);
+            parts.for_each(|part| part.kill_at = part.kill_at.min(now));
+        }
+        let Some(grant) = self.active.get_mut(&counter) else { return };
+        let ended = grant.slices.saturating_sub(keep);
+        if ended == 0 {
+            return;
+        }
+        let kill_at = if immediately { now } else { now + grant.grace };
+        grant.slices -= ended;
+        if grant.slices == 0 {
+            self.active.remove(&counter);
+        }
+        self.drain(counter, ended, kill_at);
+    }
+
+    fn drain(&mut self, counter: u64, slices: u32, kill_at: Duration) {
+        self.active_slices -= slices;
+        self.draining.push(Draining { counter, slices, kill_at });
+    }
+
+    /// Grants past their time at `now`.
+    pub fn expired(&self, now: Duration) -> u64 {
+        self.active.values().filter(|grant| grant.expires <= now).count() as u64
+    }
+
+    /// Ends them.
+    pub fn expire(&mut self, now: Duration) {
+        let due = self.active.iter().filter(|(_, grant)| grant.expires <= now);
+        let due: Vec<(u64, u32, Duration)> = due
+            .map(|(counter, grant)| (*counter, grant.slices, grant.expires + grant.grace))
+            .collect();
+        for (counter, slices, kill_at) in due {
+            self.active.remove(&counter);
+            self.drain(counter, slices, kill_at);
+        }
+    }
+
+    /// Starts up to `wanted` chunks.
+    pub fn begin(&mut self, wanted: u32) -> u32 {
+        let started = wanted.min(self.active_slices.saturating_sub(self.running));
+        self.running += started;
+        started
+    }
+
+    pub fn ended(&mut self, count: u32) {
+        self.running = self.running.saturating_sub(count);
+    }
+
+    /// Frees the draining slices on which nothing runs. Slices are alike, so it frees those first that would be killed
+    /// first: no chunk is killed before the grace of the slice that still counts for it.
+    pub fn settle(&mut self) {
+        let mut excess = self.running.saturating_sub(self.active_slices);
+        self.draining.sort_by_key(|part| std::cmp::Reverse((part.kill_at, part.counter)));
+        for part in &mut self.draining {
+            part.slices = part.slices.min(excess);
+            excess -= part.slices;
+        }
+        self.draining.retain(|part| part.slices > 0);
+    }
+
+    /// Whether a drain has overstayed at `now`; the next time to ask is then `again`.
+    pub fn kill_due(&mut self, now: Duration, again: Duration) -> bool {
+        let mut due = false;
+        for part in self.draining.iter_mut().filter(|part| part.kill_at <= now) {
+            part.kill_at = again;
+            due = true;
+        }
+        due
+    }
+
+    /// When something is due next.
+    pub fn deadline(&self) -> Option<Duration> {
+        let active = self.active.values().map(|grant| grant.expires);
+        active.chain(self.draining.iter().map(|part| part.kill_at)).min()
+    }
+
+    pub fn parts(&self) -> impl Iterator<Item = Part> {
+        let active = self.active.iter().map(|(counter, grant)| Part {
+            counter: *counter,
+            slices: grant.slices,
+            expires: grant.expires,
+            draining: false,
+        });
+        active.chain(self.draining.iter().map(|part| Part {
+            counter: part.counter,
+            slices: part.slices,
+            expires: part.kill_at,
+            draining: true,
+        }))
+    }
+}

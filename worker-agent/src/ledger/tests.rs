@@ -1,0 +1,323 @@
+//! What single calls do. How they combine is in [`super::properties`].
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn ledger() -> Ledger {
+    let device = |name: &str| Device {
+        name: name.to_owned(),
+        allocatable_bytes: 4 * GIB,
+    };
+    Ledger::new("boot".to_owned(), vec![device("gpu0"), device("gpu1")])
+}
+
+fn owner(uid: &str, term: u64) -> Owner {
+    Owner {
+        uid: uid.to_owned(),
+        namespace: "team".to_owned(),
+        name: format!("BurstJob/{uid}"),
+        term,
+    }
+}
+
+fn request(uid: &str, slices: u32) -> AcquireRequest {
+    AcquireRequest {
+        owner: owner(uid, 1),
+        boot_id: "boot".to_owned(),
+        device: "gpu0".to_owned(),
+        slice_bytes: GIB,
+        slices,
+        at_least: 1,
+        ttl_milliseconds: 10_000,
+        grace_milliseconds: 2_000,
+    }
+}
+
+fn release(uid: &str, grants: &[&Grant]) -> ReleaseRequest {
+    ReleaseRequest {
+        owner: owner(uid, 1),
+        grants: grants.iter().map(|grant| grant.id.clone()).collect(),
+        keep_slices: 0,
+        immediately: false,
+    }
+}
+
+fn free(ledger: &Ledger) -> u64 {
+    let load = ledger.loads().next().unwrap().1;
+    load.allocatable_bytes - load.leased_bytes
+}
+
+#[test]
+fn grants_up_to_what_is_free_and_says_why_not() {
+    let mut ledger = ledger();
+    let grant = ledger.acquire(seconds(0), &request("a", 3)).unwrap();
+    assert_eq!((grant.slices, grant.id.counter, grant.expires_in_milliseconds), (3, 1, 10_000));
+    assert_eq!(ledger.acquire(seconds(0), &request("b", 3)).unwrap().slices, 1);
+    let refusal = ledger.acquire(seconds(0), &request("c", 1)).unwrap_err();
+    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::Capacity, 0));
+    assert!(refusal.message.contains("gpu0"), "{}", refusal.message);
+}
+
+#[test]
+fn refuses_rather_than_grant_fewer_than_the_least() {
+    let mut ledger = ledger();
+    let wanted = AcquireRequest {
+        at_least: 5,
+        ..request("a", 8)
+    };
+    let refusal = ledger.acquire(seconds(0), &wanted).unwrap_err();
+    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::Capacity, 4 * GIB));
+    assert_eq!(free(&ledger), 4 * GIB);
+}
+
+#[test]
+fn each_wrong_request_has_its_own_code() {
+    let mut ledger = ledger();
+    ledger.acquire(seconds(0), &request("a", 1)).unwrap();
+    let stale = AcquireRequest {
+        owner: owner("a", 0),
+        ..request("a", 1)
+    };
+    let other_boot = AcquireRequest {
+        boot_id: "earlier".to_owned(),
+        ..request("a", 1)
+    };
+    let unknown = AcquireRequest {
+        device: "gpu9".to_owned(),
+        ..request("a", 1)
+    };
+    let other_size = AcquireRequest {
+        slice_bytes: GIB / 2,
+        ..request("a", 1)
+    };
+    let no_time = AcquireRequest {
+        ttl_milliseconds: 0,
+        ..request("a", 1)
+    };
+    let endless = AcquireRequest {
+        ttl_milliseconds: u64::MAX,
+        ..request("a", 1)
+    };
+    let nothing = request("a", 0);
+    let other_namespace = AcquireRequest {
+        owner: Owner {
+            namespace: "other".to_owned(),
+            ..owner("a", 1)
+        },
+        ..request("a", 1)
+    };
+    for (request, code) in [
+        (stale, RefusalCode::StaleTerm),
+        (other_boot, RefusalCode::OtherBoot),
+        (unknown, RefusalCode::UnknownDevice),
+        (other_size, RefusalCode::Invalid),
+        (no_time, RefusalCode::Invalid),
+        (endless, RefusalCode::Invalid),
+        (nothing, RefusalCode::Invalid),
+        (other_namespace, RefusalCode::Invalid),
+    ] {
+        assert_eq!(ledger.acquire(seconds(0), &request).unwrap_err().code(), code, "{request:?}");
+    }
+    ledger.set_healthy("gpu0", false);
+    assert_eq!(
+        ledger.acquire(seconds(0), &request("a", 1)).unwrap_err().code(),
+        RefusalCode::Unhealthy
+    );
+    ledger.set_healthy("gpu0", true);
+    ledger.begin_shutdown();
+    assert_eq!(
+        ledger.acquire(seconds(0), &request("a", 1)).unwrap_err().code(),
+        RefusalCode::ShuttingDown
+    );
+}
+
+#[test]
+fn an_idle_grant_is_free_at_its_time_and_not_before() {
+    let mut ledger = ledger();
+    ledger.acquire(seconds(0), &request("a", 4)).unwrap();
+    assert_eq!(ledger.next_deadline(), Some(seconds(10)));
+    assert_eq!(ledger.tick(Duration::from_millis(9_999)), []);
+    let effects = ledger.tick(seconds(10));
+    let gone = |effect: &Effect| matches!(effect, Effect::Gone { owner_uid } if owner_uid == "a");
+    let unused = |effect: &Effect| matches!(effect, Effect::Unused { device, .. } if device == "gpu0");
+    assert!(effects.iter().any(gone) && effects.iter().any(unused), "{effects:?}");
+    assert_eq!(free(&ledger), 4 * GIB);
+    assert_eq!(ledger.totals().expired_grants, 1);
+}
+
+#[test]
+fn a_renewed_grant_lasts_from_the_renewal() {
+    let mut ledger = ledger();
+    let grant = ledger.acquire(seconds(0), &request("a", 1)).unwrap();
+    let renewal = |term, id: GrantId| RenewOwner {
+        owner: owner("a", term),
+        grants: vec![id],
+        ttl_milliseconds: 10_000,
+    };
+    assert!(ledger.renew(seconds(9), &renewal(1, grant.id.clone()))[0].renewed);
+    ledger.tick(seconds(18));
+    assert_eq!(ledger.grants(seconds(18))[0].expires_in_milliseconds, 1_000);
+    let other_boot = GrantId {
+        boot_id: "earlier".to_owned(),
+        counter: grant.id.counter,
+    };
+    assert_eq!(
+        ledger.renew(seconds(18), &renewal(2, other_boot))[0].refusal(),
+        RefusalCode::OtherBoot
+    );
+    assert_eq!(
+        ledger.renew(seconds(18), &renewal(1, grant.id.clone()))[0].refusal(),
+        RefusalCode::StaleTerm
+    );
+    ledger.tick(seconds(19));
+    assert_eq!(ledger.renew(seconds(19), &renewal(2, grant.id))[0].refusal(), RefusalCode::Invalid);
+}
+
+#[test]
+fn a_running_chunk_keeps_its_slice_until_it_ends() {
+    let mut ledger = ledger();
+    ledger.acquire(seconds(0), &request("a", 3)).unwrap();
+    assert_eq!(ledger.begin(seconds(1), "a", "gpu0", 2), 2);
+    let ended = ledger.tick(seconds(10));
+    assert_eq!(
+        ended,
+        [Effect::Ended {
+            device: "gpu0".to_owned(),
+            owner_uid: "a".to_owned()
+        }]
+    );
+    assert_eq!(free(&ledger), 2 * GIB);
+    assert_eq!(ledger.begin(seconds(10), "a", "gpu0", 1), 0);
+    ledger.end(seconds(11), "a", "gpu0", 1);
+    assert_eq!(free(&ledger), 3 * GIB);
+    let kill = Effect::Kill {
+        device: "gpu0".to_owned(),
+        namespace: "team".to_owned(),
+        owner_uid: "a".to_owned(),
+    };
+    assert_eq!(ledger.next_deadline(), Some(seconds(12)));
+    assert_eq!(ledger.tick(seconds(12)), [kill.clone()]);
+    assert_eq!(ledger.tick(seconds(12)), []);
+    assert_eq!(ledger.tick(seconds(13)), [kill], "asked again while it still runs");
+    ledger.end(seconds(13), "a", "gpu0", 1);
+    assert_eq!(free(&ledger), 4 * GIB);
+    assert!(!ledger.holds_anything("a"));
+}
+
+#[test]
+fn a_grant_gives_back_part_of_its_slices() {
+    let mut ledger = ledger();
+    let grant = ledger.acquire(seconds(0), &request("a", 4)).unwrap();
+    ledger.begin(seconds(0), "a", "gpu0", 3);
+    let shrink = ReleaseRequest {
+        keep_slices: 1,
+        ..release("a", &[&grant])
+    };
+    let response = ledger.release(seconds(1), &shrink);
+    assert_eq!((response.freed, response.draining), (0, 1));
+    assert_eq!((free(&ledger), ledger.active_slices("a", "gpu0")), (GIB, 1));
+    let parts: Vec<(u32, bool)> = ledger.grants(seconds(1)).iter().map(|part| (part.slices, part.draining)).collect();
+    assert_eq!(parts, [(1, false), (2, true)]);
+    ledger.end(seconds(1), "a", "gpu0", 2);
+    assert_eq!(free(&ledger), 3 * GIB);
+    assert_eq!(ledger.begin(seconds(1), "a", "gpu0", 1), 0, "the kept slice is busy");
+    let again = ledger.release(seconds(2), &shrink);
+    assert_eq!((again.freed, again.draining), (0, 0));
+    assert_eq!(free(&ledger), 3 * GIB);
+}
+
+#[test]
+fn what_runs_moves_to_the_slices_that_remain() {
+    let mut ledger = ledger();
+    let first = ledger.acquire(seconds(0), &request("a", 2)).unwrap();
+    ledger.begin(seconds(0), "a", "gpu0", 2);
+    ledger.acquire(seconds(0), &request("a", 2)).unwrap();
+    assert_eq!(ledger.release(seconds(1), &release("a", &[&first])).freed, 1);
+    assert_eq!(free(&ledger), 2 * GIB);
+    assert_eq!(ledger.begin(seconds(1), "a", "gpu0", 1), 0);
+}
+
+#[test]
+fn an_immediate_release_kills_at_once_and_an_idle_one_kills_nothing() {
+    let mut ledger = ledger();
+    let busy = ledger.acquire(seconds(0), &request("a", 1)).unwrap();
+    ledger.begin(seconds(0), "a", "gpu0", 1);
+    ledger.acquire(seconds(0), &request("b", 1)).unwrap();
+    ledger.release(
+        seconds(1),
+        &ReleaseRequest {
+            immediately: true,
+            ..release("b", &[])
+        },
+    );
+    let kills = |effects: Vec<Effect>| effects.iter().filter(|effect| matches!(effect, Effect::Kill { .. })).count();
+    assert_eq!(kills(ledger.take_effects()), 0);
+    ledger.release(seconds(1), &release("a", &[&busy]));
+    assert_eq!(kills(ledger.take_effects()), 0);
+    let response = ledger.release(
+        seconds(1),
+        &ReleaseRequest {
+            immediately: true,
+            ..release("a", &[&busy])
+        },
+    );
+    assert_eq!(
+        (response.draining, kills(ledger.take_effects())),
+        (1, 1),
+        "also of what drains already"
+    );
+}
+
+#[test]
+fn releasing_what_is_gone_or_anothers_does_nothing() {
+    let mut ledger = ledger();
+    let grant = ledger.acquire(seconds(0), &request("a", 1)).unwrap();
+    assert_eq!(ledger.release(seconds(0), &release("b", &[&grant])).freed, 0);
+    assert_eq!(free(&ledger), 3 * GIB);
+    let stale = ReleaseRequest {
+        owner: owner("a", 0),
+        ..release("a", &[&grant])
+    };
+    assert_eq!(ledger.release(seconds(0), &stale).refusal.unwrap().code(), RefusalCode::StaleTerm);
+    assert_eq!(ledger.release(seconds(0), &release("a", &[&grant])).freed, 1);
+    assert_eq!(ledger.release(seconds(0), &release("a", &[&grant])).freed, 0);
+    assert_eq!(free(&ledger), 4 * GIB);
+}
+
+#[test]
+fn a_term_outlives_its_grants_and_is_forgotten_in_the_end() {
+    let mut ledger = ledger();
+    let high = AcquireRequest {
+        owner: owner("a", 7),
+        ..request("a", 1)
+    };
+    ledger.acquire(seconds(0), &high).unwrap();
+    ledger.tick(seconds(10));
+    ledger.tick(seconds(3_600));
+    assert_eq!(
+        ledger.acquire(seconds(3_600), &request("a", 1)).unwrap_err().code(),
+        RefusalCode::StaleTerm
+    );
+    ledger.tick(seconds(3_610));
+    assert_eq!(ledger.term("a"), None);
+    assert_eq!(ledger.next_deadline(), None);
+}
+
+#[test]
+fn memory_of_silent_owners_is_bounded() {
+    let mut ledger = ledger();
+    ledger.acquire(seconds(0), &request("holder", 1)).unwrap();
+    for index in 0..2 * MAX_SILENT_OWNERS as u64 {
+        ledger
+            .hear(Duration::from_millis(index), &owner(&format!("owner-{index}"), 1))
+            .unwrap();
+    }
+    assert!(ledger.owners.len() <= MAX_SILENT_OWNERS + 1);
+    assert_eq!(ledger.term("holder"), Some(1));
+    assert_eq!(ledger.term("owner-0"), None);
+}
