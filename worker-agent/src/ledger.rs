@@ -4,17 +4,15 @@
 //! itself. What has to be done outside (kill an executor, tell the dispatcher) comes back from [`Ledger::take_effects`]
 //! as [`Effect`]s. The caller arms a timer for [`Ledger::next_deadline`] and then calls [`Ledger::tick`].
 //!
-//! A grant is **active**, then perhaps **draining**, then gone. Slices of one owner on one device are alike, so what
-//! runs is counted for both together (a **holding**): when slices end while more runs than the active ones can carry,
-//! the excess stays counted as draining until chunks end, and is killed after its grace.
+//! A grant is **active**, then perhaps **draining**, then gone. A slice is **in use** from before the first chunk may
+//! start on it until the device holds nothing for it any more. Slices of one owner on one device are alike, so their use
+//! is counted together (a **holding**): when slices end while more are in use than remain, the excess stays counted as
+//! draining until use ends, and is killed after its grace.
 //!
 //! What is guaranteed: active and draining bytes on a device never exceed what it may lend; a grant's name is never
-//! used twice; an ended grant with nothing running is free at the first call with a `now` past its end.
+//! used twice; an ended grant that is not in use is free at the first call with a `now` past its end.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_wire::grants::{
     AcquireRequest, Grant, GrantId, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewOwner,
@@ -23,10 +21,12 @@ use sahasra_wire::grants::{
 mod holding;
 #[cfg(test)]
 mod properties;
+mod records;
 #[cfg(test)]
 mod tests;
 
 use holding::Holding;
+pub use records::{Device, Effect, Load, Totals};
 
 /// How long the term of an owner that holds nothing is remembered.
 ///
@@ -48,81 +48,10 @@ pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A kill whose executor still has not ended is asked for again after this time.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
-/// A device as the ledger sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Name, unique on this agent.
-    pub name: String,
-    /// What may be lent of it, in bytes.
-    pub allocatable_bytes: u64,
-}
-
-/// Something to be done outside the ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// The grace of a drained grant is over: kill the executor of that namespace on that device. Asked again every
-    /// second until what ran is reported to have ended.
-    Kill {
-        /// Device.
-        device: String,
-        /// Namespace whose executor it is.
-        namespace: String,
-        /// UID of the owner whose chunks overstayed.
-        owner_uid: String,
-    },
-    /// The owner's last active slice on the device ended (by expiry or release): what has not started there never will.
-    Ended {
-        /// Device.
-        device: String,
-        /// UID of the owner.
-        owner_uid: String,
-    },
-    /// The owner holds nothing on this agent any more, draining slices included.
-    Gone {
-        /// UID of the owner.
-        owner_uid: String,
-    },
-    /// No owner of that namespace holds anything on the device: its executor serves nobody.
-    Unused {
-        /// Device.
-        device: String,
-        /// Namespace.
-        namespace: String,
-    },
-}
-
-/// Counts since the agent started, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Slices granted.
-    pub granted_slices: u64,
-    /// Slices that became free again, whatever ended them.
-    pub freed_slices: u64,
-    /// Grants that ended by expiry.
-    pub expired_grants: u64,
-}
-
-/// How much of a device is in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
-    /// What may be lent, in bytes.
-    pub allocatable_bytes: u64,
-    /// What is lent, draining included, in bytes.
-    pub leased_bytes: u64,
-    /// Slices lent, draining included.
-    pub slices: u64,
-    /// Chunks that run.
-    pub running: u64,
-    /// It answers.
-    pub healthy: bool,
-}
-
 #[derive(Debug)]
 struct DeviceState {
     name: String,
     load: Load,
-    /// Owners of each namespace that hold something here.
-    namespaces: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
@@ -172,7 +101,6 @@ impl Ledger {
                     healthy: true,
                     ..Load::default()
                 },
-                namespaces: HashMap::new(),
             })
             .collect();
         Self {
@@ -291,10 +219,7 @@ impl Ledger {
             self.silent_owners -= 1;
         }
         let device = &mut self.devices[place];
-        let holding = owner.holdings.entry(place).or_insert_with(|| {
-            *device.namespaces.entry(owner.namespace.clone()).or_default() += 1;
-            Holding::new(request.slice_bytes)
-        });
+        let holding = owner.holdings.entry(place).or_insert_with(|| Holding::new(request.slice_bytes));
         let before = (holding.slices(), holding.grants());
         holding.add(self.counter, slices, now + ttl, grace);
         let after = (holding.slices(), holding.grants());
@@ -381,7 +306,7 @@ impl Ledger {
         }
         let mut response = ReleaseResponse::default();
         for (place, counters) in named {
-            self.change(now, &request.owner.uid, place, |holding| {
+            self.change(now, &request.owner.uid, place, false, |holding| {
                 for counter in &counters {
                     holding.end(*counter, request.keep_slices, now, request.immediately);
                 }
@@ -399,27 +324,28 @@ impl Ledger {
         response
     }
 
-    /// Starts up to `wanted` chunks of the owner on the device: returns how many its active slices there still carry.
-    pub fn begin(&mut self, now: Duration, owner_uid: &str, device: &str, wanted: u32) -> u32 {
+    /// Takes up to `wanted` of the owner's active slices on the device into use: returns how many. An executor may run
+    /// that many more chunks at a time.
+    pub fn occupy(&mut self, now: Duration, owner_uid: &str, device: &str, wanted: u32) -> u32 {
         self.expire(now);
         let Some(place) = self.place(device) else { return 0 };
         let Some(holding) = self.owners.get_mut(owner_uid).and_then(|owner| owner.holdings.get_mut(&place)) else {
             return 0;
         };
-        let started = holding.begin(wanted);
-        self.devices[place].load.running += u64::from(started);
-        started
+        let occupied = holding.occupy(wanted);
+        self.devices[place].load.slices_in_use += u64::from(occupied);
+        occupied
     }
 
-    /// Says that `count` chunks of the owner on the device no longer run, however they ended.
-    pub fn end(&mut self, now: Duration, owner_uid: &str, device: &str, count: u32) {
+    /// Says that so many slices of the owner on the device are no longer in use: the device holds nothing for them.
+    pub fn vacate(&mut self, now: Duration, owner_uid: &str, device: &str, slices: u32) {
         self.expire(now);
         let Some(place) = self.place(device) else { return };
         let has_holding = self.owners.get(owner_uid).is_some_and(|owner| owner.holdings.contains_key(&place));
         if has_holding {
-            let running = &mut self.devices[place].load.running;
-            *running = running.saturating_sub(u64::from(count));
-            self.change(now, owner_uid, place, |holding| holding.ended(count));
+            let in_use = &mut self.devices[place].load.slices_in_use;
+            *in_use = in_use.saturating_sub(u64::from(slices));
+            self.change(now, owner_uid, place, false, |holding| holding.vacate(slices));
         }
     }
 
@@ -524,7 +450,7 @@ impl Ledger {
 
     /// Applies `act` to a holding, then settles every sum that depends on it. Where `act` may bring deadlines forward,
     /// the caller sweeps afterwards.
-    fn change(&mut self, now: Duration, uid: &str, place: usize, act: impl FnOnce(&mut Holding)) {
+    fn change(&mut self, now: Duration, uid: &str, place: usize, expired: bool, act: impl FnOnce(&mut Holding)) {
         let owner = self.owners.get_mut(uid).expect("the caller found the owner");
         let holding = owner.holdings.get_mut(&place).expect("the caller found the holding");
         let before = (holding.slices(), holding.grants(), holding.active());
@@ -541,20 +467,11 @@ impl Ledger {
             self.effects.push(Effect::Ended {
                 device: device.name.clone(),
                 owner_uid: uid.to_owned(),
+                expired,
             });
         }
         if holding.is_empty() {
             owner.holdings.remove(&place);
-            if let Some(owners) = device.namespaces.get_mut(&owner.namespace) {
-                *owners -= 1;
-                if *owners == 0 {
-                    device.namespaces.remove(&owner.namespace);
-                    self.effects.push(Effect::Unused {
-                        device: device.name.clone(),
-                        namespace: owner.namespace.clone(),
-                    });
-                }
-            }
             if owner.holdings.is_empty() {
                 owner.heard = now;
                 self.silent_owners += 1;
@@ -579,7 +496,7 @@ impl Ledger {
         }
         for (uid, place, expired) in due {
             self.totals.expired_grants += expired;
-            self.change(now, &uid, place, |holding| holding.expire(now));
+            self.change(now, &uid, place, true, |holding| holding.expire(now));
         }
         let silent_before = self.owners.len();
         self.owners

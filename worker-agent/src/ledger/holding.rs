@@ -1,4 +1,4 @@
-//! What one owner holds on one device: its grants, what drains, and how many chunks run.
+//! What one owner holds on one device: its grants, what drains, and how many of its slices are in use.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,15 +25,15 @@ pub(super) struct Part {
     pub draining: bool,
 }
 
-/// Slices of one size. Invariant after [`Holding::settle`]: the draining slices are those by which the running chunks
-/// exceed the active slices.
+/// Slices of one size. Invariant after [`Holding::settle`]: the draining slices are those by which those in
+/// use exceed the active slices.
 #[derive(Debug)]
 pub(super) struct Holding {
     slice_bytes: u64,
     active: BTreeMap<u64, Active>,
     draining: Vec<Draining>,
     active_slices: u32,
-    running: u32,
+    in_use: u32,
 }
 
 impl Holding {
@@ -43,7 +43,7 @@ impl Holding {
             active: BTreeMap::new(),
             draining: Vec::new(),
             active_slices: 0,
-            running: 0,
+            in_use: 0,
         }
     }
 
@@ -51,7 +51,7 @@ impl Holding {
         self.slice_bytes
     }
 
-    /// Slices on which chunks may start.
+    /// Slices that may be taken into use.
     pub fn active(&self) -> u32 {
         self.active_slices
     }
@@ -144,21 +144,21 @@ impl Holding {
         }
     }
 
-    /// Starts up to `wanted` chunks.
-    pub fn begin(&mut self, wanted: u32) -> u32 {
-        let started = wanted.min(self.active_slices.saturating_sub(self.running));
-        self.running += started;
-        started
+    /// Takes up to `wanted` active slices into use.
+    pub fn occupy(&mut self, wanted: u32) -> u32 {
+        let occupied = wanted.min(self.active_slices.saturating_sub(self.in_use));
+        self.in_use += occupied;
+        occupied
     }
 
-    pub fn ended(&mut self, count: u32) {
-        self.running = self.running.saturating_sub(count);
+    pub fn vacate(&mut self, slices: u32) {
+        self.in_use = self.in_use.saturating_sub(slices);
     }
 
-    /// Frees the draining slices on which nothing runs. Slices are alike, so it frees those first that would be killed
+    /// Frees the draining slices that are not in use. Slices are alike, so it frees those first that would be killed
     /// first: no chunk is killed before the grace of the slice that still counts for it.
     pub fn settle(&mut self) {
-        let mut excess = self.running.saturating_sub(self.active_slices);
+        let mut excess = self.in_use.saturating_sub(self.active_slices);
         self.draining.sort_by_key(|part| std::cmp::Reverse((part.kill_at, part.counter)));
         for part in &mut self.draining {
             part.slices = part.slices.min(excess);

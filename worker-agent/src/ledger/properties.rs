@@ -36,12 +36,12 @@ enum Call {
         keep: u32,
         immediately: bool,
     },
-    Begin {
+    Occupy {
         owner: u8,
         device: u8,
         wanted: u32,
     },
-    End {
+    Vacate {
         owner: u8,
         device: u8,
         count: u32,
@@ -68,7 +68,7 @@ struct Model {
     counter: u64,
     terms: BTreeMap<u8, u64>,
     slices: Vec<Slice>,
-    running: BTreeMap<(u8, u8), u32>,
+    in_use: BTreeMap<(u8, u8), u32>,
     /// What the last call answers.
     answer: Option<u32>,
     /// Owner and device of each kill that the last call asks for.
@@ -96,8 +96,8 @@ impl Model {
         self.slices.sort_by_key(|slice| std::cmp::Reverse((slice.until, slice.counter)));
         for owner in 0..OWNERS {
             for device in 0..DEVICES {
-                let running = self.running.get(&(owner, device)).copied().unwrap_or(0) as usize;
-                let mut excess = running.saturating_sub(self.count(owner, device, false));
+                let in_use = self.in_use.get(&(owner, device)).copied().unwrap_or(0) as usize;
+                let mut excess = in_use.saturating_sub(self.count(owner, device, false));
                 self.slices.retain(|slice| {
                     if !slice.draining || (slice.owner, slice.device) != (owner, device) {
                         return true;
@@ -147,8 +147,8 @@ impl ReferenceStateMachine for Model {
                     owner, term, counter, keep: if counter.is_some() { keep } else { 0 }, immediately,
                 }
             ),
-            4 => (owner.clone(), device.clone(), 1..6u32).prop_map(|(owner, device, wanted)| Call::Begin { owner, device, wanted }),
-            3 => (owner, device, 1..6u32).prop_map(|(owner, device, count)| Call::End { owner, device, count }),
+            4 => (owner.clone(), device.clone(), 1..6u32).prop_map(|(owner, device, wanted)| Call::Occupy { owner, device, wanted }),
+            3 => (owner, device, 1..6u32).prop_map(|(owner, device, count)| Call::Vacate { owner, device, count }),
             2 => (0..2_000u64).prop_map(|milliseconds| Call::Advance { milliseconds }),
         ]
         .boxed()
@@ -156,7 +156,7 @@ impl ReferenceStateMachine for Model {
 
     fn preconditions(model: &Model, call: &Call) -> bool {
         match call {
-            Call::End { owner, device, count } => model.running.get(&(*owner, *device)).is_some_and(|running| running >= count),
+            Call::Vacate { owner, device, count } => model.in_use.get(&(*owner, *device)).is_some_and(|in_use| in_use >= count),
             _ => true,
         }
     }
@@ -225,15 +225,15 @@ impl ReferenceStateMachine for Model {
                     model.kill();
                 }
             }
-            Call::Begin { owner, device, wanted } => {
+            Call::Occupy { owner, device, wanted } => {
                 let active = model.count(owner, device, false) as u32;
-                let running = model.running.entry((owner, device)).or_default();
-                let started = wanted.min(active.saturating_sub(*running));
-                *running += started;
-                model.answer = Some(started);
+                let in_use = model.in_use.entry((owner, device)).or_default();
+                let occupied = wanted.min(active.saturating_sub(*in_use));
+                *in_use += occupied;
+                model.answer = Some(occupied);
             }
-            Call::End { owner, device, count } => {
-                *model.running.entry((owner, device)).or_default() -= count;
+            Call::Vacate { owner, device, count } => {
+                *model.in_use.entry((owner, device)).or_default() -= count;
                 model.settle();
             }
             Call::Advance { milliseconds } => {
@@ -354,11 +354,11 @@ impl StateMachineTest for UnderTest {
                 assert_eq!(again.draining, response.draining);
                 assert_eq!(leased, ledger.loads().map(|(_, load)| load.leased_bytes).collect::<Vec<_>>());
             }
-            Call::Begin { owner, device, wanted } => {
-                let started = ledger.begin(test.now, &format!("{owner}"), &format!("{device}"), wanted);
-                assert_eq!(Some(started), model.answer);
+            Call::Occupy { owner, device, wanted } => {
+                let occupied = ledger.occupy(test.now, &format!("{owner}"), &format!("{device}"), wanted);
+                assert_eq!(Some(occupied), model.answer);
             }
-            Call::End { owner, device, count } => ledger.end(test.now, &format!("{owner}"), &format!("{device}"), count),
+            Call::Vacate { owner, device, count } => ledger.vacate(test.now, &format!("{owner}"), &format!("{device}"), count),
             Call::Advance { milliseconds } => {
                 test.now += Duration::from_millis(milliseconds);
                 let due = ledger.next_deadline();
@@ -388,13 +388,8 @@ impl StateMachineTest for UnderTest {
                     assert_eq!(namespace, format!("namespace-{owner_uid}"));
                     kills.push((owner_uid.parse().unwrap(), device.parse().unwrap()));
                 }
-                Effect::Ended { device, owner_uid } => assert_eq!(test.ledger.active_slices(&owner_uid, &device), 0),
+                Effect::Ended { device, owner_uid, .. } => assert_eq!(test.ledger.active_slices(&owner_uid, &device), 0),
                 Effect::Gone { owner_uid } => assert!(!test.ledger.holds_anything(&owner_uid)),
-                Effect::Unused { device, namespace } => {
-                    let uid = namespace.trim_start_matches("namespace-");
-                    let grants = test.ledger.grants(test.now);
-                    assert!(!grants.iter().any(|grant| grant.owner_uid == uid && grant.device == device));
-                }
             }
         }
         kills.sort_unstable();
@@ -409,12 +404,12 @@ impl StateMachineTest for UnderTest {
             assert!(load.leased_bytes <= load.allocatable_bytes, "oversold");
             assert_eq!(load.leased_bytes, model.leased(device));
             assert_eq!(load.slices * SLICE, load.leased_bytes);
-            let running = model
-                .running
+            let in_use = model
+                .in_use
                 .iter()
                 .filter(|((_, at), _)| *at == device)
                 .map(|(_, count)| u64::from(*count));
-            assert_eq!(load.running, running.sum::<u64>());
+            assert_eq!(load.slices_in_use, in_use.sum::<u64>());
         }
         let grants = test.ledger.grants(test.now);
         for owner in 0..OWNERS {

@@ -144,8 +144,7 @@ fn an_idle_grant_is_free_at_its_time_and_not_before() {
     assert_eq!(ledger.tick(Duration::from_millis(9_999)), []);
     let effects = ledger.tick(seconds(10));
     let gone = |effect: &Effect| matches!(effect, Effect::Gone { owner_uid } if owner_uid == "a");
-    let unused = |effect: &Effect| matches!(effect, Effect::Unused { device, .. } if device == "gpu0");
-    assert!(effects.iter().any(gone) && effects.iter().any(unused), "{effects:?}");
+    assert!(effects.iter().any(gone), "{effects:?}");
     assert_eq!(free(&ledger), 4 * GIB);
     assert_eq!(ledger.totals().expired_grants, 1);
 }
@@ -182,18 +181,19 @@ fn a_renewed_grant_lasts_from_the_renewal() {
 fn a_running_chunk_keeps_its_slice_until_it_ends() {
     let mut ledger = ledger();
     ledger.acquire(seconds(0), &request("a", 3)).unwrap();
-    assert_eq!(ledger.begin(seconds(1), "a", "gpu0", 2), 2);
+    assert_eq!(ledger.occupy(seconds(1), "a", "gpu0", 2), 2);
     let ended = ledger.tick(seconds(10));
     assert_eq!(
         ended,
         [Effect::Ended {
             device: "gpu0".to_owned(),
-            owner_uid: "a".to_owned()
+            owner_uid: "a".to_owned(),
+            expired: true,
         }]
     );
     assert_eq!(free(&ledger), 2 * GIB);
-    assert_eq!(ledger.begin(seconds(10), "a", "gpu0", 1), 0);
-    ledger.end(seconds(11), "a", "gpu0", 1);
+    assert_eq!(ledger.occupy(seconds(10), "a", "gpu0", 1), 0);
+    ledger.vacate(seconds(11), "a", "gpu0", 1);
     assert_eq!(free(&ledger), 3 * GIB);
     let kill = Effect::Kill {
         device: "gpu0".to_owned(),
@@ -201,10 +201,10 @@ fn a_running_chunk_keeps_its_slice_until_it_ends() {
         owner_uid: "a".to_owned(),
     };
     assert_eq!(ledger.next_deadline(), Some(seconds(12)));
-    assert_eq!(ledger.tick(seconds(12)), [kill.clone()]);
+    assert_eq!(ledger.tick(seconds(12)), std::slice::from_ref(&kill));
     assert_eq!(ledger.tick(seconds(12)), []);
     assert_eq!(ledger.tick(seconds(13)), [kill], "asked again while it still runs");
-    ledger.end(seconds(13), "a", "gpu0", 1);
+    ledger.vacate(seconds(13), "a", "gpu0", 1);
     assert_eq!(free(&ledger), 4 * GIB);
     assert!(!ledger.holds_anything("a"));
 }
@@ -213,7 +213,7 @@ fn a_running_chunk_keeps_its_slice_until_it_ends() {
 fn a_grant_gives_back_part_of_its_slices() {
     let mut ledger = ledger();
     let grant = ledger.acquire(seconds(0), &request("a", 4)).unwrap();
-    ledger.begin(seconds(0), "a", "gpu0", 3);
+    ledger.occupy(seconds(0), "a", "gpu0", 3);
     let shrink = ReleaseRequest {
         keep_slices: 1,
         ..release("a", &[&grant])
@@ -223,9 +223,9 @@ fn a_grant_gives_back_part_of_its_slices() {
     assert_eq!((free(&ledger), ledger.active_slices("a", "gpu0")), (GIB, 1));
     let parts: Vec<(u32, bool)> = ledger.grants(seconds(1)).iter().map(|part| (part.slices, part.draining)).collect();
     assert_eq!(parts, [(1, false), (2, true)]);
-    ledger.end(seconds(1), "a", "gpu0", 2);
+    ledger.vacate(seconds(1), "a", "gpu0", 2);
     assert_eq!(free(&ledger), 3 * GIB);
-    assert_eq!(ledger.begin(seconds(1), "a", "gpu0", 1), 0, "the kept slice is busy");
+    assert_eq!(ledger.occupy(seconds(1), "a", "gpu0", 1), 0, "the kept slice is busy");
     let again = ledger.release(seconds(2), &shrink);
     assert_eq!((again.freed, again.draining), (0, 0));
     assert_eq!(free(&ledger), 3 * GIB);
@@ -235,18 +235,18 @@ fn a_grant_gives_back_part_of_its_slices() {
 fn what_runs_moves_to_the_slices_that_remain() {
     let mut ledger = ledger();
     let first = ledger.acquire(seconds(0), &request("a", 2)).unwrap();
-    ledger.begin(seconds(0), "a", "gpu0", 2);
+    ledger.occupy(seconds(0), "a", "gpu0", 2);
     ledger.acquire(seconds(0), &request("a", 2)).unwrap();
     assert_eq!(ledger.release(seconds(1), &release("a", &[&first])).freed, 1);
     assert_eq!(free(&ledger), 2 * GIB);
-    assert_eq!(ledger.begin(seconds(1), "a", "gpu0", 1), 0);
+    assert_eq!(ledger.occupy(seconds(1), "a", "gpu0", 1), 0);
 }
 
 #[test]
 fn an_immediate_release_kills_at_once_and_an_idle_one_kills_nothing() {
     let mut ledger = ledger();
     let busy = ledger.acquire(seconds(0), &request("a", 1)).unwrap();
-    ledger.begin(seconds(0), "a", "gpu0", 1);
+    ledger.occupy(seconds(0), "a", "gpu0", 1);
     ledger.acquire(seconds(0), &request("b", 1)).unwrap();
     ledger.release(
         seconds(1),
