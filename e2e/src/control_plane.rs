@@ -7,6 +7,7 @@ mod access;
 mod start;
 
 use std::ffi::OsStr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -153,9 +154,9 @@ impl ControlPlane {
     ///
     /// # Errors
     /// As for [`ControlPlane::start`].
-    pub async fn shared() -> Result<&'static Self, ControlPlaneError> {
+    pub async fn shared() -> Result<Shared, ControlPlaneError> {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
-        SHARED.get_or_try_init(|| Self::start(Options::default())).await
+        SHARED.get_or_try_init(|| Self::start(Options::default())).await.map(Shared)
     }
 
     /// Kubeconfig of an administrator.
@@ -332,6 +333,28 @@ impl Drop for ControlPlane {
         // The processes report themselves when a test panics.
         if std::thread::panicking() {
             self.directory.keep();
+        }
+    }
+}
+
+/// A test's hold of the control plane that it shares with others.
+#[derive(Debug)]
+pub struct Shared(&'static ControlPlane);
+
+impl Deref for Shared {
+    type Target = ControlPlane;
+
+    fn deref(&self) -> &ControlPlane {
+        self.0
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // What is shared is never dropped: the failing test itself keeps and shows.
+        if std::thread::panicking() {
+            self.0.report();
+            self.0.keep();
         }
     }
 }

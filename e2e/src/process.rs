@@ -7,9 +7,9 @@
 
 mod probe;
 mod spawner;
+mod specification;
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 pub use self::probe::{HttpError, get};
+pub use self::specification::Specification;
 
 /// How often a state outside this process is looked at while waiting for it to change.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -90,83 +91,6 @@ pub enum ProcessError {
         /// The process's name.
         name: String,
     },
-}
-
-/// What to run; [`Specification::start`] runs it.
-#[derive(Debug, Clone)]
-pub struct Specification {
-    name: String,
-    program: PathBuf,
-    arguments: Vec<OsString>,
-    environment: BTreeMap<OsString, OsString>,
-    log: PathBuf,
-    ready_url: Option<String>,
-    ready_within: Duration,
-}
-
-impl Specification {
-    /// `program`, called `name` in messages, writing its output to `NAME.log` in `log_directory`.
-    pub fn new(name: &str, program: impl Into<PathBuf>, log_directory: &Path) -> Self {
-        Self {
-            name: name.to_owned(),
-            program: program.into(),
-            arguments: Vec::new(),
-            environment: BTreeMap::new(),
-            log: log_directory.join(format!("{name}.log")),
-            ready_url: None,
-            ready_within: Duration::from_secs(60),
-        }
-    }
-
-    /// Adds an argument.
-    #[must_use]
-    pub fn argument(mut self, argument: impl AsRef<OsStr>) -> Self {
-        self.arguments.push(argument.as_ref().to_owned());
-        self
-    }
-
-    /// Adds arguments.
-    #[must_use]
-    pub fn arguments<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
-        self.arguments
-            .extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
-        self
-    }
-
-    /// Sets an environment variable; the rest is inherited.
-    #[must_use]
-    pub fn environment(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        self.environment.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
-        self
-    }
-
-    /// It is ready when `GET url` (plain http) answers 200. Without this it counts as ready once started.
-    #[must_use]
-    pub fn ready_at(mut self, url: impl Into<String>) -> Self {
-        self.ready_url = Some(url.into());
-        self
-    }
-
-    /// How long it may take to be ready (60 s otherwise).
-    #[must_use]
-    pub fn ready_within(mut self, duration: Duration) -> Self {
-        self.ready_within = duration;
-        self
-    }
-
-    /// Starts it and waits until it is ready.
-    ///
-    /// # Errors
-    /// When it cannot be started, ends, or is not ready in time; the end of its log then goes to stderr.
-    pub async fn start(self) -> Result<Process, ProcessError> {
-        let mut process = Process {
-            specification: self,
-            child: None,
-            starts: 0,
-        };
-        process.start().await?;
-        Ok(process)
-    }
 }
 
 /// A supervised child process. Dropping it kills it.

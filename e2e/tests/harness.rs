@@ -217,6 +217,10 @@ async fn a_stopped_api_server_refuses_and_comes_back_with_its_data() {
 #[tokio::test]
 async fn children_of_a_deleted_owner_are_collected() {
     let control_plane = start().await;
+    assert!(
+        control_plane.collects_garbage(),
+        "KUBEBUILDER_ASSETS has no kube-controller-manager"
+    );
     let widgets = widgets(&control_plane).await;
     let owner = widgets.create(&PostParams::default(), &widget("owner", 1)).await.expect("create");
     let mut child = widget("child", 1);

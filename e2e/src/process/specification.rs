@@ -1,0 +1,85 @@
+//! What to run and when it counts as ready.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Process, ProcessError};
+
+/// What to run; [`Specification::start`] runs it.
+#[derive(Debug, Clone)]
+pub struct Specification {
+    pub(super) name: String,
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<OsString>,
+    pub(super) environment: BTreeMap<OsString, OsString>,
+    pub(super) log: PathBuf,
+    pub(super) ready_url: Option<String>,
+    pub(super) ready_within: Duration,
+}
+
+impl Specification {
+    /// `program`, called `name` in messages, writing its output to `NAME.log` in `log_directory`.
+    pub fn new(name: &str, program: impl Into<PathBuf>, log_directory: &Path) -> Self {
+        Self {
+            name: name.to_owned(),
+            program: program.into(),
+            arguments: Vec::new(),
+            environment: BTreeMap::new(),
+            log: log_directory.join(format!("{name}.log")),
+            ready_url: None,
+            ready_within: Duration::from_secs(60),
+        }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn argument(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn arguments<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments
+            .extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets an environment variable; the rest is inherited.
+    #[must_use]
+    pub fn environment(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.environment.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
+        self
+    }
+
+    /// It is ready when `GET url` (plain http) answers 200. Without this it counts as ready once started.
+    #[must_use]
+    pub fn ready_at(mut self, url: impl Into<String>) -> Self {
+        self.ready_url = Some(url.into());
+        self
+    }
+
+    /// How long it may take to be ready (60 s otherwise).
+    #[must_use]
+    pub fn ready_within(mut self, duration: Duration) -> Self {
+        self.ready_within = duration;
+        self
+    }
+
+    /// Starts it and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends, or is not ready in time; the end of its log then goes to stderr.
+    pub async fn start(self) -> Result<Process, ProcessError> {
+        let mut process = Process {
+            specification: self,
+            child: None,
+            starts: 0,
+        };
+        process.start().await?;
+        Ok(process)
+    }
+}
