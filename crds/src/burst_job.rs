@@ -3,11 +3,15 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::vram_lease::{SliceSpec, default_ttl_seconds};
+use crate::{
+    rules::{immutable, object_name, store_url},
+    vram_lease::{SliceSpec, default_ttl_seconds},
+};
 
 pub mod aggregate;
 pub mod chunks;
 pub mod kernel;
+mod rules;
 pub mod status;
 
 pub use aggregate::Aggregate;
@@ -43,9 +47,29 @@ pub use status::BurstJobStatus;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.kernel == oldSelf.kernel").message("kernel is immutable: make another BurstJob").field_path(".kernel"))]
-#[x_kube(validation = Rule::new("self.chunks == oldSelf.chunks").message("chunks is immutable: make another BurstJob").field_path(".chunks"))]
-#[x_kube(validation = Rule::new("self.slice == oldSelf.slice").message("slice is immutable: make another BurstJob").field_path(".slice"))]
+#[x_kube(validation = immutable("kernel", "BurstJob"))]
+#[x_kube(validation = immutable("chunks", "BurstJob"))]
+#[x_kube(validation = immutable("slice", "BurstJob"))]
+#[x_kube(validation = immutable("lease", "BurstJob"))]
+#[x_kube(validation = immutable("retryPolicy", "BurstJob"))]
+#[x_kube(validation = immutable("chunkTimeoutSeconds", "BurstJob"))]
+#[x_kube(validation = immutable("maxFailedChunks", "BurstJob"))]
+#[x_kube(validation = immutable("aggregate", "BurstJob"))]
+#[x_kube(validation = immutable("output", "BurstJob"))]
+#[x_kube(validation = rules::declared_parameters())]
+#[x_kube(validation = rules::output_exists("argmin"))]
+#[x_kube(validation = rules::output_exists("argmax"))]
+#[x_kube(validation = rules::output_exists("topK"))]
+#[x_kube(validation = rules::output_exists("sum"))]
+#[x_kube(validation = rules::output_exists("mean"))]
+#[x_kube(validation = rules::output_exists("concat"))]
+#[x_kube(validation = rules::output_elements("argmin", 1))]
+#[x_kube(validation = rules::output_elements("argmax", 1))]
+#[x_kube(validation = rules::output_elements("topK", 1))]
+#[x_kube(validation = rules::output_elements("sum", aggregate::MOST_ELEMENTS))]
+#[x_kube(validation = rules::output_elements("mean", aggregate::MOST_ELEMENTS))]
+#[x_kube(validation = rules::urls_need_a_store())]
+#[x_kube(validation = rules::slices_within_count())]
 pub struct BurstJobSpec {
     /// The program and its arguments.
     pub kernel: Kernel,
@@ -97,7 +121,7 @@ fn default_chunk_timeout_seconds() -> i64 {
 /// How many slices a burst may hold at the same time.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.max) || self.min <= self.max").message("min must not exceed max").field_path(".min"))]
+#[x_kube(validation = Rule::new("!has(self.max) || self.min <= self.max").message("min must not exceed max: lower min or raise max").field_path(".min"))]
 pub struct BurstSlices {
     /// Fewest slices with which to start.
     #[serde(default = "one_slice")]
@@ -144,7 +168,7 @@ impl Default for LeaseTerms {
 /// A kernel that is itself wrong (load or launch refused, trap, illegal access) is never retried.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.initialBackoffSeconds <= self.maxBackoffSeconds").message("initialBackoffSeconds must not exceed maxBackoffSeconds").field_path(".initialBackoffSeconds"))]
+#[x_kube(validation = Rule::new("self.initialBackoffSeconds <= self.maxBackoffSeconds").message("initialBackoffSeconds must not exceed maxBackoffSeconds: lower it or raise maxBackoffSeconds").field_path(".initialBackoffSeconds"))]
 pub struct RetryPolicy {
     /// Retries of one chunk; its first attempt is not counted.
     #[serde(default = "default_max_retries")]
@@ -191,9 +215,11 @@ pub struct OutputSpec {
 /// An object store, named by URL.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = rules::secret_for_remote_store())]
 pub struct StoreSpec {
     /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `file:///path` that every agent and the operator share.
-    #[schemars(length(min = 8, max = 1024), regex(pattern = "^(s3|gs|az|file)://.+$"))]
+    #[schemars(length(min = 6, max = 1024))]
+    #[x_kube(validation = store_url())]
     pub url: String,
     /// Secret in the job's namespace whose keys are the store's settings (`aws_access_key_id`, `aws_endpoint`, ...).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,5 +232,6 @@ pub struct StoreSpec {
 pub struct SecretReference {
     /// Its name.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = object_name())]
     pub name: String,
 }

@@ -5,7 +5,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::VramQuantity;
+use crate::{
+    VramQuantity,
+    rules::{class_name, immutable},
+};
 
 /// What a session asks for.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -32,18 +35,20 @@ use crate::VramQuantity;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.class) == has(oldSelf.class) && (!has(self.class) || self.class == oldSelf.class)").message("class is immutable: a session is pinned to its device").field_path(".class"))]
+#[x_kube(validation = immutable("class", "GpuSession"))]
+#[x_kube(validation = immutable("vram", "GpuSession"))]
+#[x_kube(validation = immutable("engine", "GpuSession"))]
+#[x_kube(validation = Rule::new("self.idleTimeoutSeconds <= self.ttlSeconds").message("idleTimeoutSeconds must not exceed ttlSeconds: lower it or raise ttlSeconds").field_path(".idleTimeoutSeconds"))]
 pub struct GpuSessionSpec {
     /// Class of device, such as `g5`; any when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = class_name())]
     pub class: Option<String>,
     /// VRAM that the session may use.
-    #[x_kube(validation = Rule::new("self == oldSelf").message("vram is immutable: open another session"))]
     pub vram: VramQuantity,
     /// What runs its programs.
     #[serde(default)]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("engine is immutable: open another session"))]
     pub engine: Engine,
     /// The session ends after so many seconds without a client or an operation.
     #[serde(default = "default_idle_timeout_seconds")]

@@ -34,10 +34,10 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = crate::rules::immutable("nodeName", "GpuWorker"))]
 pub struct GpuWorkerSpec {
     /// Name of the Node that the agent serves.
     #[schemars(length(min = 1, max = 253))]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("nodeName is immutable: a worker serves one node"))]
     pub node_name: String,
 }
 

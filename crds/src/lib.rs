@@ -16,6 +16,8 @@ pub mod conditions;
 pub mod gpu_session;
 pub mod gpu_worker;
 pub mod quantity;
+pub mod reference;
+mod rules;
 pub mod vram_lease;
 pub mod yaml;
 
@@ -25,7 +27,9 @@ pub use gpu_worker::{GpuWorker, GpuWorkerSpec, GpuWorkerStatus};
 pub use quantity::VramQuantity;
 pub use vram_lease::{VramLease, VramLeaseSpec, VramLeaseStatus};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use kube::CustomResourceExt;
 
 /// The API group of every kind.
@@ -37,5 +41,28 @@ pub const FINALIZER: &str = "sahasra.dev/release-vram";
 
 /// Every kind's definition, in the order in which they are applied.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
-    vec![GpuWorker::crd(), VramLease::crd(), GpuSession::crd(), BurstJob::crd()]
+    let mut definitions = vec![GpuWorker::crd(), VramLease::crd(), GpuSession::crd(), BurstJob::crd()];
+    for definition in &mut definitions {
+        for version in &mut definition.spec.versions {
+            if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+                forbid_null(schema);
+            }
+        }
+    }
+    definitions
+}
+
+/// Makes an optional field one that may be absent, not one that may hold null: the API server then drops nulls, where a
+/// rule's `has()` would take them for values.
+fn forbid_null(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    for property in schema.properties.iter_mut().flat_map(|properties| properties.values_mut()) {
+        forbid_null(property);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        forbid_null(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        forbid_null(values);
+    }
 }

@@ -1,21 +1,34 @@
-//! Writes the `CustomResourceDefinition` files: `sahasra-crds DIRECTORY...`.
+//! Writes what is generated from the types. Without arguments, in the repository's root: `crds/*.yaml` and `docs/api.md`.
+//! With `DIRECTORY...`: the definitions alone, one YAML file a kind, into each.
 
-use std::{env, fs, path::Path, process::ExitCode};
+use std::{env, fs, io, path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
     let directories: Vec<String> = env::args().skip(1).collect();
-    if directories.is_empty() {
-        eprintln!("usage: sahasra-crds DIRECTORY...  (writes one YAML file a kind into each)");
-        return ExitCode::from(2);
-    }
-    for directory in &directories {
-        for (name, yaml) in sahasra_crds::yaml::files() {
-            let path = Path::new(directory).join(name);
-            if let Err(error) = fs::write(&path, yaml) {
-                eprintln!("cannot write {}: {error}", path.display());
-                return ExitCode::FAILURE;
-            }
+    match write_all(&directories) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((path, error)) => {
+            eprintln!("cannot write {path}: {error}");
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
+}
+
+fn write_all(directories: &[String]) -> Result<(), (String, io::Error)> {
+    let mut files = Vec::new();
+    if directories.is_empty() {
+        files.push((Path::new("docs").join("api.md"), sahasra_crds::reference::markdown()));
+    }
+    let root = ["crds".to_owned()];
+    for directory in if directories.is_empty() { &root } else { directories } {
+        files.extend(
+            sahasra_crds::yaml::files()
+                .into_iter()
+                .map(|(name, yaml)| (Path::new(directory).join(name), yaml)),
+        );
+    }
+    for (path, text) in files {
+        fs::write(&path, text).map_err(|error| (path.display().to_string(), error))?;
+    }
+    Ok(())
 }

@@ -91,8 +91,11 @@ impl JsonSchema for VramQuantity {
         json_schema!({
             "type": "string",
             "maxLength": 12,
-            "pattern": "^[1-9][0-9]{0,8}(Ki|Mi|Gi|Ti)$",
             "description": "An amount of VRAM: a whole number with Ki, Mi, Gi or Ti, such as 512Mi.",
+            "x-kubernetes-validations": [{
+                "rule": "self.matches('^[1-9][0-9]{0,8}(Ki|Mi|Gi)$|^[1-9][0-9]{0,5}Ti$')",
+                "message": "write a whole number with Ki, Mi, Gi or Ti, such as 512Mi",
+            }],
         })
     }
 }

@@ -5,7 +5,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::VramQuantity;
+use crate::{
+    VramQuantity,
+    rules::{class_name, immutable, only_grows},
+};
 
 /// What is asked for.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -37,13 +40,13 @@ use crate::VramQuantity;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.owner == oldSelf.owner").message("owner is immutable").field_path(".owner").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = immutable("owner", "VramLease"))]
+#[x_kube(validation = immutable("slice", "VramLease"))]
 pub struct VramLeaseSpec {
     /// For whom the slices are held.
     #[serde(default)]
     pub owner: LeaseOwner,
     /// One slice.
-    #[x_kube(validation = Rule::new("self == oldSelf").message("slice is immutable: make another lease"))]
     pub slice: SliceSpec,
     /// How many slices.
     #[serde(default)]
@@ -65,6 +68,7 @@ pub(crate) fn default_ttl_seconds() -> i64 {
 /// Who holds a lease. Empty: the `VramLease` object itself.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.kind) || has(self.name)").message("an owner of a kind needs a name: give name too").field_path(".name").reason(Reason::FieldValueRequired))]
 pub struct LeaseOwner {
     /// Kind of the owner: `BurstJob`, `GpuSession`, or empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,14 +88,15 @@ pub struct SliceSpec {
     pub vram: VramQuantity,
     /// Class of device, such as `g5` or `cpu`; any when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = class_name())]
     pub class: Option<String>,
 }
 
 /// How many slices: work starts at `min` and grows to `max` as slices come free.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.min <= self.max").message("min must not exceed max").field_path(".min"))]
+#[x_kube(validation = Rule::new("self.min <= self.max").message("min must not exceed max: lower min or raise max").field_path(".min"))]
 pub struct SliceBounds {
     /// Fewest slices with which it is worth starting.
     #[serde(default = "one")]
@@ -137,6 +142,7 @@ pub struct VramLeaseStatus {
     /// Generation of the coordinator that acts for this lease; only grows.
     #[serde(default)]
     #[schemars(range(min = 0))]
+    #[x_kube(validation = only_grows())]
     pub term: i64,
     /// Slices held.
     #[serde(default)]

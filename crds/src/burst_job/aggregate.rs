@@ -3,10 +3,15 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// At most one of the fields; none at all means that only the results are kept.
+use crate::rules::exactly_one;
+
+/// Most elements of an output that `sum` and `mean` take: their result stands in the status.
+pub const MOST_ELEMENTS: usize = 256;
+
+/// Exactly one of the fields; `none`, like no aggregate at all, only keeps the results.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.argmin), has(self.argmax), has(self.topK), has(self.sum), has(self.mean), has(self.concat), has(self.none)].filter(given, given).size() == 1").message("give exactly one of argmin, argmax, topK, sum, mean, concat, none"))]
+#[x_kube(validation = exactly_one(&["argmin", "argmax", "topK", "sum", "mean", "concat", "none"]))]
 pub struct Aggregate {
     /// The chunk with the smallest value; of equal ones the lowest index. NaN never wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]

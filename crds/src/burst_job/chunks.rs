@@ -6,10 +6,14 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rules;
+use crate::rules::exactly_one;
+
 /// How many chunks, and how a chunk's index becomes its parameters. Exactly one of `count` and `product` says how many.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.count) != has(self.product)").message("give exactly one of count, product"))]
+#[x_kube(validation = exactly_one(&["count", "product"]))]
+#[x_kube(validation = rules::axes_apart_from_parameters())]
 pub struct Chunks {
     /// Number of chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -18,10 +22,12 @@ pub struct Chunks {
     /// One chunk for every combination of these lists; the last list varies fastest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16))]
+    #[x_kube(validation = rules::distinct_axes())]
     pub product: Option<Vec<ProductAxis>>,
     /// Parameters by name, each a function of the chunk's index.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
+    #[x_kube(validation = rules::parameter_names())]
     pub parameters: BTreeMap<String, ParameterSpec>,
     /// Seed of every `random` parameter: the same seed gives the same values on every device.
     #[serde(default)]
@@ -34,7 +40,8 @@ pub struct Chunks {
 #[serde(rename_all = "camelCase")]
 pub struct ProductAxis {
     /// Name of the parameter.
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = rules::parameter_name())]
     pub name: String,
     /// Its type.
     #[serde(rename = "type")]
@@ -47,12 +54,13 @@ pub struct ProductAxis {
 /// A parameter as a function of the index: exactly one of `cel`, `list`, `range`, `random`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.cel), has(self.list), has(self.range), has(self.random)].filter(given, given).size() == 1").message("give exactly one of cel, list, range, random"))]
+#[x_kube(validation = exactly_one(&["cel", "list", "range", "random"]))]
 pub struct ParameterSpec {
     /// Type that the kernel gets.
     #[serde(rename = "type")]
     pub type_: ScalarType,
-    /// A CEL expression over `index` (int, from 0) and `count` (int); gives a number.
+    /// A CEL expression over `index` (int, from 0) and `count` (int) that gives an int or a double, such as
+    /// `0.0001 * (1.0 + double(index % 100))`; the API has its functions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1_024))]
     pub cel: Option<String>,
@@ -71,14 +79,14 @@ pub struct ParameterSpec {
 /// `start + step × index`, or from `start` to `stop` (both reached) over all chunks.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.step) != has(self.stop)").message("give exactly one of step, stop"))]
+#[x_kube(validation = exactly_one(&["step", "stop"]))]
 pub struct RangeSpec {
     /// Value of chunk 0.
     pub start: f64,
     /// Difference from one chunk to the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// Value of the last chunk.
+    /// Value of the last chunk; for whole types it must be reached in whole steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<f64>,
 }
@@ -86,14 +94,14 @@ pub struct RangeSpec {
 /// A distribution: exactly one of the fields.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.uniform), has(self.logUniform), has(self.choice)].filter(given, given).size() == 1").message("give exactly one of uniform, logUniform, choice"))]
+#[x_kube(validation = exactly_one(&["uniform", "logUniform", "choice"]))]
 pub struct RandomSpec {
     /// Evenly between `min` and `max`; `max` itself never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uniform: Option<Interval>,
     /// Evenly in the logarithm; `min` must be above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self.min > 0.0").message("logUniform needs min above 0").field_path(".min"))]
+    #[x_kube(validation = Rule::new("self.min > 0.0").message("zero and less have no logarithm: give a min above 0").field_path(".min"))]
     pub log_uniform: Option<Interval>,
     /// One of these values, each as likely.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,7 +112,7 @@ pub struct RandomSpec {
 /// A half-open interval.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.min < self.max").message("min must be below max").field_path(".min"))]
+#[x_kube(validation = Rule::new("self.min < self.max").message("min must be below max: lower min or raise max").field_path(".min"))]
 pub struct Interval {
     /// Lower bound, included.
     pub min: f64,

@@ -3,16 +3,21 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use super::chunks::ScalarType;
+use super::{chunks::ScalarType, rules};
+use crate::rules::{exactly_one, matches, object_name, store_url};
 
 /// One kernel and how it is launched for each chunk.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = rules::block_threads())]
+#[x_kube(validation = rules::block_depth())]
+#[x_kube(validation = rules::grid_extent())]
 pub struct Kernel {
     /// The PTX text; fixed by its digest when the job is accepted.
     pub ptx: PtxSource,
     /// Name of the `.entry`.
     #[schemars(length(min = 1, max = 512))]
+    #[x_kube(validation = matches("^([a-zA-Z][a-zA-Z0-9_$]*|[_$%][a-zA-Z0-9_$]+)$", "give the name of a PTX .entry: letters, digits, _ and $"))]
     pub entry: String,
     /// Blocks in x, y, z.
     #[serde(default = "one_by_one")]
@@ -39,7 +44,7 @@ fn one_by_one() -> Vec<i64> {
 /// Where the PTX is: exactly one of the fields.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.inline), has(self.configMapKeyRef), has(self.url)].filter(given, given).size() == 1").message("give exactly one of inline, configMapKeyRef, url"))]
+#[x_kube(validation = exactly_one(&["inline", "configMapKeyRef", "url"]))]
 pub struct PtxSource {
     /// The text itself, at most 128 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +55,8 @@ pub struct PtxSource {
     pub config_map_key_ref: Option<ConfigMapKeyReference>,
     /// An object in the store of `spec.output.store`, by its full URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 8, max = 1024), regex(pattern = "^(s3|gs|az|file)://.+$"))]
+    #[schemars(length(min = 6, max = 1024))]
+    #[x_kube(validation = store_url())]
     pub url: Option<String>,
 }
 
@@ -60,16 +66,18 @@ pub struct PtxSource {
 pub struct ConfigMapKeyReference {
     /// Name of the ConfigMap.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = object_name())]
     pub name: String,
     /// Key in its `data` or `binaryData`.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = matches("^[-._a-zA-Z0-9]+$", "a key of a ConfigMap is letters, digits, dashes, dots and underscores"))]
     pub key: String,
 }
 
 /// One argument: exactly one of the fields.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.output), has(self.parameter), has(self.input), has(self.constant), has(self.chunkIndex), has(self.scalar)].filter(given, given).size() == 1").message("give exactly one of output, parameter, input, constant, chunkIndex, scalar"))]
+#[x_kube(validation = exactly_one(&["output", "parameter", "input", "constant", "chunkIndex", "scalar"]))]
 pub struct Argument {
     /// Pointer to a zeroed array that is read back after the launch: a result of the chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,25 +132,26 @@ pub struct InputArgument {
 /// Where bytes are: exactly one of the fields.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.base64), has(self.configMapKeyRef), has(self.url)].filter(given, given).size() == 1").message("give exactly one of base64, configMapKeyRef, url"))]
+#[x_kube(validation = exactly_one(&["base64", "configMapKeyRef", "url"]))]
 pub struct BytesSource {
     /// The bytes themselves in standard base64, at most 128 KiB of text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 4, max = 131_072))]
+    #[schemars(length(min = 4, max = 131_072), extend("format" = "byte"))]
     pub base64: Option<String>,
     /// A key of a ConfigMap in the job's namespace (`binaryData` for bytes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<ConfigMapKeyReference>,
     /// An object in the store of `spec.output.store`, by its full URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 8, max = 1024), regex(pattern = "^(s3|gs|az|file)://.+$"))]
+    #[schemars(length(min = 6, max = 1024))]
+    #[x_kube(validation = store_url())]
     pub url: Option<String>,
 }
 
 /// How the kernel takes the chunk's index.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.type in ['u32', 's32', 'u64', 's64']").message("a chunk index is u32, s32, u64 or s64").field_path(".type"))]
+#[x_kube(validation = Rule::new("self.type in ['u32', 's32', 'u64', 's64']").message("a chunk index is u32, s32, u64 or s64: choose the type of the kernel's parameter").field_path(".type"))]
 pub struct ChunkIndexArgument {
     /// Integer type of the kernel's parameter.
     #[serde(rename = "type")]
@@ -152,6 +161,7 @@ pub struct ChunkIndexArgument {
 /// A value that is the same for every chunk.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = rules::representable())]
 pub struct ScalarArgument {
     /// Type of the kernel's parameter.
     #[serde(rename = "type")]

@@ -29,6 +29,7 @@ pub struct BurstJobStatus {
     /// Generation of the coordinator that acts for this job; only grows.
     #[serde(default)]
     #[schemars(range(min = 0))]
+    #[x_kube(validation = crate::rules::only_grows())]
     pub term: i64,
     /// `sha256:` of the PTX that was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

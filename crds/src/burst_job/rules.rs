@@ -1,0 +1,167 @@
+//! Rules of a burst that look at several fields at once.
+
+use kube::core::{Reason, Rule};
+
+use crate::rules::rule;
+
+/// What may be a parameter's name: an identifier, so that reports and formulas can carry it.
+const PARAMETER_NAME: &str = "^[A-Za-z_][A-Za-z0-9_]{0,62}$";
+
+/// A parameter's name.
+pub(super) fn parameter_name() -> Rule {
+    crate::rules::matches(PARAMETER_NAME, "use 1 to 63 letters, digits and underscores, no digit first")
+}
+
+/// Every key of `parameters` is a parameter's name.
+pub(super) fn parameter_names() -> Rule {
+    rule(
+        format!("self.all(name, name.matches('{PARAMETER_NAME}'))"),
+        "a name is no parameter name: use 1 to 63 letters, digits and underscores, no digit first",
+    )
+}
+
+// The messages below do not say which name is meant: a message made from the object's strings exceeds the API server's cost limit.
+
+/// No two lists of a product have the same name.
+pub(super) fn distinct_axes() -> Rule {
+    rule(
+        "self.all(axis, self.exists_one(other, other.name == axis.name))",
+        "two lists have the same name: give each parameter its own name",
+    )
+    .reason(Reason::FieldValueDuplicate)
+}
+
+/// No list of a product has the name of a parameter.
+pub(super) fn axes_apart_from_parameters() -> Rule {
+    rule(
+        "!has(self.product) || !has(self.parameters) || self.product.all(axis, !(axis.name in self.parameters))",
+        "a list has the name of one of parameters: give each parameter its own name",
+    )
+    .field_path(".product")
+    .reason(Reason::FieldValueDuplicate)
+}
+
+/// Every `parameter` argument is declared, as a parameter or as a list of the product.
+pub(super) fn declared_parameters() -> Rule {
+    rule(
+        "self.kernel.args.all(arg, !has(arg.parameter) || \
+         (has(self.chunks.parameters) && arg.parameter in self.chunks.parameters) || \
+         (has(self.chunks.product) && self.chunks.product.exists(axis, axis.name == arg.parameter)))",
+        "an argument names a parameter that chunks does not declare: declare it in chunks.parameters or as a list of chunks.product",
+    )
+    .field_path(".kernel.args")
+}
+
+/// The aggregate's `output` is one of the kernel's.
+pub(super) fn output_exists(aggregate: &str) -> Rule {
+    when(
+        aggregate,
+        &format!("self.aggregate.{aggregate}.output < {OUTPUTS}.size()"),
+        "no such output: give a number below that of the kernel's output arguments, 0 is the first".to_owned(),
+    )
+}
+
+/// The aggregate's output has at most `most` elements; an output that does not exist is another rule's.
+pub(super) fn output_elements(aggregate: &str, most: usize) -> Rule {
+    let message = if most == 1 {
+        format!("{aggregate} compares single numbers: choose an output of count 1")
+    } else {
+        format!("{aggregate} takes outputs of at most {most} elements: choose a smaller one, or concat")
+    };
+    when(
+        aggregate,
+        &format!(
+            "self.aggregate.{aggregate}.output >= {OUTPUTS}.size() || \
+             {OUTPUTS}[self.aggregate.{aggregate}.output].output.count <= {most}"
+        ),
+        message,
+    )
+}
+
+const OUTPUTS: &str = "self.kernel.args.filter(arg, has(arg.output))";
+
+fn when(aggregate: &str, condition: &str, message: String) -> Rule {
+    rule(
+        format!("!has(self.aggregate) || !has(self.aggregate.{aggregate}) || {condition}"),
+        message,
+    )
+    .field_path(format!(".aggregate.{aggregate}.output"))
+}
+
+/// What stands in a store is read with the store's secret.
+pub(super) fn urls_need_a_store() -> Rule {
+    rule(
+        "has(self.output) || (!has(self.kernel.ptx.url) && \
+         self.kernel.args.all(arg, !(has(arg.input) && has(arg.input.from.url)) && !(has(arg.constant) && has(arg.constant.url))))",
+        "a url in kernel is read from the store of output: give output.store",
+    )
+    .field_path(".output")
+    .reason(Reason::FieldValueRequired)
+}
+
+/// Waiting for more slices than there are chunks would be waiting for nothing.
+pub(super) fn slices_within_count() -> Rule {
+    rule(
+        "!has(self.chunks.count) || self.slices.min <= self.chunks.count",
+        "min must not exceed chunks.count: a slice runs one chunk at a time",
+    )
+    .field_path(".slices.min")
+}
+
+/// A block's threads, all dimensions multiplied: CUDA's limit on every device.
+pub(super) fn block_threads() -> Rule {
+    rule(
+        "self.block[0] * (self.block.size() > 1 ? self.block[1] : 1) * (self.block.size() > 2 ? self.block[2] : 1) <= 1024",
+        "a block has at most 1024 threads in all: lower a dimension",
+    )
+    .field_path(".block")
+}
+
+/// CUDA's limit of a block's third dimension.
+pub(super) fn block_depth() -> Rule {
+    rule(
+        "self.block.size() < 3 || self.block[2] <= 64",
+        "a block is at most 64 deep in z: lower it",
+    )
+    .field_path(".block")
+}
+
+/// CUDA's limits of a grid's second and third dimension.
+pub(super) fn grid_extent() -> Rule {
+    rule(
+        "(self.grid.size() < 2 || self.grid[1] <= 65535) && (self.grid.size() < 3 || self.grid[2] <= 65535)",
+        "a grid has at most 65535 blocks in y and in z: use x",
+    )
+    .field_path(".grid")
+}
+
+/// A number that the declared type has. Numbers in manifests are exact up to 2^53.
+pub(super) fn representable() -> Rule {
+    const WHOLE: &str = "self.value >= -9007199254740992.0 && self.value <= 9007199254740992.0 && self.value == double(int(self.value))";
+    let within =
+        |type_: &str, min: &str, max: &str| format!("(self.type == '{type_}' && self.value >= {min} && self.value <= {max} && {WHOLE})");
+    rule(
+        [
+            "self.type == 'f64'".to_owned(),
+            "(self.type == 'f32' && self.value >= -3.4028234663852886e38 && self.value <= 3.4028234663852886e38)".to_owned(),
+            within("u8", "0.0", "255.0"),
+            within("s32", "-2147483648.0", "2147483647.0"),
+            within("u32", "0.0", "4294967295.0"),
+            within("u64", "0.0", "9007199254740992.0"),
+            format!("(self.type == 's64' && {WHOLE})"),
+        ]
+        .join(" || "),
+        "value must be one that type has: whole and in range for whole types (up to 2^53), up to 3.4e38 for f32",
+    )
+    .field_path(".value")
+}
+
+/// A store over the network is opened with a secret of the job's namespace, never with the agent's own rights.
+pub(super) fn secret_for_remote_store() -> Rule {
+    rule(
+        "self.url.startsWith('file://') || has(self.secretRef)",
+        "s3, gs and az stores need secretRef: name a Secret of this namespace with the store's settings",
+    )
+    .field_path(".secretRef")
+    .reason(Reason::FieldValueRequired)
+}

@@ -1,0 +1,210 @@
+//! The reference of the API for users, in Markdown, made from the same definitions that the API server gets.
+
+use std::fmt::Write;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+
+const INTRODUCTION: &str = "\
+<!-- Generated from crds/src by `make generate`: do not edit. -->
+# API reference
+
+Group `sahasra.dev`, version `v1alpha1`. You write `spec`; `status` tells what became of it. `kubectl explain` has the same text:
+`kubectl explain burstjob.spec.kernel --recursive`.
+
+What a schema can see is refused by `kubectl apply`. What it cannot see (the text of a formula, the PTX, a missing ConfigMap)
+is refused within a second by the condition `Accepted=False`, whose message names the field.
+
+In the tables, `[]` is any element of a list and `{}` any key of a map. `required` is demanded wherever the object around it is given.
+";
+
+/// The whole reference.
+pub fn markdown() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    for definition in crate::definitions() {
+        kind(&mut text, &definition);
+    }
+    text
+}
+
+fn kind(text: &mut String, definition: &CustomResourceDefinition) {
+    let names = &definition.spec.names;
+    let short = names
+        .short_names
+        .iter()
+        .flatten()
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>();
+    for version in &definition.spec.versions {
+        let Some(schema) = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref()) else {
+            continue;
+        };
+        line(text, format_args!("\n## {}\n", names.kind));
+        line(text, format_args!("{}\n", prose(schema)));
+        let columns: Vec<&str> = version
+            .additional_printer_columns
+            .iter()
+            .flatten()
+            .map(|column| column.name.as_str())
+            .collect();
+        line(
+            text,
+            format_args!(
+                "{} scope; `kubectl get {}`, short {}; columns {}.",
+                if definition.spec.scope == "Cluster" {
+                    "Cluster"
+                } else {
+                    "Namespace"
+                },
+                names.plural,
+                short.join(", "),
+                columns.join(", ")
+            ),
+        );
+        for part in ["spec", "status"] {
+            let Some(schema) = schema.properties.as_ref().and_then(|properties| properties.get(part)) else {
+                continue;
+            };
+            line(text, format_args!("\n### {} {part}\n\n{}\n", names.kind, prose(schema)));
+            line(
+                text,
+                format_args!("| Field | Type | Default | Bounds | |\n| --- | --- | --- | --- | --- |"),
+            );
+            rows(text, "", schema);
+            let mut found = Vec::new();
+            rules(&mut found, part, schema);
+            if !found.is_empty() {
+                line(text, format_args!("\nRules:\n\n{}", found.join("\n")));
+            }
+        }
+    }
+}
+
+fn line(text: &mut String, what: std::fmt::Arguments<'_>) {
+    writeln!(text, "{what}").expect("a String takes all text");
+}
+
+/// A row for every field below `schema`, children after their parent.
+fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) {
+    let required = schema.required.as_deref().unwrap_or_default();
+    for (name, property) in schema.properties.iter().flatten() {
+        let path = format!("{prefix}{name}");
+        let default = match &property.default {
+            _ if required.contains(name) => "required".to_owned(),
+            Some(default) => format!("`{}`", default.0),
+            None => String::new(),
+        };
+        line(
+            text,
+            format_args!(
+                "| `{path}` | {} | {default} | {} | {} |",
+                type_of(property),
+                bounds(property).join(", "),
+                prose(property).replace('\n', " ")
+            ),
+        );
+        // A condition's fields are Kubernetes' own.
+        if name != "conditions" {
+            rows(text, &format!("{path}."), property);
+            children(text, &path, property);
+        }
+    }
+}
+
+fn children(text: &mut String, path: &str, schema: &JSONSchemaProps) {
+    if let Some(items) = items(schema) {
+        rows(text, &format!("{path}[]."), items);
+    }
+    if let Some(values) = values(schema) {
+        rows(text, &format!("{path}{{}}."), values);
+    }
+}
+
+/// The message of every rule at and below `schema`, with the path it is about.
+fn rules(found: &mut Vec<String>, path: &str, schema: &JSONSchemaProps) {
+    for rule in schema.x_kubernetes_validations.iter().flatten() {
+        let message = rule.message.as_deref().unwrap_or(&rule.rule);
+        let at = rule.field_path.as_deref().unwrap_or_default();
+        let entry = format!("- `{path}{at}`: {message}");
+        if !found.contains(&entry) {
+            found.push(entry);
+        }
+    }
+    for (name, property) in schema.properties.iter().flatten() {
+        rules(found, &format!("{path}.{name}"), property);
+    }
+    if let Some(items) = items(schema) {
+        rules(found, &format!("{path}[]"), items);
+    }
+    if let Some(values) = values(schema) {
+        rules(found, &format!("{path}{{}}"), values);
+    }
+}
+
+fn type_of(schema: &JSONSchemaProps) -> String {
+    if let Some(items) = items(schema) {
+        return format!("list of {}", type_of(items));
+    }
+    if let Some(values) = values(schema) {
+        return format!("map of {}", type_of(values));
+    }
+    match (schema.type_.as_deref(), schema.format.as_deref()) {
+        (Some("string"), Some("date-time")) => "time".to_owned(),
+        (Some(type_), _) => type_.to_owned(),
+        (None, _) => "any".to_owned(),
+    }
+}
+
+/// What the schema demands of a value, save its type.
+fn bounds(schema: &JSONSchemaProps) -> Vec<String> {
+    let mut bounds = Vec::new();
+    if let Some(values) = &schema.enum_ {
+        let values: Vec<String> = values
+            .iter()
+            .map(|value| format!("`{}`", value.0.as_str().unwrap_or_default()))
+            .collect();
+        bounds.push(values.join(" "));
+    }
+    bounds.extend(interval("", schema.minimum, schema.maximum));
+    let lengths = [
+        ("characters", schema.min_length, schema.max_length),
+        ("items", schema.min_items, schema.max_items),
+        ("keys", schema.min_properties, schema.max_properties),
+    ];
+    for (unit, min, max) in lengths {
+        bounds.extend(interval(unit, min.map(|min| min as f64), max.map(|max| max as f64)));
+    }
+    if let Some(items) = items(schema) {
+        bounds.extend(self::bounds(items).into_iter().map(|bound| format!("each {bound}")));
+    }
+    bounds
+}
+
+fn interval(unit: &str, min: Option<f64>, max: Option<f64>) -> Option<String> {
+    let text = match (min, max) {
+        (Some(min), Some(max)) => format!("{min} to {max}"),
+        (Some(min), None) => format!("from {min}"),
+        (None, Some(max)) => format!("up to {max}"),
+        (None, None) => return None,
+    };
+    Some(format!("{text} {unit}").trim_end().to_owned())
+}
+
+fn items(schema: &JSONSchemaProps) -> Option<&JSONSchemaProps> {
+    match &schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => Some(items),
+        _ => None,
+    }
+}
+
+fn values(schema: &JSONSchemaProps) -> Option<&JSONSchemaProps> {
+    match &schema.additional_properties {
+        Some(JSONSchemaPropsOrBool::Schema(values)) => Some(values),
+        _ => None,
+    }
+}
+
+fn prose(schema: &JSONSchemaProps) -> String {
+    schema.description.as_deref().unwrap_or_default().replace('|', "\\|")
+}

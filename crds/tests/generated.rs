@@ -1,0 +1,153 @@
+//! What is generated is what the types say.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn there_are_four_kinds_each_in_both_categories() {
+    let kinds: Vec<_> = sahasra_crds::definitions()
+        .into_iter()
+        .map(|definition| {
+            let names = definition.spec.names;
+            assert_eq!(names.categories.unwrap(), ["all", "sahasra"], "{}", names.kind);
+            (names.kind, definition.spec.scope, names.short_names.unwrap().join(","))
+        })
+        .collect();
+    let expected = [
+        ("GpuWorker", "Cluster", "gw"),
+        ("VramLease", "Namespaced", "vl"),
+        ("GpuSession", "Namespaced", "gs"),
+        ("BurstJob", "Namespaced", "bj"),
+    ];
+    assert_eq!(
+        kinds,
+        expected.map(|(kind, scope, short)| (kind.to_owned(), scope.to_owned(), short.to_owned()))
+    );
+}
+
+#[test]
+fn the_yaml_files_beside_the_crate_are_those_of_the_types() {
+    let expected: BTreeMap<String, String> = sahasra_crds::yaml::files().into_iter().collect();
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            found.insert(name, fs::read_to_string(path).unwrap());
+        }
+    }
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    for (name, yaml) in &expected {
+        assert!(found[name] == *yaml, "crds/{name} is stale: run `make generate`");
+    }
+}
+
+#[test]
+fn the_reference_is_that_of_the_types() {
+    let found = fs::read_to_string(folder().join("../docs/api.md")).unwrap();
+    assert!(
+        found == sahasra_crds::reference::markdown(),
+        "docs/api.md is stale: run `make generate`"
+    );
+}
+
+#[test]
+fn every_list_map_and_string_is_bounded_and_every_field_described() {
+    fn check(path: &str, schema: &JSONSchemaProps, wrong: &mut Vec<String>) {
+        let free_text = schema.enum_.is_none() && schema.format.as_deref() != Some("date-time");
+        if schema.type_.as_deref() == Some("string") && free_text && schema.max_length.is_none() {
+            wrong.push(format!("{path}: no maxLength"));
+        }
+        if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
+            if schema.max_items.is_none() {
+                wrong.push(format!("{path}: no maxItems"));
+            }
+            check(&format!("{path}[]"), items, wrong);
+        }
+        if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {
+            if schema.max_properties.is_none() {
+                wrong.push(format!("{path}: no maxProperties"));
+            }
+            check(&format!("{path}{{}}"), values, wrong);
+        }
+        for (name, property) in schema.properties.iter().flatten() {
+            let path = format!("{path}.{name}");
+            if property.description.as_deref().unwrap_or_default().is_empty() {
+                wrong.push(format!("{path}: no description"));
+            }
+            // A condition's schema is Kubernetes' own.
+            if name != "conditions" {
+                check(&path, property, wrong);
+            }
+        }
+    }
+    let mut wrong = Vec::new();
+    for definition in sahasra_crds::definitions() {
+        for version in definition.spec.versions {
+            assert!(version.subresources.unwrap().status.is_some());
+            let schema = version.schema.unwrap().open_api_v3_schema.unwrap();
+            for part in ["spec", "status"] {
+                let kind = &definition.spec.names.kind;
+                check(&format!("{kind}.{part}"), &schema.properties.as_ref().unwrap()[part], &mut wrong);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn every_rule_says_in_its_message_what_to_do() {
+    fn check(path: &str, schema: &JSONSchemaProps, rules: &mut usize) {
+        for rule in schema.x_kubernetes_validations.iter().flatten() {
+            let message = rule.message.as_deref().unwrap_or_default();
+            // A cause alone is no remedy; one sentence that begins with a verb, or a cause and such a sentence.
+            let verbs = [
+                "give ",
+                "make ",
+                "use ",
+                "lower ",
+                "choose ",
+                "write ",
+                "start with ",
+                "declare ",
+                "name ",
+                "must ",
+                "is ",
+                "only grows",
+            ];
+            assert!(
+                verbs.iter().any(|verb| message.contains(verb)),
+                "{path}: {message:?} of {}",
+                rule.rule
+            );
+            *rules += 1;
+        }
+        for (name, property) in schema.properties.iter().flatten() {
+            check(&format!("{path}.{name}"), property, rules);
+        }
+        if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
+            check(path, items, rules);
+        }
+        if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {
+            check(path, values, rules);
+        }
+    }
+    let mut rules = 0;
+    for definition in sahasra_crds::definitions() {
+        for version in definition.spec.versions {
+            check(
+                &definition.spec.names.kind,
+                &version.schema.unwrap().open_api_v3_schema.unwrap(),
+                &mut rules,
+            );
+        }
+    }
+    assert!(rules > 40, "{rules} rules");
+}
