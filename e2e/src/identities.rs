@@ -39,6 +39,8 @@ impl ControlPlane {
             chart.as_os_str(),
             "--namespace".as_ref(),
             NAMESPACE.as_ref(),
+            // The control plane has the definitions already.
+            "--set=crds.install=false".as_ref(),
         ];
         let rendered = kubectl::run(&tools::helm().await?, self.kubeconfig(), arguments, "")
             .await?

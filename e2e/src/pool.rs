@@ -296,7 +296,7 @@ async fn start_agent(
     let program = tools::binaries().await?.join("sahasra-worker");
     let specification = Specification::new(&format!("agent-{index}"), program, &control_plane.log_directory())
         .arguments(["agent", "--node-name", &node_name(index), "--listen", &port.address()])
-        .arguments(["--advertise-address", &port.url()])
+        .arguments(["--advertise-address", &port.url(), "--namespace", NAMESPACE])
         .arguments(&options.agent_arguments)
         .environment("KUBECONFIG", &identities.agent)
         .ready_at(format!("{}/readyz", port.url()));
