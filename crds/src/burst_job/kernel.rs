@@ -136,7 +136,8 @@ pub struct InputArgument {
 pub struct BytesSource {
     /// The bytes themselves in standard base64, at most 128 KiB of text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 4, max = 131_072), extend("format" = "byte"))]
+    #[schemars(length(min = 4, max = 131_072))]
+    #[x_kube(validation = rules::base64())]
     pub base64: Option<String>,
     /// A key of a ConfigMap in the job's namespace (`binaryData` for bytes).
     #[serde(default, skip_serializing_if = "Option::is_none")]

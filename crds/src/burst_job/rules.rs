@@ -156,6 +156,16 @@ pub(super) fn representable() -> Rule {
     .field_path(".value")
 }
 
+/// Text in standard base64, as far as the cost limit allows: an underscore and a misplaced `=` are the operator's to refuse.
+/// Not the schema's own `format: byte`: it takes `+` and `/` for wrong in objects with rules, and its refusal
+/// repeats all of the text twice.
+pub(super) fn base64() -> Rule {
+    rule(
+        r"self.size() % 4 == 0 && !self.matches('[^\\w+/=]')",
+        "write standard base64 in one piece: A-Z a-z 0-9 + /, filled with = to a multiple of 4, no line breaks",
+    )
+}
+
 /// A store over the network is opened with a secret of the job's namespace, never with the agent's own rights.
 pub(super) fn secret_for_remote_store() -> Rule {
     rule(
