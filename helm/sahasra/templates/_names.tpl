@@ -1,0 +1,57 @@
+{{/* Names and labels that several templates share. */}}
+
+{{- define "sahasra.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* 50 characters, so that -operator and -worker still fit into a label. */}}
+{{- define "sahasra.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "sahasra.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "sahasra.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "sahasra.operator" -}}{{ include "sahasra.fullname" . }}-operator{{- end -}}
+{{- define "sahasra.worker" -}}{{ include "sahasra.fullname" . }}-worker{{- end -}}
+
+{{/* Labels of every object. */}}
+{{- define "sahasra.labels" -}}
+app.kubernetes.io/name: {{ include "sahasra.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: sahasra
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* Labels by which pods are selected: call with (dict "root" $ "component" "worker"). They never change. */}}
+{{- define "sahasra.selector" -}}
+app.kubernetes.io/name: {{ include "sahasra.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "sahasra.image" -}}
+{{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+
+{{/* What every container of ours is: nobody, without rights, on a read-only root. */}}
+{{- define "sahasra.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- define "sahasra.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
