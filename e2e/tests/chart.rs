@@ -1,0 +1,186 @@
+//! What the chart installs, on a real API server: everything is accepted, and nobody may do more than is needed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SelfSubjectRulesReviewSpec};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, ServiceAccount};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use sahasra_e2e::{ControlPlane, Options, eventually, tools};
+
+const NAMESPACE: &str = "sahasra-system";
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// Applies manifests/, as a user would. The harness has applied the definitions by another name already.
+async fn install() -> ControlPlane {
+    let control_plane = ControlPlane::start(Options::default()).await.expect("a control plane starts");
+    let manifests = tools::workspace_root().join("manifests");
+    let path = manifests.to_str().expect("a path in UTF-8");
+    let applied = control_plane
+        .kubectl(["apply", "--server-side", "--force-conflicts", "-f", path])
+        .await
+        .expect("kubectl runs");
+    applied.success().expect("every manifest is accepted");
+    control_plane
+}
+
+/// What the client's identity may do in that namespace: "verb group/resource".
+async fn rights(client: Client, namespace: &str) -> BTreeSet<String> {
+    let review = SelfSubjectRulesReview {
+        spec: SelfSubjectRulesReviewSpec {
+            namespace: Some(namespace.to_owned()),
+        },
+        ..SelfSubjectRulesReview::default()
+    };
+    let answer = Api::all(client).create(&PostParams::default(), &review).await.expect("a review");
+    let status = answer.status.expect("a status");
+    assert!(!status.incomplete, "the review is complete");
+    let mut rights = BTreeSet::new();
+    for rule in status.resource_rules {
+        assert!(
+            rule.resource_names.unwrap_or_default().is_empty(),
+            "the chart's rules name no objects"
+        );
+        for group in rule.api_groups.unwrap_or_default() {
+            for resource in rule.resources.as_deref().unwrap_or_default() {
+                rights.extend(rule.verbs.iter().map(|verb| format!("{verb} {group}/{resource}")));
+            }
+        }
+    }
+    rights
+}
+
+/// What the chart gives to a ServiceAccount beyond what every ServiceAccount has.
+async fn given(control_plane: &ControlPlane, account: &str, namespace: &str) -> BTreeSet<String> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(control_plane.client().await.expect("client"), NAMESPACE);
+    let nobody = ServiceAccount {
+        metadata: ObjectMeta {
+            generate_name: Some("nobody-".to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..ServiceAccount::default()
+    };
+    let nobody = accounts
+        .create(&PostParams::default(), &nobody)
+        .await
+        .expect("an account")
+        .metadata
+        .name
+        .expect("a name");
+    let mut both = Vec::new();
+    for name in [account, &nobody] {
+        let kubeconfig = control_plane.kubeconfig_for(NAMESPACE, name).await.expect("an identity");
+        both.push(rights(control_plane.client_as(&kubeconfig).await.expect("client"), namespace).await);
+    }
+    both[0].difference(&both[1]).cloned().collect()
+}
+
+/// "verb verb group/resource group/resource" lines, multiplied out.
+fn expected(lines: &[&str]) -> BTreeSet<String> {
+    let mut rights = BTreeSet::new();
+    for line in lines {
+        let (resources, verbs): (Vec<&str>, Vec<&str>) = line.split_whitespace().partition(|word| word.contains('/'));
+        for verb in &verbs {
+            rights.extend(resources.iter().map(|resource| format!("{verb} {resource}")));
+        }
+    }
+    rights
+}
+
+const OPERATOR_EVERYWHERE: [&str; 8] = [
+    "get list watch sahasra.dev/gpuworkers",
+    "patch sahasra.dev/gpuworkers/status",
+    "get list watch patch sahasra.dev/burstjobs sahasra.dev/gpusessions sahasra.dev/vramleases",
+    "get patch update sahasra.dev/burstjobs/status sahasra.dev/gpusessions/status sahasra.dev/vramleases/status",
+    "update sahasra.dev/burstjobs/finalizers sahasra.dev/gpusessions/finalizers sahasra.dev/vramleases/finalizers",
+    "create delete sahasra.dev/vramleases",
+    "delete sahasra.dev/burstjobs",
+    "get create patch update /configmaps",
+];
+const OPERATOR_READS_AND_EVENTS: [&str; 2] = ["get /secrets", "create patch events.k8s.io/events"];
+const WORKER_EVERYWHERE: [&str; 3] = [
+    "get create patch sahasra.dev/gpuworkers",
+    "patch sahasra.dev/gpuworkers/status",
+    "get /nodes",
+];
+
+#[tokio::test]
+async fn the_operator_and_the_agents_may_do_what_they_need_and_nothing_else() {
+    let control_plane = install().await;
+
+    let mut everywhere = expected(&OPERATOR_EVERYWHERE);
+    everywhere.extend(expected(&OPERATOR_READS_AND_EVENTS));
+    assert_eq!(given(&control_plane, "sahasra-operator", "default").await, everywhere);
+    everywhere.extend(expected(&["get list watch create update patch coordination.k8s.io/leases"]));
+    assert_eq!(given(&control_plane, "sahasra-operator", NAMESPACE).await, everywhere);
+
+    let mut everywhere = expected(&WORKER_EVERYWHERE);
+    assert_eq!(given(&control_plane, "sahasra-worker", "default").await, everywhere);
+    everywhere.extend(expected(&["get create update patch coordination.k8s.io/leases"]));
+    assert_eq!(given(&control_plane, "sahasra-worker", NAMESPACE).await, everywhere);
+}
+
+#[tokio::test]
+async fn the_clusters_own_roles_cover_the_kinds() {
+    let control_plane = install().await;
+    let roles: Api<ClusterRole> = Api::all(control_plane.client().await.expect("client"));
+    for (role, verb, wanted) in [
+        ("view", "list", true),
+        ("view", "create", false),
+        ("edit", "create", true),
+        ("admin", "delete", true),
+    ] {
+        let covers = || async {
+            let rules = roles.get(role).await.expect("the cluster has its roles").rules.unwrap_or_default();
+            let ours = rules
+                .iter()
+                .filter(|rule| rule.resources.iter().flatten().any(|resource| resource == "burstjobs"));
+            let verbs: BTreeSet<&String> = ours.flat_map(|rule| &rule.verbs).collect();
+            // Aggregated at all, and with this verb or not.
+            (!verbs.is_empty() && verbs.iter().any(|has| *has == verb) == wanted).then_some(())
+        };
+        assert!(eventually(WITHIN, covers).await.is_some(), "{role}: {verb} should be {wanted}");
+    }
+}
+
+/// The namespace enforces the Pod Security Standard `restricted`; nobody makes pods here, so we ask as a kubelet's owner would.
+#[tokio::test]
+async fn the_pods_obey_the_restricted_pod_security_standard() {
+    let control_plane = install().await;
+    let client = control_plane.client().await.expect("client");
+    let deployment = Api::<Deployment>::namespaced(client.clone(), NAMESPACE)
+        .get("sahasra-operator")
+        .await
+        .expect("the operator");
+    let daemon_set = Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE)
+        .get("sahasra-worker")
+        .await
+        .expect("the agents");
+    let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let operator = pod("operator", deployment.spec.expect("a spec").template);
+    pods.create(&dry_run, &operator).await.expect("the operator's pod is admitted");
+    let worker = pod("worker", daemon_set.spec.expect("a spec").template);
+    pods.create(&dry_run, &worker).await.expect("the agent's pod is admitted");
+
+    let mut privileged = worker;
+    privileged.spec.as_mut().expect("a spec").host_pid = Some(true);
+    pods.create(&dry_run, &privileged).await.expect_err("the standard is enforced");
+}
+
+fn pod(name: &str, template: PodTemplateSpec) -> Pod {
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        ..Pod::default()
+    }
+}
