@@ -330,7 +330,7 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        // The processes report themselves when a test panics.
+        // Processes that a test is about report themselves when it panics.
         if std::thread::panicking() {
             self.directory.keep();
         }
@@ -351,9 +351,8 @@ impl Deref for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // What is shared is never dropped: the failing test itself keeps and shows.
+        // What is shared is never dropped: the failing test itself keeps it.
         if std::thread::panicking() {
-            self.0.report();
             self.0.keep();
         }
     }

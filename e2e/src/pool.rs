@@ -142,33 +142,28 @@ impl Pool {
         // Built first: a build beside a control plane slows both.
         tools::binaries().await?;
         let control_plane = ControlPlane::start(options.control_plane.clone()).await?;
-        match Self::start_on(&control_plane, &options).await {
-            Ok((identities, operator, agents)) => Ok(Self {
-                operator,
-                agents,
-                control_plane,
-                identities,
-                options,
-            }),
+        let (identities, operator, agents) = match start_servers(&control_plane, &options).await {
+            Ok(started) => started,
             Err(error) => {
                 control_plane.keep();
-                Err(error)
+                return Err(error);
+            }
+        };
+        let pool = Self {
+            operator,
+            agents,
+            control_plane,
+            identities,
+            options,
+        };
+        for index in 0..pool.options.agents {
+            if let Err(error) = wait_for_worker(&pool.control_plane, index).await {
+                pool.report();
+                pool.control_plane.keep();
+                return Err(error);
             }
         }
-    }
-
-    async fn start_on(control_plane: &ControlPlane, options: &PoolOptions) -> Result<(Identities, Server, Vec<Server>), PoolError> {
-        let identities = control_plane.apply_chart_identities().await?;
-        for index in 0..options.agents {
-            control_plane.create_node(&node_name(index), &[]).await?;
-        }
-        let operator = start_operator(control_plane, &identities, options, "operator");
-        let agents = (0..options.agents).map(|index| start_agent(control_plane, &identities, options, index));
-        let (operator, agents) = tokio::try_join!(operator, futures::future::try_join_all(agents))?;
-        for index in 0..options.agents {
-            wait_for_worker(control_plane, index).await?;
-        }
-        Ok((identities, operator, agents))
+        Ok(pool)
     }
 
     /// Starts another operator beside the first; one of them leads.
@@ -193,9 +188,8 @@ impl Pool {
         Ok(&mut self.agents[at])
     }
 
-    /// Writes the end of every log to stderr.
+    /// Writes the ends of the operator's and the agents' logs to stderr.
     pub fn report(&self) {
-        self.control_plane.report();
         for server in std::iter::once(&self.operator).chain(&self.agents) {
             server.process.report();
         }
@@ -259,6 +253,17 @@ pub fn metric(page: &str, name: &str) -> Option<f64> {
         value.split_whitespace().next()?.parse::<f64>().ok()
     });
     samples.fold(None, |sum, sample| Some(sum.unwrap_or(0.0) + sample))
+}
+
+async fn start_servers(control_plane: &ControlPlane, options: &PoolOptions) -> Result<(Identities, Server, Vec<Server>), PoolError> {
+    let identities = control_plane.apply_chart_identities().await?;
+    for index in 0..options.agents {
+        control_plane.create_node(&node_name(index), &[]).await?;
+    }
+    let operator = start_operator(control_plane, &identities, options, "operator");
+    let agents = (0..options.agents).map(|index| start_agent(control_plane, &identities, options, index));
+    let (operator, agents) = tokio::try_join!(operator, futures::future::try_join_all(agents))?;
+    Ok((identities, operator, agents))
 }
 
 fn node_name(index: u32) -> String {

@@ -325,7 +325,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && !self.specification.quiet {
             self.report();
         }
         if let Some(mut child) = self.child.take() {

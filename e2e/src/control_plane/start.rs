@@ -160,6 +160,7 @@ pub(super) async fn api_server_ready(kubeconfig: &Path, process: &mut Process) -
 
 fn etcd(tools: &ControlPlaneTools, root: &Path, client: &Port, peer: &Port) -> Specification {
     Specification::new("etcd", &tools.etcd, &root.join("logs"))
+        .quiet()
         .arguments(["--name", "e2e", "--log-level", "error", "--unsafe-no-fsync", "--data-dir"])
         .argument(root.join("etcd"))
         .arguments(["--listen-client-urls", &client.url(), "--advertise-client-urls", &client.url()])
@@ -170,6 +171,7 @@ fn etcd(tools: &ControlPlaneTools, root: &Path, client: &Port, peer: &Port) -> S
 fn api_server(tools: &ControlPlaneTools, authority: &Authority, root: &Path, etcd: &Port, port: &Port) -> Specification {
     let file = |flag: &str, name: &str| format!("--{flag}={}", authority.path(name).display());
     Specification::new("kube-apiserver", &tools.api_server, &root.join("logs"))
+        .quiet()
         .argument(format!("--etcd-servers={}", etcd.url()))
         .arguments(["--bind-address=127.0.0.1".to_owned(), format!("--secure-port={port}")])
         // There is no node to reach it by the service address, and loopback is refused: an address of TEST-NET-1.
@@ -199,6 +201,7 @@ fn api_server(tools: &ControlPlaneTools, authority: &Authority, root: &Path, etc
 fn controller_manager(program: &Path, root: &Path) -> Specification {
     let kubeconfig = root.join("controller-manager.kubeconfig");
     Specification::new("kube-controller-manager", program, &root.join("logs"))
+        .quiet()
         .argument(format!("--kubeconfig={}", kubeconfig.display()))
         .argument(format!(
             "--service-account-private-key-file={}",

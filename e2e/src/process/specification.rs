@@ -17,6 +17,7 @@ pub struct Specification {
     pub(super) log: PathBuf,
     pub(super) ready_url: Option<String>,
     pub(super) ready_within: Duration,
+    pub(super) quiet: bool,
 }
 
 impl Specification {
@@ -30,6 +31,7 @@ impl Specification {
             log: log_directory.join(format!("{name}.log")),
             ready_url: None,
             ready_within: Duration::from_secs(60),
+            quiet: false,
         }
     }
 
@@ -66,6 +68,14 @@ impl Specification {
     #[must_use]
     pub fn ready_within(mut self, duration: Duration) -> Self {
         self.ready_within = duration;
+        self
+    }
+
+    /// Its log is shown when it does not start, but not whenever a test fails: the control plane's own chatter would bury
+    /// what the test is about. It is kept all the same.
+    #[must_use]
+    pub(crate) fn quiet(mut self) -> Self {
+        self.quiet = true;
         self
     }
 
