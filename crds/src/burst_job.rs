@@ -36,14 +36,15 @@ pub use status::BurstJobStatus;
     derive = "PartialEq",
     doc = "One kernel over many independent chunks, run on slices of VRAM across the pool.",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Chunks", type_ = "integer", json_path = ".status.chunks.total"),
     printcolumn(name = "Done", type_ = "integer", json_path = ".status.chunks.succeeded"),
     printcolumn(name = "Failed", type_ = "integer", json_path = ".status.chunks.failed"),
-    printcolumn(name = "Retried", type_ = "integer", json_path = ".status.chunks.retried"),
     printcolumn(name = "Slices", type_ = "integer", json_path = ".status.slices.held"),
-    printcolumn(name = "Peak", type_ = "integer", json_path = ".status.slices.peak"),
+    printcolumn(name = "Peak", type_ = "integer", priority = 1, json_path = ".status.slices.peak"),
     printcolumn(name = "Best", type_ = "string", json_path = ".status.aggregate.summary"),
-    printcolumn(name = "Reason", type_ = "string", priority = 1, json_path = ".status.reason"),
+    printcolumn(name = "Retried", type_ = "integer", priority = 1, json_path = ".status.chunks.retried"),
+    printcolumn(name = "Results", type_ = "string", priority = 1, json_path = ".status.results.configMap"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.summary.classes"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.summary.devices"),
-    printcolumn(name = "VRAM(Mi)", type_ = "integer", json_path = ".status.summary.allocatableMiB"),
-    printcolumn(name = "Leased(Mi)", type_ = "integer", json_path = ".status.summary.leasedMiB"),
+    printcolumn(name = "VRAM(MiB)", type_ = "integer", json_path = ".status.summary.allocatableMiB"),
+    printcolumn(name = "Leased", type_ = "integer", json_path = ".status.summary.leasedMiB"),
     printcolumn(name = "Active", type_ = "integer", json_path = ".status.summary.activeExecutions"),
     printcolumn(name = "Tensors", type_ = "integer", json_path = ".status.summary.tensorCount"),
     printcolumn(

@@ -34,8 +34,8 @@ use crate::{
     printcolumn(name = "Slices", type_ = "integer", json_path = ".status.slices"),
     printcolumn(name = "Max", type_ = "integer", json_path = ".spec.slices.max"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices"),
-    printcolumn(name = "Renewals", type_ = "integer", json_path = ".status.renewals"),
-    printcolumn(name = "Expires", type_ = "date", priority = 1, json_path = ".status.expiresAt"),
+    printcolumn(name = "Renewals", type_ = "integer", priority = 1, json_path = ".status.renewals"),
+    printcolumn(name = "Expires", type_ = "string", priority = 1, json_path = ".status.expiresAt"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Granted\")].reason"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
