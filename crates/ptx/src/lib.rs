@@ -1,1 +1,54 @@
-//! placeholder
+//! PTX on the CPU: a parser, a compiler to bytecode and a SIMT interpreter over groups of 64 lanes.
+//!
+//! Data flows one way: text → tokens (`lexer`) → statements (`parser`, `syntax`) → checked, typed operations
+//! (`compile::lower`) → bytecode with registers in places (`compile`) → execution by groups of lanes (`execute`,
+//! `lanes`) on global [`Memory`]. Section numbers in the sources are those of NVIDIA's "Parallel Thread Execution ISA".
+//!
+//! ```
+//! use sahasra_ptx::{ArgumentList, Cancel, Launch, Memory, Module};
+//!
+//! let module = Module::load(
+//!     ".version 7.0 .target sm_80 .address_size 64
+//!      .visible .entry fill(.param .u64 out, .param .u32 value) {
+//!          .reg .b32 %r<3>; .reg .b64 %rd<4>;
+//!          ld.param.u64 %rd1, [out];
+//!          ld.param.u32 %r1, [value];
+//!          mov.u32 %r2, %tid.x;
+//!          mul.wide.u32 %rd2, %r2, 4;
+//!          add.s64 %rd3, %rd1, %rd2;
+//!          st.global.u32 [%rd3], %r1;
+//!          ret;
+//!      }",
+//! )?;
+//! let memory = Memory::new(1 << 20);
+//! let out = memory.allocate(4 * 100)?;
+//! let kernel = module.entry("fill").ok_or("no such kernel")?;
+//! let arguments = ArgumentList::new().pointer(out).u32(7);
+//! kernel.launch(&Launch::new([1, 1, 1], [100, 1, 1]), arguments.bytes(), &memory, &Cancel::new())?;
+//! let mut bytes = [0; 4];
+//! memory.read(out.offset(4 * 99), &mut bytes)?;
+//! assert_eq!(u32::from_le_bytes(bytes), 7);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod cancel;
+mod compile;
+mod error;
+mod execute;
+mod fault;
+mod lanes;
+mod lexer;
+mod memory;
+mod module;
+mod parser;
+mod syntax;
+mod types;
+
+pub use cancel::Cancel;
+pub use error::{LoadError, LoadErrorKind, Position};
+pub use execute::{Launch, LaunchStatistics};
+pub use fault::{Fault, FaultKind, FaultReport};
+pub use lanes::{InstructionSet, instruction_set, limit_instruction_set};
+pub use memory::{DevicePointer, Memory, MemoryError};
+pub use module::{ArgumentList, Kernel, LoadedModule, Module, Parameter};
+pub use types::ScalarType;

@@ -1,0 +1,30 @@
+//! A parsed kernel to bytecode: lower, find what is the same for a whole launch or block, place registers, encode.
+
+pub(crate) mod code;
+pub(crate) mod encode;
+mod flow;
+pub(crate) mod ir;
+pub(crate) mod lower;
+mod place;
+mod uniform;
+
+use std::collections::HashMap;
+
+use crate::error::LoadError;
+use crate::syntax::{self, Function, Source};
+use code::Code;
+
+/// Compiles one kernel. `parameters` are name, offset and size of each.
+pub(crate) fn compile<'a>(
+    source: &'a Source<'a>,
+    symbols: &'a HashMap<&'a str, u32>,
+    function: &'a Function<'a>,
+    body: &'a [syntax::Statement<'a>],
+    parameters: HashMap<&'a str, (u32, u32)>,
+) -> Result<Code, LoadError> {
+    let lowered = lower::lower(source, symbols, function, body, parameters)?;
+    let uniform = uniform::analyse(&lowered);
+    let flow = flow::analyse(&lowered, &uniform);
+    let places = place::place(&lowered, &uniform, &flow);
+    Ok(encode::encode(lowered, &uniform, &flow, &places))
+}

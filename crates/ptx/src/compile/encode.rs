@@ -1,0 +1,449 @@
+//! Operations in their places to instructions.
+
+use super::code::{
+    BarrierDetail, CONSTANT, Code, GROUP, Instruction, Kind, LaunchValue, Lines, MemoryDetail,
+    Place, WarpDetail, WarpKind,
+};
+use super::flow::Flow;
+use super::ir::{Access, Action, Lowered, Operation, Origin, RegisterId, Special, Width};
+use super::place::Places;
+use super::uniform::{Class, Uniform};
+use crate::lanes::memory::{LoadFunction, StoreFunction, load, load_ordered, store, store_ordered};
+use crate::lanes::{LANES, LaneFunction, logic, select, unary};
+
+struct Encoder<'a> {
+    lowered: &'a Lowered,
+    uniform: &'a Uniform,
+    places: &'a Places,
+    code: Code,
+}
+
+fn copy(width: Width) -> LaneFunction {
+    match width {
+        Width::Predicate => logic::<select::PredicateCopy>(),
+        Width::W16 => unary::<select::Copy1<u16>>(),
+        Width::W32 => unary::<select::Copy1<u32>>(),
+        Width::W64 => unary::<select::Copy1<u64>>(),
+    }
+}
+
+fn load_function(access: &Access, width: Width) -> Option<LoadFunction> {
+    let access = Access {
+        signed: access.signed && usize::from(access.element) < width.bytes(),
+        ..*access
+    };
+    macro_rules! pick {
+        ($($element:literal $signed:literal $width:ident: $from:ty, $to:ty;)*) => {
+            match (access.element, access.signed, width, access.ordered) {
+                $(
+                    ($element, $signed, Width::$width, false) => Some(load::<$from, $to>()),
+                    ($element, $signed, Width::$width, true) => Some(load_ordered::<$from, $to>),
+                )*
+                _ => None,
+            }
+        };
+    }
+    pick! {
+        1 false W16: u8, u16;
+        1 false W32: u8, u32;
+        1 false W64: u8, u64;
+        1 true W16: i8, u16;
+        1 true W32: i8, u32;
+        1 true W64: i8, u64;
+        2 false W16: u16, u16;
+        2 false W32: u16, u32;
+        2 false W64: u16, u64;
+        2 true W32: i16, u32;
+        2 true W64: i16, u64;
+        4 false W32: u32, u32;
+        4 false W64: u32, u64;
+        4 true W64: i32, u64;
+        8 false W64: u64, u64;
+    }
+}
+
+/// Bytes are held in registers of 16 bits.
+unsafe fn store_byte(
+    resolved: &crate::lanes::memory::Resolved,
+    offset: usize,
+    s: *const u8,
+    mask: u64,
+) {
+    crate::lanes::memory::for_each_lane(mask, |lane| {
+        // SAFETY: the contract of `StoreFunction`; the low byte of a 16-bit element comes first.
+        unsafe {
+            *resolved.pointer(lane).wrapping_add(offset) = s.cast::<u16>().add(lane).read() as u8
+        }
+    });
+}
+
+fn store_function(access: &Access) -> Option<StoreFunction> {
+    Some(match (access.element, access.ordered) {
+        (1, _) => store_byte,
+        (2, false) => store::<u16>(),
+        (4, false) => store::<u32>(),
+        (8, false) => store::<u64>(),
+        (2, true) => store_ordered::<u16>,
+        (4, true) => store_ordered::<u32>,
+        (8, true) => store_ordered::<u64>,
+        _ => return None,
+    })
+}
+
+pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &Places) -> Code {
+    let mut encoder = Encoder {
+        lowered: &lowered,
+        uniform,
+        places,
+        code: Code {
+            instructions: Vec::new(),
+            launch_prologue: Vec::new(),
+            block_prologue: Vec::new(),
+            launch_values: Vec::new(),
+            block_values: Vec::new(),
+            lane_values: Vec::new(),
+            constants: Lines::of_bytes(places.constant_bytes),
+            uniform_bytes: places.uniform_bytes,
+            group_bytes: places.group_bytes,
+            memory: Vec::new(),
+            warps: Vec::new(),
+            barriers: Vec::new(),
+            origins: Vec::new(),
+            statements: Vec::new(),
+            static_shared_bytes: lowered.static_shared_bytes,
+            shared_alignment: lowered.shared_alignment,
+            local_bytes: lowered.local_bytes.next_multiple_of(16),
+            uses_symbols: lowered.uses_symbols,
+        },
+    };
+    encoder.values();
+    for index in &uniform.launch {
+        let instruction = encoder.lane(&lowered.operations[*index], false);
+        encoder.code.launch_prologue.push(instruction);
+    }
+    for index in &uniform.block {
+        let instruction = encoder.lane(&lowered.operations[*index], false);
+        encoder.code.block_prologue.push(instruction);
+    }
+    let mut starts = vec![0u32; flow.blocks.len()];
+    for (index, block) in flow.blocks.iter().enumerate() {
+        starts[index] = encoder.code.instructions.len() as u32;
+        for at in (block.start..block.end).filter(|at| !uniform.removed[*at]) {
+            let operation = &lowered.operations[at];
+            let keeps = operation
+                .targets
+                .iter()
+                .any(|target| block.needed_elsewhere.contains(*target));
+            encoder.operation(operation, keeps);
+        }
+        let ends = encoder.code.instructions[starts[index] as usize..]
+            .last()
+            .is_some_and(|last| {
+                matches!(
+                    last.kind,
+                    Kind::Jump | Kind::Branch | Kind::Barrier | Kind::Trap | Kind::Exit
+                )
+            });
+        if !ends && index + 1 < flow.blocks.len() {
+            let statement = lowered.operations[block.end - 1].statement;
+            let fall = encoder.blank(Kind::Fall);
+            encoder.push(fall, statement);
+        }
+    }
+    let block_of = |label: u32| starts[flow.block_of[lowered.labels[label as usize]]];
+    for instruction in &mut encoder.code.instructions {
+        if matches!(instruction.kind, Kind::Jump | Kind::Branch) {
+            instruction.detail = block_of(instruction.detail);
+        }
+    }
+    let mut code = encoder.code;
+    code.statements = lowered.statements;
+    code
+}
+
+impl Encoder<'_> {
+    fn place(&self, register: RegisterId) -> Place {
+        let read = self.uniform.alias[register as usize];
+        // A register that is read and never written has no place; any bits serve.
+        self.places.of[read as usize].unwrap_or(Place::new(CONSTANT, 0))
+    }
+
+    /// Constants into their area, everything else that comes from outside into its list.
+    fn values(&mut self) {
+        for (register, info) in self.lowered.registers.iter().enumerate() {
+            let Some(place) = self.places.of[register] else {
+                continue;
+            };
+            match info.origin {
+                Origin::Code => {}
+                Origin::Constant(bits) => {
+                    // SAFETY: the place lies in the constant area, which was sized with it.
+                    unsafe {
+                        splat(
+                            self.code.constants.pointer().add(place.offset()),
+                            info.width,
+                            bits,
+                        )
+                    }
+                }
+                Origin::Special(Special::Zero) => {}
+                Origin::Parameter {
+                    offset,
+                    bytes,
+                    signed,
+                } => self.code.launch_values.push((
+                    place,
+                    info.width,
+                    LaunchValue::Parameter {
+                        offset,
+                        bytes,
+                        signed,
+                    },
+                )),
+                Origin::Symbol { index, addend } => self.code.launch_values.push((
+                    place,
+                    info.width,
+                    LaunchValue::Symbol { index, addend },
+                )),
+                Origin::DynamicShared { addend } => self.code.launch_values.push((
+                    place,
+                    info.width,
+                    LaunchValue::DynamicShared { addend },
+                )),
+                Origin::Special(Special::Block(axis)) => {
+                    self.code.block_values.push((place, info.width, axis))
+                }
+                Origin::Special(special) => {
+                    if place.area() == GROUP {
+                        self.code.lane_values.push((place, info.width, special));
+                    } else {
+                        self.code.launch_values.push((
+                            place,
+                            info.width,
+                            LaunchValue::Special(special),
+                        ));
+                    }
+                }
+            }
+        }
+    }
+
+    fn blank(&self, kind: Kind) -> Instruction {
+        let unused = Place::new(GROUP, 0);
+        Instruction {
+            kind,
+            keeps: false,
+            overlaps: false,
+            width: Width::W32,
+            guarded: false,
+            guard_negated: false,
+            guard: unused,
+            d: unused,
+            a: unused,
+            b: unused,
+            c: unused,
+            detail: 0,
+            run: logic::<select::PredicateCopy>(),
+        }
+    }
+
+    fn push(&mut self, instruction: Instruction, statement: u32) {
+        self.code.instructions.push(instruction);
+        self.code.origins.push(statement);
+    }
+
+    fn lane(&self, operation: &Operation, keeps: bool) -> Instruction {
+        let target = operation.targets[0];
+        let d = self.place(target);
+        let width = self.lowered.registers[target as usize].width;
+        let run = match operation.action {
+            Action::Lane(function) => function,
+            _ => copy(width),
+        };
+        let source = |index: usize| {
+            operation
+                .sources
+                .get(index)
+                .map_or(Place::new(GROUP, 0), |register| self.place(*register))
+        };
+        let sources = [source(0), source(1), source(2)];
+        // Predicates are read whole before they are written.
+        let overlaps = width != Width::Predicate
+            && operation
+                .sources
+                .iter()
+                .any(|register| self.place(*register) == d);
+        Instruction {
+            keeps,
+            overlaps,
+            width,
+            d,
+            a: sources[0],
+            b: sources[1],
+            c: sources[2],
+            run,
+            ..self.blank(Kind::Lane)
+        }
+    }
+
+    fn operation(&mut self, operation: &Operation, keeps: bool) {
+        let mut instruction = match &operation.action {
+            Action::Lane(_) | Action::Copy => self.lane(operation, keeps),
+            Action::Load(access) => self.memory(operation, access, Kind::Load),
+            Action::Store(access) => self.memory(operation, access, Kind::Store),
+            Action::Atomic(access, _) => self.memory(operation, access, Kind::Atomic),
+            Action::Branch(label) => {
+                let kind = if operation.guard.is_some() {
+                    Kind::Branch
+                } else {
+                    Kind::Jump
+                };
+                Instruction {
+                    detail: *label,
+                    ..self.blank(kind)
+                }
+            }
+            Action::Exit => self.blank(Kind::Exit),
+            Action::Trap => self.blank(Kind::Trap),
+            Action::AssertFail => self.blank(Kind::AssertFail),
+            Action::Fence => self.blank(Kind::Fence),
+            Action::ActiveMask | Action::Clock => {
+                let kind = if matches!(operation.action, Action::Clock) {
+                    Kind::Clock
+                } else {
+                    Kind::ActiveMask
+                };
+                let target = operation.targets[0];
+                Instruction {
+                    d: self.place(target),
+                    width: self.lowered.registers[target as usize].width,
+                    ..self.blank(kind)
+                }
+            }
+            Action::Barrier { waits, counted } => {
+                let detail = BarrierDetail {
+                    waits: *waits,
+                    number: self.place(operation.sources[0]),
+                    count: counted.then(|| self.place(operation.sources[1])),
+                };
+                self.code.barriers.push(detail);
+                Instruction {
+                    detail: self.code.barriers.len() as u32 - 1,
+                    ..self.blank(Kind::Barrier)
+                }
+            }
+            Action::WarpBarrier => self.warp(operation, WarpKind::Barrier),
+            Action::Shuffle(mode) => self.warp(operation, WarpKind::Shuffle(*mode)),
+            Action::Vote(vote) => self.warp(operation, WarpKind::Vote(*vote)),
+            Action::Match { all } => {
+                let wide =
+                    self.lowered.registers[operation.sources[1] as usize].width == Width::W64;
+                self.warp(operation, WarpKind::Match { all: *all, wide })
+            }
+            Action::Reduce(reduction) => self.warp(operation, WarpKind::Reduce(*reduction)),
+        };
+        if let Some((register, negated)) = operation.guard {
+            instruction.guarded = true;
+            instruction.guard_negated = negated;
+            instruction.guard = self.place(register);
+        }
+        self.push(instruction, operation.statement);
+    }
+
+    fn warp(&mut self, operation: &Operation, kind: WarpKind) -> Instruction {
+        let detail = WarpDetail {
+            kind,
+            targets: operation
+                .targets
+                .iter()
+                .map(|register| self.place(*register))
+                .collect(),
+            sources: operation
+                .sources
+                .iter()
+                .map(|register| self.place(*register))
+                .collect(),
+        };
+        self.code.warps.push(detail);
+        Instruction {
+            detail: self.code.warps.len() as u32 - 1,
+            ..self.blank(Kind::Warp)
+        }
+    }
+
+    fn memory(&mut self, operation: &Operation, access: &Access, kind: Kind) -> Instruction {
+        let address = operation.sources[0];
+        let place = self.place(address);
+        let width_of = |register: RegisterId| self.lowered.registers[register as usize].width;
+        let width = operation
+            .targets
+            .first()
+            .map_or(Width::W64, |register| width_of(*register));
+        let registers = match kind {
+            Kind::Load => operation
+                .targets
+                .iter()
+                .map(|register| self.place(*register))
+                .collect(),
+            _ => operation.sources[1..]
+                .iter()
+                .map(|register| self.place(*register))
+                .collect(),
+        };
+        let detail = MemoryDetail {
+            space: access.space,
+            element: u32::from(access.element),
+            count: u32::from(access.count),
+            offset: access.offset,
+            narrow_address: width_of(address) == Width::W32,
+            uniform_address: self.uniform.classes[self.uniform.alias[address as usize] as usize]
+                < Class::Lane,
+            site: self.code.memory.len() as u32,
+            address: place,
+            registers,
+            load: if kind == Kind::Load {
+                load_function(access, width)
+            } else {
+                None
+            },
+            store: if kind == Kind::Store {
+                store_function(access)
+            } else {
+                None
+            },
+            atomic: match &operation.action {
+                Action::Atomic(_, operation) => Some(*operation),
+                _ => None,
+            },
+            target: if kind == Kind::Atomic {
+                operation
+                    .targets
+                    .first()
+                    .map(|register| self.place(*register))
+            } else {
+                None
+            },
+        };
+        self.code.memory.push(detail);
+        Instruction {
+            detail: self.code.memory.len() as u32 - 1,
+            ..self.blank(kind)
+        }
+    }
+}
+
+/// Writes a value into all elements of a register.
+///
+/// # Safety
+/// `at` is a register of this width, writable.
+pub(crate) unsafe fn splat(at: *mut u8, width: Width, bits: u64) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match width {
+            Width::Predicate => *at.cast::<u64>() = bits,
+            Width::W16 => std::slice::from_raw_parts_mut(at.cast::<u16>(), LANES).fill(bits as u16),
+            Width::W32 => std::slice::from_raw_parts_mut(at.cast::<u32>(), LANES).fill(bits as u32),
+            Width::W64 => std::slice::from_raw_parts_mut(at.cast::<u64>(), LANES).fill(bits),
+        }
+    }
+}

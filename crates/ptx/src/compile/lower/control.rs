@@ -1,0 +1,103 @@
+//! Control flow, barriers and fences (PTX ISA §9.7.12, §9.7.13.1-4, §9.7.19).
+
+use super::{At, Lowering};
+use crate::compile::ir::Action;
+use crate::error::LoadError;
+use crate::syntax::Operand;
+use crate::types::ScalarType as T;
+
+impl<'a> Lowering<'a> {
+    pub(super) fn control(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        match at.instruction.opcode {
+            "bra" => {
+                let [target] = at.operands()?;
+                let Operand::Name(name, 0) = target else {
+                    return Err(at.invalid("expected a label"));
+                };
+                let label = self
+                    .scopes
+                    .iter()
+                    .rev()
+                    .find_map(|scope| scope.labels.get(name))
+                    .copied();
+                let label = label.ok_or_else(|| at.undeclared(name))?;
+                self.emit(Action::Branch(label), vec![], vec![]);
+                Ok(())
+            }
+            // A kernel's `ret` ends the thread as `exit` does.
+            "ret" | "exit" => {
+                self.emit(Action::Exit, vec![], vec![]);
+                Ok(())
+            }
+            "trap" => {
+                self.emit(Action::Trap, vec![], vec![]);
+                Ok(())
+            }
+            "call" => match at.all_operands().iter().find_map(|operand| match operand {
+                Operand::Name(name, 0) => Some(*name),
+                _ => None,
+            }) {
+                Some("__assertfail" | "__assert_fail") => {
+                    self.emit(Action::AssertFail, vec![], vec![]);
+                    Ok(())
+                }
+                _ => Err(at.form()),
+            },
+            // A hint to wait, and profiler marks.
+            "nanosleep" | "pmevent" => Ok(()),
+            _ => Err(at.form()),
+        }
+    }
+
+    /// `bar`, `barrier` (PTX ISA §9.7.13.1) and `bar.warp.sync` (§9.7.13.2).
+    pub(super) fn barrier(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let words: Vec<&str> = at
+            .modifiers()
+            .iter()
+            .copied()
+            .filter(|word| !matches!(*word, "cta" | "aligned"))
+            .collect();
+        match words.as_slice() {
+            ["warp", "sync"] => {
+                let [mask] = at.operands()?;
+                let mask = self.source(at, mask, T::B32)?;
+                self.emit_skippable(Action::WarpBarrier, vec![], vec![mask]);
+                Ok(())
+            }
+            ["sync" | "arrive"] => {
+                let waits = words[0] == "sync";
+                let operands = at.all_operands();
+                if operands.is_empty() || operands.len() > 2 || (!waits && operands.len() != 2) {
+                    return Err(at.invalid("wrong number of operands"));
+                }
+                let sources = operands
+                    .iter()
+                    .map(|operand| self.source(at, operand, T::U32))
+                    .collect::<Result<Vec<_>, _>>()?;
+                self.emit_skippable(
+                    Action::Barrier {
+                        waits,
+                        counted: sources.len() == 2,
+                    },
+                    vec![],
+                    sources,
+                );
+                Ok(())
+            }
+            _ => Err(at.form()),
+        }
+    }
+
+    /// `membar`, `fence` (PTX ISA §9.7.13.4): one strong fence serves all scopes and orders.
+    pub(super) fn fence(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let known = [
+            "cta", "gl", "sys", "gpu", "sc", "acq_rel", "acquire", "release",
+        ];
+        if at.modifiers().iter().all(|word| known.contains(word)) && at.all_operands().is_empty() {
+            self.emit(Action::Fence, vec![], vec![]);
+            Ok(())
+        } else {
+            Err(at.form())
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Data movement: mov, cvta, ld, st (PTX ISA §9.7.9).
+
+use super::convert::resize;
+use super::{At, Lowering};
+use crate::compile::ir::{Access, Action, Origin, RegisterId, Width};
+use crate::error::LoadError;
+use crate::execute::{LOCAL_WINDOW, SHARED_WINDOW};
+use crate::lanes::integer as int;
+use crate::lanes::{binary, select, unary};
+use crate::syntax::Operand;
+use crate::types::{ScalarType as T, Space};
+
+impl<'a> Lowering<'a> {
+    /// `mov` (PTX ISA §9.7.9.3), packing and unpacking (§9.7.9.4).
+    pub(super) fn mov(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let scalar = at.one_type(at.modifiers())?;
+        let [target, source] = at.operands()?;
+        match (target, source) {
+            (Operand::Vector(parts), _) => self.unpack(at, scalar, parts, source),
+            (_, Operand::Vector(parts)) => self.pack(at, scalar, target, parts),
+            _ => {
+                let width = Width::of_bytes(scalar.bytes())
+                    .filter(|_| scalar.bytes() != 1)
+                    .ok_or_else(|| at.form())?;
+                let source = self.source(at, source, scalar)?;
+                let target = self.target(at, target, width)?;
+                self.emit(Action::Copy, vec![target], vec![source]);
+                Ok(())
+            }
+        }
+    }
+
+    fn part_type(at: At<'a, '_>, scalar: T, parts: usize) -> Result<(T, Width), LoadError> {
+        match (scalar.bytes(), parts) {
+            (4, 2) | (8, 4) => Ok((T::B16, Width::W16)),
+            (8, 2) => Ok((T::B32, Width::W32)),
+            _ => Err(at.form()),
+        }
+    }
+
+    fn unpack(
+        &mut self,
+        at: At<'a, '_>,
+        scalar: T,
+        parts: &[Operand<'a>],
+        source: &Operand<'a>,
+    ) -> Result<(), LoadError> {
+        let (_, width) = Self::part_type(at, scalar, parts.len())?;
+        let source = self.source(at, source, scalar)?;
+        let targets = parts
+            .iter()
+            .map(|part| self.target(at, part, width))
+            .collect::<Result<Vec<_>, _>>()?;
+        let guard = self.guard.take();
+        let low = |from: Width| resize(from, false, width).ok_or_else(|| at.form());
+        // A target may be a part of nothing else, so writing them in order is safe.
+        if let [first, second, third, fourth] = targets[..] {
+            let (lower, upper) = (self.new_register(Width::W32), self.new_register(Width::W32));
+            self.lane(
+                unary::<crate::lanes::convert::Resize<u64, u32>>(),
+                lower,
+                &[source],
+            );
+            self.lane(unary::<select::Upper<u32, u64>>(), upper, &[source]);
+            self.guard = guard;
+            for (half, low_part, high_part) in [(lower, first, second), (upper, third, fourth)] {
+                self.lane(low(Width::W32)?, low_part, &[half]);
+                self.lane(unary::<select::Upper<u16, u32>>(), high_part, &[half]);
+            }
+        } else if let [first, second] = targets[..] {
+            self.guard = guard;
+            let upper = if width == Width::W16 {
+                unary::<select::Upper<u16, u32>>()
+            } else {
+                unary::<select::Upper<u32, u64>>()
+            };
+            let from = self.width(source);
+            self.lane(low(from)?, first, &[source]);
+            self.lane(upper, second, &[source]);
+        }
+        Ok(())
+    }
+
+    fn pack(
+        &mut self,
+        at: At<'a, '_>,
+        scalar: T,
+        target: &Operand<'a>,
+        parts: &[Operand<'a>],
+    ) -> Result<(), LoadError> {
+        let (part, width) = Self::part_type(at, scalar, parts.len())?;
+        let mut values = parts
+            .iter()
+            .map(|operand| self.source(at, operand, part))
+            .collect::<Result<Vec<_>, _>>()?;
+        let whole = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.form())?;
+        let target = self.target(at, target, whole)?;
+        if let [first, second, third, fourth] = values[..] {
+            let guard = self.guard.take();
+            let (low, high) = (self.new_register(Width::W32), self.new_register(Width::W32));
+            self.lane(binary::<select::Pack<u16, u32>>(), low, &[first, second]);
+            self.lane(binary::<select::Pack<u16, u32>>(), high, &[third, fourth]);
+            self.guard = guard;
+            values = vec![low, high];
+        }
+        let function = if width == Width::W16 && whole == Width::W32 {
+            binary::<select::Pack<u16, u32>>()
+        } else {
+            binary::<select::Pack<u32, u64>>()
+        };
+        self.lane(function, target, &values);
+        Ok(())
+    }
+
+    /// `cvta` (PTX ISA §9.7.9.20): shared and local memory lie in windows of the generic space, the rest is itself.
+    pub(super) fn cvta(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let (to, rest) = at.split(&["to"]);
+        let [space, "u64"] = rest.as_slice() else {
+            return Err(at.form());
+        };
+        let [target, source] = at.operands()?;
+        let source = match source {
+            // `cvta.global.u64 %rd1, variable`
+            Operand::Name(..) | Operand::Constant(_) => self.source(at, source, T::U64)?,
+            _ => return Err(at.invalid("expected a register or a variable")),
+        };
+        let target = self.target(at, target, Width::W64)?;
+        let window = match *space {
+            "global" | "const" => None,
+            "shared" | "shared::cta" => Some(SHARED_WINDOW),
+            "local" => Some(LOCAL_WINDOW),
+            _ => return Err(at.form()),
+        };
+        match window {
+            None => self.emit(Action::Copy, vec![target], vec![source]),
+            Some(window) => {
+                let shift = if to.is_empty() {
+                    window
+                } else {
+                    window.wrapping_neg()
+                };
+                let window = self.constant(Width::W64, shift);
+                self.lane(binary::<int::Add<u64>>(), target, &[source, window]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Space, order and vector width of `ld` and `st`.
+    fn access(&mut self, at: At<'a, '_>) -> Result<(Access, T), LoadError> {
+        let mut access = Access {
+            space: Space::Generic,
+            element: 0,
+            count: 1,
+            signed: false,
+            offset: 0,
+            ordered: false,
+        };
+        let mut scalar = None;
+        for word in at.modifiers() {
+            match *word {
+                "global" => access.space = Space::Global,
+                "shared" | "shared::cta" => access.space = Space::Shared,
+                "local" => access.space = Space::Local,
+                "const" => access.space = Space::Constant,
+                "param" | "param::entry" => access.space = Space::Parameter,
+                "volatile" | "relaxed" | "acquire" | "release" | "mmio" => access.ordered = true,
+                "weak" | "nc" | "cta" | "gpu" | "sys" | "ca" | "cg" | "cs" | "lu" | "cv" | "wb"
+                | "wt" | "uni" => {}
+                "v2" => access.count = 2,
+                "v4" => access.count = 4,
+                "v8" => access.count = 8,
+                hint if hint.starts_with("L1::") || hint.starts_with("L2::") => {
+                    if hint == "L2::cache_hint" {
+                        return Err(at.form());
+                    }
+                }
+                other => match T::from_name(other) {
+                    Some(found) if scalar.is_none() && found.bytes() <= 8 && found != T::Pred => {
+                        scalar = Some(found)
+                    }
+                    _ => return Err(at.form()),
+                },
+            }
+        }
+        let scalar = scalar.ok_or_else(|| at.form())?;
+        access.element = scalar.bytes() as u8;
+        access.signed = scalar.is_signed();
+        if usize::from(access.count) * scalar.bytes() > 32 {
+            return Err(at.form());
+        }
+        Ok((access, scalar))
+    }
+
+    /// `ld` (PTX ISA §9.7.9.8, §9.7.9.9).
+    pub(super) fn load(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let (mut access, scalar) = self.access(at)?;
+        let [target, address] = at.operands()?;
+        let elements = match target {
+            Operand::Vector(elements) => elements.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        if elements.len() != usize::from(access.count) {
+            return Err(at.invalid("the vector does not have the instruction's width"));
+        }
+        let natural = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.form())?;
+        let targets = elements
+            .iter()
+            .map(|element| self.any_target(at, element, natural))
+            .collect::<Result<Vec<_>, _>>()?;
+        if targets
+            .iter()
+            .any(|register| self.width(*register).bytes() < scalar.bytes())
+        {
+            return Err(at.invalid("the destination is narrower than the type"));
+        }
+        let place = self.address(at, address)?;
+        if let Some(space) = place.space.filter(|_| access.space == Space::Generic) {
+            access.space = space;
+        }
+        if access.space == Space::Parameter
+            && let Some((offset, left)) = place.parameter
+        {
+            return self.load_parameter(at, &targets, offset, left, scalar);
+        }
+        access.offset = place.offset;
+        let first = targets.first().map(|register| self.width(*register));
+        if targets
+            .iter()
+            .any(|register| Some(self.width(*register)) != first)
+        {
+            return Err(at.unsupported("vector elements of different widths"));
+        }
+        self.emit(Action::Load(access), targets, vec![place.register]);
+        Ok(())
+    }
+
+    /// A kernel parameter named directly is known when the launch begins.
+    fn load_parameter(
+        &mut self,
+        at: At<'a, '_>,
+        targets: &[RegisterId],
+        offset: u32,
+        left: u32,
+        scalar: T,
+    ) -> Result<(), LoadError> {
+        let bytes = scalar.bytes() as u32;
+        if bytes * targets.len() as u32 > left {
+            return Err(at.invalid("the access goes past the parameter"));
+        }
+        if !offset.is_multiple_of(bytes) {
+            return Err(at.invalid("the access is not aligned"));
+        }
+        for (index, target) in targets.iter().enumerate() {
+            let width = self.width(*target);
+            let origin = Origin::Parameter {
+                offset: offset + bytes * index as u32,
+                bytes: bytes as u8,
+                signed: scalar.is_signed(),
+            };
+            let value = self.fixed(width, origin);
+            self.emit(Action::Copy, vec![*target], vec![value]);
+        }
+        Ok(())
+    }
+
+    /// `st` (PTX ISA §9.7.9.11).
+    pub(super) fn store(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let (mut access, scalar) = self.access(at)?;
+        let [address, value] = at.operands()?;
+        let elements = match value {
+            Operand::Vector(elements) => elements.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        if elements.len() != usize::from(access.count) {
+            return Err(at.invalid("the vector does not have the instruction's width"));
+        }
+        let place = self.address(at, address)?;
+        if let Some(space) = place.space.filter(|_| access.space == Space::Generic) {
+            access.space = space;
+        }
+        if matches!(access.space, Space::Constant | Space::Parameter) {
+            return Err(at.form());
+        }
+        access.offset = place.offset;
+        let natural = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.form())?;
+        let mut sources = vec![place.register];
+        for element in elements {
+            let mut value = self.any_source(at, element, scalar)?;
+            if self.width(value).bytes() < scalar.bytes() {
+                return Err(at.invalid("the value is narrower than the type"));
+            }
+            if self.width(value) != natural {
+                let narrowed = self.new_register(natural);
+                let guard = self.guard.take();
+                self.lane(
+                    resize(self.width(value), false, natural).ok_or_else(|| at.form())?,
+                    narrowed,
+                    &[value],
+                );
+                self.guard = guard;
+                value = narrowed;
+            }
+            sources.push(value);
+        }
+        self.emit(Action::Store(access), vec![], sources);
+        Ok(())
+    }
+}

@@ -1,0 +1,453 @@
+//! Names to registers, variables and special registers; operands of a wanted width.
+
+use super::{At, Lowering};
+use crate::compile::ir::{LaneMask, Origin, RegisterId, Special, Width};
+use crate::error::{LoadError, LoadErrorKind};
+use crate::syntax::{Operand, Registers, Variable};
+use crate::types::{ScalarType, Space};
+
+/// Where a variable of the function lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    Shared(u64),
+    DynamicShared,
+    Local(u64),
+}
+
+/// What a name in address position stands for.
+pub(crate) struct Address {
+    pub(crate) register: RegisterId,
+    pub(crate) offset: i64,
+    /// The space of the variable named, where one is.
+    pub(crate) space: Option<Space>,
+    /// Byte offset of a kernel parameter named directly, and the bytes behind it.
+    pub(crate) parameter: Option<(u32, u32)>,
+}
+
+impl<'a> Lowering<'a> {
+    pub(super) fn declare_registers(&mut self, registers: &Registers<'a>) {
+        let width = Width::of_bytes(registers.scalar.bytes());
+        let scope_index = self.scopes.len() - 1;
+        match (registers.count, width) {
+            (None, Some(width)) => {
+                let id = self.new_register(width);
+                self.scopes[scope_index]
+                    .registers
+                    .insert(registers.name, id);
+            }
+            // 128-bit registers are refused where they are used.
+            (count, _) => self.scopes[scope_index].families.push((
+                registers.name,
+                count.unwrap_or(0),
+                registers.scalar,
+            )),
+        }
+    }
+
+    pub(super) fn declare_variable(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
+        let refused = |reason: &str| {
+            LoadError::new(
+                variable.position,
+                variable.name,
+                LoadErrorKind::Unsupported(reason.to_owned()),
+            )
+        };
+        let place = match variable.space {
+            Space::Shared => match variable.elements {
+                None => {
+                    self.result.uses_dynamic_shared = true;
+                    self.result.shared_alignment =
+                        self.result.shared_alignment.max(variable.alignment);
+                    Place::DynamicShared
+                }
+                Some(_) => Place::Shared(self.reserve_shared(variable)?),
+            },
+            Space::Local => {
+                let bytes = variable
+                    .bytes()
+                    .filter(|bytes| *bytes < super::SPACE_LIMIT)
+                    .ok_or_else(|| refused("local variable beyond 2 GiB"))?;
+                let start = self
+                    .result
+                    .local_bytes
+                    .next_multiple_of(variable.alignment.max(1));
+                self.result.local_bytes = start + bytes;
+                Place::Local(start)
+            }
+            _ => return Err(refused("this kind of variable inside a function")),
+        };
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.variables.insert(variable.name, place);
+        }
+        Ok(())
+    }
+
+    fn reserve_shared(&mut self, variable: &Variable<'a>) -> Result<u64, LoadError> {
+        let bytes = variable
+            .bytes()
+            .filter(|bytes| *bytes < super::SPACE_LIMIT)
+            .ok_or_else(|| {
+                LoadError::new(
+                    variable.position,
+                    variable.name,
+                    LoadErrorKind::Unsupported("shared variable beyond 2 GiB".into()),
+                )
+            })?;
+        let start = self
+            .result
+            .static_shared_bytes
+            .next_multiple_of(variable.alignment.max(1));
+        self.result.static_shared_bytes = start + bytes;
+        self.result.shared_alignment = self.result.shared_alignment.max(variable.alignment);
+        Ok(start)
+    }
+
+    /// The declared register of this name, wherever it is in scope.
+    pub(crate) fn register(&mut self, name: &'a str) -> Option<Result<RegisterId, ScalarType>> {
+        for index in (0..self.scopes.len()).rev() {
+            if let Some(found) = self.scopes[index].registers.get(name) {
+                return Some(Ok(*found));
+            }
+            let family = self.scopes[index]
+                .families
+                .iter()
+                .find(|(prefix, count, _)| {
+                    // `%r<8>` declares %r0 … %r7; compilers write numbers without leading zeros.
+                    name.strip_prefix(prefix).is_some_and(|digits| {
+                        (*count == 0 && digits.is_empty())
+                            || (digits.bytes().all(|byte| byte.is_ascii_digit())
+                                && digits.parse::<u64>().is_ok_and(|number| number < *count))
+                    })
+                });
+            if let Some((_, _, scalar)) = family {
+                let scalar = *scalar;
+                let Some(width) = Width::of_bytes(scalar.bytes()) else {
+                    return Some(Err(scalar));
+                };
+                let id = self.new_register(width);
+                self.scopes[index].registers.insert(name, id);
+                return Some(Ok(id));
+            }
+        }
+        None
+    }
+
+    /// A declared register, or an error.
+    pub(crate) fn named_register(
+        &mut self,
+        at: At<'a, '_>,
+        name: &'a str,
+    ) -> Result<RegisterId, LoadError> {
+        match self.register(name) {
+            Some(Ok(id)) => Ok(id),
+            Some(Err(scalar)) => Err(at.unsupported(format!("registers of type {scalar}"))),
+            None => Err(at.undeclared(name)),
+        }
+    }
+
+    pub(crate) fn typed_register(
+        &mut self,
+        at: At<'a, '_>,
+        name: &'a str,
+        width: Width,
+    ) -> Result<RegisterId, LoadError> {
+        let id = self.named_register(at, name)?;
+        if self.width(id) == width {
+            Ok(id)
+        } else {
+            Err(at.invalid(format!(
+                "register {name} does not have the instruction's width"
+            )))
+        }
+    }
+
+    /// A register to write, of exactly this width.
+    pub(crate) fn target(
+        &mut self,
+        at: At<'a, '_>,
+        operand: &Operand<'a>,
+        width: Width,
+    ) -> Result<RegisterId, LoadError> {
+        match operand {
+            Operand::Name(name, 0) => self.typed_register(at, name, width),
+            Operand::Sink => Ok(self.new_register(width)),
+            _ => Err(at.invalid("the destination is not a register")),
+        }
+    }
+
+    /// A register to write, of whatever width it was declared with.
+    pub(crate) fn any_target(
+        &mut self,
+        at: At<'a, '_>,
+        operand: &Operand<'a>,
+        sink: Width,
+    ) -> Result<RegisterId, LoadError> {
+        match operand {
+            Operand::Name(name, 0) => self.named_register(at, name),
+            Operand::Sink => Ok(self.new_register(sink)),
+            _ => Err(at.invalid("the destination is not a register")),
+        }
+    }
+
+    /// A value of type `scalar` in a register of exactly its width.
+    pub(crate) fn source(
+        &mut self,
+        at: At<'a, '_>,
+        operand: &Operand<'a>,
+        scalar: ScalarType,
+    ) -> Result<RegisterId, LoadError> {
+        let width = Width::of_bytes(scalar.bytes())
+            .ok_or_else(|| at.unsupported(format!("operands of type {scalar}")))?;
+        let id = self.any_source(at, operand, scalar)?;
+        if self.width(id) == width {
+            Ok(id)
+        } else {
+            Err(at.invalid(format!("an operand does not have the width of {scalar}")))
+        }
+    }
+
+    /// A value in a register of whatever width: registers as declared, constants as wide as `scalar`.
+    pub(crate) fn any_source(
+        &mut self,
+        at: At<'a, '_>,
+        operand: &Operand<'a>,
+        scalar: ScalarType,
+    ) -> Result<RegisterId, LoadError> {
+        let width = Width::of_bytes(scalar.bytes())
+            .ok_or_else(|| at.unsupported(format!("operands of type {scalar}")))?;
+        match operand {
+            Operand::Constant(constant) => {
+                let bits = constant.bits(scalar).ok_or_else(|| {
+                    at.invalid("the constant does not fit the instruction's type")
+                })?;
+                Ok(self.constant(width, bits))
+            }
+            Operand::Name(name, addend) => {
+                if let Some(found) = self.register(name) {
+                    return match (found, addend) {
+                        (Ok(id), 0) => Ok(id),
+                        (Ok(_), _) => {
+                            Err(at.invalid("a register with an offset is no operand here"))
+                        }
+                        (Err(scalar), _) => {
+                            Err(at.unsupported(format!("registers of type {scalar}")))
+                        }
+                    };
+                }
+                if let Some(found) = self.special(at, name, None, width)? {
+                    return Ok(found);
+                }
+                self.variable_address(at, name, *addend, width)
+            }
+            Operand::Component(name, component) => {
+                match self.special(at, name, Some(component), width)? {
+                    Some(found) => Ok(found),
+                    None => Err(at.unsupported(format!("{name}.{component}"))),
+                }
+            }
+            Operand::Not(name) if width == Width::Predicate => {
+                let register = self.typed_register(at, name, Width::Predicate)?;
+                let inverted = self.new_register(Width::Predicate);
+                let guard = self.guard.take();
+                self.lane(
+                    crate::lanes::logic::<crate::lanes::select::PredicateNot>(),
+                    inverted,
+                    &[register],
+                );
+                self.guard = guard;
+                Ok(inverted)
+            }
+            _ => Err(at.invalid("this operand has no place here")),
+        }
+    }
+
+    /// The address of a variable as a value.
+    fn variable_address(
+        &mut self,
+        at: At<'a, '_>,
+        name: &'a str,
+        addend: i64,
+        width: Width,
+    ) -> Result<RegisterId, LoadError> {
+        match self.variable(at, name, addend)? {
+            Some((origin, _)) => Ok(self.fixed(width, origin)),
+            None if self.parameters.contains_key(name) => {
+                let (offset, _) = self.parameters[name];
+                Ok(self.constant(width, u64::from(offset).wrapping_add(addend as u64)))
+            }
+            None => Err(at.undeclared(name)),
+        }
+    }
+
+    /// The origin of a variable's address and its space.
+    fn variable(
+        &mut self,
+        at: At<'a, '_>,
+        name: &'a str,
+        addend: i64,
+    ) -> Result<Option<(Origin, Space)>, LoadError> {
+        let place = self
+            .scopes
+            .iter()
+            .rev()
+            .find_map(|scope| scope.variables.get(name))
+            .copied();
+        if let Some(place) = place {
+            return Ok(Some(match place {
+                Place::Shared(offset) => (
+                    Origin::Constant(offset.wrapping_add(addend as u64)),
+                    Space::Shared,
+                ),
+                Place::Local(offset) => (
+                    Origin::Constant(offset.wrapping_add(addend as u64)),
+                    Space::Local,
+                ),
+                Place::DynamicShared => (Origin::DynamicShared { addend }, Space::Shared),
+            }));
+        }
+        let Some(index) = self.symbols.get(name).copied() else {
+            return Ok(None);
+        };
+        let source = self.source;
+        let variable = &source.variables[index as usize];
+        if variable.space == Space::Shared {
+            if variable.elements.is_none() {
+                self.result.uses_dynamic_shared = true;
+                self.result.shared_alignment = self.result.shared_alignment.max(variable.alignment);
+                return Ok(Some((Origin::DynamicShared { addend }, Space::Shared)));
+            }
+            let start = match self.module_shared.get(name) {
+                Some(start) => *start,
+                None => {
+                    let start = self.reserve_shared(variable)?;
+                    self.module_shared.insert(name, start);
+                    start
+                }
+            };
+            return Ok(Some((
+                Origin::Constant(start.wrapping_add(addend as u64)),
+                Space::Shared,
+            )));
+        }
+        if variable.is_external {
+            return Err(at.unsupported(format!("external variable {name}")));
+        }
+        self.result.uses_symbols = true;
+        Ok(Some((Origin::Symbol { index, addend }, variable.space)))
+    }
+
+    /// `[…]` as register plus offset.
+    pub(crate) fn address(
+        &mut self,
+        at: At<'a, '_>,
+        operand: &Operand<'a>,
+    ) -> Result<Address, LoadError> {
+        let Operand::Address { base, addend } = operand else {
+            return Err(at.invalid("expected an address in brackets"));
+        };
+        let Some(name) = *base else {
+            let register = self.constant(Width::W64, *addend as u64);
+            return Ok(Address {
+                register,
+                offset: 0,
+                space: None,
+                parameter: None,
+            });
+        };
+        match self.register(name) {
+            Some(Ok(register)) => {
+                if !matches!(self.width(register), Width::W32 | Width::W64) {
+                    return Err(at.invalid("an address has 32 or 64 bits"));
+                }
+                return Ok(Address {
+                    register,
+                    offset: *addend,
+                    space: None,
+                    parameter: None,
+                });
+            }
+            Some(Err(scalar)) => return Err(at.unsupported(format!("registers of type {scalar}"))),
+            None => {}
+        }
+        if let Some((origin, space)) = self.variable(at, name, *addend)? {
+            let register = self.fixed(Width::W64, origin);
+            return Ok(Address {
+                register,
+                offset: 0,
+                space: Some(space),
+                parameter: None,
+            });
+        }
+        match self.parameters.get(name).copied() {
+            Some((offset, bytes)) => {
+                let start = i64::from(offset) + addend;
+                let inside = u32::try_from(*addend).is_ok_and(|addend| addend < bytes);
+                let parameter = inside.then(|| (start as u32, bytes - *addend as u32));
+                let register = self.constant(Width::W64, start as u64);
+                Ok(Address {
+                    register,
+                    offset: 0,
+                    space: Some(Space::Parameter),
+                    parameter,
+                })
+            }
+            None => Err(at.undeclared(name)),
+        }
+    }
+
+    /// Special registers (PTX ISA §10). `None` where the name is not one.
+    fn special(
+        &mut self,
+        at: At<'a, '_>,
+        name: &str,
+        component: Option<&str>,
+        width: Width,
+    ) -> Result<Option<RegisterId>, LoadError> {
+        let axis = match component {
+            Some("x") => 0,
+            Some("y") => 1,
+            Some("z") => 2,
+            Some("w") => 3,
+            _ => 0,
+        };
+        let special = match (name, component) {
+            ("%tid" | "%ntid" | "%ctaid" | "%nctaid", Some("w")) => Special::Zero,
+            ("%tid", Some(_)) => Special::Thread(axis),
+            ("%ntid", Some(_)) => Special::BlockExtent(axis),
+            ("%ctaid", Some(_)) => Special::Block(axis),
+            ("%nctaid", Some(_)) => Special::GridExtent(axis),
+            ("%laneid", None) => Special::Lane,
+            ("%warpid", None) => Special::Warp,
+            ("%nwarpid", None) => Special::WarpCount,
+            ("%smid" | "%gridid" | "%clusterid", _) | ("%envreg0", None) => Special::Zero,
+            ("%nsmid", None) => return Ok(Some(self.constant(width, 1))),
+            ("WARP_SZ", None) => return Ok(Some(self.constant(width, 32))),
+            ("%lanemask_eq", None) => Special::LaneMask(LaneMask::Equal),
+            ("%lanemask_lt", None) => Special::LaneMask(LaneMask::Less),
+            ("%lanemask_le", None) => Special::LaneMask(LaneMask::LessOrEqual),
+            ("%lanemask_gt", None) => Special::LaneMask(LaneMask::Greater),
+            ("%lanemask_ge", None) => Special::LaneMask(LaneMask::GreaterOrEqual),
+            ("%dynamic_smem_size", None) => Special::DynamicSharedBytes,
+            ("%total_smem_size", None) => Special::TotalSharedBytes,
+            (
+                "%clock" | "%clock64" | "%globaltimer" | "%clock_hi" | "%globaltimer_lo"
+                | "%globaltimer_hi",
+                None,
+            ) => {
+                let target = self.new_register(width);
+                let guard = self.guard.take();
+                self.emit(crate::compile::ir::Action::Clock, vec![target], vec![]);
+                self.guard = guard;
+                return Ok(Some(target));
+            }
+            _ if name.starts_with('%') => {
+                return Err(at.unsupported(format!("special register {name}")));
+            }
+            _ => return Ok(None),
+        };
+        if !matches!(width, Width::W16 | Width::W32 | Width::W64) {
+            return Err(at.invalid("a special register is no predicate"));
+        }
+        Ok(Some(self.fixed(width, Origin::Special(special))))
+    }
+}

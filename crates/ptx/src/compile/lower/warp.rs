@@ -1,0 +1,117 @@
+//! Warp operations (PTX ISA §9.7.9.6 shfl, §9.7.13.9-14 vote, match, activemask, redux).
+
+use super::{At, Lowering};
+use crate::compile::ir::{Action, Reduction, Shuffle, Vote, Width};
+use crate::error::LoadError;
+use crate::syntax::Operand;
+use crate::types::ScalarType as T;
+
+impl<'a> Lowering<'a> {
+    pub(super) fn warp(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        match at.instruction.opcode {
+            "shfl" => self.shuffle(at),
+            "vote" => self.vote(at),
+            "match" => self.match_lanes(at),
+            "redux" => self.reduce(at),
+            _ => {
+                if at.modifiers() != ["b32"] {
+                    return Err(at.form());
+                }
+                let [target] = at.operands()?;
+                let target = self.target(at, target, Width::W32)?;
+                self.emit(Action::ActiveMask, vec![target], vec![]);
+                Ok(())
+            }
+        }
+    }
+
+    fn shuffle(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let mode = match at.modifiers() {
+            ["sync", "up", "b32"] => Shuffle::Up,
+            ["sync", "down", "b32"] => Shuffle::Down,
+            ["sync", "bfly", "b32"] => Shuffle::Butterfly,
+            ["sync", "idx", "b32"] => Shuffle::Index,
+            _ => return Err(at.form()),
+        };
+        let [target, value, lane, clamp, mask] = at.operands()?;
+        let (first, second) = match target {
+            Operand::Pair(first, second) => (&**first, Some(&**second)),
+            single => (single, None),
+        };
+        let mut targets = vec![self.target(at, first, Width::W32)?];
+        if let Some(second) = second {
+            targets.push(self.target(at, second, Width::Predicate)?);
+        }
+        let mut sources = Vec::new();
+        for operand in [mask, value, lane, clamp] {
+            sources.push(self.source(at, operand, T::B32)?);
+        }
+        self.emit_skippable(Action::Shuffle(mode), targets, sources);
+        Ok(())
+    }
+
+    fn vote(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let (vote, width) = match at.modifiers() {
+            ["sync", "all", "pred"] => (Vote::All, Width::Predicate),
+            ["sync", "any", "pred"] => (Vote::Any, Width::Predicate),
+            ["sync", "uni", "pred"] => (Vote::Uniform, Width::Predicate),
+            ["sync", "ballot", "b32"] => (Vote::Ballot, Width::W32),
+            _ => return Err(at.form()),
+        };
+        let [target, predicate, mask] = at.operands()?;
+        let sources = vec![
+            self.source(at, mask, T::B32)?,
+            self.source(at, predicate, T::Pred)?,
+        ];
+        let target = self.target(at, target, width)?;
+        self.emit_skippable(Action::Vote(vote), vec![target], sources);
+        Ok(())
+    }
+
+    fn match_lanes(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let (all, scalar) = match at.modifiers() {
+            ["any", "sync", "b32"] => (false, T::B32),
+            ["any", "sync", "b64"] => (false, T::B64),
+            ["all", "sync", "b32"] => (true, T::B32),
+            ["all", "sync", "b64"] => (true, T::B64),
+            _ => return Err(at.form()),
+        };
+        let [target, value, mask] = at.operands()?;
+        let (first, second) = match target {
+            Operand::Pair(first, second) if all => (&**first, Some(&**second)),
+            single => (single, None),
+        };
+        let sources = vec![
+            self.source(at, mask, T::B32)?,
+            self.source(at, value, scalar)?,
+        ];
+        let mut targets = vec![self.target(at, first, Width::W32)?];
+        if let Some(second) = second {
+            targets.push(self.target(at, second, Width::Predicate)?);
+        }
+        self.emit_skippable(Action::Match { all }, targets, sources);
+        Ok(())
+    }
+
+    fn reduce(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let reduction = match at.modifiers() {
+            ["sync", "add", "u32" | "s32"] => Reduction::Add,
+            ["sync", "min", "u32"] => Reduction::Minimum { signed: false },
+            ["sync", "min", "s32"] => Reduction::Minimum { signed: true },
+            ["sync", "max", "u32"] => Reduction::Maximum { signed: false },
+            ["sync", "max", "s32"] => Reduction::Maximum { signed: true },
+            ["sync", "and", "b32"] => Reduction::And,
+            ["sync", "or", "b32"] => Reduction::Or,
+            ["sync", "xor", "b32"] => Reduction::Xor,
+            _ => return Err(at.form()),
+        };
+        let [target, value, mask] = at.operands()?;
+        let sources = vec![
+            self.source(at, mask, T::B32)?,
+            self.source(at, value, T::B32)?,
+        ];
+        let target = self.target(at, target, Width::W32)?;
+        self.emit_skippable(Action::Reduce(reduction), vec![target], sources);
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! Registers to places: what lives across blocks has a place of its own, what lives inside one block shares.
+
+use super::code::{CONSTANT, GROUP, Place, UNIFORM};
+use super::flow::{Flow, reads};
+use super::ir::{Lowered, RegisterId, Width};
+use super::uniform::{Class, Uniform};
+
+pub(crate) struct Places {
+    pub(crate) of: Vec<Option<Place>>,
+    pub(crate) constant_bytes: usize,
+    pub(crate) uniform_bytes: usize,
+    pub(crate) group_bytes: usize,
+}
+
+/// Bytes a register takes: whole cache lines for vectors.
+fn bytes(width: Width) -> usize {
+    match width {
+        Width::Predicate => 8,
+        other => 64 * other.bytes(),
+    }
+}
+
+#[derive(Default)]
+struct Area {
+    bytes: usize,
+    /// Predicates come eight to a cache line.
+    predicates: Vec<usize>,
+}
+
+impl Area {
+    fn take(&mut self, width: Width) -> usize {
+        if width == Width::Predicate {
+            if self.predicates.is_empty() {
+                self.predicates = (0..8).rev().map(|slot| self.bytes + 8 * slot).collect();
+                self.bytes += 64;
+            }
+            return self.predicates.pop().unwrap_or(0);
+        }
+        let start = self.bytes;
+        self.bytes += bytes(width);
+        start
+    }
+}
+
+pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places {
+    let count = lowered.registers.len();
+    let mut of: Vec<Option<Place>> = vec![None; count];
+    let (mut constants, mut uniforms, mut group) =
+        (Area::default(), Area::default(), Area::default());
+    // Every area begins with a line that unused operands may point at.
+    for area in [&mut constants, &mut uniforms, &mut group] {
+        area.bytes = 512;
+    }
+
+    // A register is local to a block when only that block touches it and it is live at no block's start.
+    let mut crosses = vec![false; count];
+    let mut touched_in = vec![usize::MAX; count];
+    for (index, block) in flow.blocks.iter().enumerate() {
+        for (register, crosses) in crosses.iter_mut().enumerate() {
+            *crosses |= block.live.contains(register as RegisterId);
+        }
+        for at in (block.start..block.end).filter(|at| !uniform.removed[*at]) {
+            for register in
+                reads(lowered, uniform, at).chain(lowered.operations[at].targets.iter().copied())
+            {
+                let first = &mut touched_in[register as usize];
+                crosses[register as usize] |= *first != usize::MAX && *first != index;
+                *first = index;
+            }
+        }
+    }
+    for (register, info) in lowered.registers.iter().enumerate() {
+        if uniform.alias[register] != register as RegisterId {
+            continue;
+        }
+        of[register] = match uniform.classes[register] {
+            Class::Constant => Some(Place::new(CONSTANT, constants.take(info.width) as u32)),
+            Class::Launch | Class::Block => {
+                Some(Place::new(UNIFORM, uniforms.take(info.width) as u32))
+            }
+            Class::Lane => Some(Place::new(GROUP, group.take(info.width) as u32)),
+            Class::Varying if crosses[register] => {
+                Some(Place::new(GROUP, group.take(info.width) as u32))
+            }
+            Class::Varying => None,
+        };
+    }
+
+    let mut free: [Vec<usize>; 4] = Default::default();
+    let slot = |width: Width| match width {
+        Width::Predicate => 0,
+        Width::W16 => 1,
+        Width::W32 => 2,
+        Width::W64 => 3,
+    };
+    let mut last_touch = vec![usize::MAX; count];
+    for block in &flow.blocks {
+        let kept = || (block.start..block.end).filter(|at| !uniform.removed[*at]);
+        for at in kept() {
+            for register in
+                reads(lowered, uniform, at).chain(lowered.operations[at].targets.iter().copied())
+            {
+                last_touch[register as usize] = at;
+            }
+        }
+        for at in kept() {
+            // Targets before sources are given back: none may share with a source that dies here.
+            let targets = &lowered.operations[at].targets;
+            for target in targets {
+                let width = lowered.registers[*target as usize].width;
+                of[*target as usize].get_or_insert_with(|| {
+                    let offset = free[slot(width)].pop().unwrap_or_else(|| group.take(width));
+                    Place::new(GROUP, offset as u32)
+                });
+            }
+            let mut dying: Vec<RegisterId> = reads(lowered, uniform, at)
+                .chain(targets.iter().copied())
+                .filter(|register| {
+                    !crosses[*register as usize] && last_touch[*register as usize] == at
+                })
+                .collect();
+            dying.sort_unstable();
+            dying.dedup();
+            for register in dying {
+                if let Some(place) = of[register as usize] {
+                    free[slot(lowered.registers[register as usize].width)].push(place.offset());
+                }
+            }
+        }
+    }
+    Places {
+        of,
+        constant_bytes: constants.bytes,
+        uniform_bytes: uniforms.bytes,
+        group_bytes: group.bytes,
+    }
+}

@@ -1,0 +1,115 @@
+//! Which registers hold one value for a whole launch or block, and are therefore computed once instead of by every
+//! group.
+//!
+//! A register written by exactly one unguarded pure operation whose sources are such values is one itself: whichever
+//! lanes run the operation, and however often, it computes the same. Copies of values that never change are replaced
+//! by what they copy.
+
+use super::ir::{Action, Lowered, Origin, RegisterId, Special};
+
+/// How long a register's value stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    Constant,
+    Launch,
+    Block,
+    /// Fixed for a lane during a launch: thread indices.
+    Lane,
+    /// Anything the code computes lane by lane.
+    Varying,
+}
+
+pub(crate) struct Uniform {
+    pub(crate) classes: Vec<Class>,
+    /// The register to read in place of each.
+    pub(crate) alias: Vec<RegisterId>,
+    /// Operations taken out of the code, in an order that computes sources first.
+    pub(crate) launch: Vec<usize>,
+    pub(crate) block: Vec<usize>,
+    /// Per operation: not part of the code any more.
+    pub(crate) removed: Vec<bool>,
+}
+
+fn class_of(origin: Origin) -> Class {
+    match origin {
+        Origin::Code => Class::Varying,
+        Origin::Constant(_) => Class::Constant,
+        Origin::Parameter { .. } | Origin::Symbol { .. } | Origin::DynamicShared { .. } => {
+            Class::Launch
+        }
+        Origin::Special(special) => match special {
+            Special::Zero => Class::Constant,
+            Special::BlockExtent(_)
+            | Special::GridExtent(_)
+            | Special::WarpCount
+            | Special::DynamicSharedBytes
+            | Special::TotalSharedBytes => Class::Launch,
+            Special::Block(_) => Class::Block,
+            Special::Thread(_) | Special::Lane | Special::Warp | Special::LaneMask(_) => {
+                Class::Lane
+            }
+        },
+    }
+}
+
+pub(crate) fn analyse(lowered: &Lowered) -> Uniform {
+    let registers = lowered.registers.len();
+    let mut definitions = vec![0u32; registers];
+    for operation in &lowered.operations {
+        for target in &operation.targets {
+            definitions[*target as usize] += 1;
+        }
+    }
+    let mut found = Uniform {
+        classes: lowered
+            .registers
+            .iter()
+            .map(|register| class_of(register.origin))
+            .collect(),
+        alias: (0..registers as RegisterId).collect(),
+        launch: Vec::new(),
+        block: Vec::new(),
+        removed: vec![false; lowered.operations.len()],
+    };
+    loop {
+        let mut changed = false;
+        for (index, operation) in lowered.operations.iter().enumerate() {
+            let [target] = operation.targets[..] else {
+                continue;
+            };
+            if found.removed[index]
+                || operation.guard.is_some()
+                || definitions[target as usize] != 1
+            {
+                continue;
+            }
+            let class = operation
+                .sources
+                .iter()
+                .map(|source| found.classes[*source as usize])
+                .max()
+                .unwrap_or(Class::Constant);
+            match operation.action {
+                Action::Copy if class < Class::Varying => {
+                    found.alias[target as usize] = found.alias[operation.sources[0] as usize];
+                    found.classes[target as usize] = class;
+                }
+                Action::Lane(_) if class <= Class::Block => {
+                    // Constants are folded by the launch prologue as well: one class less to keep apart.
+                    found.classes[target as usize] = class.max(Class::Launch);
+                    if class == Class::Block {
+                        found.block.push(index)
+                    } else {
+                        found.launch.push(index)
+                    }
+                }
+                _ => continue,
+            }
+            found.removed[index] = true;
+            changed = true;
+        }
+        if !changed {
+            return found;
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Why a module could not be loaded: a place in the PTX text, the statement standing there and the reason.
+
+use std::fmt;
+
+/// A place in PTX text. Lines and columns count from 1; columns count bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: u32,
+    /// Byte column, from 1.
+    pub column: u32,
+}
+
+/// The class of a load failure.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadErrorKind {
+    /// The text is not PTX.
+    #[error("syntax error: {0}")]
+    Syntax(String),
+    /// The text is PTX that this engine does not run.
+    #[error("unsupported: {0}")]
+    Unsupported(String),
+    /// The text is PTX with an error in it: types that do not fit, too few operands, a branch out of the function.
+    #[error("invalid: {0}")]
+    Invalid(String),
+    /// A register, label, variable or function that is not declared.
+    #[error("`{0}` is not declared")]
+    Undeclared(String),
+}
+
+/// A module that could not be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError {
+    /// Line in the PTX text, from 1.
+    pub line: u32,
+    /// Byte column in the line, from 1.
+    pub column: u32,
+    /// The statement standing there, white space collapsed; empty where the error is not inside one.
+    pub instruction: String,
+    /// What is wrong with it.
+    pub kind: LoadErrorKind,
+}
+
+impl LoadError {
+    pub(crate) fn new(
+        position: Position,
+        instruction: impl Into<String>,
+        kind: LoadErrorKind,
+    ) -> Self {
+        Self {
+            line: position.line,
+            column: position.column,
+            instruction: instruction.into(),
+            kind,
+        }
+    }
+
+    /// The reason as text, without the place.
+    pub fn reason(&self) -> String {
+        self.kind.to_string()
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "line {}, column {}: ", self.line, self.column)?;
+        if !self.instruction.is_empty() {
+            write!(formatter, "`{}`: ", self.instruction)?;
+        }
+        write!(formatter, "{}", self.kind)
+    }
+}
+
+impl std::error::Error for LoadError {}

@@ -1,0 +1,225 @@
+//! Running a kernel: blocks over a queue, groups of 64 lanes inside a block, paths of lanes inside a group.
+//!
+//! A worker (one per host thread) takes blocks in order. Inside a block its groups run in turns, each until all its
+//! lanes wait or have ended. Inside a group, lanes that went different ways are paths; the one with the lowest program
+//! counter runs first, so that paths meet again where the code joins, and after a number of loop iterations another
+//! one gets its turn, so that lanes spinning on what another lane must do make progress.
+
+mod address;
+mod atomic;
+mod group;
+mod scratch;
+mod warp;
+mod worker;
+
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::cancel::Cancel;
+use crate::compile::code::Code;
+use crate::fault::{Fault, FaultKind};
+use crate::memory::Memory;
+
+/// Generic addresses of shared memory begin here: above every address of global memory.
+pub(crate) const SHARED_WINDOW: u64 = 1 << 62;
+/// Generic addresses of local memory begin here.
+pub(crate) const LOCAL_WINDOW: u64 = 3 << 61;
+/// Threads in a block (CUDA's limit on every device).
+pub(crate) const BLOCK_LIMIT: u32 = 1024;
+/// Static and dynamic shared memory of a block: 227 KiB, the most a block has on current devices.
+pub(crate) const SHARED_LIMIT: u64 = 227 * 1024;
+/// Steps a worker takes between two looks at the step limit, the cancel flag and other workers' faults.
+const FUEL: u64 = 1 << 16;
+
+/// How to launch a kernel.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y and z; at most 1024 in all.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of each block, in bytes.
+    pub dynamic_shared_bytes: u32,
+    /// Steps after which the launch ends with [`FaultKind::StepLimit`]. A step is one instruction executed by one
+    /// group of up to 64 threads.
+    pub step_limit: Option<u64>,
+    /// Host threads to run blocks on; 1 means the caller's.
+    pub threads: NonZero<usize>,
+    /// Blocks run one after another in order on the caller's thread, so that the order of atomics is always the same.
+    pub deterministic: bool,
+}
+
+impl Launch {
+    /// A launch on the caller's thread without dynamic shared memory or step limit.
+    pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
+        Self {
+            grid,
+            block,
+            dynamic_shared_bytes: 0,
+            step_limit: None,
+            threads: NonZero::<usize>::MIN,
+            deterministic: false,
+        }
+    }
+}
+
+/// What a launch did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaunchStatistics {
+    /// Blocks run.
+    pub blocks: u64,
+    /// Threads run.
+    pub threads: u64,
+    /// Instructions executed, counted once for each group of up to 64 threads.
+    pub steps: u64,
+}
+
+/// A kernel's code with what a launch needs of its module.
+pub(crate) struct Program<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) code: &'a Code,
+    pub(crate) files: &'a [(u64, String)],
+    /// Addresses of module-scope variables.
+    pub(crate) symbols: &'a [u64],
+}
+
+/// What the workers of one launch share.
+pub(crate) struct Session<'a> {
+    program: &'a Program<'a>,
+    launch: &'a Launch,
+    parameters: &'a [u8],
+    memory: &'a Memory,
+    cancel: &'a Cancel,
+    blocks: u64,
+    next_block: AtomicU64,
+    steps_left: AtomicU64,
+    steps: AtomicU64,
+    stop: AtomicBool,
+    /// The fault of the lowest block that had one.
+    fault: Mutex<Option<(u64, Fault)>>,
+}
+
+pub(crate) fn run(
+    program: &Program<'_>,
+    launch: &Launch,
+    parameters: &[u8],
+    memory: &Memory,
+    cancel: &Cancel,
+) -> Result<LaunchStatistics, Fault> {
+    check(program, launch)?;
+    let blocks = launch
+        .grid
+        .iter()
+        .map(|extent| u64::from(*extent))
+        .product::<u64>();
+    let session = Session {
+        program,
+        launch,
+        parameters,
+        memory,
+        cancel,
+        blocks,
+        next_block: AtomicU64::new(0),
+        steps_left: AtomicU64::new(launch.step_limit.unwrap_or(u64::MAX)),
+        steps: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        fault: Mutex::new(None),
+    };
+    let workers = if launch.deterministic {
+        1
+    } else {
+        launch
+            .threads
+            .get()
+            .min(usize::try_from(blocks).unwrap_or(usize::MAX))
+    };
+    if workers == 1 {
+        worker::work(&session);
+    } else {
+        std::thread::scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(|| worker::work(&session));
+            }
+            worker::work(&session);
+        });
+    }
+    let fault = session
+        .fault
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    match fault {
+        Some((_, fault)) => Err(fault),
+        None => Ok(LaunchStatistics {
+            blocks,
+            threads: blocks
+                * launch
+                    .block
+                    .iter()
+                    .map(|extent| u64::from(*extent))
+                    .product::<u64>(),
+            steps: session.steps.load(Ordering::Relaxed),
+        }),
+    }
+}
+
+fn check(program: &Program<'_>, launch: &Launch) -> Result<(), Fault> {
+    let refuse = |reason: String| Err(Fault::invalid_launch(program.name, reason));
+    let [x, y, z] = launch.grid;
+    if x == 0 || y == 0 || z == 0 || x > i32::MAX as u32 || y > 65_535 || z > 65_535 {
+        return refuse(format!(
+            "grid ({x}, {y}, {z}) is not within (2147483647, 65535, 65535)"
+        ));
+    }
+    let [x, y, z] = launch.block;
+    let threads = u64::from(x) * u64::from(y) * u64::from(z);
+    if threads == 0 || threads > u64::from(BLOCK_LIMIT) || z > 64 {
+        return refuse(format!(
+            "block ({x}, {y}, {z}) does not have 1 to {BLOCK_LIMIT} threads, at most 64 along z"
+        ));
+    }
+    let shared = program.code.static_shared_bytes + u64::from(launch.dynamic_shared_bytes);
+    if shared > SHARED_LIMIT {
+        return refuse(format!(
+            "{shared} bytes of shared memory, at most {SHARED_LIMIT}"
+        ));
+    }
+    Ok(())
+}
+
+impl Session<'_> {
+    /// Steps for a worker to take. Errors end the worker.
+    fn refuel(&self) -> Result<u64, FaultKind> {
+        if self.cancel.is_cancelled() {
+            return Err(FaultKind::Cancelled);
+        }
+        if self.launch.step_limit.is_none() {
+            return Ok(FUEL);
+        }
+        let taken = self
+            .steps_left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                Some(left.saturating_sub(FUEL))
+            });
+        match taken.unwrap_or(0).min(FUEL) {
+            0 => Err(FaultKind::StepLimit(self.launch.step_limit.unwrap_or(0))),
+            fuel => Ok(fuel),
+        }
+    }
+
+    /// Another worker's fault ends the launch.
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn report(&self, block: u64, fault: Fault) {
+        let mut slot = self
+            .fault
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if slot.as_ref().is_none_or(|(other, _)| block < *other) {
+            *slot = Some((block, fault));
+        }
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,498 @@
+//! A group of 64 lanes and the interpreter's loop over it.
+
+use super::worker::{Stop, Worker};
+use crate::compile::code::{Instruction, Kind};
+use crate::compile::ir::Width;
+use crate::fault::FaultKind;
+use crate::lanes::LANES;
+use crate::lanes::select::expand;
+
+/// Loop iterations after which another path, or another group, gets its turn.
+const TURN: u32 = 1024;
+
+/// Lanes at one program counter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    pub(super) pc: u32,
+    pub(super) mask: u64,
+}
+
+/// What lanes wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    Barrier(u8),
+    /// The other lanes of the warp operation they stand at.
+    Warp,
+}
+
+/// Lanes that wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parked {
+    /// Where they go on.
+    pub(super) pc: u32,
+    /// The instruction they wait at.
+    pub(super) at: u32,
+    pub(super) mask: u64,
+    pub(super) on: Waiting,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// Lanes that have not ended.
+    pub(super) live: u64,
+    pub(super) ready: Vec<Path>,
+    pub(super) waiting: Vec<Parked>,
+    /// A path was preempted here: the next one above gets the turn.
+    rotate_above: Option<u32>,
+}
+
+/// One of a block's 16 barriers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BlockBarrier {
+    arrived: u32,
+    /// Threads needed where the instruction says so; else all that live.
+    expected: Option<u32>,
+}
+
+impl Group {
+    pub(super) fn start(&mut self, lanes: u64) {
+        self.live = lanes;
+        self.ready.clear();
+        self.waiting.clear();
+        self.rotate_above = None;
+        self.ready.push(Path { pc: 0, mask: lanes });
+    }
+
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The path to run, and whether it goes before one with a lower program counter.
+    fn pick(&mut self) -> Option<(Path, bool)> {
+        if let [only] = self.ready[..] {
+            self.ready.clear();
+            self.rotate_above = None;
+            return Some((only, false));
+        }
+        let lowest = self.ready.iter().map(|path| path.pc).min()?;
+        let above = self.rotate_above.take().and_then(|bound| {
+            self.ready
+                .iter()
+                .map(|path| path.pc)
+                .filter(|pc| *pc > bound)
+                .min()
+        });
+        let pc = above.unwrap_or(lowest);
+        let mut mask = 0;
+        self.ready.retain(|path| {
+            if path.pc == pc {
+                mask |= path.mask;
+            }
+            path.pc != pc
+        });
+        Some((Path { pc, mask }, pc != lowest))
+    }
+
+    fn lowest_ready(&self) -> u32 {
+        self.ready
+            .iter()
+            .map(|path| path.pc)
+            .min()
+            .unwrap_or(u32::MAX)
+    }
+}
+
+impl Worker<'_> {
+    /// The lanes of `mask` for which an instruction's guard holds.
+    #[inline(always)]
+    fn guarded(&self, instruction: &Instruction, mask: u64) -> u64 {
+        if !instruction.guarded {
+            return mask;
+        }
+        // SAFETY: a predicate is one u64.
+        let predicate = unsafe { *self.at(instruction.guard).cast::<u64>() };
+        mask & if instruction.guard_negated {
+            !predicate
+        } else {
+            predicate
+        }
+    }
+
+    /// Runs the selected group until none of its lanes can go on, or it has had its turn.
+    pub(super) fn run_group(&mut self) -> Result<(), Stop> {
+        let code = self.code;
+        let instructions = code.instructions.as_slice();
+        let group = self.running;
+        let mut turns = 0u32;
+        'pick: while let Some((path, ahead)) = self.groups[group].pick() {
+            let Path { mut pc, mut mask } = path;
+            let mut live = self.groups[group].live;
+            let mut next_ready = self.groups[group].lowest_ready();
+            let mut began = pc;
+            // Ends a run of instructions: `$next` is the program counter to go on at.
+            macro_rules! go {
+                ($next:expr) => {{
+                    let next: u32 = $next;
+                    self.fuel -= i64::from(pc - began) + 1;
+                    if self.fuel < 0 {
+                        self.refuel(pc)?;
+                    }
+                    let back = next <= pc;
+                    pc = next;
+                    began = next;
+                    if back {
+                        turns += 1;
+                        if turns >= TURN {
+                            turns = 0;
+                            if next_ready != u32::MAX {
+                                self.groups[group].rotate_above = Some(pc);
+                                self.groups[group].ready.push(Path { pc, mask });
+                                continue 'pick;
+                            }
+                            if self.groups.len() > 1 {
+                                self.groups[group].ready.push(Path { pc, mask });
+                                return Ok(());
+                            }
+                        }
+                    }
+                    if pc >= next_ready
+                        && (!ahead || self.groups[group].ready.iter().any(|path| path.pc == pc))
+                    {
+                        self.groups[group].ready.push(Path { pc, mask });
+                        continue 'pick;
+                    }
+                    continue;
+                }};
+            }
+            loop {
+                // SAFETY: targets are starts of blocks and the last block ends in `exit`, so `pc` stays inside.
+                let instruction = unsafe { instructions.get_unchecked(pc as usize) };
+                match instruction.kind {
+                    Kind::Lane => {
+                        let active = self.guarded(instruction, mask);
+                        if active != 0 {
+                            let whole = active == live
+                                || !(instruction.keeps || ahead || instruction.guarded);
+                            let (d, a, b, c) = (
+                                self.at(instruction.d),
+                                self.at(instruction.a),
+                                self.at(instruction.b),
+                                self.at(instruction.c),
+                            );
+                            // SAFETY: places lie in their areas, aligned; overlaps are computed beside.
+                            unsafe {
+                                if whole && !instruction.overlaps {
+                                    (instruction.run)(d, a, b, c);
+                                } else {
+                                    (instruction.run)(self.side, a, b, c);
+                                    self.put(
+                                        d,
+                                        instruction.width,
+                                        if whole { u64::MAX } else { active },
+                                    );
+                                }
+                            }
+                        }
+                        pc += 1;
+                    }
+                    Kind::Load | Kind::Store | Kind::Atomic => {
+                        let active = self.guarded(instruction, mask);
+                        if active != 0 {
+                            let detail = &code.memory[instruction.detail as usize];
+                            match instruction.kind {
+                                Kind::Load => self.load(detail, active, pc)?,
+                                Kind::Store => self.store(detail, active, pc)?,
+                                _ => self.atomic(detail, active, pc)?,
+                            }
+                        }
+                        pc += 1;
+                    }
+                    Kind::Jump => go!(instruction.detail),
+                    Kind::Fall => {
+                        // Not an instruction of the text.
+                        self.fuel += 1;
+                        go!(pc + 1)
+                    }
+                    Kind::Branch => {
+                        let taken = self.guarded(instruction, mask);
+                        if taken == mask {
+                            go!(instruction.detail)
+                        }
+                        if taken == 0 {
+                            go!(pc + 1)
+                        }
+                        let (target, behind) = (instruction.detail, pc + 1);
+                        let (first, other) = if target < behind {
+                            (
+                                Path {
+                                    pc: target,
+                                    mask: taken,
+                                },
+                                Path {
+                                    pc: behind,
+                                    mask: mask & !taken,
+                                },
+                            )
+                        } else {
+                            (
+                                Path {
+                                    pc: behind,
+                                    mask: mask & !taken,
+                                },
+                                Path {
+                                    pc: target,
+                                    mask: taken,
+                                },
+                            )
+                        };
+                        self.groups[group].ready.push(other);
+                        next_ready = next_ready.min(other.pc);
+                        mask = first.mask;
+                        go!(first.pc)
+                    }
+                    Kind::Exit => {
+                        let ending = self.guarded(instruction, mask);
+                        if ending != 0 {
+                            live &= !ending;
+                            mask &= !ending;
+                            self.end(ending);
+                            next_ready = self.groups[group].lowest_ready();
+                        }
+                        if mask == 0 {
+                            self.fuel -= i64::from(pc - began) + 1;
+                            continue 'pick;
+                        }
+                        go!(pc + 1)
+                    }
+                    Kind::Trap | Kind::AssertFail => {
+                        let active = self.guarded(instruction, mask);
+                        if active != 0 {
+                            let kind = if instruction.kind == Kind::Trap {
+                                FaultKind::Trap
+                            } else {
+                                FaultKind::AssertFailed("device-side assertion".into())
+                            };
+                            return Err(self.stop(kind, pc, active));
+                        }
+                        go!(pc + 1)
+                    }
+                    Kind::Barrier => {
+                        let waits = self.arrive(instruction.detail, mask, pc)?;
+                        next_ready = self.groups[group].lowest_ready();
+                        if waits {
+                            self.fuel -= i64::from(pc - began) + 1;
+                            continue 'pick;
+                        }
+                        go!(pc + 1)
+                    }
+                    Kind::Warp => {
+                        let detail = &code.warps[instruction.detail as usize];
+                        mask |= self.take_waiting(pc);
+                        let missing = self.warp_incomplete(detail, mask, live);
+                        if missing != 0 {
+                            self.groups[group].waiting.push(Parked {
+                                pc,
+                                at: pc,
+                                mask: missing,
+                                on: Waiting::Warp,
+                            });
+                            mask &= !missing;
+                            if mask == 0 {
+                                self.fuel -= i64::from(pc - began) + 1;
+                                continue 'pick;
+                            }
+                        }
+                        self.warp(detail, mask);
+                        pc += 1;
+                    }
+                    Kind::ActiveMask => {
+                        let active = self.guarded(instruction, mask);
+                        self.write_words(instruction.d, active, |lane| {
+                            (mask >> (lane & 32)) as u32
+                        });
+                        pc += 1;
+                    }
+                    Kind::Fence => {
+                        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+                        pc += 1;
+                    }
+                    Kind::Clock => {
+                        let active = self.guarded(instruction, mask);
+                        let steps =
+                            self.fuelled.saturating_add_signed(-self.fuel) + u64::from(pc - began);
+                        crate::lanes::memory::for_each_lane(active, |lane| {
+                            let d = self.at(instruction.d);
+                            // SAFETY: the target is a register of 64 elements of its width.
+                            unsafe {
+                                match instruction.width {
+                                    Width::W64 => *d.cast::<u64>().add(lane) = steps,
+                                    _ => *d.cast::<u32>().add(lane) = steps as u32,
+                                }
+                            }
+                        });
+                        pc += 1;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what was computed beside into a register, for the lanes of the mask.
+    ///
+    /// # Safety
+    /// `d` is a register of this width.
+    #[inline]
+    unsafe fn put(&mut self, d: *mut u8, width: Width, mask: u64) {
+        // SAFETY: the caller's contract; the side area holds a register and the words.
+        unsafe {
+            if width == Width::Predicate {
+                let (d, s) = (d.cast::<u64>(), self.side.cast::<u64>());
+                *d = (*d & !mask) | (*s & mask);
+                return;
+            }
+            if mask == u64::MAX {
+                std::ptr::copy_nonoverlapping(self.side, d, LANES * width.bytes());
+                return;
+            }
+            if self.words_of != mask {
+                self.words_of = mask;
+                expand(mask, &mut *self.words);
+            }
+            let blend = match width {
+                Width::W16 => self.blends[0],
+                Width::W32 => self.blends[1],
+                _ => self.blends[2],
+            };
+            blend(d, self.side, self.words);
+        }
+    }
+
+    /// Writes 32-bit elements of a register for the lanes of the mask.
+    pub(super) fn write_words(
+        &mut self,
+        place: crate::compile::code::Place,
+        mask: u64,
+        value: impl Fn(usize) -> u32,
+    ) {
+        let d = self.at(place).cast::<u32>();
+        // SAFETY: the place is a register of 64 words.
+        crate::lanes::memory::for_each_lane(mask, |lane| unsafe { *d.add(lane) = value(lane) });
+    }
+
+    pub(super) fn stop(&self, kind: FaultKind, pc: u32, mask: u64) -> Stop {
+        Stop {
+            kind,
+            pc: Some(pc),
+            thread: Some(self.running * LANES + mask.trailing_zeros() as usize),
+            address: None,
+        }
+    }
+
+    /// Lanes of the running group end.
+    fn end(&mut self, lanes: u64) {
+        let group = &mut self.groups[self.running];
+        group.live &= !lanes;
+        self.live_threads -= lanes.count_ones();
+        // Warp operations no longer wait for them.
+        let ready = &mut group.ready;
+        group.waiting.retain(|parked| {
+            if parked.on == Waiting::Warp {
+                ready.push(Path {
+                    pc: parked.pc,
+                    mask: parked.mask,
+                });
+            }
+            parked.on != Waiting::Warp
+        });
+        for number in 0..self.barriers.len() {
+            if self.barriers[number].arrived > 0 {
+                self.complete(number);
+            }
+        }
+    }
+
+    /// Lanes arrive at a barrier (PTX ISA §9.7.13.1). Whether they wait, or have been put among the ready.
+    fn arrive(&mut self, detail: u32, mask: u64, pc: u32) -> Result<bool, Stop> {
+        let detail = self.code.barriers[detail as usize];
+        let lane = mask.trailing_zeros() as usize;
+        // SAFETY: both are registers of 64 words.
+        let (number, count) = unsafe {
+            let number = *self.at(detail.number).cast::<u32>().add(lane);
+            (
+                number,
+                detail
+                    .count
+                    .map(|place| *self.at(place).cast::<u32>().add(lane)),
+            )
+        };
+        if number >= 16 {
+            return Err(self.stop(
+                FaultKind::DivergentBarrier(format!("barrier {number} does not exist")),
+                pc,
+                mask,
+            ));
+        }
+        if count.is_some_and(|count| count == 0 || count % 32 != 0) {
+            return Err(self.stop(
+                FaultKind::DivergentBarrier(
+                    "a barrier's thread count is not a multiple of 32".into(),
+                ),
+                pc,
+                mask,
+            ));
+        }
+        let barrier = &mut self.barriers[number as usize];
+        barrier.arrived += mask.count_ones();
+        barrier.expected = count;
+        if detail.waits {
+            self.groups[self.running].waiting.push(Parked {
+                pc: pc + 1,
+                at: pc,
+                mask,
+                on: Waiting::Barrier(number as u8),
+            });
+        }
+        self.complete(number as usize);
+        Ok(detail.waits)
+    }
+
+    /// Lets everyone go on where all that are needed have arrived.
+    fn complete(&mut self, number: usize) {
+        let barrier = self.barriers[number];
+        if barrier.arrived < barrier.expected.unwrap_or(self.live_threads) {
+            return;
+        }
+        self.barriers[number] = BlockBarrier::default();
+        let on = Waiting::Barrier(number as u8);
+        for group in self.groups.iter_mut() {
+            let ready = &mut group.ready;
+            group.waiting.retain(|parked| {
+                if parked.on == on {
+                    ready.push(Path {
+                        pc: parked.pc,
+                        mask: parked.mask,
+                    });
+                }
+                parked.on != on
+            });
+        }
+    }
+
+    /// Lanes that wait at this warp operation join.
+    fn take_waiting(&mut self, pc: u32) -> u64 {
+        let mut mask = 0;
+        let waiting = &mut self.groups[self.running].waiting;
+        if waiting.is_empty() {
+            return 0;
+        }
+        waiting.retain(|parked| {
+            let joins = parked.on == Waiting::Warp && parked.pc == pc;
+            if joins {
+                mask |= parked.mask;
+            }
+            !joins
+        });
+        mask
+    }
+}

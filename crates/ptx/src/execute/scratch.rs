@@ -1,0 +1,57 @@
+//! Storage a worker needs, kept by its thread from launch to launch so that a launch allocates nothing.
+
+use std::cell::Cell;
+
+use super::address::Kept;
+use super::group::Group;
+use super::worker::Site;
+use crate::compile::code::Lines;
+use crate::lanes::memory::Resolved;
+
+/// More than this is given back after a launch.
+const KEEP_LIMIT: usize = 64 << 20;
+
+pub(super) struct Scratch {
+    pub(super) uniform: Lines,
+    pub(super) registers: Lines,
+    pub(super) shared: Lines,
+    pub(super) local: Lines,
+    /// One register beside the others, mask words and widened addresses.
+    pub(super) side: Lines,
+    pub(super) resolved: Box<Resolved>,
+    pub(super) groups: Vec<Group>,
+    pub(super) sites: Vec<Site>,
+    pub(super) kept: Vec<Kept>,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// This thread's storage, or new storage where a launch on this thread is already using it.
+pub(super) fn take() -> Box<Scratch> {
+    SCRATCH.take().unwrap_or_else(|| {
+        Box::new(Scratch {
+            uniform: Lines::default(),
+            registers: Lines::default(),
+            shared: Lines::default(),
+            local: Lines::default(),
+            side: Lines::of_bytes(2048),
+            resolved: Box::new(Resolved::new()),
+            groups: Vec::new(),
+            sites: Vec::new(),
+            kept: Vec::new(),
+        })
+    })
+}
+
+pub(super) fn give_back(mut scratch: Box<Scratch>) {
+    scratch.kept.clear();
+    if scratch.local.0.len() * 64 > KEEP_LIMIT {
+        scratch.local = Lines::default();
+    }
+    if scratch.registers.0.len() * 64 > KEEP_LIMIT {
+        scratch.registers = Lines::default();
+    }
+    SCRATCH.set(Some(scratch));
+}

@@ -1,0 +1,317 @@
+//! Conversions (PTX ISA §9.7.9.21 cvt).
+
+use std::marker::PhantomData;
+
+use super::Unary;
+use super::float::Float;
+use super::rounding::{Direction, Down, TowardZero, Up};
+
+/// Integer to integer between register widths: truncates, or extends by the source's sign.
+pub(crate) struct Resize<S, D>(PhantomData<(S, D)>);
+
+macro_rules! resize {
+    ($($source:ty => $($target:ty),*;)*) => {$($(
+        impl Unary for Resize<$source, $target> {
+            type A = $source;
+            type D = $target;
+            #[inline(always)]
+            fn apply(a: $source) -> $target { a as $target }
+        }
+    )*)*};
+}
+resize! {
+    u16 => u32, u64;
+    i16 => u32, u64;
+    u32 => u16, u64;
+    i32 => u64;
+    u64 => u16, u32;
+}
+
+/// A narrow value inside a wider register, extended by its own sign: `N` is the narrow type, `W` the register's.
+pub(crate) struct Narrow<N, W>(PhantomData<(N, W)>);
+
+macro_rules! narrow {
+    ($($narrow:ty => $($wide:ty),*;)*) => {$($(
+        impl Unary for Narrow<$narrow, $wide> {
+            type A = $wide;
+            type D = $wide;
+            #[inline(always)]
+            fn apply(a: $wide) -> $wide { a as $narrow as $wide }
+        }
+    )*)*};
+}
+narrow! {
+    u8 => u16, u32, u64;
+    i8 => u16, u32, u64;
+    u16 => u32, u64;
+    i16 => u32, u64;
+    u32 => u64;
+    i32 => u64;
+}
+
+/// Integer clamped to another integer type (`cvt.sat`), held in registers of the two widths.
+pub(crate) struct Clamp<S, D, W>(PhantomData<(S, D, W)>);
+
+macro_rules! clamp {
+    ($($source:ty => $($target:ty as $register:ty),*;)*) => {$($(
+        impl Unary for Clamp<$source, $target, $register> {
+            type A = $source;
+            type D = $register;
+            #[inline(always)]
+            fn apply(a: $source) -> $register {
+                let value = i128::from(a);
+                value.clamp(i128::from(<$target>::MIN), i128::from(<$target>::MAX)) as $target as $register
+            }
+        }
+    )*)*};
+}
+clamp! {
+    i16 => u8 as u16, i8 as u16, u16 as u16, u32 as u32, u64 as u64;
+    u16 => u8 as u16, i8 as u16, i16 as u16;
+    i32 => u8 as u16, i8 as u16, u16 as u16, i16 as u16, u32 as u32, u64 as u64, u8 as u32, i8 as u32, u16 as u32, i16 as u32;
+    u32 => u8 as u16, i8 as u16, u16 as u16, i16 as u16, i32 as u32, u8 as u32, i8 as u32, u16 as u32, i16 as u32;
+    i64 => u8 as u16, i8 as u16, u16 as u16, i16 as u16, u32 as u32, i32 as u32, u64 as u64;
+    u64 => u8 as u16, i8 as u16, u16 as u16, i16 as u16, u32 as u32, i32 as u32, i64 as u64;
+}
+
+/// Integer to float, to nearest.
+pub(crate) struct FromInteger<S, F>(PhantomData<(S, F)>);
+/// Integer to f32 with a direction.
+pub(crate) struct FromIntegerDirected<S, M>(PhantomData<(S, M)>);
+/// Float to integer with a rounding of its own, saturating; `W` is the register.
+pub(crate) struct ToInteger<F, D, W, R>(PhantomData<(F, D, W, R)>);
+
+macro_rules! from_integer {
+    ($($source:ty),*) => {$(
+        impl Unary for FromInteger<$source, f32> {
+            type A = $source;
+            type D = f32;
+            #[inline(always)]
+            fn apply(a: $source) -> f32 { a as f32 }
+        }
+        impl Unary for FromInteger<$source, f64> {
+            type A = $source;
+            type D = f64;
+            #[inline(always)]
+            fn apply(a: $source) -> f64 { a as f64 }
+        }
+        impl<M: Direction> Unary for FromIntegerDirected<$source, M> {
+            type A = $source;
+            type D = f32;
+            #[inline(always)]
+            fn apply(a: $source) -> f32 {
+                // Split so that both parts are exact in f64.
+                let value = i128::from(a);
+                let low = value & 0xffff_ffff;
+                M::round(((value - low) as f64) + low as f64, {
+                    let high = (value - low) as f64;
+                    let sum = high + low as f64;
+                    (high - sum) + low as f64
+                })
+            }
+        }
+    )*};
+}
+from_integer!(u16, i16, u32, i32, u64, i64);
+
+/// Rounding to an integral value.
+pub(crate) trait Integral {
+    fn single(a: f32) -> f32;
+    fn double(a: f64) -> f64;
+}
+
+pub(crate) struct NearestEven;
+
+macro_rules! integral {
+    ($($name:ident: $function:ident;)*) => {$(
+        impl Integral for $name {
+            #[inline(always)]
+            fn single(a: f32) -> f32 { a.$function() }
+            #[inline(always)]
+            fn double(a: f64) -> f64 { a.$function() }
+        }
+    )*};
+}
+integral! {
+    NearestEven: round_ties_even;
+    TowardZero: trunc;
+    Down: floor;
+    Up: ceil;
+}
+
+/// NaN becomes 0 for f32 sources and targets up to 32 bits, else the top bit alone (PTX ISA §9.7.9.21).
+macro_rules! to_integer {
+    ($($target:ty as $register:ty, $nan:expr, $nan_double:expr;)*) => {$(
+        impl<R: Integral> Unary for ToInteger<f32, $target, $register, R> {
+            type A = f32;
+            type D = $register;
+            #[inline(always)]
+            fn apply(a: f32) -> $register {
+                let value = R::single(a) as $target as $register;
+                if a.is_nan() { $nan } else { value }
+            }
+        }
+        impl<R: Integral> Unary for ToInteger<f64, $target, $register, R> {
+            type A = f64;
+            type D = $register;
+            #[inline(always)]
+            fn apply(a: f64) -> $register {
+                let value = R::double(a) as $target as $register;
+                if a.is_nan() { $nan_double } else { value }
+            }
+        }
+    )*};
+}
+to_integer! {
+    u8 as u16, 0, 1 << 7;
+    i8 as u16, 0, (1i8 << 7) as u16;
+    u16 as u16, 0, 1 << 15;
+    i16 as u16, 0, 1 << 15;
+    u32 as u32, 0, 1 << 31;
+    i32 as u32, 0, 1 << 31;
+    u64 as u64, 1 << 63, 1 << 63;
+    i64 as u64, 1 << 63, 1 << 63;
+}
+
+/// Float to an integral value of the same type (`cvt.rni.f32.f32`).
+pub(crate) struct RoundToIntegral<F, R>(PhantomData<(F, R)>);
+
+impl<R: Integral> Unary for RoundToIntegral<f32, R> {
+    type A = f32;
+    type D = f32;
+    #[inline(always)]
+    fn apply(a: f32) -> f32 {
+        R::single(a)
+    }
+}
+
+impl<R: Integral> Unary for RoundToIntegral<f64, R> {
+    type A = f64;
+    type D = f64;
+    #[inline(always)]
+    fn apply(a: f64) -> f64 {
+        R::double(a)
+    }
+}
+
+/// `cvt.f64.f32`.
+pub(crate) struct Widen;
+impl Unary for Widen {
+    type A = f32;
+    type D = f64;
+    #[inline(always)]
+    fn apply(a: f32) -> f64 {
+        f64::from(a)
+    }
+}
+
+/// `cvt.rn.f32.f64`.
+pub(crate) struct NarrowFloat;
+impl Unary for NarrowFloat {
+    type A = f64;
+    type D = f32;
+    #[inline(always)]
+    fn apply(a: f64) -> f32 {
+        a as f32
+    }
+}
+
+/// `cvt.{rz,rm,rp}.f32.f64`.
+pub(crate) struct NarrowFloatDirected<M>(PhantomData<M>);
+impl<M: Direction> Unary for NarrowFloatDirected<M> {
+    type A = f64;
+    type D = f32;
+    #[inline(always)]
+    fn apply(a: f64) -> f32 {
+        if a.is_finite() {
+            M::round(a, 0.0)
+        } else {
+            a as f32
+        }
+    }
+}
+
+/// A conversion whose f32 source and result are flushed.
+pub(crate) struct FlushedConversion<O>(PhantomData<O>);
+impl<O: Unary<A: Flush, D: Flush>> Unary for FlushedConversion<O> {
+    type A = O::A;
+    type D = O::D;
+    #[inline(always)]
+    fn apply(a: O::A) -> O::D {
+        O::apply(a.flushed()).flushed()
+    }
+}
+
+/// Flushing where the type is f32; nothing elsewhere.
+pub(crate) trait Flush: Copy {
+    fn flushed(self) -> Self;
+}
+
+impl Flush for f32 {
+    #[inline(always)]
+    fn flushed(self) -> Self {
+        self.flush()
+    }
+}
+
+macro_rules! unflushed {
+    ($($type:ty),*) => {$(
+        impl Flush for $type {
+            #[inline(always)]
+            fn flushed(self) -> Self { self }
+        }
+    )*};
+}
+unflushed!(u16, i16, u32, i32, u64, i64, f64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn float_to_integer_saturates_and_sends_nan_where_the_isa_says() {
+        assert_eq!(
+            ToInteger::<f32, i32, u32, TowardZero>::apply(1e20),
+            i32::MAX as u32
+        );
+        assert_eq!(ToInteger::<f32, u8, u16, NearestEven>::apply(300.0), 255);
+        assert_eq!(ToInteger::<f32, i32, u32, NearestEven>::apply(f32::NAN), 0);
+        assert_eq!(
+            ToInteger::<f64, i32, u32, NearestEven>::apply(f64::NAN),
+            1 << 31
+        );
+        assert_eq!(
+            ToInteger::<f32, i64, u64, NearestEven>::apply(f32::NAN),
+            1 << 63
+        );
+        assert_eq!(ToInteger::<f32, i32, u32, NearestEven>::apply(2.5), 2);
+        assert_eq!(ToInteger::<f32, i32, u32, Up>::apply(-2.5) as i32, -2);
+        assert_eq!(ToInteger::<f32, i32, u32, Down>::apply(-2.5) as i32, -3);
+    }
+
+    #[test]
+    fn integers_round_to_floats_in_the_asked_direction() {
+        let value = (1u64 << 60) + 1;
+        assert_eq!(
+            FromIntegerDirected::<u64, Down>::apply(value),
+            2f32.powi(60)
+        );
+        assert_eq!(
+            FromIntegerDirected::<u64, Up>::apply(value),
+            2f32.powi(60).next_up()
+        );
+        assert_eq!(
+            FromIntegerDirected::<i32, TowardZero>::apply(-16_777_217),
+            -16_777_216.0
+        );
+        assert_eq!(FromInteger::<u32, f32>::apply(16_777_217), 16_777_216.0);
+    }
+
+    #[test]
+    fn narrow_values_extend_by_their_own_sign() {
+        assert_eq!(Narrow::<i8, u32>::apply(0x80), 0xffff_ff80);
+        assert_eq!(Narrow::<u8, u32>::apply(0x1ff), 0xff);
+        assert_eq!(Resize::<i32, u64>::apply(-1), u64::MAX);
+        assert_eq!(Clamp::<i32, u8, u16>::apply(-4), 0);
+    }
+}

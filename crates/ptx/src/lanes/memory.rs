@@ -1,0 +1,344 @@
+//! Loads and stores of one element per lane, once the addresses have been resolved to host memory.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use super::{LANES, Level, level};
+
+/// How the lanes' addresses lie to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// All at `base`.
+    Uniform,
+    /// Lane i at `base + i * stride`.
+    Contiguous,
+    /// Lane i at `pointers[i]`.
+    Gather,
+}
+
+/// Host addresses of an access; those of lanes outside the mask mean nothing.
+#[repr(C, align(64))]
+pub(crate) struct Resolved {
+    pub(crate) pointers: [*mut u8; LANES],
+    pub(crate) base: *mut u8,
+    pub(crate) stride: usize,
+    pub(crate) shape: Shape,
+}
+
+impl Resolved {
+    pub(crate) fn new() -> Self {
+        Self {
+            pointers: [std::ptr::null_mut(); LANES],
+            base: std::ptr::null_mut(),
+            stride: 0,
+            shape: Shape::Gather,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn pointer(&self, lane: usize) -> *mut u8 {
+        match self.shape {
+            Shape::Uniform => self.base,
+            Shape::Contiguous => self.base.wrapping_add(lane * self.stride),
+            Shape::Gather => self.pointers[lane],
+        }
+    }
+}
+
+/// Loads the element `offset` bytes into each lane's access into a register, for the lanes of the mask.
+///
+/// Safety: every lane of the mask has that element at a readable address; the target is a register of 64 elements.
+pub(crate) type LoadFunction = unsafe fn(&Resolved, usize, *mut u8, u64);
+
+/// Stores a register's elements; see [`LoadFunction`].
+pub(crate) type StoreFunction = unsafe fn(&Resolved, usize, *const u8, u64);
+
+/// An element in memory, extended to a register's element.
+pub(crate) trait Element<R>: Copy {
+    fn extend(self) -> R;
+}
+
+macro_rules! element {
+    ($($element:ty => $($register:ty),*;)*) => {$($(
+        impl Element<$register> for $element {
+            #[inline(always)]
+            fn extend(self) -> $register { self as $register }
+        }
+    )*)*};
+}
+element! {
+    u8 => u16, u32, u64;
+    i8 => u16, u32, u64;
+    u16 => u16, u32, u64;
+    i16 => u32, u64;
+    u32 => u32, u64;
+    i32 => u64;
+    u64 => u64;
+}
+
+/// Calls `visit` for every set bit, lowest first.
+#[inline(always)]
+pub(crate) fn for_each_lane(mut mask: u64, mut visit: impl FnMut(usize)) {
+    while mask != 0 {
+        visit(mask.trailing_zeros() as usize);
+        mask &= mask - 1;
+    }
+}
+
+#[inline(always)]
+unsafe fn load_body<E: Element<R>, R: Copy>(
+    resolved: &Resolved,
+    offset: usize,
+    d: *mut u8,
+    mask: u64,
+) {
+    let d = d.cast::<R>();
+    // SAFETY: the contract of `LoadFunction`. The bytes may change under us; each is read once.
+    unsafe {
+        match (resolved.shape, mask) {
+            (Shape::Uniform, _) => {
+                let value = resolved
+                    .base
+                    .add(offset)
+                    .cast::<E>()
+                    .read_unaligned()
+                    .extend();
+                if mask == u64::MAX {
+                    for lane in 0..LANES {
+                        *d.add(lane) = value;
+                    }
+                } else {
+                    for_each_lane(mask, |lane| *d.add(lane) = value);
+                }
+            }
+            (Shape::Contiguous, u64::MAX) => {
+                let base = resolved.base.add(offset);
+                if resolved.stride == size_of::<E>() {
+                    if size_of::<E>() == size_of::<R>() {
+                        std::ptr::copy_nonoverlapping(base, d.cast::<u8>(), LANES * size_of::<E>());
+                    } else {
+                        let elements = base.cast::<[E; LANES]>().read_unaligned();
+                        for lane in 0..LANES {
+                            *d.add(lane) = elements[lane].extend();
+                        }
+                    }
+                } else {
+                    for lane in 0..LANES {
+                        *d.add(lane) = base
+                            .add(lane * resolved.stride)
+                            .cast::<E>()
+                            .read_unaligned()
+                            .extend();
+                    }
+                }
+            }
+            (Shape::Contiguous, _) => {
+                for_each_lane(mask, |lane| {
+                    *d.add(lane) = resolved
+                        .base
+                        .wrapping_add(lane * resolved.stride + offset)
+                        .cast::<E>()
+                        .read_unaligned()
+                        .extend()
+                });
+            }
+            (Shape::Gather, u64::MAX) => {
+                for lane in 0..LANES {
+                    *d.add(lane) = resolved.pointers[lane]
+                        .add(offset)
+                        .cast::<E>()
+                        .read_unaligned()
+                        .extend();
+                }
+            }
+            (Shape::Gather, _) => {
+                for_each_lane(mask, |lane| {
+                    *d.add(lane) = resolved.pointers[lane]
+                        .add(offset)
+                        .cast::<E>()
+                        .read_unaligned()
+                        .extend()
+                });
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn store_body<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
+    let s = s.cast::<E>();
+    // SAFETY: the contract of `StoreFunction`.
+    unsafe {
+        match (resolved.shape, mask) {
+            (Shape::Uniform, _) => {
+                // All lanes write one place: the last one wins.
+                let lane = 63 - mask.leading_zeros() as usize;
+                resolved
+                    .base
+                    .add(offset)
+                    .cast::<E>()
+                    .write_unaligned(*s.add(lane));
+            }
+            (Shape::Contiguous, u64::MAX) => {
+                let base = resolved.base.add(offset);
+                if resolved.stride == size_of::<E>() {
+                    std::ptr::copy_nonoverlapping(s.cast::<u8>(), base, LANES * size_of::<E>());
+                } else {
+                    for lane in 0..LANES {
+                        base.add(lane * resolved.stride)
+                            .cast::<E>()
+                            .write_unaligned(*s.add(lane));
+                    }
+                }
+            }
+            _ => for_each_lane(mask, |lane| {
+                resolved
+                    .pointer(lane)
+                    .wrapping_add(offset)
+                    .cast::<E>()
+                    .write_unaligned(*s.add(lane))
+            }),
+        }
+    }
+}
+
+/// The load of elements `E` into registers of `R` for this CPU.
+pub(crate) fn load<E: Element<R>, R: Copy>() -> LoadFunction {
+    unsafe fn baseline<E: Element<R>, R: Copy>(
+        resolved: &Resolved,
+        offset: usize,
+        d: *mut u8,
+        mask: u64,
+    ) {
+        // SAFETY: the contract of `LoadFunction`.
+        unsafe { load_body::<E, R>(resolved, offset, d, mask) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    unsafe fn v3<E: Element<R>, R: Copy>(
+        resolved: &Resolved,
+        offset: usize,
+        d: *mut u8,
+        mask: u64,
+    ) {
+        // SAFETY: the contract of `LoadFunction`.
+        unsafe { load_body::<E, R>(resolved, offset, d, mask) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn avx512<E: Element<R>, R: Copy>(
+        resolved: &Resolved,
+        offset: usize,
+        d: *mut u8,
+        mask: u64,
+    ) {
+        // SAFETY: the contract of `LoadFunction`.
+        unsafe { load_body::<E, R>(resolved, offset, d, mask) }
+    }
+    match level() {
+        Level::Baseline => baseline::<E, R>,
+        #[cfg(target_arch = "x86_64")]
+        Level::V3 => v3::<E, R>,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => avx512::<E, R>,
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => baseline::<E, R>,
+    }
+}
+
+/// The store of elements `E` for this CPU.
+pub(crate) fn store<E: Copy>() -> StoreFunction {
+    unsafe fn baseline<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
+        // SAFETY: the contract of `StoreFunction`.
+        unsafe { store_body::<E>(resolved, offset, s, mask) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    unsafe fn v3<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
+        // SAFETY: the contract of `StoreFunction`.
+        unsafe { store_body::<E>(resolved, offset, s, mask) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn avx512<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
+        // SAFETY: the contract of `StoreFunction`.
+        unsafe { store_body::<E>(resolved, offset, s, mask) }
+    }
+    match level() {
+        Level::Baseline => baseline::<E>,
+        #[cfg(target_arch = "x86_64")]
+        Level::V3 => v3::<E>,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => avx512::<E>,
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => baseline::<E>,
+    }
+}
+
+/// Elements that host atomics read and write whole.
+pub(crate) trait Whole: Copy {
+    /// Safety: `pointer` is aligned and valid.
+    unsafe fn read(pointer: *mut u8) -> Self;
+    /// Safety: `pointer` is aligned and valid.
+    unsafe fn write(pointer: *mut u8, value: Self);
+}
+
+macro_rules! whole {
+    ($($element:ty, $bits:ty, $atomic:ty;)*) => {$(
+        impl Whole for $element {
+            #[inline(always)]
+            unsafe fn read(pointer: *mut u8) -> Self {
+                // SAFETY: the caller's contract; concurrent kernels access these bytes through atomics too.
+                unsafe { <$atomic>::from_ptr(pointer.cast()).load(Ordering::SeqCst) as $element }
+            }
+            #[inline(always)]
+            unsafe fn write(pointer: *mut u8, value: Self) {
+                // SAFETY: as above.
+                unsafe { <$atomic>::from_ptr(pointer.cast()).store(value as $bits, Ordering::SeqCst) }
+            }
+        }
+    )*};
+}
+whole! {
+    u8, u8, AtomicU8;
+    i8, u8, AtomicU8;
+    u16, u16, AtomicU16;
+    i16, u16, AtomicU16;
+    u32, u32, AtomicU32;
+    i32, u32, AtomicU32;
+    u64, u64, AtomicU64;
+}
+
+/// A load lane by lane through host atomics (`.volatile`, `.relaxed`, `.acquire`).
+///
+/// # Safety
+/// The contract of [`LoadFunction`], and every address is aligned to the element.
+pub(crate) unsafe fn load_ordered<E: Element<R> + Whole, R: Copy>(
+    resolved: &Resolved,
+    offset: usize,
+    d: *mut u8,
+    mask: u64,
+) {
+    // SAFETY: the caller's contract.
+    for_each_lane(mask, |lane| unsafe {
+        *d.cast::<R>().add(lane) = E::read(resolved.pointer(lane).wrapping_add(offset)).extend()
+    });
+}
+
+/// A store lane by lane through host atomics.
+///
+/// # Safety
+/// The contract of [`StoreFunction`], and every address is aligned to the element.
+pub(crate) unsafe fn store_ordered<E: Whole>(
+    resolved: &Resolved,
+    offset: usize,
+    s: *const u8,
+    mask: u64,
+) {
+    // SAFETY: the caller's contract.
+    for_each_lane(mask, |lane| unsafe {
+        E::write(
+            resolved.pointer(lane).wrapping_add(offset),
+            *s.cast::<E>().add(lane),
+        )
+    });
+}

@@ -1,0 +1,357 @@
+//! Global memory of one device: allocations with device addresses of their own.
+//!
+//! Every allocation is its own zeroed block of host memory, known to kernels under an address in a 62-bit space that is
+//! never reused, with at least 256 bytes of nothing between two of them: an access past the end, to freed memory or
+//! through null is seen as such.
+//!
+//! **Races.** Kernels and the host may touch the same bytes at the same time, as on a GPU. No Rust reference to these
+//! bytes ever exists: they are reached through raw pointers only, each access copies plain bytes for which every bit
+//! pattern is valid, and what a kernel marks as atomic, volatile or ordered goes through host atomics. A racing
+//! program reads one of the values written, or a mix where an access is wider than 8 bytes; it cannot break the
+//! engine's own data, which never lives in these blocks.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Alignment of every allocation's device address, in bytes (as `cuMemAlloc`).
+const ALIGNMENT: u64 = 256;
+/// Lowest device address: far from null and from the windows of shared and local memory.
+const FIRST_ADDRESS: u64 = 1 << 32;
+/// Addresses end here.
+const LAST_ADDRESS: u64 = 1 << 62;
+
+/// An address in a [`Memory`], in bytes. 0 is null and never allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DevicePointer(pub u64);
+
+impl DevicePointer {
+    /// The address `bytes` further on.
+    pub fn offset(self, bytes: u64) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
+}
+
+impl fmt::Display for DevicePointer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:#x}", self.0)
+    }
+}
+
+/// Why a memory operation was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// More bytes than the memory has left, or than the host can give.
+    #[error("out of memory: {requested} bytes requested, {available} of {capacity} available")]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes left.
+        available: u64,
+        /// Bytes in all.
+        capacity: u64,
+    },
+    /// An address that is not the start of an allocation.
+    #[error("{0} is not the start of an allocation")]
+    NotAllocated(DevicePointer),
+    /// A range that is not inside one allocation.
+    #[error("{length} bytes at {pointer} are not inside one allocation")]
+    OutOfBounds {
+        /// Start of the range.
+        pointer: DevicePointer,
+        /// Its length in bytes.
+        length: u64,
+    },
+    /// Every device address was given out once.
+    #[error("the address space is used up")]
+    AddressesExhausted,
+}
+
+/// A block of host memory behind a device address.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    /// First device address.
+    pub(crate) start: u64,
+    /// Length in bytes as asked for.
+    pub(crate) bytes: u64,
+    raw: NonNull<u8>,
+    layout: Layout,
+    /// `raw` aligned to a cache line, so that whole-register copies do not straddle lines.
+    aligned: NonNull<u8>,
+}
+
+// SAFETY: the block is owned, and reached through raw pointers under the rules in the module's text.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    const LINE: usize = 64;
+
+    fn new(start: u64, bytes: u64) -> Option<Self> {
+        // `alloc_zeroed` with a small alignment is `calloc`: fresh pages come zeroed and untouched.
+        let size = usize::try_from(bytes)
+            .ok()?
+            .max(1)
+            .checked_add(Self::LINE)?;
+        let layout = Layout::from_size_align(size, 16).ok()?;
+        // SAFETY: the size is not zero.
+        let raw = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let skip = raw.as_ptr().align_offset(Self::LINE);
+        // SAFETY: `skip` is below LINE, which was added to the size.
+        let aligned = unsafe { raw.add(skip) };
+        Some(Self {
+            start,
+            bytes,
+            raw,
+            layout,
+            aligned,
+        })
+    }
+
+    /// Host address of the first byte.
+    pub(crate) fn host(&self) -> *mut u8 {
+        self.aligned.as_ptr()
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout; the last owner is gone.
+        unsafe { dealloc(self.raw.as_ptr(), self.layout) }
+    }
+}
+
+#[derive(Debug)]
+struct Table {
+    allocations: BTreeMap<u64, Arc<Allocation>>,
+    next: u64,
+}
+
+/// One device's, or one executor's, global memory. Shared by reference between threads; every operation is atomic with
+/// regard to allocating and freeing. A block freed while a launch uses it stays until that launch ends.
+#[derive(Debug)]
+pub struct Memory {
+    capacity: u64,
+    used: AtomicU64,
+    table: RwLock<Table>,
+}
+
+impl Memory {
+    /// Memory of at most `capacity` bytes. Host memory is taken as it is allocated and touched.
+    pub fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            used: AtomicU64::new(0),
+            table: RwLock::new(Table {
+                allocations: BTreeMap::new(),
+                next: FIRST_ADDRESS,
+            }),
+        }
+    }
+
+    /// Bytes in all.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes allocated, each allocation rounded up to 256.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Zeroed bytes at a 256-byte aligned address. No bytes are counted as one granule.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfMemory`] beyond the capacity or the host's own, [`MemoryError::AddressesExhausted`] after
+    /// 2^62 bytes of allocations.
+    pub fn allocate(&self, bytes: u64) -> Result<DevicePointer, MemoryError> {
+        let refused = |used: u64| MemoryError::OutOfMemory {
+            requested: bytes,
+            available: self.capacity.saturating_sub(used),
+            capacity: self.capacity,
+        };
+        let size = bytes
+            .max(1)
+            .checked_next_multiple_of(ALIGNMENT)
+            .ok_or_else(|| refused(self.used()))?;
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(size)
+                    .filter(|total| *total <= self.capacity)
+            })
+            .map_err(refused)?;
+        let release = |error: MemoryError| {
+            self.used.fetch_sub(size, Ordering::Relaxed);
+            error
+        };
+        let start = {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let start = table.next;
+            let end = start
+                .checked_add(size)
+                .and_then(|end| end.checked_add(ALIGNMENT))
+                .filter(|end| *end < LAST_ADDRESS);
+            table.next = end.ok_or_else(|| release(MemoryError::AddressesExhausted))?;
+            start
+        };
+        let allocation =
+            Allocation::new(start, bytes).ok_or_else(|| release(refused(self.used())))?;
+        self.table
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .allocations
+            .insert(start, Arc::new(allocation));
+        Ok(DevicePointer(start))
+    }
+
+    /// Gives an allocation back.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotAllocated`] where `pointer` is not what [`allocate`](Self::allocate) returned, or was freed.
+    pub fn free(&self, pointer: DevicePointer) -> Result<(), MemoryError> {
+        let removed = self
+            .table
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .allocations
+            .remove(&pointer.0);
+        let allocation = removed.ok_or(MemoryError::NotAllocated(pointer))?;
+        self.used.fetch_sub(
+            allocation.bytes.max(1).next_multiple_of(ALIGNMENT),
+            Ordering::Relaxed,
+        );
+        Ok(())
+    }
+
+    /// The allocation that holds `address`, the byte behind its end included.
+    pub(crate) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let (_, allocation) = table.allocations.range(..=address).next_back()?;
+        (address - allocation.start <= allocation.bytes).then(|| Arc::clone(allocation))
+    }
+
+    fn range(
+        &self,
+        pointer: DevicePointer,
+        length: usize,
+    ) -> Result<(Arc<Allocation>, *mut u8), MemoryError> {
+        let length = length as u64;
+        let refused = MemoryError::OutOfBounds { pointer, length };
+        let allocation = self.find(pointer.0).ok_or(refused)?;
+        let offset = pointer.0 - allocation.start;
+        if offset
+            .checked_add(length)
+            .is_none_or(|end| end > allocation.bytes)
+        {
+            return Err(refused);
+        }
+        // SAFETY: the offset is inside the block.
+        let host = unsafe { allocation.host().add(offset as usize) };
+        Ok((allocation, host))
+    }
+
+    /// Copies `bytes` to the device. No bytes succeed at any address.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`] where the range is not inside one allocation.
+    pub fn write(&self, pointer: DevicePointer, bytes: &[u8]) -> Result<(), MemoryError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (_keep, host) = self.range(pointer, bytes.len())?;
+        // SAFETY: the range was checked and is kept alive; the source is a Rust slice and cannot overlap it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host, bytes.len()) }
+        Ok(())
+    }
+
+    /// Copies from the device into `bytes`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn read(&self, pointer: DevicePointer, bytes: &mut [u8]) -> Result<(), MemoryError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (_keep, host) = self.range(pointer, bytes.len())?;
+        // SAFETY: the range was checked and is kept alive; the target is a Rust slice and cannot overlap it.
+        unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), bytes.len()) }
+        Ok(())
+    }
+
+    /// Sets `length` bytes to `byte`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn fill(&self, pointer: DevicePointer, byte: u8, length: u64) -> Result<(), MemoryError> {
+        if length == 0 {
+            return Ok(());
+        }
+        let length =
+            usize::try_from(length).map_err(|_| MemoryError::OutOfBounds { pointer, length })?;
+        let (_keep, host) = self.range(pointer, length)?;
+        // SAFETY: the range was checked and is kept alive.
+        unsafe { std::ptr::write_bytes(host, byte, length) }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_are_zeroed_aligned_and_counted() {
+        let memory = Memory::new(4096);
+        let pointer = memory.allocate(1000).expect("fits");
+        assert_ne!(pointer.0, 0);
+        assert_eq!(pointer.0 % 256, 0);
+        assert_eq!(memory.used(), 1024);
+        let mut bytes = vec![1; 1000];
+        memory.read(pointer, &mut bytes).expect("reads");
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        memory.free(pointer).expect("frees");
+        assert_eq!(memory.used(), 0);
+        assert_eq!(
+            memory.free(pointer),
+            Err(MemoryError::NotAllocated(pointer))
+        );
+    }
+
+    #[test]
+    fn capacity_is_a_hard_limit() {
+        let memory = Memory::new(1024);
+        assert!(memory.allocate(1025).is_err());
+        let first = memory.allocate(512).expect("fits");
+        assert!(matches!(
+            memory.allocate(513),
+            Err(MemoryError::OutOfMemory { available: 512, .. })
+        ));
+        memory.allocate(512).expect("fits");
+        memory.free(first).expect("frees");
+        memory.allocate(1).expect("fits again");
+        assert!(memory.allocate(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn ranges_stay_inside_one_allocation() {
+        let memory = Memory::new(1 << 20);
+        let first = memory.allocate(100).expect("fits");
+        let second = memory.allocate(100).expect("fits");
+        assert!(second.0 >= first.0 + 512, "a gap lies between allocations");
+        memory
+            .write(first.offset(96), &[1, 2, 3, 4])
+            .expect("inside");
+        assert!(memory.write(first.offset(97), &[1, 2, 3, 4]).is_err());
+        assert!(memory.read(DevicePointer(0), &mut [0]).is_err());
+        memory.fill(first, 7, 100).expect("inside");
+        assert!(memory.fill(first, 7, 101).is_err());
+        let mut bytes = [0; 2];
+        memory.read(first.offset(98), &mut bytes).expect("inside");
+        assert_eq!(bytes, [7, 7]);
+    }
+}

@@ -1,0 +1,449 @@
+//! Loaded modules, their kernels, and the arguments of a launch.
+
+mod arguments;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+pub use arguments::ArgumentList;
+
+use crate::cancel::Cancel;
+use crate::compile::code::Code;
+use crate::compile::compile;
+use crate::error::{LoadError, LoadErrorKind};
+use crate::execute::{self, Launch, LaunchStatistics, Program};
+use crate::fault::Fault;
+use crate::memory::{DevicePointer, Memory, MemoryError};
+use crate::parser::parse;
+use crate::syntax::{self, InitialValue, ThreadLimit};
+use crate::types::{ScalarType, Space};
+
+/// A kernel parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Name in the PTX text.
+    pub name: String,
+    /// Type of one element.
+    pub scalar: ScalarType,
+    /// Size in the parameter buffer, in bytes.
+    pub size: usize,
+    /// Alignment in the parameter buffer, in bytes.
+    pub align: usize,
+    /// Offset in the parameter buffer, in bytes.
+    pub offset: usize,
+    /// The text says that it is a pointer (`.ptr`). Many compilers leave that out.
+    pub is_pointer: bool,
+}
+
+struct Entry {
+    name: String,
+    parameters: Vec<Parameter>,
+    parameter_bytes: usize,
+    thread_limit: Option<ThreadLimit>,
+    code: Code,
+}
+
+/// A module-scope `.global` or `.const` variable.
+struct Variable {
+    name: String,
+    bytes: u64,
+    /// Runs of initial bytes and where they go; what lies between them is zero.
+    initial: Vec<(u64, Vec<u8>)>,
+    /// Addresses of other variables to be written: offset, variable, addend.
+    addresses: Vec<(u64, u32, i64)>,
+}
+
+struct Inner {
+    entries: Vec<Entry>,
+    variables: Vec<Option<Variable>>,
+    files: Vec<(u64, String)>,
+}
+
+/// A checked and compiled PTX module. Clones share it.
+#[derive(Clone)]
+pub struct Module(Arc<Inner>);
+
+impl fmt::Debug for Module {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_list()
+            .entries(self.0.entries.iter().map(|entry| &entry.name))
+            .finish()
+    }
+}
+
+/// Largest parameter buffer, in bytes (PTX ISA §6.4.1 kernel parameters, since version 8.1).
+const PARAMETER_LIMIT: usize = 32_764;
+
+impl Module {
+    /// Parses, checks and compiles PTX text. A trailing NUL is ignored.
+    ///
+    /// # Errors
+    /// The first thing that is wrong or not supported, with its place in the text.
+    pub fn load(ptx: &str) -> Result<Self, LoadError> {
+        let source = parse(ptx)?;
+        let mut symbols: HashMap<&str, u32> = HashMap::new();
+        for (index, variable) in source.variables.iter().enumerate() {
+            symbols.insert(variable.name, index as u32);
+        }
+        let variables = source
+            .variables
+            .iter()
+            .map(|variable| match variable.space {
+                Space::Global | Space::Constant if !variable.is_external => {
+                    initial(variable, &symbols).map(Some)
+                }
+                _ => Ok(None),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut entries: Vec<Entry> = Vec::new();
+        for function in source.functions.iter().filter(|function| function.is_entry) {
+            let Some(body) = &function.body else { continue };
+            let invalid = |reason: String| {
+                LoadError::new(
+                    function.position,
+                    format!(".entry {}", function.name),
+                    LoadErrorKind::Invalid(reason),
+                )
+            };
+            if entries.iter().any(|entry| entry.name == function.name) {
+                return Err(invalid("declared twice".into()));
+            }
+            let parameters = layout(&function.parameters);
+            let parameter_bytes = parameters.last().map_or(0, |last| last.offset + last.size);
+            if parameter_bytes > PARAMETER_LIMIT {
+                return Err(invalid(format!(
+                    "{parameter_bytes} bytes of parameters, at most {PARAMETER_LIMIT}"
+                )));
+            }
+            let names = function
+                .parameters
+                .iter()
+                .zip(&parameters)
+                .map(|(declared, placed)| {
+                    (declared.name, (placed.offset as u32, placed.size as u32))
+                })
+                .collect();
+            let code = compile(&source, &symbols, function, body, names)?;
+            entries.push(Entry {
+                name: function.name.to_owned(),
+                parameters,
+                parameter_bytes,
+                thread_limit: function.thread_limit,
+                code,
+            });
+        }
+        let files = source
+            .files
+            .iter()
+            .map(|(index, name)| (*index, (*name).to_owned()))
+            .collect();
+        Ok(Self(Arc::new(Inner {
+            entries,
+            variables,
+            files,
+        })))
+    }
+
+    /// The module's kernels in the order of the text.
+    pub fn entries(&self) -> impl Iterator<Item = Kernel> + '_ {
+        (0..self.0.entries.len()).map(|index| Kernel {
+            module: self.clone(),
+            index,
+            symbols: None,
+        })
+    }
+
+    /// The kernel of this name.
+    pub fn entry(&self, name: &str) -> Option<Kernel> {
+        self.entries().find(|kernel| kernel.name() == name)
+    }
+
+    /// Bytes that [`instantiate`](Self::instantiate) allocates, before rounding.
+    pub fn variable_bytes(&self) -> u64 {
+        self.0
+            .variables
+            .iter()
+            .flatten()
+            .map(|variable| variable.bytes)
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Gives the module's `.global` and `.const` variables their storage in `memory`, initialised. The storage is freed
+    /// by [`LoadedModule::unload`], not when the value is dropped.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfMemory`]; nothing stays allocated then.
+    pub fn instantiate(&self, memory: &Memory) -> Result<LoadedModule, MemoryError> {
+        let mut symbols = Vec::with_capacity(self.0.variables.len());
+        for variable in &self.0.variables {
+            let address = match variable {
+                None => Ok(DevicePointer(0)),
+                Some(variable) => memory.allocate(variable.bytes),
+            };
+            match address {
+                Ok(address) => symbols.push(address.0),
+                Err(error) => {
+                    release(memory, &symbols);
+                    return Err(error);
+                }
+            }
+        }
+        for (variable, address) in self.0.variables.iter().zip(&symbols) {
+            let Some(variable) = variable else { continue };
+            let start = DevicePointer(*address);
+            for (offset, bytes) in &variable.initial {
+                memory.write(start.offset(*offset), bytes)?;
+            }
+            for (offset, target, addend) in &variable.addresses {
+                let value = symbols[*target as usize].wrapping_add_signed(*addend);
+                memory.write(start.offset(*offset), &value.to_le_bytes())?;
+            }
+        }
+        Ok(LoadedModule {
+            module: self.clone(),
+            symbols: symbols.into(),
+        })
+    }
+}
+
+fn release(memory: &Memory, symbols: &[u64]) {
+    for address in symbols.iter().filter(|address| **address != 0) {
+        // Freed by someone else already: nothing is left to do.
+        let _ = memory.free(DevicePointer(*address));
+    }
+}
+
+/// Offsets as the CUDA driver packs arguments: each at its own alignment.
+fn layout(declared: &[syntax::Variable<'_>]) -> Vec<Parameter> {
+    let mut end = 0usize;
+    declared
+        .iter()
+        .map(|variable| {
+            let align = variable.alignment as usize;
+            let size = usize::try_from(variable.bytes().unwrap_or(0))
+                .unwrap_or(usize::MAX / 4)
+                .min(usize::MAX / 4);
+            let offset = end.next_multiple_of(align.max(1));
+            end = offset.saturating_add(size).min(usize::MAX / 4);
+            Parameter {
+                name: variable.name.to_owned(),
+                scalar: variable.scalar,
+                size,
+                align,
+                offset,
+                is_pointer: variable.is_pointer,
+            }
+        })
+        .collect()
+}
+
+fn initial(
+    variable: &syntax::Variable<'_>,
+    symbols: &HashMap<&str, u32>,
+) -> Result<Variable, LoadError> {
+    let fail = |kind| LoadError::new(variable.position, variable.name, kind);
+    let mut found = Variable {
+        name: variable.name.to_owned(),
+        bytes: variable.bytes().unwrap_or(0),
+        initial: Vec::new(),
+        addresses: Vec::new(),
+    };
+    for element in &variable.initial {
+        match element.value {
+            InitialValue::Constant(constant) => {
+                let bits = constant.bits(variable.scalar).ok_or_else(|| {
+                    fail(LoadErrorKind::Invalid(
+                        "an initial value does not fit the type".into(),
+                    ))
+                })?;
+                let bytes = &bits.to_le_bytes()[..variable.scalar.bytes().min(8)];
+                match found.initial.last_mut() {
+                    Some((offset, run)) if *offset + run.len() as u64 == element.offset => {
+                        run.extend_from_slice(bytes)
+                    }
+                    _ => found.initial.push((element.offset, bytes.to_vec())),
+                }
+            }
+            InitialValue::Address { name, addend } => {
+                let target = symbols
+                    .get(name)
+                    .copied()
+                    .ok_or_else(|| fail(LoadErrorKind::Undeclared(name.to_owned())))?;
+                if variable.scalar.bytes() != 8 {
+                    return Err(fail(LoadErrorKind::Unsupported(
+                        "an address in fewer than 64 bits".into(),
+                    )));
+                }
+                found.addresses.push((element.offset, target, addend));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A module whose variables have storage in a [`Memory`]. Clones share it.
+#[derive(Clone, Debug)]
+pub struct LoadedModule {
+    module: Module,
+    symbols: Arc<[u64]>,
+}
+
+impl LoadedModule {
+    /// The module.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// The kernel of this name, bound to this instance's variables.
+    pub fn entry(&self, name: &str) -> Option<Kernel> {
+        self.module.entry(name).map(|kernel| Kernel {
+            symbols: Some(Arc::clone(&self.symbols)),
+            ..kernel
+        })
+    }
+
+    /// Address and size in bytes of a module-scope variable.
+    pub fn symbol(&self, name: &str) -> Option<(DevicePointer, u64)> {
+        let position = self.module.0.variables.iter().position(|variable| {
+            variable
+                .as_ref()
+                .is_some_and(|variable| variable.name == name)
+        })?;
+        let bytes = self.module.0.variables[position].as_ref()?.bytes;
+        Some((DevicePointer(self.symbols[position]), bytes))
+    }
+
+    /// Frees the variables' storage.
+    pub fn unload(self, memory: &Memory) {
+        release(memory, &self.symbols);
+    }
+}
+
+/// A kernel of a module. Cheap to clone.
+#[derive(Clone)]
+pub struct Kernel {
+    module: Module,
+    index: usize,
+    symbols: Option<Arc<[u64]>>,
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Kernel").field(&self.name()).finish()
+    }
+}
+
+impl Kernel {
+    fn entry(&self) -> &Entry {
+        &self.module.0.entries[self.index]
+    }
+
+    /// Name in the PTX text.
+    pub fn name(&self) -> &str {
+        &self.entry().name
+    }
+
+    /// Parameters in order.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.entry().parameters
+    }
+
+    /// Size of the packed parameter buffer in bytes.
+    pub fn parameter_bytes(&self) -> usize {
+        self.entry().parameter_bytes
+    }
+
+    /// Static shared memory of a block in bytes.
+    pub fn static_shared_bytes(&self) -> u64 {
+        self.entry().code.static_shared_bytes
+    }
+
+    /// Local memory of a thread in bytes.
+    pub fn local_bytes(&self) -> u64 {
+        self.entry().code.local_bytes
+    }
+
+    /// The most threads a block may have: `.maxntid` or `.reqntid`, else 1024.
+    pub fn max_threads(&self) -> u32 {
+        let limit = self
+            .entry()
+            .thread_limit
+            .map_or(u64::from(execute::BLOCK_LIMIT), |limit| {
+                limit
+                    .extent
+                    .iter()
+                    .map(|extent| u64::from(*extent))
+                    .product()
+            });
+        limit.min(u64::from(execute::BLOCK_LIMIT)) as u32
+    }
+
+    /// The block shape that `.reqntid` demands.
+    pub fn required_block(&self) -> Option<[u32; 3]> {
+        self.entry()
+            .thread_limit
+            .filter(|limit| limit.required)
+            .map(|limit| limit.extent)
+    }
+
+    /// Whether the kernel uses module-scope variables and therefore must come from a [`LoadedModule`].
+    pub fn needs_instance(&self) -> bool {
+        self.entry().code.uses_symbols
+    }
+
+    /// Runs the kernel to its end. `arguments` is the packed parameter buffer, exactly
+    /// [`parameter_bytes`](Self::parameter_bytes) long; see [`ArgumentList`].
+    ///
+    /// # Errors
+    /// The fault of the lowest block that had one. What was written before stays written.
+    pub fn launch(
+        &self,
+        launch: &Launch,
+        arguments: &[u8],
+        memory: &Memory,
+        cancel: &Cancel,
+    ) -> Result<LaunchStatistics, Fault> {
+        let entry = self.entry();
+        let refuse = |reason: String| Err(Fault::invalid_launch(&entry.name, reason));
+        if arguments.len() != entry.parameter_bytes {
+            return refuse(format!(
+                "{} bytes of arguments for {} bytes of parameters",
+                arguments.len(),
+                entry.parameter_bytes
+            ));
+        }
+        if entry.code.uses_symbols && self.symbols.is_none() {
+            return refuse(
+                "the kernel uses module-scope variables and the module was not instantiated".into(),
+            );
+        }
+        if let Some(limit) = entry.thread_limit {
+            let threads = launch
+                .block
+                .iter()
+                .map(|extent| u64::from(*extent))
+                .product::<u64>();
+            if limit.required && launch.block != limit.extent {
+                return refuse(format!(
+                    "block {:?} is not the required {:?}",
+                    launch.block, limit.extent
+                ));
+            }
+            if threads > u64::from(self.max_threads()) {
+                return refuse(format!(
+                    "{threads} threads in a block, at most {}",
+                    self.max_threads()
+                ));
+            }
+        }
+        let program = Program {
+            name: &entry.name,
+            code: &entry.code,
+            files: &self.module.0.files,
+            symbols: self.symbols.as_deref().unwrap_or_default(),
+        };
+        execute::run(&program, launch, arguments, memory, cancel)
+    }
+}

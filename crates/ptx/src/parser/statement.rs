@@ -1,0 +1,236 @@
+//! Statements inside a function body: labels, instructions, operands (PTX ISA §4.3.2, §6, §8.1).
+
+use super::Parser;
+use crate::error::{LoadError, LoadErrorKind};
+use crate::lexer::Token;
+use crate::syntax::{Guard, Instruction, Operand, Statement};
+
+impl<'a> Parser<'a> {
+    /// Statements up to the closing brace, which is taken.
+    pub(super) fn statements(&mut self) -> Result<Vec<Statement<'a>>, LoadError> {
+        self.enter()?;
+        let mut found = Vec::new();
+        loop {
+            match self.peek() {
+                Token::Mark(b'}') => {
+                    self.at += 1;
+                    break;
+                }
+                Token::End => return Err(self.error("function body is not closed")),
+                Token::Mark(b';') => self.at += 1,
+                Token::Mark(b'{') => {
+                    self.at += 1;
+                    found.push(Statement::Scope(self.statements()?));
+                }
+                Token::Dot("reg") => {
+                    self.at += 1;
+                    found.extend(self.registers()?.into_iter().map(Statement::Registers));
+                }
+                Token::Dot("loc") => {
+                    let (file, line) = self.location()?;
+                    found.push(Statement::Location { file, line });
+                }
+                Token::Dot("pragma") => self.skip_to_semicolon()?,
+                Token::Dot("extern") => {
+                    self.at += 1;
+                    found.extend(self.variables(true)?.into_iter().map(Statement::Variable));
+                }
+                Token::Dot("branchtargets" | "calltargets" | "callprototype") => {
+                    return Err(self.unsupported("branch and call target lists"));
+                }
+                Token::Dot(_) => {
+                    found.extend(self.variables(false)?.into_iter().map(Statement::Variable))
+                }
+                Token::Name(name) if self.peek_at(1) == Token::Mark(b':') => {
+                    let position = self.position();
+                    self.at += 2;
+                    found.push(Statement::Label { name, position });
+                }
+                _ => {
+                    let instruction = self.instruction()?;
+                    found.push(Statement::Instruction(instruction));
+                }
+            }
+        }
+        self.leave();
+        Ok(found)
+    }
+
+    /// `.loc 1 12 3` and its optional inlining data; it ends with the line, not with a semicolon.
+    pub(super) fn location(&mut self) -> Result<(u64, u64), LoadError> {
+        let line = self.position().line;
+        self.at += 1;
+        let place = (self.integer()?, self.integer()?);
+        while self.position().line == line && self.peek() != Token::End {
+            self.at += 1;
+        }
+        // `, function_name label, inlined_at 1 2 3` may go on behind a line break.
+        while self.peek() == Token::Mark(b',') {
+            let line = self.position().line;
+            while self.position().line == line && self.peek() != Token::End {
+                self.at += 1;
+            }
+        }
+        Ok(place)
+    }
+
+    fn instruction(&mut self) -> Result<Instruction<'a>, LoadError> {
+        let first = self.spanned();
+        let parsed = self.instruction_parts();
+        match parsed {
+            Ok((guard, opcode, modifiers, operands)) => {
+                let end = self.tokens[self.at.saturating_sub(1)].start;
+                let text = self
+                    .text
+                    .get(first.start..end)
+                    .unwrap_or_default()
+                    .trim_end();
+                Ok(Instruction {
+                    position: first.position,
+                    text,
+                    guard,
+                    opcode,
+                    modifiers,
+                    operands,
+                })
+            }
+            Err(mut error) => {
+                let rest = self.text.get(first.start..).unwrap_or_default();
+                let end = rest.find([';', '\n']).unwrap_or(rest.len());
+                error.instruction = collapse(&rest[..end]);
+                Err(error)
+            }
+        }
+    }
+
+    #[allow(
+        clippy::type_complexity,
+        reason = "the parts of one instruction, joined by the only caller"
+    )]
+    fn instruction_parts(
+        &mut self,
+    ) -> Result<(Option<Guard<'a>>, &'a str, Vec<&'a str>, Vec<Operand<'a>>), LoadError> {
+        let guard = if self.accept(b'@') {
+            let negated = self.accept(b'!');
+            Some(Guard {
+                register: self.name()?,
+                negated,
+            })
+        } else {
+            None
+        };
+        let Token::Name(opcode) = self.peek() else {
+            return Err(self.error("expected an instruction"));
+        };
+        self.at += 1;
+        let mut modifiers = Vec::new();
+        while let Token::Dot(word) = self.peek() {
+            modifiers.push(word);
+            self.at += 1;
+        }
+        let mut operands = Vec::new();
+        if !self.accept(b';') {
+            loop {
+                operands.push(self.operand()?);
+                if !self.accept(b',') {
+                    break;
+                }
+            }
+            self.expect(b';')?;
+        }
+        Ok((guard, opcode, modifiers, operands))
+    }
+
+    fn addend(&mut self) -> Result<i64, LoadError> {
+        let mut sum = 0i64;
+        loop {
+            if self.accept(b'+') {
+                sum = sum.wrapping_add(self.signed()? as i64);
+            } else if self.accept(b'-') {
+                sum = sum.wrapping_sub(self.integer()? as i64);
+            } else {
+                return Ok(sum);
+            }
+        }
+    }
+
+    fn operand(&mut self) -> Result<Operand<'a>, LoadError> {
+        self.enter()?;
+        let operand = self.operand_inner()?;
+        self.leave();
+        if self.accept(b'|') {
+            let second = self.operand_inner()?;
+            return Ok(Operand::Pair(Box::new(operand), Box::new(second)));
+        }
+        Ok(operand)
+    }
+
+    fn operand_inner(&mut self) -> Result<Operand<'a>, LoadError> {
+        match self.peek() {
+            Token::Name("_") => {
+                self.at += 1;
+                Ok(Operand::Sink)
+            }
+            Token::Name(name) => {
+                self.at += 1;
+                if let Token::Dot(component) = self.peek() {
+                    self.at += 1;
+                    return Ok(Operand::Component(name, component));
+                }
+                Ok(Operand::Name(name, self.addend()?))
+            }
+            Token::Mark(b'!') => {
+                self.at += 1;
+                Ok(Operand::Not(self.name()?))
+            }
+            Token::Mark(b'[') => {
+                self.at += 1;
+                let base = if let Token::Name(name) = self.peek() {
+                    self.at += 1;
+                    Some(name)
+                } else {
+                    None
+                };
+                let addend = if base.is_some() {
+                    self.addend()?
+                } else {
+                    (self.signed()? as i64).wrapping_add(self.addend()?)
+                };
+                if self.peek() == Token::Mark(b',') {
+                    return Err(LoadError::new(
+                        self.position(),
+                        "",
+                        LoadErrorKind::Unsupported("tensor addresses".into()),
+                    ));
+                }
+                self.expect(b']')?;
+                Ok(Operand::Address { base, addend })
+            }
+            Token::Mark(open @ (b'{' | b'(')) => {
+                self.at += 1;
+                let close = if open == b'{' { b'}' } else { b')' };
+                let mut elements = Vec::new();
+                if !self.accept(close) {
+                    loop {
+                        elements.push(self.operand()?);
+                        if !self.accept(b',') {
+                            break;
+                        }
+                    }
+                    self.expect(close)?;
+                }
+                Ok(if open == b'{' {
+                    Operand::Vector(elements)
+                } else {
+                    Operand::List(elements)
+                })
+            }
+            _ => Ok(Operand::Constant(self.constant()?)),
+        }
+    }
+}
+
+/// White space runs to single blanks.
+pub(crate) fn collapse(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

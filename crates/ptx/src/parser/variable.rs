@@ -1,0 +1,314 @@
+//! Variable, parameter and register declarations with initialisers (PTX ISA §5.4).
+
+use super::Parser;
+use crate::error::LoadError;
+use crate::lexer::Token;
+use crate::syntax::{Constant, Initial, InitialValue, Registers, Variable};
+use crate::types::{ScalarType, Space};
+
+impl<'a> Parser<'a> {
+    /// `(.param .u64 .ptr .global .align 4 name, …)`.
+    pub(super) fn parameters(&mut self) -> Result<Vec<Variable<'a>>, LoadError> {
+        self.expect(b'(')?;
+        let mut found = Vec::new();
+        if self.accept(b')') {
+            return Ok(found);
+        }
+        loop {
+            if self.accept_dot("reg") {
+                // Register parameters exist for device functions only.
+                let position = self.position();
+                let scalar = self.scalar_type()?;
+                let name = self.name()?;
+                found.push(Variable {
+                    name,
+                    position,
+                    space: Space::Parameter,
+                    scalar,
+                    elements: Some(1),
+                    alignment: scalar.bytes().max(1) as u64,
+                    is_pointer: false,
+                    is_external: false,
+                    initial: Vec::new(),
+                });
+            } else {
+                let mut declared = self.declarators(false)?;
+                if declared.len() != 1 {
+                    return Err(self.error("expected one parameter"));
+                }
+                found.append(&mut declared);
+            }
+            if !self.accept(b',') {
+                break;
+            }
+        }
+        self.expect(b')')?;
+        Ok(found)
+    }
+
+    /// A whole declaration with its semicolon; it may declare several names.
+    pub(super) fn variables(&mut self, is_external: bool) -> Result<Vec<Variable<'a>>, LoadError> {
+        let mut found = self.declarators(is_external)?;
+        while self.accept(b',') {
+            let Some(first) = found.first().cloned() else {
+                break;
+            };
+            let next = self.declarator(first)?;
+            found.push(next);
+        }
+        self.expect(b';')?;
+        Ok(found)
+    }
+
+    fn space(&mut self) -> Option<Space> {
+        let space = match self.peek() {
+            Token::Dot("global") => Space::Global,
+            Token::Dot("const") => Space::Constant,
+            Token::Dot("shared" | "shared::cta") => Space::Shared,
+            Token::Dot("local") => Space::Local,
+            Token::Dot("param") => Space::Parameter,
+            _ => return None,
+        };
+        self.at += 1;
+        Some(space)
+    }
+
+    fn scalar_type(&mut self) -> Result<ScalarType, LoadError> {
+        match self.peek() {
+            Token::Dot(name) => match ScalarType::from_name(name) {
+                Some(scalar) => {
+                    self.at += 1;
+                    Ok(scalar)
+                }
+                None => Err(self.unsupported(format!("type .{name}"))),
+            },
+            _ => Err(self.error("expected a type")),
+        }
+    }
+
+    fn alignment(&mut self) -> Result<u64, LoadError> {
+        let value = self.integer()?;
+        if value.is_power_of_two() && value <= 4096 {
+            Ok(value)
+        } else {
+            Err(self.error("alignment is not a power of two up to 4096"))
+        }
+    }
+
+    fn declarators(&mut self, is_external: bool) -> Result<Vec<Variable<'a>>, LoadError> {
+        let position = self.position();
+        let space = self
+            .space()
+            .ok_or_else(|| self.error("expected a directive or a state space"))?;
+        let mut alignment = None;
+        let mut width = 1u64;
+        let mut scalar = None;
+        let mut is_pointer = false;
+        loop {
+            match self.peek() {
+                Token::Dot("align") => {
+                    self.at += 1;
+                    let value = self.alignment()?;
+                    // Behind `.ptr` it is the pointee's.
+                    if !is_pointer {
+                        alignment = Some(value);
+                    }
+                }
+                Token::Dot("ptr") => {
+                    self.at += 1;
+                    is_pointer = true;
+                }
+                Token::Dot("global" | "shared" | "const" | "local") if is_pointer => self.at += 1,
+                Token::Dot("v2") => {
+                    self.at += 1;
+                    width = 2;
+                }
+                Token::Dot("v4") => {
+                    self.at += 1;
+                    width = 4;
+                }
+                Token::Dot("attribute") => {
+                    self.at += 1;
+                    self.expect(b'(')?;
+                    while !self.accept(b')') {
+                        if self.next() == Token::End {
+                            return Err(self.error("expected `)`"));
+                        }
+                    }
+                }
+                Token::Dot(_) if scalar.is_none() => scalar = Some(self.scalar_type()?),
+                _ => break,
+            }
+        }
+        let scalar = scalar.ok_or_else(|| self.error("expected a type"))?;
+        let template = Variable {
+            name: "",
+            position,
+            space,
+            scalar,
+            elements: Some(width),
+            alignment: alignment
+                .unwrap_or_else(|| (scalar.bytes() as u64 * width).max(1).next_power_of_two()),
+            is_pointer,
+            is_external,
+            initial: Vec::new(),
+        };
+        Ok(vec![self.declarator(template)?])
+    }
+
+    /// `name[4][2] = {…}` on top of what the words before it said.
+    fn declarator(&mut self, template: Variable<'a>) -> Result<Variable<'a>, LoadError> {
+        let name = self.name()?;
+        let mut variable = Variable {
+            name,
+            initial: Vec::new(),
+            ..template
+        };
+        let mut is_open = false;
+        let mut dimensions = Vec::new();
+        while self.accept(b'[') {
+            if self.accept(b']') {
+                is_open = true;
+                dimensions.push(1);
+                continue;
+            }
+            dimensions.push(self.integer()?);
+            self.expect(b']')?;
+        }
+        let mut elements = variable.elements.unwrap_or(1);
+        for dimension in &dimensions {
+            elements = elements
+                .checked_mul(*dimension)
+                .ok_or_else(|| self.error("array is too large"))?;
+        }
+        variable.elements = Some(elements);
+        if variable.bytes().is_none_or(|bytes| bytes > 1 << 46) {
+            return Err(self.error("array is too large"));
+        }
+        if self.accept(b'=') {
+            let end = self.initialiser(&mut variable, &dimensions, 0)?;
+            if is_open {
+                variable.elements = Some(end / variable.scalar.bytes().max(1) as u64);
+                is_open = false;
+            }
+            if variable.bytes().is_some_and(|bytes| end > bytes) {
+                return Err(self.error("more initial values than elements"));
+            }
+        }
+        if is_open {
+            variable.elements = None;
+        }
+        Ok(variable)
+    }
+
+    /// Values at `offset` and on; returns the offset behind the last one.
+    fn initialiser(
+        &mut self,
+        variable: &mut Variable<'a>,
+        dimensions: &[u64],
+        offset: u64,
+    ) -> Result<u64, LoadError> {
+        let bytes = variable.scalar.bytes() as u64;
+        if !self.accept(b'{') {
+            let value = self.initial_value()?;
+            variable.initial.push(Initial { offset, value });
+            return Ok(offset + bytes);
+        }
+        self.enter()?;
+        let inner = dimensions.get(1..).unwrap_or_default();
+        // A nested row starts at its own place even when the row before was short.
+        let row = inner
+            .iter()
+            .try_fold(bytes, |product, dimension| product.checked_mul(*dimension))
+            .ok_or_else(|| self.error("array is too large"))?;
+        let mut at = offset;
+        let mut rows = 0u64;
+        if !self.accept(b'}') {
+            loop {
+                if self.peek() == Token::Mark(b'{') {
+                    at = rows
+                        .checked_mul(row)
+                        .and_then(|skip| skip.checked_add(offset))
+                        .ok_or_else(|| self.error("array is too large"))?;
+                }
+                at = self.initialiser(variable, inner, at)?;
+                rows += 1;
+                if !self.accept(b',') {
+                    break;
+                }
+            }
+            self.expect(b'}')?;
+        }
+        self.leave();
+        Ok(at)
+    }
+
+    fn initial_value(&mut self) -> Result<InitialValue<'a>, LoadError> {
+        if let Token::Name(name) = self.peek() {
+            self.at += 1;
+            let name = if name == "generic" && self.accept(b'(') {
+                let inner = self.name()?;
+                self.expect(b')')?;
+                inner
+            } else if name.starts_with("mask") {
+                return Err(self.unsupported("mask() in an initialiser"));
+            } else {
+                name
+            };
+            let addend = if self.accept(b'+') {
+                self.signed()? as i64
+            } else if self.accept(b'-') {
+                (self.integer()? as i64).wrapping_neg()
+            } else {
+                0
+            };
+            return Ok(InitialValue::Address { name, addend });
+        }
+        Ok(InitialValue::Constant(self.constant()?))
+    }
+
+    pub(super) fn constant(&mut self) -> Result<Constant, LoadError> {
+        let negative = self.accept(b'-');
+        let constant = match self.peek() {
+            Token::Integer(value) => Constant::Integer(if negative {
+                value.wrapping_neg()
+            } else {
+                value
+            }),
+            Token::Single(bits) => Constant::Single(if negative { bits ^ (1 << 31) } else { bits }),
+            Token::Double(bits) => Constant::Double(if negative { bits ^ (1 << 63) } else { bits }),
+            _ => return Err(self.error("expected a constant")),
+        };
+        self.at += 1;
+        Ok(constant)
+    }
+
+    /// `.reg .b32 %r<8>, %x;`
+    pub(super) fn registers(&mut self) -> Result<Vec<Registers<'a>>, LoadError> {
+        if matches!(self.peek(), Token::Dot("v2" | "v4")) {
+            return Err(self.unsupported("vector registers"));
+        }
+        let scalar = self.scalar_type()?;
+        let mut found = Vec::new();
+        loop {
+            let name = self.name()?;
+            let count = if self.accept(b'<') {
+                let count = self.integer()?;
+                self.expect(b'>')?;
+                Some(count)
+            } else {
+                None
+            };
+            found.push(Registers {
+                name,
+                scalar,
+                count,
+            });
+            if !self.accept(b',') {
+                break;
+            }
+        }
+        self.expect(b';')?;
+        Ok(found)
+    }
+}

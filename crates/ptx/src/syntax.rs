@@ -1,0 +1,171 @@
+//! What the parser makes of the text: directives and statements, names not yet resolved.
+
+use crate::error::Position;
+use crate::types::{ScalarType, Space};
+
+/// A parsed module.
+#[derive(Debug, Default)]
+pub(crate) struct Source<'a> {
+    pub(crate) version: (u32, u32),
+    pub(crate) target: &'a str,
+    pub(crate) address_size: u32,
+    pub(crate) functions: Vec<Function<'a>>,
+    pub(crate) variables: Vec<Variable<'a>>,
+    pub(crate) files: Vec<(u64, &'a str)>,
+}
+
+/// `.entry` or `.func` (PTX ISA §5.4 kernel and function directives). A body of `None` is a declaration.
+#[derive(Debug)]
+pub(crate) struct Function<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) position: Position,
+    pub(crate) is_entry: bool,
+    pub(crate) parameters: Vec<Variable<'a>>,
+    pub(crate) body: Option<Vec<Statement<'a>>>,
+    /// `.maxntid`, or `.reqntid` with `required` set.
+    pub(crate) thread_limit: Option<ThreadLimit>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ThreadLimit {
+    pub(crate) extent: [u32; 3],
+    pub(crate) required: bool,
+}
+
+/// A variable or parameter declaration (PTX ISA §5.4.1).
+#[derive(Clone, Debug)]
+pub(crate) struct Variable<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) position: Position,
+    pub(crate) space: Space,
+    pub(crate) scalar: ScalarType,
+    /// Elements in all; `None` for `[]` (dynamic shared memory).
+    pub(crate) elements: Option<u64>,
+    pub(crate) alignment: u64,
+    pub(crate) is_pointer: bool,
+    pub(crate) is_external: bool,
+    pub(crate) initial: Vec<Initial<'a>>,
+}
+
+impl Variable<'_> {
+    /// Size in bytes; 0 for an open array. `None` where it does not fit 64 bits.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.elements
+            .unwrap_or(0)
+            .checked_mul(self.scalar.bytes() as u64)
+    }
+}
+
+/// One initialiser element at its byte offset.
+#[derive(Clone, Debug)]
+pub(crate) struct Initial<'a> {
+    pub(crate) offset: u64,
+    pub(crate) value: InitialValue<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum InitialValue<'a> {
+    Constant(Constant),
+    /// Address of a variable plus bytes; `generic(name)` where the flag is set.
+    Address {
+        name: &'a str,
+        addend: i64,
+    },
+}
+
+/// A literal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Constant {
+    Integer(u64),
+    Single(u32),
+    Double(u64),
+}
+
+impl Constant {
+    /// The bits this literal has as `scalar`, or `None` where a float literal meets an integer type of another width.
+    pub(crate) fn bits(self, scalar: ScalarType) -> Option<u64> {
+        Some(match (self, scalar) {
+            (Self::Integer(value), ScalarType::F32) => u64::from((value as i64 as f32).to_bits()),
+            (Self::Integer(value), ScalarType::F64) => (value as i64 as f64).to_bits(),
+            (Self::Integer(value), _) => match scalar.bytes() {
+                0 | 8 | 16 => value,
+                bytes => value & ((1u64 << (8 * bytes)) - 1),
+            },
+            (Self::Single(bits), ScalarType::F64) => f64::from(f32::from_bits(bits)).to_bits(),
+            (Self::Single(bits), _) if scalar.bytes() == 4 => u64::from(bits),
+            (Self::Double(bits), ScalarType::F32) => {
+                u64::from((f64::from_bits(bits) as f32).to_bits())
+            }
+            (Self::Double(bits), _) if scalar.bytes() == 8 => bits,
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum Statement<'a> {
+    Label {
+        name: &'a str,
+        position: Position,
+    },
+    Instruction(Instruction<'a>),
+    Registers(Registers<'a>),
+    Variable(Variable<'a>),
+    /// `.loc`: file index and line of the source that follows.
+    Location {
+        file: u64,
+        line: u64,
+    },
+    Scope(Vec<Statement<'a>>),
+}
+
+/// `.reg` (PTX ISA §5.1.1): one name, or `count` names made of a prefix and a number.
+#[derive(Debug)]
+pub(crate) struct Registers<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) scalar: ScalarType,
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Instruction<'a> {
+    pub(crate) position: Position,
+    /// The statement's text, for errors and faults.
+    pub(crate) text: &'a str,
+    pub(crate) guard: Option<Guard<'a>>,
+    pub(crate) opcode: &'a str,
+    pub(crate) modifiers: Vec<&'a str>,
+    pub(crate) operands: Vec<Operand<'a>>,
+}
+
+/// `@p` or `@!p` (PTX ISA §8.3).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guard<'a> {
+    pub(crate) register: &'a str,
+    pub(crate) negated: bool,
+}
+
+/// An operand (PTX ISA §6).
+#[derive(Clone, Debug)]
+pub(crate) enum Operand<'a> {
+    /// Register, label, variable or function, told apart when names are resolved; bytes added to it.
+    Name(&'a str, i64),
+    /// `%tid.x`.
+    Component(&'a str, &'a str),
+    Constant(Constant),
+    /// `!p`.
+    Not(&'a str),
+    /// `[name+4]`, `[16]`.
+    Address {
+        base: Option<&'a str>,
+        addend: i64,
+    },
+    /// `{a, b}`.
+    Vector(Vec<Operand<'a>>),
+    /// `p|q`.
+    Pair(Box<Operand<'a>>, Box<Operand<'a>>),
+    /// `(a, b)` of a call.
+    List(#[allow(dead_code, reason = "calls are refused so far")] Vec<Operand<'a>>),
+    /// `_`.
+    Sink,
+}

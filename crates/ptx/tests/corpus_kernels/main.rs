@@ -1,0 +1,5 @@
+//! Kernels of the corpus, as two compilers made them, against host computations written independently of the engine.
+
+mod device;
+mod numeric;
+mod patterns;
