@@ -4,6 +4,7 @@
 //! write and is ready in about three seconds. Several run at once. It goes when it is dropped or when its process dies.
 
 mod access;
+mod objects;
 mod start;
 
 use std::ffi::OsStr;
@@ -17,6 +18,7 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use tokio::sync::OnceCell;
 
+pub use self::objects::true_condition;
 use crate::audit::{AuditError, AuditLog, Write};
 use crate::certificates::CertificateError;
 use crate::directory::Directory;

@@ -7,10 +7,11 @@ use std::io::{self, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use kube::api::DynamicObject;
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::control_plane::ControlPlaneError;
+use crate::control_plane::{ControlPlaneError, true_condition};
 use crate::eventually::eventually;
 use crate::kubectl::{CommandError, Output};
 use crate::pool::{Pool, PoolError, PoolOptions};
@@ -100,7 +101,7 @@ async fn perform(screen: &Screen, pool: &Pool) -> Result<(), DemoError> {
 }
 
 /// Prints progress until the job has ended; the finished job.
-async fn follow(screen: &Screen, pool: &Pool) -> Result<Value, DemoError> {
+async fn follow(screen: &Screen, pool: &Pool) -> Result<DynamicObject, DemoError> {
     screen.title("  seconds   slices held   chunks done   failed   retried")?;
     let started = Instant::now();
     let mut last = String::new();
@@ -119,7 +120,7 @@ async fn follow(screen: &Screen, pool: &Pool) -> Result<Value, DemoError> {
             return Err(DemoError::Burst(failed));
         }
         if started.elapsed() > COMPLETE_WITHIN {
-            let status = job.get("status").map(Value::to_string).unwrap_or_default();
+            let status = job.data.get("status").map(Value::to_string).unwrap_or_default();
             return Err(DemoError::Burst(format!(
                 "it was still running after {COMPLETE_WITHIN:?}: {status}"
             )));
@@ -129,8 +130,13 @@ async fn follow(screen: &Screen, pool: &Pool) -> Result<Value, DemoError> {
 }
 
 /// The object is written at most every few seconds: what happens in between is in the operator's metrics.
-async fn progress(job: &Value, pool: &Pool) -> String {
-    let count = |name: &str| job.pointer(&format!("/status/chunks/{name}")).and_then(Value::as_u64).unwrap_or(0);
+async fn progress(job: &DynamicObject, pool: &Pool) -> String {
+    let count = |name: &str| {
+        job.data
+            .pointer(&format!("/status/chunks/{name}"))
+            .and_then(Value::as_u64)
+            .unwrap_or(0)
+    };
     let metric = async |name: &str| pool.operator.metric(name).await.ok().flatten().unwrap_or(0.0);
     let held = metric("gpu_leases_active").await;
     let done = metric("chunks_done").await.max(count("succeeded") as f64);
@@ -138,27 +144,19 @@ async fn progress(job: &Value, pool: &Pool) -> String {
     format!("{held:>11.0}   {done:>11.0}   {:>6}   {retried:>7.0}", count("failed"))
 }
 
-async fn burst_job(pool: &Pool) -> Result<Value, DemoError> {
-    let path = format!("/apis/sahasra.dev/v1alpha1/namespaces/default/burstjobs/{EXAMPLE}");
-    let request = http::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError);
-    let client = pool.control_plane.client().await?;
-    Ok(client
-        .request(request.map_err(ControlPlaneError::from)?)
-        .await
-        .map_err(ControlPlaneError::from)?)
+async fn burst_job(pool: &Pool) -> Result<DynamicObject, DemoError> {
+    let job = pool.control_plane.object("BurstJob", "default", EXAMPLE).await?;
+    job.ok_or_else(|| DemoError::Burst("it is gone".to_owned()))
 }
 
 /// Reason and message of a condition that is `True`.
-fn condition(job: &Value, kind: &str) -> Option<String> {
-    let conditions = job.pointer("/status/conditions")?.as_array()?;
-    let condition = conditions
-        .iter()
-        .find(|condition| condition["type"] == kind && condition["status"] == "True")?;
+fn condition(job: &DynamicObject, kind: &str) -> Option<String> {
+    let condition = true_condition(job, kind)?;
     Some(format!("{}: {}", condition["reason"].as_str()?, condition["message"].as_str()?))
 }
 
-fn best(screen: &Screen, job: &Value) -> Result<(), DemoError> {
-    let best = job.pointer("/status/aggregate/best/0");
+fn best(screen: &Screen, job: &DynamicObject) -> Result<(), DemoError> {
+    let best = job.data.pointer("/status/aggregate/best/0");
     let best = best.ok_or_else(|| DemoError::Burst("its status names no best chunk".to_owned()))?;
     screen.title(&format!(
         "Best configuration: chunk {} with validation loss {}",

@@ -21,7 +21,7 @@ mod process;
 pub mod tools;
 
 pub use certificates::CertificateError;
-pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options, Shared};
+pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options, Shared, true_condition};
 pub use eventually::eventually;
 pub use identities::{Identities, NAMESPACE};
 pub use kubectl::{CommandError, Output};

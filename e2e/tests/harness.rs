@@ -215,6 +215,47 @@ async fn a_stopped_api_server_refuses_and_comes_back_with_its_data() {
 }
 
 #[tokio::test]
+async fn waiting_for_an_object_ends_once_it_is_as_wanted_and_else_says_what_it_is() {
+    let control_plane = ControlPlane::shared().await.expect("a control plane starts");
+    let lease = r#"{"apiVersion": "sahasra.dev/v1alpha1", "kind": "VramLease", "metadata": {"name": "held", "namespace": "default",
+        "finalizers": ["sahasra.dev/e2e"]}, "spec": {"slice": {"vram": "1Gi"}, "slices": {"min": 1, "max": 1}, "ttlSeconds": 60}}"#;
+    control_plane.apply(lease).await.expect("applied");
+    let held = control_plane
+        .object("VramLease", "default", "held")
+        .await
+        .expect("the API server answers");
+    assert!(held.is_some_and(|object| object.metadata.finalizers.is_some()));
+
+    control_plane
+        .kubectl(["delete", "vramlease", "held", "--wait=false"])
+        .await
+        .expect("kubectl runs")
+        .success()
+        .expect("deleted");
+    let short = Duration::from_millis(200);
+    let still = control_plane
+        .wait_until("VramLease", "default", "held", short, |object| object.is_none())
+        .await;
+    let still = still.expect_err("its finalizer holds it").to_string();
+    assert!(still.contains("VramLease held is {"), "{still}");
+
+    let release = [
+        "patch",
+        "vramlease",
+        "held",
+        "--type=merge",
+        "-p",
+        r#"{"metadata": {"finalizers": null}}"#,
+    ];
+    let (gone, released) = tokio::join!(
+        control_plane.wait_until("VramLease", "default", "held", WITHIN, |object| object.is_none()),
+        control_plane.kubectl(release),
+    );
+    released.expect("kubectl runs").success().expect("patched");
+    assert!(gone.expect("it goes").is_none());
+}
+
+#[tokio::test]
 async fn children_of_a_deleted_owner_are_collected() {
     let control_plane = start().await;
     assert!(
