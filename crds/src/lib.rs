@@ -52,8 +52,8 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
     definitions
 }
 
-/// Makes an optional field one that may be absent, not one that may hold null: the API server then drops nulls, where a
-/// rule's `has()` would take them for values.
+/// Makes an optional field one that may be absent, not one that may hold null: a rule's `has()` would take null for a value. The
+/// API server then puts a default in its place or refuses it.
 fn forbid_null(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     for property in schema.properties.iter_mut().flat_map(|properties| properties.values_mut()) {

@@ -15,6 +15,7 @@ mod directory;
 mod eventually;
 mod identities;
 mod kubectl;
+pub mod manifests;
 mod pool;
 mod ports;
 mod process;

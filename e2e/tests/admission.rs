@@ -1,0 +1,287 @@
+//! What the API server itself does with the kinds: refuses, defaults, protects and prints them.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+
+use futures::StreamExt;
+use sahasra_crds::BurstJob;
+use sahasra_e2e::manifests::{RefusedBy, WrongManifest, right_manifests, wrong_manifests};
+use sahasra_e2e::{ControlPlane, Shared, tools};
+use sahasra_parameters::Program;
+
+/// Cores that kubectl may use at once.
+const CONCURRENT: usize = 2;
+
+/// Everything required and nothing more.
+const SMALLEST: &str = r#"
+apiVersion: sahasra.dev/v1alpha1
+kind: BurstJob
+metadata: {name: smallest}
+spec:
+  kernel:
+    ptx: {inline: "// no code"}
+    entry: empty
+  chunks: {count: 10}
+  slice: {vram: 1Mi}
+"#;
+
+async fn control_plane() -> Shared {
+    ControlPlane::shared().await.expect("a control plane starts")
+}
+
+async fn namespace(control_plane: &ControlPlane) -> String {
+    control_plane.create_namespace("admission").await.expect("a namespace")
+}
+
+fn refused_by(who: RefusedBy) -> Vec<WrongManifest> {
+    let all = wrong_manifests().expect("the manifests say what is expected of them");
+    all.into_iter().filter(|manifest| manifest.refused_by == who).collect()
+}
+
+/// `kubectl apply --dry-run=server`, and what it printed when it failed.
+async fn refusal(control_plane: &ControlPlane, paths: impl IntoIterator<Item = PathBuf>) -> Option<String> {
+    let mut arguments: Vec<OsString> = ["apply", "--dry-run=server"].map(Into::into).into();
+    for path in paths {
+        arguments.extend(["-f".into(), path.into()]);
+    }
+    let output = control_plane.kubectl(arguments).await.expect("kubectl runs");
+    (!output.is_success()).then_some(output.stderr)
+}
+
+async fn apply(control_plane: &ControlPlane, namespace: &str, text: &str) {
+    let arguments = ["apply", "--server-side", "-n", namespace, "-f", "-"];
+    control_plane
+        .kubectl_with_input(arguments, text)
+        .await
+        .expect("kubectl runs")
+        .success()
+        .expect("applied");
+}
+
+/// Patches the object of [`SMALLEST`]; what kubectl printed when it failed.
+async fn patch(control_plane: &ControlPlane, namespace: &str, subresource: Option<&str>, patch: &str) -> Result<(), String> {
+    let mut arguments = vec!["patch", "burstjob", "smallest", "-n", namespace, "--type=merge", "-p", patch];
+    arguments.extend(subresource.map(|_| "--subresource=status"));
+    let output = control_plane.kubectl(arguments).await.expect("kubectl runs");
+    if output.is_success() { Ok(()) } else { Err(output.stderr) }
+}
+
+#[tokio::test]
+async fn a_wrong_manifest_is_refused_at_apply_with_the_field_and_the_remedy() {
+    let control_plane = &control_plane().await;
+    let wrong = refused_by(RefusedBy::Apply);
+    assert!(wrong.len() >= 40, "{} manifests", wrong.len());
+    let mut refusals = futures::stream::iter(wrong)
+        .map(async |manifest| {
+            let refusal = refusal(control_plane, [manifest.path.clone()]).await;
+            (manifest, refusal)
+        })
+        .buffer_unordered(CONCURRENT);
+    let mut unexpected = Vec::new();
+    while let Some((manifest, refusal)) = refusals.next().await {
+        match refusal {
+            Some(text) if text.contains(&manifest.field) && text.contains(&manifest.says) => {}
+            other => unexpected.push((manifest.name, manifest.field, manifest.says, other)),
+        }
+    }
+    assert!(unexpected.is_empty(), "{unexpected:#?}");
+}
+
+#[tokio::test]
+async fn what_only_the_operator_can_see_is_admitted() {
+    let control_plane = &control_plane().await;
+    let wrong = refused_by(RefusedBy::Accepted);
+    assert!(wrong.len() >= 15, "{} manifests", wrong.len());
+    assert_eq!(refusal(control_plane, wrong.into_iter().map(|manifest| manifest.path)).await, None);
+}
+
+#[tokio::test]
+async fn the_right_twin_of_every_wrong_manifest_is_admitted() {
+    let control_plane = &control_plane().await;
+    assert_eq!(refusal(control_plane, [right_manifests()]).await, None);
+
+    let names = |paths: Vec<PathBuf>| -> BTreeSet<_> { paths.iter().filter_map(|path| Some(path.file_name()?.to_owned())).collect() };
+    let wrong = wrong_manifests()
+        .expect("manifests")
+        .into_iter()
+        .map(|manifest| manifest.path)
+        .collect();
+    let right = fs::read_dir(right_manifests()).expect("a folder");
+    let right = right.map(|entry| entry.expect("an entry").path()).collect();
+    assert_eq!(names(wrong), names(right));
+}
+
+#[test]
+fn wrong_parameters_are_refused_by_the_compiler_with_the_field_and_the_remedy() {
+    let wrong = refused_by(RefusedBy::Accepted);
+    let wrong: Vec<_> = wrong.iter().filter(|manifest| manifest.field.starts_with("spec.chunks")).collect();
+    assert!(wrong.len() >= 9, "{} manifests", wrong.len());
+    for manifest in wrong {
+        let job: BurstJob = serde_yaml::from_str(&manifest.text).expect("a BurstJob");
+        let error = Program::compile(&job.spec.chunks).expect_err(&manifest.name);
+        assert_eq!(error.path, manifest.field, "{}: {error}", manifest.name);
+        assert!(error.message.contains(&manifest.says), "{}: {error}", manifest.name);
+
+        let right = fs::read_to_string(right_manifests().join(format!("{}.yaml", manifest.name))).expect("the twin");
+        let right: BurstJob = serde_yaml::from_str(&right).expect("a BurstJob");
+        Program::compile(&right.spec.chunks).expect(&manifest.name);
+    }
+}
+
+#[tokio::test]
+async fn a_burst_can_be_held_ranked_resized_and_cleaned_up_but_is_otherwise_immutable() {
+    let control_plane = &control_plane().await;
+    let namespace = namespace(control_plane).await;
+    apply(control_plane, &namespace, SMALLEST).await;
+
+    for (field, change) in [
+        ("kernel", r#"{"kernel": {"entry": "other"}}"#),
+        ("chunks", r#"{"chunks": {"count": 11}}"#),
+        ("slice", r#"{"slice": {"vram": "2Mi"}}"#),
+        ("lease", r#"{"lease": {"ttlSeconds": 61}}"#),
+        ("retryPolicy", r#"{"retryPolicy": {"maxRetries": 4}}"#),
+        ("chunkTimeoutSeconds", r#"{"chunkTimeoutSeconds": 61}"#),
+        ("maxFailedChunks", r#"{"maxFailedChunks": 1}"#),
+        ("aggregate", r#"{"aggregate": {"none": {}}}"#),
+        ("output", r#"{"output": {"store": {"url": "file:///results"}}}"#),
+    ] {
+        let refusal = patch(control_plane, &namespace, None, &format!(r#"{{"spec": {change}}}"#)).await;
+        let refusal = refusal.expect_err(field);
+        assert!(
+            refusal.contains(&format!("spec.{field}: Forbidden: {field} is immutable")),
+            "{refusal}"
+        );
+    }
+    for change in [
+        r#"{"suspend": true}"#,
+        r#"{"priority": 7}"#,
+        r#"{"slices": {"min": 2, "max": 5}}"#,
+        r#"{"slices": {"max": null}}"#,
+        r#"{"ttlSecondsAfterFinished": 60}"#,
+        r#"{"ttlSecondsAfterFinished": null}"#,
+    ] {
+        let patched = patch(control_plane, &namespace, None, &format!(r#"{{"spec": {change}}}"#)).await;
+        patched.expect(change);
+    }
+}
+
+#[tokio::test]
+async fn a_coordinator_of_a_lower_term_cannot_write_the_status() {
+    let control_plane = &control_plane().await;
+    let namespace = namespace(control_plane).await;
+    apply(control_plane, &namespace, SMALLEST).await;
+    let at_term = async |term: i64| {
+        let status = format!(r#"{{"status": {{"term": {term}}}}}"#);
+        patch(control_plane, &namespace, Some("status"), &status).await
+    };
+    at_term(2).await.expect("a first term");
+    at_term(2).await.expect("the same term");
+    let refusal = at_term(1).await.expect_err("an earlier term");
+    assert!(
+        refusal.contains("status.term") && refusal.contains("another coordinator has taken over"),
+        "{refusal}"
+    );
+    at_term(3).await.expect("a later term");
+}
+
+#[tokio::test]
+async fn defaults_take_the_place_of_what_is_absent_or_null() {
+    let control_plane = &control_plane().await;
+    let namespace = namespace(control_plane).await;
+    let with_null = SMALLEST.replace("{count: 10}", "{count: 10, seed: null}");
+    apply(control_plane, &namespace, &with_null).await;
+    let arguments = ["get", "burstjob", "smallest", "-n", &namespace, "-o", "json"];
+    let text = control_plane
+        .kubectl(arguments)
+        .await
+        .expect("kubectl runs")
+        .success()
+        .expect("found");
+    let object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let expected = serde_json::json!({
+        "kernel": {
+            "ptx": {"inline": "// no code"},
+            "entry": "empty",
+            "grid": [1, 1, 1],
+            "block": [1, 1, 1],
+            "dynamicSharedBytes": 0,
+            "args": [],
+        },
+        "chunks": {"count": 10, "seed": 0},
+        "slice": {"vram": "1Mi"},
+        "slices": {"min": 1},
+        "lease": {"ttlSeconds": 60},
+        "retryPolicy": {"maxRetries": 3, "initialBackoffSeconds": 1, "maxBackoffSeconds": 16},
+        "chunkTimeoutSeconds": 60,
+        "maxFailedChunks": 0,
+        "suspend": false,
+        "priority": 0,
+    });
+    assert_eq!(object["spec"], expected);
+}
+
+#[tokio::test]
+async fn columns_are_legible_at_120_characters() {
+    let control_plane = &control_plane().await;
+    let namespace = namespace(control_plane).await;
+    let folder = tools::workspace_root().join("e2e/tests/admission");
+    let objects = fs::read_to_string(folder.join("objects.yaml")).expect("the objects");
+    apply(control_plane, &namespace, &objects).await;
+    let status = [
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--subresource=status",
+        "-n",
+        &namespace,
+        "-f",
+        "-",
+    ];
+    let output = control_plane.kubectl_with_input(status, &objects).await.expect("kubectl runs");
+    output.success().expect("statuses applied");
+
+    let mut printed = String::new();
+    for (kind, short) in [
+        ("burstjobs", "bj"),
+        ("vramleases", "vl"),
+        ("gpuworkers", "gw"),
+        ("gpusessions", "gs"),
+    ] {
+        let get = async |kind: &str| {
+            let output = control_plane
+                .kubectl(["get", kind, "-l", "sample=columns", "-n", &namespace])
+                .await
+                .expect("kubectl runs");
+            without_age(&output.success().expect("listed"))
+        };
+        let table = get(kind).await;
+        assert_eq!(get(short).await, table, "the short name {short}");
+        printed += &format!("$ kubectl get {kind}\n{table}\n");
+    }
+    let expected = fs::read_to_string(folder.join("columns.txt")).expect("the columns");
+    assert!(printed == expected, "e2e/tests/admission/columns.txt should be:\n{printed}");
+    for category in ["all", "sahasra"] {
+        let output = control_plane
+            .kubectl(["get", category, "-n", &namespace, "-o", "name"])
+            .await
+            .expect("kubectl runs");
+        let names = output.success().expect("listed");
+        for kind in ["burstjob", "vramlease", "gpuworker", "gpusession"] {
+            assert!(
+                names.contains(&format!("{kind}.sahasra.dev/")),
+                "{kind} is not in {category}:\n{names}"
+            );
+        }
+    }
+}
+
+/// A table without its last column, which tells the age.
+fn without_age(table: &str) -> String {
+    let age = table.lines().next().and_then(|header| header.find("AGE")).expect("a column AGE");
+    // An age is four characters at most, such as 119m or 100d.
+    assert!(age + 4 <= 120, "{} characters wide:\n{table}", age + 4);
+    let cut = |line: &str| line.chars().take(age).collect::<String>();
+    table.lines().map(|line| format!("{}\n", cut(line).trim_end())).collect()
+}
