@@ -331,7 +331,7 @@ static void measure(const struct benchmark *benchmark)
     }
     qsort(times, (size_t)runs, sizeof times[0], by_value);
     printf("{\"name\": \"%s\", \"variant\": \"%s\", \"value\": %.6f, \"unit\": \"ms\", \"median\": %.6f, \"worst\": %.6f, "
-           "\"runs\": %d, \"check\": %.9g}\n",
+           "\"runs\": %d, \"check\": %.17g}\n",
         benchmark->name, VARIANT, times[0], times[runs / 2], times[runs - 1], runs, check);
     fflush(stdout);
 }

@@ -1,6 +1,7 @@
 """CUDA kernels: as plain C on one core, and as PTX on the CPU engine; best of the runs.
 
-The C file is bench/c/reference.c, compiled without and with vectorisation.
+The C file is bench/c/reference.c, compiled without and with vectorisation. Both give their results' checks,
+which must agree.
 """
 
 import shutil
@@ -14,6 +15,11 @@ VARIANTS = {
     "scalar": ["-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-DLANES=1"],
     "vector": ["-fno-trapping-math", "-DLANES=16"],
 }
+
+ENGINE = "kernel_times"
+LEVELS = ("avx512", "v3", "baseline")
+# Kernels with rsqrt.approx and ex2.approx, and how far the result may be off, relatively.
+APPROXIMATE = {"nbody_1024": 1e-5, "softmax_256x1024": 1e-5}
 
 
 def reference(context):
@@ -31,6 +37,27 @@ def reference(context):
     return figures
 
 
+def engine(context):
+    """{instruction set: {benchmark: what it printed}} of the PTX engine on one thread, the widest set first."""
+    cargo = context.require("cargo")
+    if not (context.root / "crates" / "ptx" / "examples" / f"{ENGINE}.rs").exists():
+        raise Unavailable(f"crates/ptx has no example {ENGINE}")
+    context.check([cargo, "build", "--quiet", "--release", "--package", "sahasra-ptx", "--example", ENGINE])
+    figures = {}
+    for level in LEVELS:
+        lines = context.json_lines([context.target / "release" / "examples" / ENGINE, "--level", level])
+        # A level that this processor lacks runs as the next lower one: once is enough.
+        figures.setdefault(lines[0]["variant"], {line["name"]: line for line in lines})
+    return figures
+
+
+def require_same_answer(name, c, ptx):
+    """The engine's result must be the C file's: to the bit, or as near as the approximate instructions allow."""
+    allowed = APPROXIMATE.get(name, 0) * abs(c["check"])
+    if not abs(ptx["check"] - c["check"]) <= allowed:
+        raise RuntimeError(f"{name}: the engine gives {ptx['check']!r}, C gives {c['check']!r}")
+
+
 def result_of(name, line, **more):
     return Result(name, line["value"], line["unit"], runs=line["runs"], best=line["value"], median=line["median"],
                   worst=line["worst"], **more)
@@ -41,3 +68,16 @@ def run(context):
     for variant, lines in c.items():
         for name, line in lines.items():
             yield result_of(f"c/{variant}/{name}", line)
+    ptx = engine(context)
+    for level, lines in ptx.items():
+        for name, line in lines.items():
+            both = {variant: c[variant][name] for variant in c if name in c[variant]}
+            for other in both.values():
+                require_same_answer(name, other, line)
+            peers = {f"C {variant}": other["value"] for variant, other in both.items()}
+            yield result_of(f"ptx/{level}/{name}", line, peer=peers)
+    widest, lines = next(iter(ptx.items()))
+    for name, line in lines.items():
+        for variant in c:
+            if name in c[variant]:
+                yield Result(f"ptx/{widest}/{name}/over_c_{variant}", line["value"] / c[variant][name]["value"], "x")
