@@ -19,12 +19,47 @@ is refused within a second by the condition `Accepted=False`, whose message name
 In the tables, `[]` is any element of a list and `{}` any key of a map. `required` is demanded wherever the object around it is given.
 ";
 
+const PARAMETERS: &str = r"
+## Parameters of chunks
+
+A parameter is a function of the chunk's index, which counts from 0. Every agent computes the same values, a retry repeats them. A
+value must be one that `type` has: whole and in range for whole types, finite for floats, which take the nearest.
+
+**`cel`** is a [CEL](https://cel.dev) expression over `index` and `count` (the number of chunks), both int, that gives an int or a
+double. There are
+
+| | |
+| --- | --- |
+| literals | `42`, `0.5`, `1e-3`, `true`; lists `[16, 32, 64]` to index and to search |
+| operators | `+ - * / %` (`%` on ints), `== != < <= > >=`, `&& \|\| !`, `condition ? a : b`, `list[i]`, `x in list` |
+| conversions | `double(x)`, `int(x)` (towards zero) |
+| on ints and doubles | `math.least(a, b, ...)`, `math.greatest(a, b, ...)`, `math.abs(x)` |
+| on doubles | `math.sign`, `math.floor`, `math.ceil`, `math.round`, `math.trunc`, `math.sqrt`, `math.exp`, `math.log`, `math.log2`, `math.log10`, `math.sin`, `math.cos`, `math.pow(base, exponent)` |
+
+As everywhere in CEL, ints and doubles do not mix (`0.1 * double(index)`, not `0.1 * index`), `/` of ints drops the remainder, and
+int overflow is an error. A formula is computed when the job is accepted: for every chunk up to 4096, else for 4096 from the first
+to the last. One that fails only at another chunk fails that chunk.
+
+**`list`** gives its values in turn and starts again at the end.
+
+**`range`** gives `start + step * index`; or evenly from `start` to `stop`, the last chunk getting `stop` itself.
+
+**`random`** gives values that depend on `seed`, the parameter's name and the index alone. The bits of index *i* are output *i* of
+SplitMix64 with the state `mix(mix(seed + 0x9e3779b97f4a7c15) xor fnv1a64(name))`, where `mix` is its output function. With
+`unit = (bits >> 11) * 2^-53` and `pick(n) = (bits * n) >> 64`: `choice` is `choice[pick(length)]`; `uniform` is
+`min + (max - min) * unit`, for whole types `min + pick(max - min)`; `logUniform` is `exp(ln(min) + (ln(max) - ln(min)) * unit)`,
+rounded down for whole types. `max` is never reached.
+
+**`product`** gives every combination of its lists once. The last list varies fastest.
+";
+
 /// The whole reference.
 pub fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     for definition in crate::definitions() {
         kind(&mut text, &definition);
     }
+    text.push_str(PARAMETERS);
     text
 }
 

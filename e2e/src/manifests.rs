@@ -7,7 +7,8 @@
 //! # says: at most 1024 threads in all      must stand in the refusal too
 //! ```
 //!
-//! `tests/data/right` has a twin of the same name for each, which nothing refuses and which differs in little else.
+//! `tests/data/right` has a twin of the same name for each that differs in little else and is admitted at apply; the twin of one
+//! that the operator refuses is accepted by it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

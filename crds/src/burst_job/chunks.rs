@@ -60,7 +60,7 @@ pub struct ParameterSpec {
     #[serde(rename = "type")]
     pub type_: ScalarType,
     /// A CEL expression over `index` (int, from 0) and `count` (int) that gives an int or a double, such as
-    /// `0.0001 * (1.0 + double(index % 100))`; the API has its functions.
+    /// `0.0001 * (1.0 + double(index % 100))`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1_024))]
     pub cel: Option<String>,
