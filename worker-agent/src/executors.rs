@@ -31,7 +31,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 pub use device::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind, DeviceLoad};
-pub use outstanding::WorkRange;
+pub use outstanding::{Outstanding, WorkRange};
 pub use program::{MAX_OUTPUT_BYTES, ProgramError, ProgramSpec};
 pub use run::{Event, Events, Run, SubmitError};
 

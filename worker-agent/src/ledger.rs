@@ -463,10 +463,11 @@ impl Ledger {
         device.load.leased_bytes -= freed * holding.slice_bytes();
         self.totals.freed_slices += freed;
         self.grants = self.grants + after.1 - before.1;
-        if before.2 > 0 && after.2 == 0 {
-            self.effects.push(Effect::Ended {
+        if after.2 < before.2 {
+            self.effects.push(Effect::Shrunk {
                 device: device.name.clone(),
                 owner_uid: uid.to_owned(),
+                active: after.2,
                 expired,
             });
         }
@@ -481,8 +482,9 @@ impl Ledger {
         }
     }
 
-    /// Ends what is due: grants past their time, drains past their grace, memories past theirs.
-    fn expire(&mut self, now: Duration) {
+    /// Ends what is due: grants past their time, drains past their grace, memories past theirs. What has to be done
+    /// outside waits for [`Ledger::take_effects`].
+    pub fn expire(&mut self, now: Duration) {
         if self.wake.is_none_or(|wake| now < wake) {
             return;
         }

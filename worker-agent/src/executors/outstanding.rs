@@ -34,6 +34,15 @@ impl Outstanding {
         self.chunks
     }
 
+    /// What it holds, in the order of the index.
+    pub fn ranges(&self) -> impl Iterator<Item = WorkRange> {
+        self.ranges.iter().map(|(first, (count, attempt))| WorkRange {
+            first: *first,
+            count: *count,
+            attempt: *attempt,
+        })
+    }
+
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.chunks == 0

@@ -22,12 +22,15 @@ pub enum Effect {
         /// UID of the owner whose chunks overstayed.
         owner_uid: String,
     },
-    /// The owner's last active slice on the device ended: what has not started there never will.
-    Ended {
+    /// The owner has fewer active slices on the device than before; with none left, what has not started there never
+    /// will.
+    Shrunk {
         /// Device.
         device: String,
         /// UID of the owner.
         owner_uid: String,
+        /// Active slices that remain.
+        active: u32,
         /// By expiry; else by release.
         expired: bool,
     },

@@ -185,9 +185,10 @@ fn a_running_chunk_keeps_its_slice_until_it_ends() {
     let ended = ledger.tick(seconds(10));
     assert_eq!(
         ended,
-        [Effect::Ended {
+        [Effect::Shrunk {
             device: "gpu0".to_owned(),
             owner_uid: "a".to_owned(),
+            active: 0,
             expired: true,
         }]
     );

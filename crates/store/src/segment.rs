@@ -1,0 +1,164 @@
+//! A segment: an object that holds the outputs of chunks.
+//!
+//! All numbers are little-endian. A header of 16 bytes: the eight bytes `SAHASRA1`, then the number of bytes that the
+//! outputs of one chunk have (u64, B). Then one record a chunk, each of 8 + B bytes: the chunk's index (u64), its outputs
+//! in the kernel's own order. Records are in the order of the index; an object's length tells how many there are.
+//!
+//! The same index may stand in several segments when an attempt was repeated: the job's index of segments says which
+//! counts. Segments are named so that no writer ever overwrites another's: see [`SegmentName`].
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// First bytes of every segment.
+pub const MAGIC: [u8; 8] = *b"SAHASRA1";
+/// Bytes before the first record.
+pub const HEADER_BYTES: usize = 16;
+
+/// What names a segment for ever: who wrote it, and its number there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentName {
+    /// Term of the coordinator for which it was written.
+    pub term: u64,
+    /// Highest attempt among its chunks.
+    pub attempt: u32,
+    /// Start of the agent that wrote it.
+    pub boot_id: String,
+    /// Number of the segment within that start.
+    pub counter: u64,
+}
+
+impl SegmentName {
+    /// The object's name under the job's folder.
+    pub fn text(&self) -> String {
+        format!(
+            "segments/term-{}/attempt-{}/{}-{:08}.segment",
+            self.term, self.attempt, self.boot_id, self.counter
+        )
+    }
+}
+
+/// Why bytes are no segment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SegmentError {
+    /// It does not begin as one.
+    #[error("object is not a segment")]
+    Magic,
+    /// It ends within a record.
+    #[error("segment of {bytes} bytes does not hold whole records of {record}")]
+    Length {
+        /// Bytes of the object.
+        bytes: usize,
+        /// Bytes of a record.
+        record: u64,
+    },
+}
+
+/// Collects records. The caller adds them in the order of the index.
+#[derive(Debug)]
+pub struct SegmentWriter {
+    bytes: BytesMut,
+    output_bytes: usize,
+}
+
+impl SegmentWriter {
+    /// A segment of chunks with so many bytes of outputs each.
+    pub fn new(output_bytes: usize) -> Self {
+        let mut bytes = BytesMut::with_capacity(HEADER_BYTES);
+        bytes.put_slice(&MAGIC);
+        bytes.put_u64_le(output_bytes as u64);
+        Self { bytes, output_bytes }
+    }
+
+    /// Adds consecutive chunks from `first` on, with their outputs one after the other.
+    ///
+    /// # Panics
+    /// When `outputs` are not `count` times the bytes of a chunk.
+    pub fn add(&mut self, first: u64, count: u64, outputs: &[u8]) {
+        assert_eq!(outputs.len() as u64, count * self.output_bytes as u64, "outputs of other chunks");
+        self.bytes.reserve((8 + self.output_bytes) * count as usize);
+        for place in 0..count {
+            self.bytes.put_u64_le(first + place);
+            let start = place as usize * self.output_bytes;
+            self.bytes.put_slice(&outputs[start..start + self.output_bytes]);
+        }
+    }
+
+    /// The object's bytes.
+    pub fn finish(self) -> Bytes {
+        self.bytes.freeze()
+    }
+}
+
+/// The records of a segment: index and outputs of each chunk.
+///
+/// # Errors
+/// [`SegmentError`] when the bytes are no segment.
+pub fn records(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, &[u8])>, SegmentError> {
+    let header = bytes.first_chunk::<HEADER_BYTES>().ok_or(SegmentError::Magic)?;
+    let (magic, size) = header.split_at(8);
+    if magic != MAGIC {
+        return Err(SegmentError::Magic);
+    }
+    let mut number = [0; 8];
+    number.copy_from_slice(size);
+    let record = u64::from_le_bytes(number).saturating_add(8);
+    let body = &bytes[HEADER_BYTES..];
+    let length = SegmentError::Length {
+        bytes: bytes.len(),
+        record,
+    };
+    let record = usize::try_from(record).map_err(|_| length.clone())?;
+    if !body.len().is_multiple_of(record) {
+        return Err(length);
+    }
+    Ok(body.chunks_exact(record).map(|record| {
+        let mut index = [0; 8];
+        index.copy_from_slice(&record[..8]);
+        (u64::from_le_bytes(index), &record[8..])
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut writer = SegmentWriter::new(2);
+        writer.add(7, 2, b"abcd");
+        writer.add(20, 1, b"ef");
+        let bytes = writer.finish();
+        assert_eq!(bytes.len(), HEADER_BYTES + 3 * 10);
+        let read: Vec<(u64, &[u8])> = records(&bytes).unwrap().collect();
+        assert_eq!(read, [(7, &b"ab"[..]), (8, b"cd"), (20, b"ef")]);
+        let empty = SegmentWriter::new(0).finish();
+        assert_eq!(records(&empty).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn cut_or_other_objects_are_errors() {
+        let mut writer = SegmentWriter::new(4);
+        writer.add(0, 1, &[1, 2, 3, 4]);
+        let bytes = writer.finish();
+        for length in 0..bytes.len() {
+            let outcome = records(&bytes[..length]).map(Iterator::count);
+            assert_eq!(outcome.is_ok(), length == HEADER_BYTES, "{length}");
+        }
+        let mut huge = bytes.to_vec();
+        huge[8..16].fill(0xff);
+        assert!(matches!(records(&huge).map(Iterator::count), Err(SegmentError::Length { .. })));
+        huge[0] = b'x';
+        assert!(matches!(records(&huge).map(Iterator::count), Err(SegmentError::Magic)));
+    }
+
+    #[test]
+    fn names_tell_writer_and_number() {
+        let name = SegmentName {
+            term: 3,
+            attempt: 2,
+            boot_id: "b007".to_owned(),
+            counter: 12,
+        };
+        assert_eq!(name.text(), "segments/term-3/attempt-2/b007-00000012.segment");
+    }
+}

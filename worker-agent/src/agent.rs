@@ -1,0 +1,417 @@
+//! The agent's core: the ledger under its clock, the executors, and the bursts that run on them.
+//!
+//! Everything that changes the ledger goes through [`Agent::change`], which afterwards does what the ledger asked for
+//! (kill an executor, tell a burst that its slices shrank) and re-arms the expiry timer.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{self, Read},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use sahasra_wire::{
+    burst::FailureCode,
+    grants::{
+        AcquireRequest, AcquireResponse, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
+    },
+    inventory::{self, Inventory},
+};
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    dispatch::Burst,
+    executors::ExecutorPool,
+    ledger::{Device, Effect, Ledger, Load, Totals},
+    metrics::Metrics,
+    store::StorePolicy,
+};
+
+/// What limits the agent's memory and patience.
+#[derive(Clone, Debug)]
+pub struct AgentLimits {
+    /// Chunks of a burst that may be submitted and not yet answered, over all devices.
+    pub max_outstanding_chunks: u64,
+    /// Bytes of results of a burst that are kept until acknowledged; beyond them nothing of it is executed.
+    pub max_retained_bytes: usize,
+    /// How long running chunks may take to end once shutdown began.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for AgentLimits {
+    fn default() -> Self {
+        Self {
+            // A second of no-op chunks: a coordinator is never waited for on a network's round trip.
+            max_outstanding_chunks: 65_536,
+            max_retained_bytes: 64 << 20,
+            shutdown_grace: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Who the agent is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Name of the worker: its node's.
+    pub worker: String,
+    /// Class of each device, by the device's name.
+    pub classes: BTreeMap<String, String>,
+}
+
+/// See the [module](self). Shared behind an [`Arc`].
+#[derive(Debug)]
+pub struct Agent {
+    identity: Identity,
+    boot_id: String,
+    limits: AgentLimits,
+    start: Instant,
+    ledger: Mutex<Ledger>,
+    pool: ExecutorPool,
+    bursts: Mutex<HashMap<String, Arc<Burst>>>,
+    metrics: Metrics,
+    store_policy: StorePolicy,
+    /// The ledger's next deadline has come nearer.
+    alarm: Notify,
+    /// Cancelled when shutdown begins.
+    draining: CancellationToken,
+    /// Highest sequence number of any burst that ended: a new one starts above it.
+    sequence_floor: Mutex<u64>,
+    /// Number of the last segment.
+    segments: AtomicU64,
+}
+
+/// A name for this start of the agent that no other start ever has.
+///
+/// # Errors
+/// When the system's random source cannot be read.
+pub fn new_boot_id() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+impl Agent {
+    /// An agent that has lent nothing, with a fresh ledger over the pool's devices.
+    pub fn new(
+        identity: Identity,
+        boot_id: String,
+        limits: AgentLimits,
+        pool: ExecutorPool,
+        metrics: Metrics,
+        store_policy: StorePolicy,
+    ) -> Arc<Self> {
+        let devices = pool.devices().iter().map(|device| Device {
+            name: device.name.clone(),
+            allocatable_bytes: device.allocatable_bytes,
+        });
+        Arc::new(Self {
+            ledger: Mutex::new(Ledger::new(boot_id.clone(), devices.collect())),
+            identity,
+            boot_id,
+            limits,
+            start: Instant::now(),
+            pool,
+            bursts: Mutex::default(),
+            metrics,
+            store_policy,
+            alarm: Notify::new(),
+            draining: CancellationToken::new(),
+            sequence_floor: Mutex::new(0),
+            segments: AtomicU64::new(0),
+        })
+    }
+
+    /// Names this start of the agent.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// Who it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What limits it.
+    pub fn limits(&self) -> &AgentLimits {
+        &self.limits
+    }
+
+    /// Its executors.
+    pub fn pool(&self) -> &ExecutorPool {
+        &self.pool
+    }
+
+    /// Its counters.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Which object stores it writes to.
+    pub fn store_policy(&self) -> &StorePolicy {
+        &self.store_policy
+    }
+
+    /// Cancelled when shutdown has begun.
+    pub fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bursts(&self) -> MutexGuard<'_, HashMap<String, Arc<Burst>>> {
+        self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the ledger, then does what it asks for.
+    pub(crate) fn change<T>(&self, act: impl FnOnce(&mut Ledger, Duration) -> T) -> T {
+        let (answer, effects) = {
+            let mut ledger = self.lock();
+            let before = ledger.next_deadline();
+            let answer = act(&mut ledger, self.start.elapsed());
+            let nearer = match (before, ledger.next_deadline()) {
+                (Some(before), Some(after)) => after < before,
+                (None, after) => after.is_some(),
+                (Some(_), None) => false,
+            };
+            if nearer {
+                self.alarm.notify_one();
+            }
+            (answer, ledger.take_effects())
+        };
+        for effect in effects {
+            self.apply(effect);
+        }
+        answer
+    }
+
+    fn apply(&self, effect: Effect) {
+        match effect {
+            Effect::Kill { device, owner_uid, .. } => {
+                tracing::warn!(device, owner = owner_uid, "grace is over: killing the executor");
+                if let Some(burst) = self.burst(&owner_uid) {
+                    burst.kill(&device, FailureCode::GrantExpired);
+                }
+            }
+            Effect::Shrunk {
+                device,
+                owner_uid,
+                active,
+                expired,
+            } => {
+                if let Some(burst) = self.burst(&owner_uid) {
+                    burst.shrunk(&device, active, expired);
+                }
+            }
+            Effect::Gone { owner_uid } => self.close_if_abandoned(&owner_uid),
+        }
+    }
+
+    /// Ends the agent's part in time: expired grants, overstayed drains. Runs until cancelled.
+    pub async fn keep_time(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            let deadline = self.lock().next_deadline();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.alarm.notified() => {}
+                () = async {
+                    match deadline {
+                        Some(deadline) => tokio::time::sleep_until(self.start + deadline).await,
+                        None => std::future::pending().await,
+                    }
+                } => self.change(|ledger, now| ledger.expire(now)),
+            }
+        }
+    }
+
+    /// Answers `/v1/acquire`.
+    pub fn acquire(&self, request: &AcquireRequest) -> AcquireResponse {
+        let healthy = self.pool.load(&request.device).is_none_or(|load| load.healthy);
+        let answer = self.change(|ledger, now| {
+            ledger.set_healthy(&request.device, healthy);
+            ledger.acquire(now, request)
+        });
+        match answer {
+            Ok(grant) => {
+                self.poke(&request.owner.uid);
+                AcquireResponse {
+                    grant: Some(grant),
+                    refusal: None,
+                }
+            }
+            Err(refusal) => {
+                self.metrics.refused(refusal.code());
+                AcquireResponse {
+                    grant: None,
+                    refusal: Some(refusal),
+                }
+            }
+        }
+    }
+
+    /// Answers `/v1/renew`.
+    pub fn renew(&self, request: &RenewRequest) -> RenewResponse {
+        let outcomes = self.change(|ledger, now| {
+            let owners = request.owners.iter();
+            owners.flat_map(|owner| ledger.renew(now, owner)).collect()
+        });
+        RenewResponse { outcomes }
+    }
+
+    /// Answers `/v1/release`.
+    pub fn release(&self, request: &ReleaseRequest) -> ReleaseResponse {
+        self.change(|ledger, now| ledger.release(now, request))
+    }
+
+    /// Answers `/v1/inventory`.
+    pub fn inventory(&self) -> Inventory {
+        let (loads, grants, shutting_down) = self.change(|ledger, now| {
+            ledger.expire(now);
+            let loads: Vec<Load> = ledger.loads().map(|(_, load)| load).collect();
+            (loads, ledger.grants(now), ledger.is_shutting_down())
+        });
+        let devices = self.pool.devices().iter().zip(loads);
+        Inventory {
+            worker: self.identity.worker.clone(),
+            boot_id: self.boot_id.clone(),
+            devices: devices
+                .map(|(device, load)| {
+                    let execution = self.pool.load(&device.name).unwrap_or_default();
+                    inventory::Device {
+                        name: device.name.clone(),
+                        model: device.model.clone(),
+                        class: self.identity.classes.get(&device.name).cloned().unwrap_or_default(),
+                        total_bytes: device.total_bytes,
+                        allocatable_bytes: load.allocatable_bytes,
+                        leased_bytes: load.leased_bytes,
+                        active_executions: execution.active_executions,
+                        tensor_count: 0,
+                        stored_tensor_bytes: 0,
+                        healthy: execution.healthy,
+                    }
+                })
+                .collect(),
+            grants,
+            shutting_down,
+        }
+    }
+
+    /// Sums over the devices and counts since the start.
+    pub fn totals(&self) -> (Load, Totals) {
+        let ledger = self.lock();
+        let mut sum = Load::default();
+        for (_, load) in ledger.loads() {
+            sum.allocatable_bytes += load.allocatable_bytes;
+            sum.leased_bytes += load.leased_bytes;
+            sum.slices += load.slices;
+            sum.slices_in_use += load.slices_in_use;
+        }
+        (sum, ledger.totals())
+    }
+
+    /// Hears a coordinator (fencing), on behalf of a stream.
+    pub(crate) fn hear(&self, owner: &Owner) -> Result<(), Refusal> {
+        self.change(|ledger, now| ledger.hear(now, owner))
+    }
+
+    /// Active slices of the owner on the device.
+    pub(crate) fn active_slices(&self, owner_uid: &str, device: &str) -> u32 {
+        self.lock().active_slices(owner_uid, device)
+    }
+
+    pub(crate) fn burst(&self, owner_uid: &str) -> Option<Arc<Burst>> {
+        self.bursts().get(owner_uid).cloned()
+    }
+
+    fn poke(&self, owner_uid: &str) {
+        if let Some(burst) = self.burst(owner_uid) {
+            burst.poke();
+        }
+    }
+
+    /// The owner's burst, or what `make` makes of the sequence number above which it must count. `make` gets the one
+    /// there is and may refuse it or replace it.
+    pub(crate) fn burst_or(
+        &self,
+        owner_uid: &str,
+        make: impl FnOnce(Option<&Arc<Burst>>, u64) -> Result<Arc<Burst>, Refusal>,
+    ) -> Result<Arc<Burst>, Refusal> {
+        let mut bursts = self.bursts();
+        let known = bursts.get(owner_uid);
+        let floor = self.floor(known.map_or(0, |burst| burst.sequence()));
+        let burst = make(known, floor)?;
+        if let Some(replaced) = bursts.insert(owner_uid.to_owned(), Arc::clone(&burst))
+            && !Arc::ptr_eq(&replaced, &burst)
+        {
+            replaced.close();
+        }
+        Ok(burst)
+    }
+
+    /// Number of the next segment of this boot.
+    pub(crate) fn next_segment(&self) -> u64 {
+        self.segments.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn floor(&self, at_least: u64) -> u64 {
+        let mut floor = self.sequence_floor.lock().unwrap_or_else(PoisonError::into_inner);
+        *floor = (*floor).max(at_least);
+        *floor
+    }
+
+    /// Drops a burst that no coordinator listens to and whose owner holds nothing: nobody can ask for it any more.
+    pub(crate) fn close_if_abandoned(&self, owner_uid: &str) {
+        let mut bursts = self.bursts();
+        let Some(burst) = bursts.get(owner_uid) else { return };
+        if burst.has_stream() || self.lock().holds_anything(owner_uid) {
+            return;
+        }
+        self.floor(burst.sequence());
+        burst.close();
+        bursts.remove(owner_uid);
+    }
+
+    /// Refuses new grants and new work from now on, lets running chunks end within the grace, fails the rest, and
+    /// returns once every burst has been told (or `telling` has passed).
+    pub async fn drain(&self, telling: Duration) {
+        self.change(|ledger, _| ledger.begin_shutdown());
+        self.draining.cancel();
+        let bursts: Vec<Arc<Burst>> = self.bursts().values().cloned().collect();
+        for burst in &bursts {
+            burst.poke();
+            burst.announce();
+        }
+        let settled = async {
+            for burst in &bursts {
+                burst.settled().await;
+            }
+        };
+        if tokio::time::timeout(self.limits.shutdown_grace, settled).await.is_err() {
+            tracing::warn!("grace is over: killing executors");
+            bursts.iter().for_each(|burst| burst.kill_all(FailureCode::ShuttingDown));
+        }
+        let told = async {
+            for burst in &bursts {
+                burst.settled().await;
+                burst.told().await;
+            }
+        };
+        if tokio::time::timeout(telling, told).await.is_err() {
+            tracing::warn!("coordinators did not take everything before the agent stopped");
+        }
+    }
+
+    /// The refusal of everything during shutdown.
+    pub(crate) fn shutting_down() -> Refusal {
+        Refusal {
+            code: RefusalCode::ShuttingDown as i32,
+            message: "the agent is shutting down".to_owned(),
+            free_bytes: 0,
+        }
+    }
+}

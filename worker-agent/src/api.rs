@@ -1,0 +1,137 @@
+//! The HTTP API of [`sahasra_wire`], `/healthz`, `/readyz` and `/metrics`, as one warp filter.
+
+use std::{convert::Infallible, sync::Arc};
+
+use bytes::Bytes;
+use futures::stream;
+use sahasra_service::{health, metrics};
+use sahasra_wire::{CONTENT_TYPE, Message, path};
+use tokio::sync::mpsc;
+use warp::{
+    Filter, Rejection, Reply,
+    http::{StatusCode, header},
+    reply::Response,
+};
+
+use crate::{agent::Agent, dispatch};
+
+/// Largest body of `/v1/acquire`: an owner and a few numbers.
+const ACQUIRE_BYTES: u64 = 16 << 10;
+/// Largest body of `/v1/renew` and `/v1/release`: every grant that an agent can hold.
+const GRANTS_BYTES: u64 = 8 << 20;
+/// Frames that wait for a coordinator that reads slowly; what follows them is retained or not executed.
+const WAITING_FRAMES: usize = 8;
+
+fn text(status: StatusCode, message: impl Into<String>) -> Response {
+    warp::reply::with_status(message.into() + "\n", status).into_response()
+}
+
+fn protobuf(message: &impl Message) -> Response {
+    warp::reply::with_header(message.encode_to_vec(), header::CONTENT_TYPE, CONTENT_TYPE).into_response()
+}
+
+fn is_protobuf(content_type: Option<&str>) -> bool {
+    content_type.is_some_and(|given| given.split(';').next().is_some_and(|given| given.trim() == CONTENT_TYPE))
+}
+
+fn wrong_type() -> Response {
+    text(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("content-type must be {CONTENT_TYPE}"))
+}
+
+/// A unary call.
+fn call<Q, A>(
+    name: &'static str,
+    limit: u64,
+    agent: Arc<Agent>,
+    answer: impl Fn(&Agent, &Q) -> A + Clone + Send + Sync + 'static,
+) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone
+where
+    Q: Message + Default,
+    A: Message,
+{
+    warp::path("v1")
+        .and(warp::path(name))
+        .and(warp::path::end())
+        .and(warp::post())
+        .and(warp::header::optional::<String>("content-type"))
+        .and(warp::body::content_length_limit(limit))
+        .and(warp::body::bytes())
+        .map(move |content_type: Option<String>, body: Bytes| {
+            if !is_protobuf(content_type.as_deref()) {
+                return wrong_type();
+            }
+            match Q::decode(body) {
+                Ok(request) => protobuf(&answer(&agent, &request)),
+                Err(error) => text(StatusCode::BAD_REQUEST, format!("body cannot be read: {error}")),
+            }
+        })
+}
+
+/// All routes of an agent.
+pub fn routes(
+    agent: Arc<Agent>,
+    readiness: health::Readiness,
+) -> impl Filter<Extract = (impl Reply,), Error = Infallible> + Clone + Send + Sync + 'static {
+    let inventory = {
+        let agent = Arc::clone(&agent);
+        warp::path!("v1" / "inventory")
+            .and(warp::get())
+            .map(move || protobuf(&agent.inventory()))
+    };
+    let acquire = call("acquire", ACQUIRE_BYTES, Arc::clone(&agent), Agent::acquire);
+    let renew = call("renew", GRANTS_BYTES, Arc::clone(&agent), Agent::renew);
+    let release = call("release", GRANTS_BYTES, Arc::clone(&agent), Agent::release);
+    let bursts = {
+        let agent = Arc::clone(&agent);
+        warp::path!("v1" / "bursts")
+            .and(warp::post())
+            .and(warp::header::optional::<String>("content-type"))
+            .and(warp::body::stream())
+            .map(move |content_type: Option<String>, body| {
+                if !is_protobuf(content_type.as_deref()) {
+                    return wrong_type();
+                }
+                let (answers, frames) = mpsc::channel(WAITING_FRAMES);
+                tokio::spawn(dispatch::stream::serve(Arc::clone(&agent), Box::pin(body), answers));
+                let frames = stream::unfold(frames, |mut frames| async move {
+                    frames.recv().await.map(|frame: Bytes| (Ok::<_, Infallible>(frame), frames))
+                });
+                warp::reply::with_header(warp::reply::stream(frames), header::CONTENT_TYPE, CONTENT_TYPE).into_response()
+            })
+    };
+    let scrape = {
+        let observed = Arc::clone(&agent);
+        metrics::route(agent.metrics().registry(), move || observed.metrics().observe(&observed))
+    };
+    inventory
+        .or(acquire)
+        .unify()
+        .or(renew)
+        .unify()
+        .or(release)
+        .unify()
+        .or(bursts)
+        .unify()
+        .or(health::routes(readiness))
+        .or(scrape)
+        .recover(rejected)
+}
+
+/// What no route took: each cause with its status and a sentence.
+async fn rejected(rejection: Rejection) -> Result<Response, Infallible> {
+    let (status, message) = if rejection.is_not_found() {
+        (
+            StatusCode::NOT_FOUND,
+            format!("no such path: the API is {}, {} and their like", path::INVENTORY, path::ACQUIRE),
+        )
+    } else if rejection.find::<warp::reject::PayloadTooLarge>().is_some() {
+        (StatusCode::PAYLOAD_TOO_LARGE, "body is too large".to_owned())
+    } else if rejection.find::<warp::reject::LengthRequired>().is_some() {
+        (StatusCode::LENGTH_REQUIRED, "content-length is required".to_owned())
+    } else if rejection.find::<warp::reject::MethodNotAllowed>().is_some() {
+        (StatusCode::METHOD_NOT_ALLOWED, "method is not allowed here".to_owned())
+    } else {
+        (StatusCode::BAD_REQUEST, "request cannot be read".to_owned())
+    };
+    Ok(text(status, message))
+}

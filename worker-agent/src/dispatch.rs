@@ -1,0 +1,458 @@
+//! Dispatch of bursts: from a coordinator's stream to executors on the slices that its owner holds, and back.
+//!
+//! ```text
+//!  stream ──Submit──► Burst ──► Lane (one a device) ──Run──► executor
+//!     ▲                 ▲          │ batch, segment
+//!     └── retained ◄────┴──────────┘ Results / Failures / Returned
+//! ```
+//!
+//! A [`Burst`] is what the agent knows of one owner's work: which chunks are outstanding, and every result and failure
+//! that no checkpoint covers yet. It outlives its stream: chunks go on when the stream breaks, and a coordinator of the
+//! same or a higher term that opens another gets all of it again. It ends when nobody listens and its owner holds nothing.
+//!
+//! A [`lane`] ties the executor's concurrency to the ledger: it takes slices into use before chunks may start on them and
+//! gives them up when the executor has said that it holds nothing for them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use sahasra_wire::{
+    burst::{ChunkRange, Failure, FailureCode, Failures, Results, Returned, ServerFrame, Store, server_frame},
+    frame,
+    grants::{Owner, Refusal, RefusalCode},
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent::Agent,
+    executors::{Outstanding, ProgramSpec, WorkRange},
+};
+
+mod batch;
+mod lane;
+mod retention;
+pub mod stream;
+
+use lane::Lane;
+use retention::Retention;
+
+/// One owner's work on this agent. See the [module](self).
+#[derive(Debug)]
+pub struct Burst {
+    owner_uid: String,
+    namespace: String,
+    program: ProgramSpec,
+    max_retained_bytes: usize,
+    state: Mutex<State>,
+    /// Counts changes that a stream's writer or a waiter wants to see.
+    version: watch::Sender<u64>,
+    closed: CancellationToken,
+}
+
+#[derive(Debug)]
+struct State {
+    term: u64,
+    store: Option<Store>,
+    aggregated_output: Option<u32>,
+    outstanding: Outstanding,
+    retention: Retention,
+    /// Number of the stream that listens; 0: none does.
+    stream: u64,
+    streams: u64,
+    /// Unstarted chunks for the stream that listens. Not kept for another: they are simply not outstanding then.
+    returned: VecDeque<ChunkRange>,
+    /// Highest sequence number handed to the stream that listens.
+    sent: u64,
+    lanes: HashMap<String, Arc<Lane>>,
+}
+
+impl State {
+    /// Marks all ranges as outstanding, or none.
+    fn take<'a>(&mut self, stream: u64, limit: u64, ranges: impl Iterator<Item = &'a WorkRange> + Clone) -> Result<(), Refusal> {
+        if self.stream != stream {
+            return Err(invalid("another stream has taken over".to_owned()));
+        }
+        let submitted = ranges.clone().fold(0u64, |sum, range| sum.saturating_add(range.count));
+        if self.outstanding.chunks().saturating_add(submitted) > limit {
+            return Err(invalid(format!("more than {limit} chunks would be outstanding")));
+        }
+        for (place, range) in ranges.clone().enumerate() {
+            if !self.outstanding.insert(*range) {
+                for taken in ranges.take(place) {
+                    self.outstanding.remove(*taken);
+                }
+                let (first, count) = (range.first, range.count);
+                return Err(invalid(format!("{count} chunks from {first} on: none, or some are outstanding")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a new stream starts from.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    /// Number of the stream: anything said by an earlier one is void.
+    pub stream: u64,
+    /// Flat pairs of first and last index that still run or wait.
+    pub outstanding: Vec<u64>,
+}
+
+/// What a stream's writer is to send next.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    /// Encoded frames.
+    Frames(Vec<Bytes>),
+    /// Nothing yet.
+    Nothing,
+    /// Another stream has taken over, of this term.
+    Replaced(u64),
+    /// The agent is shutting down, and everything was sent.
+    Finished,
+}
+
+/// Frames handed to a stream's writer at a time.
+const FRAMES_AT_A_TIME: usize = 16;
+
+fn invalid(message: String) -> Refusal {
+    Refusal {
+        code: RefusalCode::Invalid as i32,
+        message,
+        free_bytes: 0,
+    }
+}
+
+impl Burst {
+    /// A burst without chunks whose results count from above `sequence`.
+    pub(crate) fn new(
+        owner: &Owner,
+        program: ProgramSpec,
+        store: Option<Store>,
+        aggregated_output: Option<u32>,
+        max_retained_bytes: usize,
+        sequence: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            owner_uid: owner.uid.clone(),
+            namespace: owner.namespace.clone(),
+            program,
+            max_retained_bytes,
+            state: Mutex::new(State {
+                term: owner.term,
+                store,
+                aggregated_output,
+                outstanding: Outstanding::default(),
+                retention: Retention::after(sequence),
+                stream: 0,
+                streams: 0,
+                returned: VecDeque::new(),
+                sent: sequence,
+                lanes: HashMap::new(),
+            }),
+            version: watch::Sender::new(0),
+            closed: CancellationToken::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells writers and waiters that something changed.
+    pub(crate) fn announce(&self) {
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Follows changes.
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// What its chunks compute.
+    pub fn program(&self) -> &ProgramSpec {
+        &self.program
+    }
+
+    /// Highest sequence number so far.
+    pub fn sequence(&self) -> u64 {
+        self.state().retention.sequence()
+    }
+
+    /// Whether a coordinator listens.
+    pub fn has_stream(&self) -> bool {
+        self.state().stream != 0
+    }
+
+    /// Whether it has neither chunks nor slices in use, so that another program may take its place.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.outstanding.is_empty() && state.lanes.values().all(|lane| lane.is_idle())
+    }
+
+    /// A new stream takes over: it gets everything retained from the start, but for what it says to be covered.
+    pub(crate) fn attach(&self, term: u64, store: Option<Store>, aggregated_output: Option<u32>, covered: &[u64]) -> Attached {
+        let attached = {
+            let mut state = self.state();
+            state.term = state.term.max(term);
+            state.store = store;
+            state.aggregated_output = aggregated_output;
+            state.retention.cover(covered);
+            state.streams += 1;
+            state.stream = state.streams;
+            state.returned.clear();
+            state.sent = 0;
+            let ranges = state.outstanding.ranges();
+            Attached {
+                stream: state.stream,
+                outstanding: ranges.flat_map(|range| [range.first, range.first + range.count - 1]).collect(),
+            }
+        };
+        self.poke();
+        self.announce();
+        attached
+    }
+
+    /// The stream has ended. `false` when another had taken over.
+    pub(crate) fn detach(&self, stream: u64) -> bool {
+        let mut state = self.state();
+        let current = state.stream == stream;
+        if current {
+            state.stream = 0;
+            state.returned.clear();
+        }
+        drop(state);
+        self.announce();
+        current
+    }
+
+    /// What the stream is to send next.
+    pub(crate) fn outgoing(&self, stream: u64, draining: bool) -> Outgoing {
+        let mut state = self.state();
+        if state.stream != stream {
+            return Outgoing::Replaced(state.term);
+        }
+        let mut frames = Vec::new();
+        if !state.returned.is_empty() {
+            let ranges = state.returned.drain(..).collect();
+            let frame = ServerFrame::from(server_frame::Kind::Returned(Returned { ranges }));
+            frames.push(frame::encode(&frame));
+        }
+        let mut sent = state.sent;
+        for (sequence, frame) in state.retention.after_sequence(sent).take(FRAMES_AT_A_TIME) {
+            frames.push(frame.clone());
+            sent = sequence;
+        }
+        state.sent = sent;
+        if !frames.is_empty() {
+            return Outgoing::Frames(frames);
+        }
+        if draining && state.outstanding.is_empty() {
+            return Outgoing::Finished;
+        }
+        Outgoing::Nothing
+    }
+
+    /// Takes chunks of the stream and hands them to the lanes. An error refuses the stream, and nothing was taken.
+    pub(crate) fn submit(self: &Arc<Self>, agent: &Arc<Agent>, stream: u64, ranges: &[ChunkRange]) -> Result<(), Refusal> {
+        let limit = agent.limits().max_outstanding_chunks;
+        if let Some(unknown) = ranges.iter().find(|range| agent.pool().load(&range.device).is_none()) {
+            return Err(Refusal {
+                code: RefusalCode::UnknownDevice as i32,
+                ..invalid(format!("no device {:?} here", unknown.device))
+            });
+        }
+        let mut by_device: Vec<(&str, Vec<WorkRange>)> = Vec::new();
+        for range in ranges {
+            let work = WorkRange {
+                first: range.first,
+                count: range.count,
+                attempt: range.attempt,
+            };
+            match by_device.last_mut() {
+                Some((device, ranges)) if *device == range.device => ranges.push(work),
+                _ => by_device.push((&range.device, vec![work])),
+            }
+        }
+        self.state().take(stream, limit, by_device.iter().flat_map(|(_, ranges)| ranges))?;
+        for (device, ranges) in by_device {
+            if agent.draining().is_cancelled() {
+                self.fail(agent, device, &ranges, FailureCode::ShuttingDown, "the agent is shutting down");
+            } else if agent.active_slices(&self.owner_uid, device) == 0 {
+                self.fail(agent, device, &ranges, FailureCode::GrantExpired, "no slice is held on the device");
+            } else if let Err(error) = self.lane(agent, device).and_then(|lane| lane.submit(ranges.clone())) {
+                self.fail(agent, device, &ranges, FailureCode::ExecutorLost, &error);
+            }
+        }
+        Ok(())
+    }
+
+    fn lane(self: &Arc<Self>, agent: &Arc<Agent>, device: &str) -> Result<Arc<Lane>, String> {
+        let mut state = self.state();
+        if let Some(lane) = state.lanes.get(device) {
+            return Ok(Arc::clone(lane));
+        }
+        let opened = agent.pool().open(device, &self.namespace, self.program.clone());
+        let (run, events) = opened.map_err(|error| error.to_string())?;
+        let lane = lane::start(agent, self, device, run, events);
+        state.lanes.insert(device.to_owned(), Arc::clone(&lane));
+        Ok(lane)
+    }
+
+    /// A checkpoint covers everything up to the sequence number.
+    pub(crate) fn acknowledge(&self, stream: u64, sequence: u64) {
+        let mut state = self.state();
+        if state.stream == stream {
+            state.retention.acknowledge(sequence);
+            drop(state);
+            self.poke();
+        }
+    }
+
+    /// Gives back what has not started on the device, or on all when it is empty.
+    pub(crate) fn withdraw(&self, device: &str) {
+        let state = self.state();
+        for lane in state.lanes.values().filter(|lane| device.is_empty() || lane.device() == device) {
+            lane.withdraw();
+        }
+    }
+
+    /// Keeps results and failures of chunks that ended on a device until they are acknowledged.
+    fn publish(&self, agent: &Agent, device: &str, ended: batch::Ended) {
+        let mut state = self.state();
+        for run in &ended.runs {
+            state.outstanding.remove(WorkRange {
+                first: run.first,
+                count: run.count,
+                attempt: run.attempt,
+            });
+            agent.metrics().chunks("Succeeded", run.count);
+        }
+        for failure in &ended.failures {
+            state.outstanding.remove(WorkRange {
+                first: failure.first,
+                count: failure.count,
+                attempt: failure.attempt,
+            });
+            agent.metrics().chunks(failure.code().label(), failure.count);
+        }
+        if !ended.runs.is_empty() {
+            let indices = ended.runs.iter().map(|run| (run.first, run.count)).collect();
+            let runs = ended.runs;
+            state.retention.keep(indices, |sequence| {
+                ServerFrame::from(server_frame::Kind::Results(Results {
+                    sequence,
+                    device: device.to_owned(),
+                    runs,
+                    segment: ended.segment,
+                }))
+            });
+        }
+        if !ended.failures.is_empty() {
+            let indices = ended.failures.iter().map(|failure| (failure.first, failure.count)).collect();
+            let failures = ended.failures;
+            state.retention.keep(indices, |sequence| {
+                ServerFrame::from(server_frame::Kind::Failures(Failures {
+                    sequence,
+                    device: device.to_owned(),
+                    failures,
+                }))
+            });
+        }
+        drop(state);
+        self.announce();
+    }
+
+    fn fail(&self, agent: &Agent, device: &str, ranges: &[WorkRange], code: FailureCode, message: &str) {
+        let failures = ranges.iter().map(|range| batch::failure(*range, code, message.to_owned()));
+        let failures: Vec<Failure> = failures.collect();
+        self.publish(
+            agent,
+            device,
+            batch::Ended {
+                failures,
+                ..batch::Ended::default()
+            },
+        );
+    }
+
+    /// Unstarted chunks go back to the stream that listens.
+    fn give_back(&self, device: &str, range: WorkRange) {
+        let mut state = self.state();
+        state.outstanding.remove(range);
+        if state.stream != 0 {
+            state.returned.push_back(ChunkRange {
+                device: device.to_owned(),
+                first: range.first,
+                count: range.count,
+                attempt: range.attempt,
+            });
+        }
+        drop(state);
+        self.announce();
+    }
+
+    /// Whether results may be taken from executors: not while too much waits for a checkpoint.
+    fn has_room(&self) -> bool {
+        self.state().retention.bytes() < self.max_retained_bytes
+    }
+
+    /// The term and the store with which a segment is written now.
+    fn storing(&self) -> (u64, Option<Store>, Option<u32>) {
+        let state = self.state();
+        (state.term, state.store.clone(), state.aggregated_output)
+    }
+
+    /// Something changed that lanes depend on: slices, room, shutdown.
+    pub(crate) fn poke(&self) {
+        self.state().lanes.values().for_each(|lane| lane.poke());
+    }
+
+    /// The owner has fewer slices on the device.
+    pub(crate) fn shrunk(&self, device: &str, active: u32, expired: bool) {
+        if let Some(lane) = self.state().lanes.get(device) {
+            lane.shrunk(active, expired);
+        }
+    }
+
+    /// Ends the executor on the device; what runs fails with `code`.
+    pub(crate) fn kill(&self, device: &str, code: FailureCode) {
+        if let Some(lane) = self.state().lanes.get(device) {
+            lane.kill(code);
+        }
+    }
+
+    /// Ends its executors on all devices.
+    pub(crate) fn kill_all(&self, code: FailureCode) {
+        self.state().lanes.values().for_each(|lane| lane.kill(code));
+    }
+
+    /// Its lanes stop and drop what they have.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+        self.announce();
+    }
+
+    /// Returns once nothing is outstanding and no slice in use.
+    pub(crate) async fn settled(&self) {
+        let mut version = self.watch();
+        while !self.is_idle() {
+            if version.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Returns once its stream has ended, or there is none.
+    pub(crate) async fn told(&self) {
+        let mut version = self.watch();
+        while self.has_stream() {
+            if version.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Results and failures on their way from an executor to the coordinator, joined into few runs.
+
+use bytes::{Bytes, BytesMut};
+use sahasra_wire::burst::{Failure, FailureCode, ResultRun};
+
+use crate::executors::WorkRange;
+
+/// Chunks that ended, as they are reported.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// Those that succeeded.
+    pub runs: Vec<ResultRun>,
+    /// Those whose attempt failed.
+    pub failures: Vec<Failure>,
+    /// Name of the object that holds the outputs; empty without a store.
+    pub segment: String,
+}
+
+/// A report of failed chunks.
+pub(super) fn failure(range: WorkRange, code: FailureCode, message: String) -> Failure {
+    Failure {
+        first: range.first,
+        count: range.count,
+        attempt: range.attempt,
+        code: code as i32,
+        message,
+    }
+}
+
+/// Chunks that ended and are not reported yet.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    succeeded: Vec<(WorkRange, Bytes)>,
+    failures: Vec<Failure>,
+    bytes: usize,
+}
+
+/// Bytes for which a run is counted beside its outputs.
+const RUN_BYTES: usize = 32;
+
+impl Batch {
+    pub fn is_empty(&self) -> bool {
+        self.succeeded.is_empty() && self.failures.is_empty()
+    }
+
+    /// Bytes that it holds.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds chunks that succeeded.
+    pub fn succeed(&mut self, range: WorkRange, outputs: Bytes) {
+        self.bytes += RUN_BYTES + outputs.len();
+        self.succeeded.push((range, outputs));
+    }
+
+    /// Adds chunks that failed; those that follow the last one's and failed alike are told together.
+    pub fn fail(&mut self, range: WorkRange, code: FailureCode, message: String) {
+        if let Some(last) = self.failures.last_mut()
+            && last.first + last.count == range.first
+            && last.attempt == range.attempt
+            && last.code == code as i32
+            && last.message == message
+        {
+            last.count += range.count;
+            return;
+        }
+        self.bytes += RUN_BYTES + message.len();
+        self.failures.push(failure(range, code, message));
+    }
+
+    /// Takes the successes, in the order of the index.
+    pub fn take_succeeded(&mut self) -> Vec<(WorkRange, Bytes)> {
+        self.bytes = self.failures.iter().map(|failure| RUN_BYTES + failure.message.len()).sum();
+        let mut succeeded = std::mem::take(&mut self.succeeded);
+        succeeded.sort_by_key(|(range, _)| range.first);
+        succeeded
+    }
+
+    /// Takes everything, as results that carry their outputs.
+    pub fn take(&mut self) -> Ended {
+        let runs = joined(self.take_succeeded());
+        self.bytes = 0;
+        Ended {
+            runs,
+            failures: std::mem::take(&mut self.failures),
+            segment: String::new(),
+        }
+    }
+
+    /// Takes the failures alone.
+    pub fn take_failures(&mut self) -> Ended {
+        let failures = std::mem::take(&mut self.failures);
+        self.bytes = self.succeeded.iter().map(|(_, outputs)| RUN_BYTES + outputs.len()).sum();
+        Ended {
+            failures,
+            ..Ended::default()
+        }
+    }
+}
+
+/// Joins neighbours of the same attempt. `succeeded` must be in the order of the index.
+pub(super) fn joined(succeeded: Vec<(WorkRange, Bytes)>) -> Vec<ResultRun> {
+    let mut runs: Vec<ResultRun> = Vec::new();
+    let mut rest = succeeded.into_iter().peekable();
+    while let Some((range, outputs)) = rest.next() {
+        let mut run = ResultRun {
+            first: range.first,
+            count: range.count,
+            attempt: range.attempt,
+            outputs,
+        };
+        let follows = |run: &ResultRun, next: &WorkRange| run.first + run.count == next.first && run.attempt == next.attempt;
+        if rest.peek().is_some_and(|(next, _)| follows(&run, next)) {
+            let mut bytes = BytesMut::from(std::mem::take(&mut run.outputs));
+            while let Some((next, outputs)) = rest.next_if(|(next, _)| follows(&run, next)) {
+                run.count += next.count;
+                bytes.extend_from_slice(&outputs);
+            }
+            run.outputs = bytes.freeze();
+        }
+        runs.push(run);
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u64, count: u64, attempt: u32) -> WorkRange {
+        WorkRange { first, count, attempt }
+    }
+
+    #[test]
+    fn neighbours_of_one_attempt_become_one_run() {
+        let mut batch = Batch::default();
+        batch.succeed(range(4, 1, 1), Bytes::from_static(b"e"));
+        batch.succeed(range(0, 2, 1), Bytes::from_static(b"ab"));
+        batch.succeed(range(3, 1, 2), Bytes::from_static(b"D"));
+        batch.succeed(range(2, 1, 1), Bytes::from_static(b"c"));
+        batch.fail(range(7, 1, 1), FailureCode::Trap, "trap".to_owned());
+        batch.fail(range(8, 2, 1), FailureCode::Trap, "trap".to_owned());
+        batch.fail(range(10, 1, 1), FailureCode::Trap, "another".to_owned());
+        let ended = batch.take();
+        let runs: Vec<(u64, u64, u32, &[u8])> = ended
+            .runs
+            .iter()
+            .map(|run| (run.first, run.count, run.attempt, &run.outputs[..]))
+            .collect();
+        assert_eq!(runs, [(0, 3, 1, &b"abc"[..]), (3, 1, 2, b"D"), (4, 1, 1, b"e")]);
+        let failures: Vec<(u64, u64)> = ended.failures.iter().map(|failure| (failure.first, failure.count)).collect();
+        assert_eq!(failures, [(7, 3), (10, 1)]);
+        assert!(batch.is_empty() && batch.bytes() == 0);
+    }
+}

@@ -1,0 +1,361 @@
+//! One device's part of a burst: keeps the executor's concurrency at what the ledger allows, and takes what comes back.
+//!
+//! A slice is taken into use at the ledger before the executor hears of it, and given up when the executor has settled at
+//! a lower concurrency: the ledger counts it for as long as the device may hold anything for it.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use sahasra_wire::burst::FailureCode;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    Burst,
+    batch::{Batch, Ended, joined},
+};
+use crate::{
+    agent::Agent,
+    executors::{Event, Events, ProgramSpec, Run, WorkRange},
+    store::{self, SegmentName},
+};
+
+/// Results wait at most this long for others to join them in a frame.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(5);
+/// A frame is sent once it holds so many bytes.
+const FLUSH_BYTES: usize = 64 << 10;
+/// Results for a store wait at most this long for others to join them in a segment: fewer, larger objects.
+const SEGMENT_INTERVAL: Duration = Duration::from_millis(500);
+/// A segment is written once it holds so many bytes.
+const SEGMENT_BYTES: usize = 8 << 20;
+
+/// What the burst keeps of a lane.
+#[derive(Debug)]
+pub(super) struct Lane {
+    device: String,
+    run: Run,
+    poke: Notify,
+    /// Slices in use.
+    occupied: AtomicU32,
+    /// Its last slice ended by expiry: unstarted chunks are failed, not returned.
+    expired: AtomicBool,
+}
+
+impl Lane {
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Whether no slice is in use and nothing waits for one.
+    pub fn is_idle(&self) -> bool {
+        self.occupied.load(Ordering::Acquire) == 0 && self.run.outstanding() == 0
+    }
+
+    /// Hands chunks over.
+    pub fn submit(&self, ranges: Vec<WorkRange>) -> Result<(), String> {
+        self.run.submit(ranges).map_err(|error| error.to_string())?;
+        self.poke();
+        Ok(())
+    }
+
+    /// Something it depends on has changed.
+    pub fn poke(&self) {
+        self.poke.notify_one();
+    }
+
+    /// There are fewer slices.
+    pub fn shrunk(&self, active: u32, expired: bool) {
+        if active == 0 {
+            self.expired.store(expired, Ordering::Release);
+        }
+        self.poke();
+    }
+
+    pub fn withdraw(&self) {
+        self.run.withdraw();
+    }
+
+    pub fn kill(&self, code: FailureCode) {
+        self.run.kill(code);
+    }
+}
+
+/// Starts a lane. It ends when the burst is closed or gone, or when the executors have shut down.
+pub(super) fn start(agent: &Arc<Agent>, burst: &Arc<Burst>, device: &str, run: Run, events: Events) -> Arc<Lane> {
+    let lane = Arc::new(Lane {
+        device: device.to_owned(),
+        run,
+        poke: Notify::new(),
+        occupied: AtomicU32::new(0),
+        expired: AtomicBool::new(false),
+    });
+    let worker = Worker {
+        agent: Arc::clone(agent),
+        burst: Arc::downgrade(burst),
+        owner_uid: burst.owner_uid.clone(),
+        lane: Arc::clone(&lane),
+        events,
+        limits: VecDeque::new(),
+        occupied: 0,
+        withdrawn: false,
+        batch: Batch::default(),
+        batch_since: Instant::now(),
+        flushed: Instant::now(),
+        writing: None,
+    };
+    tokio::spawn(worker.work(burst.closed.clone()));
+    lane
+}
+
+/// A segment that is being written.
+type Writing = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+struct Worker {
+    agent: Arc<Agent>,
+    burst: Weak<Burst>,
+    owner_uid: String,
+    lane: Arc<Lane>,
+    events: Events,
+    /// Limits that the executor was told and has not settled at, at most two.
+    limits: VecDeque<u32>,
+    occupied: u32,
+    /// What had not started was withdrawn because no slice is left; until the executor has settled at 0, what is
+    /// returned is returned for that reason.
+    withdrawn: bool,
+    batch: Batch,
+    /// When the first chunk of the batch came.
+    batch_since: Instant,
+    flushed: Instant,
+    writing: Option<Writing>,
+}
+
+impl Worker {
+    async fn work(mut self, closed: tokio_util::sync::CancellationToken) {
+        loop {
+            let Some(burst) = self.burst.upgrade() else { break };
+            self.adjust();
+            let storing = burst.storing().1.is_some();
+            // While slices are to be given up events are taken whatever waits: what is retained may then exceed its limit
+            // by what the executor had in hand.
+            let may_take = self.batch_has_room(storing) && (burst.has_room() || !self.limits.is_empty());
+            let flush_at = self.flush_at(storing);
+            drop(burst);
+            tokio::select! {
+                biased;
+                () = closed.cancelled() => break,
+                ended = async { self.writing.as_mut().expect("checked").await }, if self.writing.is_some() => {
+                    self.writing = None;
+                    self.publish(ended);
+                }
+                () = tokio::time::sleep_until(flush_at), if !self.batch.is_empty() && self.writing.is_none() => self.flush(),
+                () = self.lane.poke.notified() => {}
+                event = self.events.next(), if may_take => match event {
+                    Some(event) => self.take(event, storing),
+                    None => {
+                        self.flush();
+                        break;
+                    }
+                },
+            }
+        }
+        if let Some(writing) = self.writing.take() {
+            let ended = writing.await;
+            self.publish(ended);
+        }
+        self.vacate(0);
+    }
+
+    fn batch_has_room(&self, storing: bool) -> bool {
+        self.batch.bytes() < if storing { SEGMENT_BYTES } else { FLUSH_BYTES }
+    }
+
+    fn flush_at(&self, storing: bool) -> Instant {
+        if !self.batch_has_room(storing) || self.lane.run.outstanding() == 0 || self.agent.draining().is_cancelled() {
+            return Instant::now();
+        }
+        if storing {
+            self.batch_since + SEGMENT_INTERVAL
+        } else {
+            // The first to come after a pause does not wait: only what follows closely is joined.
+            self.flushed + FLUSH_INTERVAL
+        }
+    }
+
+    /// Takes an event and those that are there already.
+    fn take(&mut self, event: Event, storing: bool) {
+        if self.batch.is_empty() {
+            self.batch_since = Instant::now();
+        }
+        let mut next = Some(event);
+        while let Some(event) = next {
+            self.handle(event);
+            next = if self.batch_has_room(storing) {
+                self.events.try_next()
+            } else {
+                None
+            };
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Succeeded { range, outputs } => self.batch.succeed(range, outputs),
+            Event::Failed { range, code, message } => self.batch.fail(range, code, message),
+            Event::Returned { range } => {
+                let expired = self.withdrawn && self.lane.expired.load(Ordering::Acquire);
+                if expired && !self.agent.draining().is_cancelled() {
+                    let message = "the grant expired before the chunk started".to_owned();
+                    self.batch.fail(range, FailureCode::GrantExpired, message);
+                } else if let Some(burst) = self.burst.upgrade() {
+                    burst.give_back(&self.lane.device, range);
+                }
+            }
+            Event::Settled { concurrency } => self.settled(concurrency),
+        }
+    }
+
+    /// Tells the executor the concurrency that the ledger allows now.
+    fn adjust(&mut self) {
+        let outstanding = self.lane.run.outstanding();
+        let draining = self.agent.draining().is_cancelled();
+        let active = if draining {
+            0
+        } else {
+            self.agent.active_slices(&self.owner_uid, &self.lane.device)
+        };
+        if active == 0 && outstanding > 0 && !self.withdrawn && self.limits.len() < 2 {
+            self.withdrawn = true;
+            self.lane.run.withdraw();
+            // Told even when it is 0 already: its answer marks the end of what the withdrawal returns.
+            self.tell(0);
+            return;
+        }
+        let target = if outstanding == 0 { 0 } else { active };
+        let told = self.limits.back().copied().unwrap_or(self.occupied);
+        if self.limits.len() >= 2 || target == told || (self.withdrawn && active == 0) {
+            return;
+        }
+        if target > self.occupied {
+            let (uid, device) = (&self.owner_uid, &self.lane.device);
+            let wanted = target - self.occupied;
+            self.occupied += self.agent.change(|ledger, now| ledger.occupy(now, uid, device, wanted));
+            self.lane.occupied.store(self.occupied, Ordering::Release);
+        }
+        let limit = target.min(self.occupied);
+        if limit != told {
+            self.tell(limit);
+        }
+    }
+
+    fn tell(&mut self, limit: u32) {
+        self.lane.run.set_concurrency(limit);
+        self.limits.push_back(limit);
+    }
+
+    /// The executor holds nothing beyond `concurrency` slices, nor beyond those it has been told since.
+    fn settled(&mut self, concurrency: u32) {
+        if self.limits.back() == Some(&concurrency) {
+            // Calls may be answered together by the last one's.
+            self.limits.clear();
+        } else {
+            self.limits.pop_front();
+        }
+        if self.limits.is_empty() {
+            self.withdrawn = false;
+        }
+        let still = self.limits.iter().copied().max().unwrap_or(0);
+        self.vacate(concurrency.max(still));
+    }
+
+    fn vacate(&mut self, keep: u32) {
+        let freed = self.occupied.saturating_sub(keep);
+        if freed > 0 {
+            self.occupied = keep;
+            self.lane.occupied.store(keep, Ordering::Release);
+            let (uid, device) = (&self.owner_uid, &self.lane.device);
+            self.agent.change(|ledger, now| ledger.vacate(now, uid, device, freed));
+        }
+        if let Some(burst) = self.burst.upgrade() {
+            burst.announce();
+        }
+    }
+
+    fn publish(&self, ended: Ended) {
+        if let Some(burst) = self.burst.upgrade() {
+            burst.publish(&self.agent, &self.lane.device, ended);
+        }
+    }
+
+    /// Reports the batch: at once without a store, else once its segment stands there.
+    fn flush(&mut self) {
+        self.flushed = Instant::now();
+        let Some(burst) = self.burst.upgrade() else { return };
+        let (term, store, aggregated_output) = burst.storing();
+        let Some(store) = store else {
+            let ended = self.batch.take();
+            return self.publish(ended);
+        };
+        let failed = self.batch.take_failures();
+        if !failed.failures.is_empty() {
+            self.publish(failed);
+        }
+        let succeeded = self.batch.take_succeeded();
+        if succeeded.is_empty() {
+            return;
+        }
+        let name = SegmentName {
+            term,
+            attempt: succeeded.iter().map(|(range, _)| range.attempt).max().unwrap_or(1),
+            boot_id: self.agent.boot_id().to_owned(),
+            counter: self.agent.next_segment(),
+        };
+        let program = burst.program().clone();
+        let policy = self.agent.store_policy().clone();
+        self.writing = Some(Box::pin(async move {
+            let segment = store::write_segment(&policy, &store, &name, &program, &succeeded).await;
+            match segment {
+                Ok(segment) => Ended {
+                    runs: joined(aggregated(succeeded, &program, aggregated_output)),
+                    failures: Vec::new(),
+                    segment,
+                },
+                Err(error) => {
+                    tracing::warn!(segment = name.text(), error = &error as &dyn std::error::Error, "segment was not written");
+                    let mut batch = Batch::default();
+                    for (range, _) in succeeded {
+                        batch.fail(range, FailureCode::StoreUnavailable, error.to_string());
+                    }
+                    batch.take()
+                }
+            }
+        }));
+    }
+}
+
+/// Of each chunk's outputs, the aggregated one alone.
+fn aggregated(succeeded: Vec<(WorkRange, Bytes)>, program: &ProgramSpec, aggregated_output: Option<u32>) -> Vec<(WorkRange, Bytes)> {
+    let sizes = store::output_sizes(program);
+    let picked = aggregated_output.and_then(|place| {
+        let before: u64 = sizes.iter().take(place as usize).sum();
+        sizes.get(place as usize).map(|size| (before as usize, *size as usize))
+    });
+    let chunk_bytes = program.output_bytes() as usize;
+    let pick = |outputs: Bytes| match picked {
+        None => Bytes::new(),
+        Some((_, size)) if size == chunk_bytes => outputs,
+        Some((start, size)) => {
+            let chunks = outputs.chunks_exact(chunk_bytes);
+            let bytes: Vec<u8> = chunks.flat_map(|chunk| &chunk[start..start + size]).copied().collect();
+            bytes.into()
+        }
+    };
+    succeeded.into_iter().map(|(range, outputs)| (range, pick(outputs))).collect()
+}

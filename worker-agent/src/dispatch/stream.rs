@@ -1,0 +1,242 @@
+//! One coordinator's stream: its frames in, the burst's frames out.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Buf, Bytes};
+use futures::{Stream, StreamExt};
+use sahasra_wire::{
+    burst::{ClientFrame, Open, Opened, ServerFrame, client_frame, server_frame},
+    frame::{self, Decoder, FrameError},
+    grants::{Owner, Refusal, RefusalCode},
+};
+use tokio::sync::mpsc;
+
+use super::{Attached, Burst, Outgoing, invalid};
+use crate::{agent::Agent, executors::ProgramSpec};
+
+/// A stream must say for whom it is within this time.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a stream ends.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The coordinator has ended it.
+    #[error("the coordinator ended the stream")]
+    Ended,
+    /// The connection broke.
+    #[error("the connection broke")]
+    Broken,
+    /// What was said is not allowed; the coordinator is told.
+    #[error("{}", .0.message)]
+    Refused(Refusal),
+    /// What was sent is no frame; the coordinator is told.
+    #[error("a frame cannot be read")]
+    Frame(#[from] FrameError),
+}
+
+impl From<Refusal> for StreamError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl StreamError {
+    fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Ended | Self::Broken => None,
+            Self::Refused(refusal) => Some(refusal.clone()),
+            Self::Frame(error) => Some(invalid(error.to_string())),
+        }
+    }
+}
+
+fn encode(kind: server_frame::Kind) -> Bytes {
+    frame::encode(&ServerFrame::from(kind))
+}
+
+struct Reader<S> {
+    body: S,
+    decoder: Decoder,
+}
+
+impl<S, B, E> Reader<S>
+where
+    S: Stream<Item = Result<B, E>> + Unpin,
+    B: Buf,
+{
+    async fn next(&mut self) -> Result<client_frame::Kind, StreamError> {
+        loop {
+            if let Some(frame) = self.decoder.next_message::<ClientFrame>()? {
+                return frame.kind.ok_or_else(|| invalid("a frame without content".to_owned()).into());
+            }
+            match self.body.next().await {
+                Some(Ok(bytes)) => self.decoder.extend(bytes),
+                Some(Err(_)) => return Err(StreamError::Broken),
+                None if self.decoder.is_mid_frame() => return Err(StreamError::Broken),
+                None => return Err(StreamError::Ended),
+            }
+        }
+    }
+}
+
+/// Serves a stream until either side ends it. `answers` is the response's body: bounded, so that a coordinator that does
+/// not read is not written for.
+pub async fn serve<S, B, E>(agent: Arc<Agent>, body: S, answers: mpsc::Sender<Bytes>)
+where
+    S: Stream<Item = Result<B, E>> + Unpin,
+    B: Buf,
+{
+    let mut reader = Reader {
+        body,
+        decoder: Decoder::default(),
+    };
+    let error = match open(&agent, &mut reader).await {
+        Ok((owner, burst, attached)) => {
+            let opened = Opened {
+                boot_id: agent.boot_id().to_owned(),
+                max_outstanding_chunks: agent.limits().max_outstanding_chunks,
+                outstanding: attached.outstanding,
+            };
+            let stream = attached.stream;
+            let error = if answers.send(encode(server_frame::Kind::Opened(opened))).await.is_err() {
+                StreamError::Broken
+            } else {
+                tokio::select! {
+                    error = read(&agent, &owner, &burst, stream, &mut reader) => error,
+                    error = write(&agent, &burst, stream, &answers) => error,
+                }
+            };
+            let current = burst.detach(stream);
+            if current {
+                agent.close_if_abandoned(&owner.uid);
+            }
+            error
+        }
+        Err(error) => error,
+    };
+    tracing::info!(reason = %error, "burst stream ended");
+    if let Some(refusal) = error.refusal() {
+        // Nobody may read any more; a coordinator that does has the time of a few round trips.
+        let farewell = answers.send(encode(server_frame::Kind::Refused(refusal)));
+        let _ = tokio::time::timeout(OPEN_TIMEOUT, farewell).await;
+    }
+}
+
+async fn open<S, B, E>(agent: &Arc<Agent>, reader: &mut Reader<S>) -> Result<(Owner, Arc<Burst>, Attached), StreamError>
+where
+    S: Stream<Item = Result<B, E>> + Unpin,
+    B: Buf,
+{
+    let first = tokio::time::timeout(OPEN_TIMEOUT, reader.next())
+        .await
+        .map_err(|_| invalid("no Open came in time".to_owned()))??;
+    let client_frame::Kind::Open(open) = first else {
+        return Err(invalid("the first frame must be Open".to_owned()).into());
+    };
+    let Open {
+        owner,
+        boot_id,
+        mut program,
+        covered,
+    } = *open;
+    if boot_id != agent.boot_id() {
+        let message = format!("this is boot {}, not {boot_id}", agent.boot_id());
+        return Err(StreamError::Refused(Refusal {
+            code: RefusalCode::OtherBoot as i32,
+            ..invalid(message)
+        }));
+    }
+    agent.hear(&owner)?;
+    if agent.draining().is_cancelled() {
+        return Err(Agent::shutting_down().into());
+    }
+    // Neither is part of what executors see: a rotated secret or another aggregate does not make another program.
+    let (store, aggregated_output) = (program.store.take(), program.aggregated_output.take());
+    let spec = ProgramSpec::new(program).map_err(|error| invalid(format!("program: {error}")))?;
+    let mut attached = None;
+    let burst = agent.burst_or(&owner.uid, |known, sequence| {
+        let burst = match known {
+            Some(known) if known.program().digest() == spec.digest() => Arc::clone(known),
+            Some(known) if !known.is_idle() => {
+                let message = "chunks of another program of this owner still run: release its grants first";
+                return Err(invalid(message.to_owned()));
+            }
+            _ => Burst::new(
+                &owner,
+                spec,
+                store.clone(),
+                aggregated_output,
+                agent.limits().max_retained_bytes,
+                sequence,
+            ),
+        };
+        attached = Some(burst.attach(owner.term, store, aggregated_output, &covered));
+        Ok(burst)
+    })?;
+    let attached = attached.expect("attached with the burst");
+    tracing::info!(
+        owner = owner.name,
+        namespace = owner.namespace,
+        term = owner.term,
+        "burst stream opened"
+    );
+    Ok((owner, burst, attached))
+}
+
+async fn read<S, B, E>(agent: &Arc<Agent>, owner: &Owner, burst: &Arc<Burst>, stream: u64, reader: &mut Reader<S>) -> StreamError
+where
+    S: Stream<Item = Result<B, E>> + Unpin,
+    B: Buf,
+{
+    loop {
+        let frame = match reader.next().await {
+            Ok(frame) => frame,
+            Err(error) => return error,
+        };
+        if let Err(refusal) = agent.hear(owner) {
+            return refusal.into();
+        }
+        match frame {
+            client_frame::Kind::Open(_) => return invalid("a second Open".to_owned()).into(),
+            client_frame::Kind::Submit(submit) => {
+                if let Err(refusal) = burst.submit(agent, stream, &submit.ranges) {
+                    return refusal.into();
+                }
+            }
+            client_frame::Kind::Acknowledge(acknowledge) => burst.acknowledge(stream, acknowledge.sequence),
+            client_frame::Kind::Withdraw(withdraw) => burst.withdraw(&withdraw.device),
+        }
+    }
+}
+
+async fn write(agent: &Agent, burst: &Burst, stream: u64, answers: &mpsc::Sender<Bytes>) -> StreamError {
+    let mut version = burst.watch();
+    loop {
+        version.borrow_and_update();
+        match burst.outgoing(stream, agent.draining().is_cancelled()) {
+            Outgoing::Frames(frames) => {
+                for frame in frames {
+                    if answers.send(frame).await.is_err() {
+                        return StreamError::Broken;
+                    }
+                }
+            }
+            Outgoing::Nothing => {
+                tokio::select! {
+                    changed = version.changed() => if changed.is_err() {
+                        return StreamError::Broken;
+                    },
+                    () = answers.closed() => return StreamError::Broken,
+                }
+            }
+            Outgoing::Replaced(term) => {
+                return StreamError::Refused(Refusal {
+                    code: RefusalCode::StaleTerm as i32,
+                    message: format!("a stream of term {term} has taken over"),
+                    free_bytes: 0,
+                });
+            }
+            Outgoing::Finished => return Agent::shutting_down().into(),
+        }
+    }
+}

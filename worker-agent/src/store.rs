@@ -1,0 +1,53 @@
+//! Writing segments of results to a job's own store.
+
+use bytes::Bytes;
+use object_store::{ObjectStoreExt, PutPayload, path::Path};
+use sahasra_store::segment::SegmentWriter;
+use sahasra_wire::burst::{Store, argument};
+
+pub use sahasra_store::{StorePolicy, segment::SegmentName};
+
+use crate::executors::{ProgramSpec, WorkRange};
+
+/// Why a segment does not stand in the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The store cannot be opened.
+    #[error("store cannot be opened: {0}")]
+    Open(#[from] sahasra_store::OpenError),
+    /// The object cannot be written.
+    #[error("segment cannot be written: {0}")]
+    Put(#[from] object_store::Error),
+}
+
+/// Bytes of each output of a chunk, in the kernel's order.
+pub fn output_sizes(program: &ProgramSpec) -> Vec<u64> {
+    let arguments = program.program().arguments.iter();
+    arguments
+        .filter_map(|argument| match argument.kind {
+            Some(argument::Kind::OutputBytes(bytes)) => Some(bytes),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Writes chunks, in the order of the index, as one object. Returns its name once it stands there.
+///
+/// # Errors
+/// [`StoreError`]; whether the object stands there is then unknown, and nobody refers to it.
+pub async fn write_segment(
+    policy: &StorePolicy,
+    store: &Store,
+    name: &SegmentName,
+    program: &ProgramSpec,
+    succeeded: &[(WorkRange, Bytes)],
+) -> Result<String, StoreError> {
+    let mut segment = SegmentWriter::new(program.output_bytes() as usize);
+    for (range, outputs) in succeeded {
+        segment.add(range.first, range.count, outputs);
+    }
+    let text = name.text();
+    let opened = sahasra_store::open(policy, &store.url, &store.options)?;
+    opened.put(&Path::from(text.as_str()), PutPayload::from_bytes(segment.finish())).await?;
+    Ok(text)
+}
