@@ -24,6 +24,7 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    classes::ClassTable,
     dispatch::Burst,
     executors::ExecutorPool,
     ledger::{Device, Effect, Ledger, Load, Totals},
@@ -58,8 +59,8 @@ impl Default for AgentLimits {
 pub struct Identity {
     /// Name of the worker: its node's.
     pub worker: String,
-    /// Class of each device, by the device's name.
-    pub classes: BTreeMap<String, String>,
+    /// Which devices are of which class.
+    pub classes: ClassTable,
 }
 
 /// See the [module](self). Shared behind an [`Arc`].
@@ -70,6 +71,8 @@ pub struct Agent {
     limits: AgentLimits,
     start: Instant,
     ledger: Mutex<Ledger>,
+    /// Class of each device, in the pool's order.
+    classes: Mutex<Vec<String>>,
     pool: ExecutorPool,
     bursts: Mutex<HashMap<String, Arc<Burst>>>,
     metrics: Metrics,
@@ -108,7 +111,10 @@ impl Agent {
             name: device.name.clone(),
             allocatable_bytes: device.allocatable_bytes,
         });
+        let classes = pool.devices().iter();
+        let classes = classes.map(|device| identity.classes.class(device, &BTreeMap::new()));
         Arc::new(Self {
+            classes: Mutex::new(classes.collect()),
             ledger: Mutex::new(Ledger::new(boot_id.clone(), devices.collect())),
             identity,
             boot_id,
@@ -123,6 +129,13 @@ impl Agent {
             sequence_floor: Mutex::new(0),
             segments: AtomicU64::new(0),
         })
+    }
+
+    /// Says what labels the node has: classes may depend on them.
+    pub fn set_node_labels(&self, labels: &BTreeMap<String, String>) {
+        let devices = self.pool.devices().iter();
+        let classes = devices.map(|device| self.identity.classes.class(device, labels)).collect();
+        *self.classes.lock().unwrap_or_else(PoisonError::into_inner) = classes;
     }
 
     /// Names this start of the agent.
@@ -275,17 +288,18 @@ impl Agent {
             let loads: Vec<Load> = ledger.loads().map(|(_, load)| load).collect();
             (loads, ledger.grants(now), ledger.is_shutting_down())
         });
-        let devices = self.pool.devices().iter().zip(loads);
+        let classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let devices = self.pool.devices().iter().zip(loads).zip(classes);
         Inventory {
             worker: self.identity.worker.clone(),
             boot_id: self.boot_id.clone(),
             devices: devices
-                .map(|(device, load)| {
+                .map(|((device, load), class)| {
                     let execution = self.pool.load(&device.name).unwrap_or_default();
                     inventory::Device {
                         name: device.name.clone(),
                         model: device.model.clone(),
-                        class: self.identity.classes.get(&device.name).cloned().unwrap_or_default(),
+                        class,
                         total_bytes: device.total_bytes,
                         allocatable_bytes: load.allocatable_bytes,
                         leased_bytes: load.leased_bytes,

@@ -1,9 +1,176 @@
 //! The worker-agent: owns one node's devices, lends slices of their memory, and runs chunks in executor processes.
+//!
+//! ```text
+//!  operator ─► api ─► agent ─► ledger            who holds how many slices of which device, until when
+//!                │       └───► dispatch ─► executors ─► executor processes ─► device
+//!                └ bursts ───────┘   └──► store      segments of results
+//!  API server ◄─ registration                    GpuWorker, heartbeat
+//! ```
+//!
+//! [`agent::Agent`] is the core: it alone touches the [`ledger`], which is a pure state machine, and does what that asks
+//! for. [`dispatch`] takes chunks from coordinators' streams and runs them on slices that the ledger knows, through the
+//! [`executors`]. [`registration`] tells the API server; nothing else needs it.
+
+use std::{ffi::OsString, process::ExitCode, sync::Arc};
+
+use anyhow::Context;
+use clap::Parser;
+use sahasra_service::{health::Readiness, logging, server, shutdown};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 pub mod agent;
 pub mod api;
+pub mod args;
+pub mod classes;
 pub mod dispatch;
 pub mod executors;
 pub mod ledger;
 pub mod metrics;
+pub mod registration;
 pub mod store;
+
+use agent::{Agent, AgentLimits, Identity};
+use args::{AgentArguments, Arguments, Command, LogFormat};
+use executors::{ExecutorPool, PoolConfig};
+use registration::{Registration, RegistrationConfig};
+
+/// Threads that serve: the work is done in executors, and each thread costs memory.
+const WORKER_THREADS: usize = 2;
+/// How long coordinators may take to read the last of what they are told at shutdown.
+const TELLING: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// The program, with its name as first argument.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let outcome = match Arguments::parse_from(arguments).command {
+        Command::Executor { arguments: _ } => Err(anyhow::anyhow!("this build has no executor")),
+        Command::Agent(arguments) => start(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sahasra-worker: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
+    let format = match arguments.log_format {
+        LogFormat::Text => logging::Format::Text,
+        LogFormat::Json => logging::Format::Json,
+    };
+    logging::start(&arguments.log, format);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .max_blocking_threads(8)
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(arguments.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+        let shutdown = shutdown::on_signal().context("cannot listen for signals")?;
+        run(arguments, listener, shutdown).await
+    })
+}
+
+async fn kubernetes(arguments: &AgentArguments) -> anyhow::Result<kube::Client> {
+    let config = match &arguments.kubeconfig {
+        Some(path) => {
+            let kubeconfig = kube::config::Kubeconfig::read_from(path)?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await?
+        }
+        None => kube::Config::incluster()?,
+    };
+    Ok(kube::Client::try_from(config)?)
+}
+
+/// Serves until `shutdown`, then drains: nothing new starts, running chunks end within the grace, coordinators are told.
+///
+/// # Errors
+/// When there is no device, or the configuration cannot be read. An API server that cannot be reached is no error.
+pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: CancellationToken) -> anyhow::Result<()> {
+    let classes = match &arguments.class_table {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            classes::ClassTable::parse(&text).with_context(|| format!("{} is no class table", path.display()))?
+        }
+        None => classes::ClassTable::default(),
+    };
+    let client = if arguments.no_kubernetes {
+        None
+    } else {
+        Some(kubernetes(arguments).await.context("no access to an API server (--no-kubernetes goes without)")?)
+    };
+    let limits = AgentLimits {
+        shutdown_grace: arguments.shutdown_grace_seconds,
+        ..AgentLimits::default()
+    };
+    let pool = ExecutorPool::start(PoolConfig {
+        devices: arguments.devices(),
+        idle_timeout: arguments.executor_idle_seconds,
+        max_outstanding_chunks: limits.max_outstanding_chunks,
+        ..PoolConfig::default()
+    })
+    .await?;
+    let bound = listener.local_addr()?;
+    let agent = Agent::new(
+        Identity {
+            worker: arguments.node_name.clone(),
+            classes,
+        },
+        agent::new_boot_id().context("no random source")?,
+        limits,
+        pool,
+        metrics::Metrics::new()?,
+        store::StorePolicy {
+            file_root: arguments.file_store_root.clone(),
+        },
+    );
+    for device in agent.pool().devices() {
+        tracing::info!(
+            device = device.name,
+            model = device.model,
+            allocatable_mib = device.allocatable_bytes >> 20,
+            "device"
+        );
+    }
+    tracing::info!(address = %bound, boot = agent.boot_id(), node = arguments.node_name, "serving");
+
+    let readiness = Readiness::default();
+    let stop = CancellationToken::new();
+    let timekeeper = tokio::spawn(Arc::clone(&agent).keep_time(stop.clone()));
+    let service = warp::service(api::routes(Arc::clone(&agent), readiness.clone()));
+    let server = tokio::spawn(server::serve(
+        listener,
+        server::Cleartext,
+        service,
+        server::Limits::default(),
+        stop.clone(),
+    ));
+    let registration = client.map(|client| {
+        let config = RegistrationConfig {
+            node_name: arguments.node_name.clone(),
+            namespace: arguments.namespace.clone(),
+            endpoint: arguments.endpoint(bound),
+            heartbeat_interval: arguments.heartbeat_interval_seconds,
+            status_interval: arguments.status_interval_seconds,
+        };
+        tokio::spawn(Registration::new(config, Arc::clone(&agent), client).run(shutdown.clone()))
+    });
+
+    shutdown.cancelled().await;
+    readiness.not_ready("shutdown");
+    agent.drain(TELLING).await;
+    stop.cancel();
+    server.await.context("the server broke")?;
+    timekeeper.await.context("the timekeeper broke")?;
+    if let Some(registration) = registration {
+        registration.await.context("the registration broke")?;
+    }
+    agent.pool().shut_down();
+    tracing::info!("stopped");
+    Ok(())
+}

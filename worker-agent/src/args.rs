@@ -1,0 +1,182 @@
+//! The command line: the only place that reads the environment.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use sahasra_crds::VramQuantity;
+
+use crate::executors::{CpuEngine, DeviceConfig};
+
+/// Owns one node's devices and lends slices of their memory.
+#[derive(Debug, Parser)]
+#[command(name = "sahasra-worker", version)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serves the node's devices.
+    Agent(Box<AgentArguments>),
+    /// Runs chunks for an agent, which starts it; see `executor --help`.
+    #[command(disable_help_flag = true)]
+    Executor {
+        /// As the agent gives them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
+}
+
+/// When the CPU engine is a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CpuEngineChoice {
+    /// When no GPU was found.
+    #[default]
+    WithoutGpu,
+    /// Beside the GPUs too.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For collectors.
+    Json,
+}
+
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let quantity: VramQuantity = text.parse().map_err(|error| format!("{error}"))?;
+    let bytes = quantity.bytes().map_err(|error| error.to_string())?;
+    if bytes < 1 << 20 {
+        return Err("must be at least 1Mi".to_owned());
+    }
+    Ok(bytes)
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if time > Duration::ZERO && seconds <= 86_400.0 => Ok(time),
+        _ => Err("must be above 0 and at most 86400 seconds".to_owned()),
+    }
+}
+
+/// Options of the agent.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct AgentArguments {
+    /// Node that the agent serves; names its GpuWorker.
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: String,
+    /// Namespace of its heartbeat Lease.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "sahasra-system")]
+    pub namespace: String,
+    /// Address to serve on.
+    #[arg(long, default_value = "127.0.0.1:8471")]
+    pub listen: SocketAddr,
+    /// URL at which the operator reaches it; from --listen when absent.
+    #[arg(long)]
+    pub advertise_address: Option<String>,
+    /// Serve without an API server: no GpuWorker, no heartbeat.
+    #[arg(long)]
+    pub no_kubernetes: bool,
+    /// Kubeconfig; the pod's own service account when absent.
+    #[arg(long, env = "KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Seconds between heartbeats.
+    #[arg(long, default_value = "5", value_parser = seconds)]
+    pub heartbeat_interval_seconds: Duration,
+    /// Least seconds between writes of the status.
+    #[arg(long, default_value = "5", value_parser = seconds)]
+    pub status_interval_seconds: Duration,
+    /// Seconds that running chunks have to end once the agent is told to stop.
+    #[arg(long, default_value = "20", value_parser = seconds)]
+    pub shutdown_grace_seconds: Duration,
+    /// YAML file with a list `classes` of {class, model, nodeLabels}: the first that fits a device names its class.
+    #[arg(long)]
+    pub class_table: Option<PathBuf>,
+    /// Folder below which jobs may keep results under file:// URLs; nowhere when absent.
+    #[arg(long)]
+    pub file_store_root: Option<PathBuf>,
+    /// Do not look for GPUs.
+    #[arg(long)]
+    pub no_cuda: bool,
+    /// When the CPU engine is a device.
+    #[arg(long, value_enum, default_value_t)]
+    pub cpu_engine: CpuEngineChoice,
+    /// How many devices the CPU engine plays.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cpu_devices: u32,
+    /// Memory that each of them lends, such as 4Gi; half of the machine's, divided among them, when absent.
+    #[arg(long, value_parser = mebibytes)]
+    pub cpu_memory: Option<u64>,
+    /// Threads of each; one a core when absent.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub cpu_threads: Option<u32>,
+    /// Namespaces that one device serves at the same time.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub executors_per_device: u32,
+    /// Seconds after which an executor without work ends.
+    #[arg(long, default_value = "60", value_parser = seconds)]
+    pub executor_idle_seconds: Duration,
+    /// What is logged, as for RUST_LOG: `info`, `info,sahasra_worker=debug`.
+    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    pub log: String,
+    /// Form of log lines.
+    #[arg(long, value_enum, default_value_t)]
+    pub log_format: LogFormat,
+}
+
+impl AgentArguments {
+    /// URL at which the operator reaches the agent.
+    pub fn endpoint(&self, bound: SocketAddr) -> String {
+        self.advertise_address.clone().unwrap_or_else(|| format!("http://{bound}"))
+    }
+
+    /// Which devices the agent offers.
+    pub fn devices(&self) -> DeviceConfig {
+        DeviceConfig {
+            cuda: !self.no_cuda,
+            cpu: match self.cpu_engine {
+                CpuEngineChoice::WithoutGpu => CpuEngine::WithoutGpu,
+                CpuEngineChoice::Always => CpuEngine::Always,
+                CpuEngineChoice::Never => CpuEngine::Never,
+            },
+            cpu_devices: self.cpu_devices,
+            cpu_memory_bytes: self.cpu_memory,
+            cpu_threads: self.cpu_threads,
+            executors_per_device: self.executors_per_device,
+            ..DeviceConfig::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn amounts_and_times_are_checked() {
+        assert_eq!(mebibytes("4Gi"), Ok(4 << 30));
+        for wrong in ["4", "4GB", "1Ki", "0Mi"] {
+            assert!(mebibytes(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "NaN", "1e9", "soon"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Classes of devices: names for kinds of hardware (`h100`, `g5`, `cpu`), from the models that drivers tell and the labels
+//! of the node.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::executors::{DeviceDescription, DeviceKind};
+
+/// Which devices are of which class. The first rule that fits decides; without one, well-known models have their usual
+/// short names and others their own, made fit for a label.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct ClassTable {
+    /// In the order in which they are tried.
+    #[serde(default)]
+    pub classes: Vec<ClassRule>,
+}
+
+/// One rule: fits when everything that it says fits.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClassRule {
+    /// The class.
+    pub class: String,
+    /// The model, as the driver tells it; `*` stands for anything, case does not count.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Labels of the node, with values that may have a `*`.
+    #[serde(default)]
+    pub node_labels: BTreeMap<String, String>,
+}
+
+/// Why a table is none.
+#[derive(Debug, thiserror::Error)]
+pub enum ClassError {
+    /// The file does not read as a table.
+    #[error("class table cannot be read")]
+    Syntax(#[from] sahasra_crds::yaml::ParseError),
+    /// A class that is no label.
+    #[error("class {0:?} must be 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends")]
+    Name(String),
+    /// A rule that fits every device.
+    #[error("the rule of class {0:?} says neither model nor nodeLabels")]
+    Empty(String),
+}
+
+/// Well-known models.
+const MODELS: &[(&str, &str)] = &[
+    ("*GB200*", "gb200"),
+    ("*B200*", "b200"),
+    ("*GH200*", "gh200"),
+    ("*H200*", "h200"),
+    ("*H100*", "h100"),
+    ("*A100*", "a100"),
+    ("*A10G*", "a10g"),
+    ("*L40S*", "l40s"),
+    ("*L40*", "l40"),
+    ("*L4", "l4"),
+    ("*T4", "t4"),
+    ("*V100*", "v100"),
+];
+
+fn fits(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.to_lowercase(), text.to_lowercase());
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Text as a label: lowercase, everything else a hyphen, at most 63 long.
+fn label(text: &str) -> String {
+    let mut label = String::new();
+    for character in text.chars().map(|character| character.to_ascii_lowercase()) {
+        if character.is_ascii_alphanumeric() {
+            label.push(character);
+        } else if !label.is_empty() && !label.ends_with('-') {
+            label.push('-');
+        }
+    }
+    label.truncate(63);
+    label.trim_end_matches('-').to_owned()
+}
+
+impl ClassTable {
+    /// Reads a table from YAML and checks it.
+    ///
+    /// # Errors
+    /// [`ClassError`].
+    pub fn parse(text: &str) -> Result<Self, ClassError> {
+        let table: Self = sahasra_crds::yaml::parse(text)?;
+        for rule in &table.classes {
+            if rule.class.is_empty() || label(&rule.class) != rule.class {
+                return Err(ClassError::Name(rule.class.clone()));
+            }
+            if rule.model.is_none() && rule.node_labels.is_empty() {
+                return Err(ClassError::Empty(rule.class.clone()));
+            }
+        }
+        Ok(table)
+    }
+
+    /// The class of a device on a node with these labels.
+    pub fn class(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> String {
+        let rule = self.classes.iter().find(|rule| {
+            rule.model.as_deref().is_none_or(|model| fits(model, &device.model))
+                && rule
+                    .node_labels
+                    .iter()
+                    .all(|(name, pattern)| node_labels.get(name).is_some_and(|value| fits(pattern, value)))
+        });
+        if let Some(rule) = rule {
+            return rule.class.clone();
+        }
+        if device.kind == DeviceKind::Cpu {
+            return "cpu".to_owned();
+        }
+        match MODELS.iter().find(|(pattern, _)| fits(pattern, &device.model)) {
+            Some((_, class)) => (*class).to_owned(),
+            None if label(&device.model).is_empty() => "gpu".to_owned(),
+            None => label(&device.model),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(kind: DeviceKind, model: &str) -> DeviceDescription {
+        DeviceDescription {
+            name: "device".to_owned(),
+            kind,
+            ordinal: 0,
+            model: model.to_owned(),
+            uuid: String::new(),
+            compute_capability: None,
+            total_bytes: 0,
+            allocatable_bytes: 0,
+            context_bytes: 0,
+            lanes: 1,
+        }
+    }
+
+    #[test]
+    fn patterns_fit_whole_texts_whatever_the_case() {
+        for (pattern, text, expected) in [
+            ("*h100*", "NVIDIA H100 80GB HBM3", true),
+            ("nvidia*hbm3", "NVIDIA H100 80GB HBM3", true),
+            ("h100", "NVIDIA H100", false),
+            ("*L4", "NVIDIA L40S", false),
+            ("*L4", "NVIDIA L4", true),
+            ("a*b*c", "a-c-b", false),
+            ("*", "", true),
+            ("", "x", false),
+            ("ab*ba", "aba", false),
+        ] {
+            assert_eq!(fits(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let table = ClassTable::parse(
+            "classes:\n- {class: g5, model: '*A10G*', nodeLabels: {node.kubernetes.io/instance-type: 'g5.*'}}\n\
+             - {class: big, nodeLabels: {size: big}}\n",
+        )
+        .unwrap();
+        let labels = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let a10g = device(DeviceKind::Cuda, "NVIDIA A10G");
+        assert_eq!(
+            table.class(&a10g, &labels(&[("node.kubernetes.io/instance-type", "g5.xlarge")])),
+            "g5"
+        );
+        assert_eq!(table.class(&a10g, &labels(&[])), "a10g");
+        assert_eq!(table.class(&device(DeviceKind::Cpu, "CPU"), &labels(&[("size", "big")])), "big");
+        assert_eq!(table.class(&device(DeviceKind::Cpu, "CPU"), &labels(&[])), "cpu");
+        assert_eq!(
+            table.class(&device(DeviceKind::Cuda, "Quadro RTX 4000 (x)"), &labels(&[])),
+            "quadro-rtx-4000-x"
+        );
+    }
+
+    #[test]
+    fn wrong_tables_are_refused() {
+        assert!(matches!(
+            ClassTable::parse("classes: [{class: Big, model: x}]"),
+            Err(ClassError::Name(_))
+        ));
+        assert!(matches!(ClassTable::parse("classes: [{class: big}]"), Err(ClassError::Empty(_))));
+        assert!(matches!(
+            ClassTable::parse("classes: [{class: big, modle: x}]"),
+            Err(ClassError::Syntax(_))
+        ));
+        assert_eq!(ClassTable::parse("{}").unwrap(), ClassTable::default());
+    }
+}

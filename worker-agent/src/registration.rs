@@ -1,0 +1,332 @@
+//! The agent's own objects at the API server: its `GpuWorker`, and a `Lease` that is its heartbeat.
+//!
+//! Two loops that share nothing but a flag. The **heartbeat** renews the `Lease` every few seconds: the only thing that
+//! an idle agent writes. The **status** loop makes the `GpuWorker` when it is missing, and writes its status when that has
+//! changed, at most once an interval. Neither is needed for serving: without an API server both try again, ever more
+//! slowly up to a limit, and the agent goes on.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use k8s_openapi::{
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::Node,
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client, Resource,
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
+};
+use sahasra_crds::{GpuWorker, GpuWorkerSpec};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+
+mod status;
+
+/// A call to the API server that takes longer has failed.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest pause after failures.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// The object is looked at this often even when the agent has nothing to say: it may have been deleted, or marked as
+/// stale while the agent could not be heard.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What the agent says of itself, and how often.
+#[derive(Clone, Debug)]
+pub struct RegistrationConfig {
+    /// Node that it serves: also the `GpuWorker`'s name.
+    pub node_name: String,
+    /// Namespace of the heartbeat.
+    pub namespace: String,
+    /// URL at which the operator reaches the agent.
+    pub endpoint: String,
+    /// Between heartbeats.
+    pub heartbeat_interval: Duration,
+    /// Least time between writes of the status.
+    pub status_interval: Duration,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistrationError {
+    /// The API server refused it or cannot be reached.
+    #[error("API server: {0}")]
+    Api(#[from] kube::Error),
+    /// It did not answer in time.
+    #[error("API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
+    Timeout,
+}
+
+async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, RegistrationError> {
+    Ok(timeout(CALL_TIMEOUT, request).await.map_err(|_| RegistrationError::Timeout)??)
+}
+
+/// `None` where the object is missing.
+async fn found<T>(request: impl Future<Output = kube::Result<T>>) -> Result<Option<T>, RegistrationError> {
+    match call(request).await {
+        Ok(object) => Ok(Some(object)),
+        Err(RegistrationError::Api(kube::Error::Api(answer))) if answer.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Between three quarters and five quarters of a time.
+fn jittered(time: Duration) -> Duration {
+    time.mul_f64(0.75 + fastrand::f64() / 2.0)
+}
+
+/// Pauses after failures: doubling, jittered, capped.
+struct Backoff {
+    first: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    fn new(first: Duration) -> Self {
+        Self { first, next: first }
+    }
+
+    fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    fn pause(&mut self) -> Duration {
+        let pause = jittered(self.next);
+        self.next = (self.next * 2).min(MAX_BACKOFF);
+        pause
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone)]
+pub struct Registration {
+    config: RegistrationConfig,
+    agent: Arc<Agent>,
+    client: Client,
+    /// The heartbeat stood still for so long that the operator may have marked the worker as stale.
+    look: Arc<AtomicBool>,
+}
+
+impl Registration {
+    /// Nothing is written before [`Registration::run`].
+    pub fn new(config: RegistrationConfig, agent: Arc<Agent>, client: Client) -> Self {
+        Self {
+            config,
+            agent,
+            client,
+            look: Arc::default(),
+        }
+    }
+
+    /// Registers the agent and keeps it registered until `stop`; then says that it shuts down.
+    pub async fn run(self, stop: CancellationToken) {
+        tokio::join!(self.heartbeats(&stop), self.statuses(&stop));
+        let mut written = status::Written::default();
+        if let Err(error) = self.write_status(&mut written, Some("the agent is shutting down")).await {
+            tracing::warn!(%error, "the API server was not told of the shutdown");
+        }
+    }
+
+    async fn heartbeats(&self, stop: &CancellationToken) {
+        let mut backoff = Backoff::new(Duration::from_millis(500));
+        let mut last = Instant::now();
+        let mut failing = false;
+        loop {
+            let pause = match self.beat().await {
+                Ok(()) => {
+                    if failing {
+                        tracing::info!("heartbeat goes on");
+                    }
+                    if last.elapsed() > 2 * self.config.heartbeat_interval {
+                        self.look.store(true, Ordering::Release);
+                    }
+                    failing = false;
+                    last = Instant::now();
+                    backoff.reset();
+                    self.config.heartbeat_interval
+                }
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(%error, "heartbeat failed: serving on and trying again");
+                    }
+                    failing = true;
+                    // The moment the API server is back every second counts: never slower than the heartbeat itself.
+                    backoff.pause().min(self.config.heartbeat_interval)
+                }
+            };
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    fn lease_name(&self) -> String {
+        format!("sahasra-worker-{}", self.config.node_name)
+    }
+
+    async fn beat(&self) -> Result<(), RegistrationError> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.config.namespace);
+        let name = self.lease_name();
+        let spec = LeaseSpec {
+            holder_identity: Some(self.agent.boot_id().to_owned()),
+            lease_duration_seconds: Some((self.config.heartbeat_interval.as_secs() * 3).clamp(1, 3600) as i32),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            ..LeaseSpec::default()
+        };
+        let patch = Patch::Merge(serde_json::json!({ "spec": &spec }));
+        if found(leases.patch(&name, &PatchParams::default(), &patch)).await?.is_some() {
+            return Ok(());
+        }
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(name),
+                owner_references: self.node().await?.map(|node| vec![owned_by(&node)]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(spec),
+        };
+        call(leases.create(&PostParams::default(), &lease)).await?;
+        Ok(())
+    }
+
+    async fn statuses(&self, stop: &CancellationToken) {
+        let mut backoff = Backoff::new(Duration::from_secs(1));
+        let mut written = status::Written::default();
+        let mut looked = Instant::now();
+        let mut failing = false;
+        loop {
+            if self.look.swap(false, Ordering::AcqRel) || looked.elapsed() > LOOK_INTERVAL {
+                written.look_again();
+                looked = Instant::now();
+            }
+            let pause = match self.write_status(&mut written, None).await {
+                Ok(()) => {
+                    if failing {
+                        tracing::info!("registered again");
+                    }
+                    failing = false;
+                    backoff.reset();
+                    // Never sooner than the interval: load that changes all the time costs one write in each.
+                    self.config.status_interval.mul_f64(1.0 + fastrand::f64() / 5.0)
+                }
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(%error, "status was not written: serving on and trying again");
+                    }
+                    failing = true;
+                    written.look_again();
+                    backoff.pause()
+                }
+            };
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Writes what differs from what stands there; makes the object when it is missing.
+    async fn write_status(&self, written: &mut status::Written, shutting_down: Option<&str>) -> Result<(), RegistrationError> {
+        let workers: Api<GpuWorker> = Api::all(self.client.clone());
+        let name = &self.config.node_name;
+        if written.must_look() {
+            let worker = match found(workers.get(name)).await? {
+                Some(worker) => worker,
+                None if shutting_down.is_some() => return Ok(()),
+                None => self.create(&workers).await?,
+            };
+            if let Some(node) = self.node().await? {
+                let labels: BTreeMap<String, String> = node.metadata.labels.clone().unwrap_or_default();
+                self.agent.set_node_labels(&labels);
+                let owner = owned_by(&node);
+                let owners = worker.metadata.owner_references.iter().flatten();
+                let node_is_owner = owners.clone().any(|known| known.uid == owner.uid);
+                if !node_is_owner {
+                    let owners: Vec<&OwnerReference> = owners.filter(|known| known.kind != "Node").chain([&owner]).collect();
+                    let patch = Patch::Merge(serde_json::json!({ "metadata": { "ownerReferences": owners } }));
+                    call(workers.patch(name, &PatchParams::default(), &patch)).await?;
+                }
+            }
+            written.saw(worker.status.unwrap_or_default());
+        }
+        let desired = status::desired(
+            &self.agent,
+            &self.config.endpoint,
+            written.conditions(),
+            shutting_down,
+            Timestamp::now(),
+        );
+        if written.is(&desired) {
+            return Ok(());
+        }
+        let patch = Patch::Merge(serde_json::json!({ "status": &desired }));
+        if found(workers.patch_status(name, &PatchParams::default(), &patch)).await?.is_none() {
+            written.look_again();
+            return Err(RegistrationError::Api(kube::Error::Api(Box::new(
+                kube::core::Status::failure("the GpuWorker was deleted", "NotFound").with_code(404),
+            ))));
+        }
+        written.saw(desired);
+        Ok(())
+    }
+
+    async fn create(&self, workers: &Api<GpuWorker>) -> Result<GpuWorker, RegistrationError> {
+        let mut worker = GpuWorker::new(
+            &self.config.node_name,
+            GpuWorkerSpec {
+                node_name: self.config.node_name.clone(),
+            },
+        );
+        worker.metadata.owner_references = self.node().await?.map(|node| vec![owned_by(&node)]);
+        let created = call(workers.create(&PostParams::default(), &worker)).await?;
+        tracing::info!(worker = self.config.node_name, "registered");
+        Ok(created)
+    }
+
+    /// The node, if there is such an object and the agent may see it.
+    async fn node(&self) -> Result<Option<Node>, RegistrationError> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        match found(nodes.get(&self.config.node_name)).await {
+            Err(RegistrationError::Api(kube::Error::Api(answer))) if answer.code == 403 => Ok(None),
+            other => other,
+        }
+    }
+}
+
+fn owned_by(node: &Node) -> OwnerReference {
+    OwnerReference {
+        api_version: Node::api_version(&()).into_owned(),
+        kind: Node::kind(&()).into_owned(),
+        name: node.metadata.name.clone().unwrap_or_default(),
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+        ..OwnerReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_differ() {
+        let mut backoff = Backoff::new(Duration::from_secs(1));
+        let pauses: Vec<Duration> = (0..12).map(|_| backoff.pause()).collect();
+        assert!(pauses[0] <= Duration::from_millis(1_250) && pauses[0] >= Duration::from_millis(750));
+        assert!(pauses.iter().all(|pause| *pause <= MAX_BACKOFF.mul_f64(1.25)));
+        assert!(pauses[11] >= MAX_BACKOFF.mul_f64(0.75));
+        backoff.reset();
+        assert!(backoff.pause() <= Duration::from_millis(1_250));
+    }
+}

@@ -1,0 +1,102 @@
+//! The status of a `GpuWorker`: what it should be, and what stands there.
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use sahasra_crds::{
+    conditions,
+    gpu_worker::{DeviceHealth, DeviceStatus, GpuWorkerStatus, WorkerSummary},
+};
+
+use crate::agent::Agent;
+
+/// The status as it was last seen or written.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    status: Option<GpuWorkerStatus>,
+}
+
+impl Written {
+    /// Whether the object has to be read first.
+    pub fn must_look(&self) -> bool {
+        self.status.is_none()
+    }
+
+    /// What stands there may have changed.
+    pub fn look_again(&mut self) {
+        self.status = None;
+    }
+
+    pub fn saw(&mut self, status: GpuWorkerStatus) {
+        self.status = Some(status);
+    }
+
+    pub fn is(&self, desired: &GpuWorkerStatus) -> bool {
+        self.status.as_ref() == Some(desired)
+    }
+
+    pub fn conditions(&self) -> Vec<Condition> {
+        self.status.as_ref().map_or_else(Vec::new, |status| status.conditions.clone())
+    }
+}
+
+fn mebibytes(bytes: u64) -> i64 {
+    i64::try_from(bytes >> 20).unwrap_or(i64::MAX)
+}
+
+/// What the status should be. `conditions` are those that stand there: their transition times are kept.
+pub(super) fn desired(
+    agent: &Agent,
+    endpoint: &str,
+    mut conditions: Vec<Condition>,
+    shutting_down: Option<&str>,
+    now: Timestamp,
+) -> GpuWorkerStatus {
+    let inventory = agent.inventory();
+    let devices: Vec<DeviceStatus> = inventory
+        .devices
+        .iter()
+        .map(|device| DeviceStatus {
+            name: device.name.clone(),
+            model: device.model.chars().take(128).collect(),
+            class: device.class.clone(),
+            total_mib: mebibytes(device.total_bytes),
+            allocatable_mib: mebibytes(device.allocatable_bytes),
+            leased_mib: mebibytes(device.leased_bytes),
+            active_executions: device.active_executions as i64,
+            tensor_count: device.tensor_count as i64,
+            stored_tensor_bytes: device.stored_tensor_bytes as i64,
+            health: if device.healthy {
+                DeviceHealth::Healthy
+            } else {
+                DeviceHealth::Unhealthy
+            },
+            engines: vec!["ptx".to_owned()],
+        })
+        .collect();
+    let mut classes: Vec<&str> = devices.iter().map(|device| device.class.as_str()).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    let sum = |figure: fn(&DeviceStatus) -> i64| devices.iter().map(figure).sum();
+    let summary = WorkerSummary {
+        classes: classes.join(",").chars().take(256).collect(),
+        devices: devices.len() as i64,
+        allocatable_mib: sum(|device| device.allocatable_mib),
+        leased_mib: sum(|device| device.leased_mib),
+        active_executions: sum(|device| device.active_executions),
+        tensor_count: sum(|device| device.tensor_count),
+        stored_tensor_bytes: sum(|device| device.stored_tensor_bytes),
+    };
+    let shutting_down = shutting_down.or(inventory.shutting_down.then_some("the agent is shutting down"));
+    let (ready, reason, message) = match shutting_down {
+        Some(message) => (false, "ShuttingDown", message),
+        None => (true, "Serving", "the agent takes work"),
+    };
+    conditions::set(&mut conditions, conditions::READY, ready, reason, message, None, now);
+    GpuWorkerStatus {
+        conditions,
+        endpoint: Some(endpoint.to_owned()),
+        boot_id: Some(agent.boot_id().to_owned()),
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        devices,
+        summary: Some(summary),
+    }
+}
