@@ -15,9 +15,7 @@ use std::{
 
 use sahasra_wire::{
     burst::FailureCode,
-    grants::{
-        AcquireRequest, AcquireResponse, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
-    },
+    grants::{AcquireRequest, AcquireResponse, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse},
     inventory::{self, Inventory},
 };
 use tokio::{sync::Notify, time::Instant};

@@ -102,7 +102,11 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
     let client = if arguments.no_kubernetes {
         None
     } else {
-        Some(kubernetes(arguments).await.context("no access to an API server (--no-kubernetes goes without)")?)
+        Some(
+            kubernetes(arguments)
+                .await
+                .context("no access to an API server (--no-kubernetes goes without)")?,
+        )
     };
     let limits = AgentLimits {
         shutdown_grace: arguments.shutdown_grace_seconds,

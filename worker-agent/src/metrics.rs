@@ -55,7 +55,11 @@ impl Metrics {
             active_executions: gauge("gpu_active_executions", "Chunks running")?,
             executors: gauge("gpu_executors", "Executor processes alive")?,
             chunks: counters("gpu_chunks_total", "Chunks that ended, by outcome", "outcome")?,
-            refusals: counters("gpu_acquire_refusals_total", "Requests for slices that were refused, by cause", "code")?,
+            refusals: counters(
+                "gpu_acquire_refusals_total",
+                "Requests for slices that were refused, by cause",
+                "code",
+            )?,
             registry,
         })
     }

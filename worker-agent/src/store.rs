@@ -48,6 +48,8 @@ pub async fn write_segment(
     }
     let text = name.text();
     let opened = sahasra_store::open(policy, &store.url, &store.options)?;
-    opened.put(&Path::from(text.as_str()), PutPayload::from_bytes(segment.finish())).await?;
+    opened
+        .put(&Path::from(text.as_str()), PutPayload::from_bytes(segment.finish()))
+        .await?;
     Ok(text)
 }

@@ -163,7 +163,15 @@ pub fn open(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>)
             for (name, value) in &settings {
                 builder = builder.with_config(name.parse()?, value);
             }
-            let rights = ["account_key", "access_key", "sas_key", "sas_token", "bearer_token", "token", "client_secret"];
+            let rights = [
+                "account_key",
+                "access_key",
+                "sas_key",
+                "sas_token",
+                "bearer_token",
+                "token",
+                "client_secret",
+            ];
             if !rights.iter().any(|right| settings.contains_key(*right)) {
                 builder = builder.with_skip_signature(true);
             }
@@ -254,7 +262,10 @@ mod tests {
         store.put(&Path::from("a/b"), PutPayload::from_static(b"x")).await.unwrap();
         assert_eq!(std::fs::read(root.join("job/a/b")).unwrap(), b"x");
         for path in [outside.clone(), root.join("../outside"), root.join("link/job")] {
-            assert!(matches!(open(&policy, &url(&path), &BTreeMap::new()), Err(OpenError::FileNotAllowed(_))));
+            assert!(matches!(
+                open(&policy, &url(&path), &BTreeMap::new()),
+                Err(OpenError::FileNotAllowed(_))
+            ));
         }
         assert!(!outside.join("job").exists(), "nothing is made outside");
         let none = StorePolicy::default();

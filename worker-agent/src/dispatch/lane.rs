@@ -328,7 +328,11 @@ impl Worker {
                     segment,
                 },
                 Err(error) => {
-                    tracing::warn!(segment = name.text(), error = &error as &dyn std::error::Error, "segment was not written");
+                    tracing::warn!(
+                        segment = name.text(),
+                        error = &error as &dyn std::error::Error,
+                        "segment was not written"
+                    );
                     let mut batch = Batch::default();
                     for (range, _) in succeeded {
                         batch.fail(range, FailureCode::StoreUnavailable, error.to_string());

@@ -389,10 +389,7 @@ impl StateMachineTest for UnderTest {
                     kills.push((owner_uid.parse().unwrap(), device.parse().unwrap()));
                 }
                 Effect::Shrunk {
-                    device,
-                    owner_uid,
-                    active,
-                    ..
+                    device, owner_uid, active, ..
                 } => assert!(test.ledger.active_slices(&owner_uid, &device) <= active),
                 Effect::Gone { owner_uid } => assert!(!test.ledger.holds_anything(&owner_uid)),
             }
