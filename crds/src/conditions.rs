@@ -77,3 +77,46 @@ pub fn schema(generator: &mut SchemaGenerator) -> Schema {
     schema.insert("x-kubernetes-list-map-keys".into(), serde_json::json!(["type"]));
     schema
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    #[test]
+    fn the_transition_time_moves_with_the_status_alone() {
+        let mut conditions = Vec::new();
+        assert!(set(
+            &mut conditions,
+            ACCEPTED,
+            false,
+            "ConfigMapMissing",
+            "create it",
+            Some(1),
+            at(10)
+        ));
+        assert!(set(&mut conditions, ACCEPTED, false, "InvalidPtx", "compile it", Some(2), at(20)));
+        let condition = get(&conditions, ACCEPTED).unwrap();
+        assert_eq!((condition.reason.as_str(), condition.observed_generation), ("InvalidPtx", Some(2)));
+        assert_eq!(condition.last_transition_time, Time(at(10)));
+        assert!(!is_true(&conditions, ACCEPTED));
+
+        assert!(set(&mut conditions, ACCEPTED, true, "Valid", "", Some(2), at(30)));
+        assert_eq!(get(&conditions, ACCEPTED).unwrap().last_transition_time, Time(at(30)));
+        assert!(is_true(&conditions, ACCEPTED));
+        assert_eq!(conditions.len(), 1);
+    }
+
+    #[test]
+    fn the_same_again_changes_nothing() {
+        let mut conditions = Vec::new();
+        set(&mut conditions, READY, true, "Serving", "", Some(1), at(10));
+        let before = conditions.clone();
+        assert!(!set(&mut conditions, READY, true, "Serving", "", Some(1), at(99)));
+        assert_eq!(conditions, before);
+        assert!(get(&conditions, PLACED).is_none());
+    }
+}

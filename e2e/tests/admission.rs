@@ -168,6 +168,71 @@ async fn a_burst_can_be_held_ranked_resized_and_cleaned_up_but_is_otherwise_immu
 }
 
 #[tokio::test]
+async fn what_a_lease_a_session_and_a_worker_are_for_is_immutable() {
+    let control_plane = &control_plane().await;
+    let namespace = namespace(control_plane).await;
+    for (kind, spec, field, change, harmless) in [
+        (
+            "VramLease",
+            "owner: {name: a}\n  slice: {vram: 1Gi}",
+            "owner",
+            r#"{"owner": {"name": "b"}}"#,
+            r#"{"slices": {"max": 9}}"#,
+        ),
+        (
+            "VramLease",
+            "slice: {vram: 1Gi}",
+            "slice",
+            r#"{"slice": {"class": "g5"}}"#,
+            r#"{"ttlSeconds": 90}"#,
+        ),
+        (
+            "GpuSession",
+            "vram: 1Gi",
+            "vram",
+            r#"{"vram": "2Gi"}"#,
+            r#"{"idleTimeoutSeconds": 60}"#,
+        ),
+        ("GpuSession", "vram: 1Gi", "class", r#"{"class": "g5"}"#, r#"{"ttlSeconds": 9000}"#),
+        (
+            "GpuSession",
+            "vram: 1Gi",
+            "engine",
+            r#"{"engine": "ptx"}"#,
+            r#"{"ttlSeconds": 9000}"#,
+        ),
+        (
+            "GpuWorker",
+            "nodeName: a",
+            "nodeName",
+            r#"{"nodeName": "b"}"#,
+            r#"{"nodeName": "a"}"#,
+        ),
+    ] {
+        // A worker has no namespace: its name must be its own.
+        let name = format!("{namespace}-{}", field.to_lowercase());
+        let text = format!("apiVersion: sahasra.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n  {spec}\n");
+        apply(control_plane, &namespace, &text).await;
+        let patch = async |change: &str| {
+            let patch = format!(r#"{{"spec": {change}}}"#);
+            let arguments = ["patch", kind, &name, "-n", &namespace, "--type=merge", "-p", &patch];
+            control_plane.kubectl(arguments).await.expect("kubectl runs")
+        };
+        let refused = patch(change).await;
+        let expected = format!("spec.{field}: Forbidden: {field} is immutable: make another {kind}");
+        assert!(!refused.is_success() && refused.stderr.contains(&expected), "{refused}");
+        patch(harmless).await.success().expect(harmless);
+        let delete = ["delete", kind, &name, "-n", &namespace];
+        control_plane
+            .kubectl(delete)
+            .await
+            .expect("kubectl runs")
+            .success()
+            .expect("deleted");
+    }
+}
+
+#[tokio::test]
 async fn a_coordinator_of_a_lower_term_cannot_write_the_status() {
     let control_plane = &control_plane().await;
     let namespace = namespace(control_plane).await;
