@@ -66,8 +66,10 @@ type Change = (Rank, DeviceIndex, u32);
 #[derive(Debug)]
 pub(crate) struct Pool<'a> {
     pub devices: Vec<&'a Device>,
+    indices: HashMap<&'a DeviceId, DeviceIndex>,
     pub demands: Vec<Demand<'a>>,
     pub groups: Vec<Group>,
+    level_starts: Vec<Rank>,
     free: Vec<u64>,
     session_bytes: Vec<u64>,
     holders: Vec<BTreeMap<Rank, u32>>,
@@ -122,8 +124,21 @@ impl<'a> Pool<'a> {
                 demand
             })
             .collect();
+        let mut level_starts: Vec<Rank> = Vec::with_capacity(demands.len());
+        for (rank, demand) in demands.iter().enumerate() {
+            let same = rank
+                .checked_sub(1)
+                .filter(|&before| demands[before].claim.priority == demand.claim.priority);
+            level_starts.push(same.map_or(rank as Rank, |before| level_starts[before]));
+        }
 
         Self {
+            level_starts,
+            indices: devices
+                .iter()
+                .enumerate()
+                .map(|(index, device)| (&device.id, index as DeviceIndex))
+                .collect(),
             free: devices
                 .iter()
                 .map(|device| device.allocatable_bytes.saturating_sub(device.foreign_bytes))
@@ -151,11 +166,13 @@ impl<'a> Pool<'a> {
         self.demand(claim).claim.priority
     }
 
+    /// The first claim of the same priority: it and all after it are of that priority or a lower one.
+    pub fn level_start(&self, claim: Rank) -> Rank {
+        self.level_starts[claim as usize]
+    }
+
     pub fn device_index(&self, id: &DeviceId) -> Option<DeviceIndex> {
-        self.devices
-            .binary_search_by(|device| device.id.cmp(id))
-            .ok()
-            .map(|index| index as DeviceIndex)
+        self.indices.get(id).copied()
     }
 
     /// Devices on which new slices of the claim may be placed, idlest first.

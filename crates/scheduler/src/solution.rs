@@ -1,5 +1,7 @@
 //! The answer.
 
+use std::sync::Arc;
+
 use crate::{Assignment, DeviceId, Name, WhyNot};
 
 /// What to hold, and why the others wait.
@@ -41,8 +43,8 @@ impl Solution {
 pub struct Refusal {
     /// The claim's id.
     pub claim: Name,
-    /// For every device why it does not serve, sorted by device.
-    pub why_not: Vec<(DeviceId, WhyNot)>,
+    /// For every device why it does not serve, sorted by device. Claims that wait for the same reasons share one list.
+    pub why_not: Arc<[(DeviceId, WhyNot)]>,
     /// All of it in one sentence, for a condition's message.
-    pub summary: String,
+    pub summary: Arc<str>,
 }

@@ -126,12 +126,31 @@ impl fmt::Display for WhyNot {
             Self::Unhealthy => formatter.write_str("device is unhealthy"),
             Self::Cordoned => formatter.write_str("worker is cordoned"),
             Self::TooSmall { slice, allocatable } => {
-                write!(formatter, "lends {} at most, slice needs {}", Bytes(*allocatable), Bytes(*slice))
+                write!(
+                    formatter,
+                    "lends {} at most, slice needs {}",
+                    Bytes(*allocatable),
+                    Against(*slice, *allocatable)
+                )
             }
             Self::RefusedRecently { .. } => formatter.write_str("its agent refused a moment ago"),
             Self::ReservedFor { claim } => write!(formatter, "reserved for {claim}, which has waited longer"),
-            Self::Full { free, needed } => write!(formatter, "{} free, slice needs {}", Bytes(*free), Bytes(*needed)),
+            Self::Full { free, needed } => write!(formatter, "{} free, slice needs {}", Bytes(*free), Against(*needed, *free)),
             Self::TooFew { fit, needed } => write!(formatter, "room for {fit} of the {needed} slices that must start together"),
+        }
+    }
+}
+
+/// The first beside the second: "8 GiB", or "1 MiB more" where both would read the same.
+struct Against(u64, u64);
+
+impl fmt::Display for Against {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (needed, given) = (Bytes(self.0), Bytes(self.1));
+        if needed.to_string() == given.to_string() {
+            write!(formatter, "{} more", Bytes(self.0.saturating_sub(self.1)))
+        } else {
+            write!(formatter, "{needed}")
         }
     }
 }

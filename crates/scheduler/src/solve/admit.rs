@@ -50,6 +50,23 @@ fn surplus_for(pool: &Pool, claim: Rank, holder: Rank) -> u32 {
     }
 }
 
+/// The most important claim that may have to yield to `claim`.
+fn yields_from(pool: &Pool, claim: Rank) -> Rank {
+    if pool.demand(claim).is_session() {
+        0
+    } else {
+        pool.level_start(claim)
+    }
+}
+
+/// Takes surplus on the device until `needed` bytes are free for `claim`.
+fn reclaim(pool: &mut Pool, claim: Rank, device: DeviceIndex, needed: u64) -> bool {
+    let from = yields_from(pool, claim);
+    make_room(pool, device, needed, from, |pool, holder| {
+        if holder == claim { 0 } else { surplus_for(pool, claim, holder) }
+    })
+}
+
 /// Whether `holder` may be pushed out for the minimum of `claim`.
 fn can_push_out(pool: &Pool, claim: Rank, holder: Rank) -> bool {
     pool.demand(holder).claim.kind == ClaimKind::Burst && pool.priority(holder) < pool.priority(claim)
@@ -99,7 +116,7 @@ fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, 
         return true;
     }
     for &device in &devices {
-        if make_room(pool, device, needed, |pool, holder, _| surplus_for(pool, claim, holder)) {
+        if reclaim(pool, claim, device, needed) {
             pool.give(claim, device, min);
             return true;
         }
@@ -120,7 +137,7 @@ fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, 
 /// The most important claim to be pushed out so that `needed` bytes come free on the device; `None` when that cannot be.
 fn price(pool: &Pool, claim: Rank, device: DeviceIndex, needed: u64) -> Option<Rank> {
     let mut room = pool.free(device);
-    for (&holder, &slices) in pool.holders(device) {
+    for (&holder, &slices) in pool.holders(device).range(yields_from(pool, claim)..) {
         if !can_push_out(pool, claim, holder) {
             let yielded = surplus_for(pool, claim, holder).min(slices);
             room += u64::from(yielded) * pool.demand(holder).slice;
@@ -150,12 +167,12 @@ fn push_out(pool: &mut Pool, lost: &mut Lost, claim: Rank, device: DeviceIndex, 
         .filter(|&holder| can_push_out(pool, claim, holder))
         .collect();
     for victim in victims {
-        if make_room(pool, device, needed, |pool, holder, _| surplus_for(pool, claim, holder)) {
+        if reclaim(pool, claim, device, needed) {
             return;
         }
         lost.insert(victim, pool.evict(victim));
     }
-    let made = make_room(pool, device, needed, |pool, holder, _| surplus_for(pool, claim, holder));
+    let made = reclaim(pool, claim, device, needed);
     debug_assert!(made, "the price was affordable");
 }
 
@@ -170,11 +187,7 @@ fn admit_gang(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, cla
     spread(pool, claim, &devices, min, |pool, device| pool.fit(claim, device) > 0);
     if pool.held(claim) < min {
         let slice = pool.demand(claim).slice;
-        spread(pool, claim, &devices, min, |pool, device| {
-            make_room(pool, device, slice, |pool, holder, _| {
-                if holder == claim { 0 } else { surplus_for(pool, claim, holder) }
-            })
-        });
+        spread(pool, claim, &devices, min, |pool, device| reclaim(pool, claim, device, slice));
     }
     let mut pushed_out = Vec::new();
     if pool.held(claim) < min {
@@ -218,7 +231,7 @@ fn within_reach(pool: &Pool, claim: Rank, devices: &[DeviceIndex]) -> bool {
     }
     fits = 0;
     for &device in devices {
-        let yielding = pool.holders(device).iter().map(|(&holder, &slices)| {
+        let yielding = pool.holders(device).range(yields_from(pool, claim)..).map(|(&holder, &slices)| {
             let slices = if can_push_out(pool, claim, holder) {
                 slices
             } else {

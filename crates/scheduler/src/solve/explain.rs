@@ -1,6 +1,9 @@
 //! Puts the answer into words.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use crate::{
     Assignment, Bytes, Device, DeviceId, Refusal, Solution, Unusable, WhyNot,
@@ -9,25 +12,47 @@ use crate::{
 
 use super::{PATIENCE_MS, Reservations};
 
+/// Reasons that claims share, whichever of them they are told to.
+#[derive(Clone)]
+struct Reasons {
+    why_not: Arc<[(DeviceId, WhyNot)]>,
+    summary: Arc<str>,
+}
+
 /// The assignments, and for each claim without any the reason for every device.
 pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Solution {
-    let mut solution = Solution::default();
-    for claim in pool.ranks() {
-        let id = &pool.demand(claim).claim.id;
+    let mut solution = Solution {
+        revisit_at: revisit_at(pool, now),
+        ..Solution::default()
+    };
+    let mut known: HashMap<(usize, u32, usize), Reasons> = HashMap::new();
+    let mut by_id: Vec<Rank> = pool.ranks().collect();
+    by_id.sort_unstable_by_key(|&claim| &pool.demand(claim).claim.id);
+    for claim in by_id {
+        let demand = pool.demand(claim);
         if pool.held(claim) == 0 {
-            solution.refusals.push(refusal(pool, reservations, claim, now));
+            // Nothing else of a claim shows in its reasons.
+            let terms = (demand.group, demand.min, reservations.before(claim));
+            let reasons = known
+                .entry(terms)
+                .or_insert_with(|| reasons(pool, reservations, claim, now))
+                .clone();
+            solution.refusals.push(Refusal {
+                claim: demand.claim.id.clone(),
+                why_not: reasons.why_not,
+                summary: reasons.summary,
+            });
         }
+        // Devices are numbered by id: what is pushed in their order is sorted.
         for (&device, &slices) in pool.holdings(claim) {
             solution.assignments.push(Assignment {
-                claim: id.clone(),
+                claim: demand.claim.id.clone(),
                 device: pool.devices[device as usize].id.clone(),
                 slices,
             });
         }
     }
-    solution.assignments.sort_unstable();
-    solution.refusals.sort_unstable_by(|left, right| left.claim.cmp(&right.claim));
-    solution.revisit_at = revisit_at(pool, now);
+    debug_assert!(solution.assignments.is_sorted() && solution.refusals.is_sorted_by_key(|refusal| &refusal.claim));
     solution
 }
 
@@ -45,7 +70,8 @@ fn revisit_at(pool: &Pool, now: u64) -> Option<u64> {
         .min()
 }
 
-fn refusal(pool: &Pool, reservations: &Reservations, claim: Rank, now: u64) -> Refusal {
+/// The reason for every device, and all of them in one sentence.
+fn reasons(pool: &Pool, reservations: &Reservations, claim: Rank, now: u64) -> Reasons {
     let why_not: Vec<(DeviceId, WhyNot)> = (0..pool.devices.len() as DeviceIndex)
         .map(|device| {
             (
@@ -54,10 +80,9 @@ fn refusal(pool: &Pool, reservations: &Reservations, claim: Rank, now: u64) -> R
             )
         })
         .collect();
-    Refusal {
-        claim: pool.demand(claim).claim.id.clone(),
-        summary: summary(pool, claim, &why_not),
-        why_not,
+    Reasons {
+        summary: summary(pool, claim, &why_not).into(),
+        why_not: why_not.into(),
     }
 }
 

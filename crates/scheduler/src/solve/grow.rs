@@ -14,9 +14,10 @@ use super::{Reservations, reclaim::make_room};
 pub(crate) fn grow(pool: &mut Pool, reservations: &Reservations) -> bool {
     let mut changed = false;
     loop {
-        let grown = share(pool, reservations, |pool, claim, device| pool.fit(claim, device) > 0);
+        let grown = share(pool, reservations, |_, _| true, |pool, claim, device| pool.fit(claim, device) > 0);
         // A hand-over may leave a rest that is too small for who asked and large enough for another: hence again.
-        let moved = share(pool, reservations, hand_over);
+        let richest = Richest::of(pool);
+        let moved = share(pool, reservations, |pool, claim| richest.could_yield_to(pool, claim), hand_over);
         changed |= grown || moved;
         if !moved {
             return changed;
@@ -27,7 +28,8 @@ pub(crate) fn grow(pool: &mut Pool, reservations: &Reservations) -> bool {
 /// Makes room for one slice of `claim` on the device at the cost of lower priorities, or of equals who keep more than it has.
 fn hand_over(pool: &mut Pool, claim: Rank, device: DeviceIndex) -> bool {
     let (slice, priority, held) = (pool.demand(claim).slice, pool.priority(claim), pool.held(claim));
-    make_room(pool, device, slice, |pool, holder, _| {
+    let from = pool.level_start(claim);
+    make_room(pool, device, slice, from, |pool, holder| {
         let surplus = pool.surplus(holder);
         match pool.priority(holder).cmp(&priority) {
             _ if holder == claim => 0,
@@ -38,10 +40,52 @@ fn hand_over(pool: &mut Pool, claim: Rank, device: DeviceIndex) -> bool {
     })
 }
 
-/// Gives slices one by one: higher priority first, then to the claim with fewest, then to the older; `has_room` finds or makes
-/// room for one slice. A group's devices take turns; one without room is left out for the rest of this pass, since room only
+/// Who has surplus: a quick way to see that nobody can yield anything to a claim, before looking at any device.
+struct Richest {
+    /// For each claim: whether one of a lower priority has surplus.
+    lower_has_surplus: Vec<bool>,
+    /// For each claim: the most slices that one of its priority holds and may yield of.
+    equal_holds: Vec<u32>,
+}
+
+impl Richest {
+    fn of(pool: &Pool) -> Self {
+        let claims = pool.demands.len();
+        let (mut lower_has_surplus, mut equal_holds) = (vec![false; claims], vec![0; claims]);
+        let (mut level_end, mut below) = (claims, false);
+        while let Some(last) = level_end.checked_sub(1) {
+            let level = pool.level_start(last as Rank)..level_end as Rank;
+            let most = level
+                .clone()
+                .filter(|&claim| pool.surplus(claim) > 0)
+                .map(|claim| pool.held(claim))
+                .max();
+            let range = level.start as usize..level_end;
+            lower_has_surplus[range.clone()].fill(below);
+            equal_holds[range.clone()].fill(most.unwrap_or(0));
+            below |= most.is_some();
+            level_end = range.start;
+        }
+        Self {
+            lower_has_surplus,
+            equal_holds,
+        }
+    }
+
+    fn could_yield_to(&self, pool: &Pool, claim: Rank) -> bool {
+        self.lower_has_surplus[claim as usize] || self.equal_holds[claim as usize] > pool.held(claim) + 1
+    }
+}
+
+/// Gives slices one by one to those that `may_ask`: higher priority first, then to the claim with fewest, then to the older;
+/// `has_room` finds or makes room for one slice. A group's devices take turns; one without room is left out for the rest of this pass, since room only
 /// shrinks in it. Answers whether anything was given.
-fn share(pool: &mut Pool, reservations: &Reservations, has_room: impl Fn(&mut Pool, Rank, DeviceIndex) -> bool) -> bool {
+fn share(
+    pool: &mut Pool,
+    reservations: &Reservations,
+    may_ask: impl Fn(&Pool, Rank) -> bool,
+    has_room: impl Fn(&mut Pool, Rank, DeviceIndex) -> bool,
+) -> bool {
     let mut given = false;
     let mut turns: Vec<Option<VecDeque<DeviceIndex>>> = (0..pool.groups.len()).map(|_| None).collect();
     let wants_more = |pool: &Pool, claim: Rank| pool.held(claim) > 0 && pool.held(claim) < pool.demand(claim).max;
@@ -54,6 +98,9 @@ fn share(pool: &mut Pool, reservations: &Reservations, has_room: impl Fn(&mut Po
         if held != pool.held(claim) {
             // It lost slices to someone meanwhile; it asks again in its new place.
             hungry.push(Reverse((priority, pool.held(claim), claim)));
+            continue;
+        }
+        if !may_ask(pool, claim) {
             continue;
         }
         let group = pool.demand(claim).group;

@@ -6,17 +6,17 @@ use crate::pool::{DeviceIndex, Pool, Rank};
 
 /// Takes slices of others on `device` until `needed` bytes are free there; takes nothing when that cannot be reached.
 ///
-/// `yields` says how many slices a holder may lose, at most what it holds there. The lowest priority loses first, then
-/// the one with most slices, then the younger.
-pub(crate) fn make_room(pool: &mut Pool, device: DeviceIndex, needed: u64, yields: impl Fn(&Pool, Rank, u32) -> u32) -> bool {
+/// Only holders from rank `from` on are asked; `yields` says how many slices one may lose, at most what it holds there. The
+/// lowest priority loses first, then the one with most slices, then the younger.
+pub(crate) fn make_room(pool: &mut Pool, device: DeviceIndex, needed: u64, from: Rank, yields: impl Fn(&Pool, Rank) -> u32) -> bool {
     let mut missing = needed.saturating_sub(pool.free(device));
     if missing == 0 {
         return true;
     }
     let mut victims: Vec<(Rank, u32)> = Vec::new();
     let mut reachable = 0_u64;
-    for (&holder, &slices) in pool.holders(device) {
-        let slices = yields(pool, holder, slices).min(slices);
+    for (&holder, &slices) in pool.holders(device).range(from..) {
+        let slices = yields(pool, holder).min(slices);
         if slices > 0 {
             victims.push((holder, slices));
             reachable = reachable.saturating_add(u64::from(slices) * pool.demand(holder).slice);

@@ -27,6 +27,11 @@ impl Reservations {
         self.holder[device as usize]
     }
 
+    /// How many devices are reserved for more important claims: as many means the same ones.
+    pub fn before(&self, claim: Rank) -> usize {
+        self.holder.iter().flatten().filter(|&&holder| holder < claim).count()
+    }
+
     /// Whether the claim may start on the device: nobody more important waits for it.
     pub fn may_start(&self, claim: Rank, device: DeviceIndex) -> bool {
         self.of(device).is_none_or(|holder| claim <= holder)
