@@ -279,6 +279,23 @@ fn small_work_passes_large_work_until_patience_ends() {
 }
 
 #[test]
+fn nobody_grows_into_what_is_reserved() {
+    let large = burst("large", 8, 1, 1);
+    let growing = since(burst("growing", 1, 1, 8), 1);
+    let problem = pool(&[gpu("a/gpu0", 8)], &[large, growing.clone()]);
+    let now = [held("growing", "a/gpu0", 1)];
+    assert_eq!(solve(&problem, &now, PATIENCE_MS - 1).slices_of("growing"), 8);
+    assert_eq!(solve(&problem, &now, PATIENCE_MS).slices_of("growing"), 1);
+
+    let important = pool(&[gpu("a/gpu0", 8)], &[burst("large", 8, 1, 1), with_priority(growing, 1)]);
+    assert_eq!(
+        solve(&important, &now, PATIENCE_MS).slices_of("growing"),
+        8,
+        "but a higher priority does"
+    );
+}
+
+#[test]
 fn who_can_never_be_served_holds_nobody_back() {
     let problem = pool(&[gpu("a/gpu0", 8)], &[burst("huge", 8, 2, 2), since(burst("small", 1, 1, 1), 1)]);
     let solution = solve(&problem, &[], 10 * PATIENCE_MS);
