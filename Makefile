@@ -34,12 +34,16 @@ node: build tools ## Smoke test on a real node (kubelet, containerd, the chart);
 	SAHASRA_BIN_DIR=$(CURDIR)/target/release e2e/node/run
 
 .PHONY: verify
-verify: verify-generated verify-rust ## What must hold of every commit besides the tests
+verify: verify-generated verify-chart verify-rust ## What must hold of every commit besides the tests
 
 .PHONY: verify-generated
 verify-generated: generate
 	@changed=$$(git status --porcelain --untracked-files=all -- crds helm manifests docs examples); \
 	if [ -n "$$changed" ]; then echo "make generate changed these files: commit what it wrote"; echo "$$changed"; git diff --stat; exit 1; fi
+
+.PHONY: verify-chart
+verify-chart:
+	helm/verify
 
 .PHONY: verify-rust
 verify-rust: $(CARGO_DENY)
