@@ -133,9 +133,11 @@ pub(super) fn grid_extent() -> Rule {
     .field_path(".grid")
 }
 
-/// A number that the declared type has. Numbers in manifests are exact up to 2^53.
+/// A number that the declared type has. Numbers in manifests are exact up to 2^53. `double(self.value)`: evaluators other than the
+/// API server's take `255` in a field of numbers for an int.
 pub(super) fn representable() -> Rule {
-    const WHOLE: &str = "self.value >= -9007199254740992.0 && self.value <= 9007199254740992.0 && self.value == double(int(self.value))";
+    const WHOLE: &str =
+        "self.value >= -9007199254740992.0 && self.value <= 9007199254740992.0 && double(self.value) == double(int(self.value))";
     let within =
         |type_: &str, min: &str, max: &str| format!("(self.type == '{type_}' && self.value >= {min} && self.value <= {max} && {WHOLE})");
     rule(
