@@ -39,6 +39,8 @@ app.kubernetes.io/component: {{ .component }}
 {{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
 {{- end -}}
 
+{{- define "sahasra.fileStore" -}}/var/lib/sahasra/results{{- end -}}
+
 {{/* What every container of ours is: nobody, without rights, on a read-only root. */}}
 {{- define "sahasra.containerSecurity" -}}
 allowPrivilegeEscalation: false
