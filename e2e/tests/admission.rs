@@ -119,13 +119,13 @@ fn wrong_parameters_are_refused_by_the_compiler_with_the_field_and_the_remedy() 
     let wrong: Vec<_> = wrong.iter().filter(|manifest| manifest.field.starts_with("spec.chunks")).collect();
     assert!(wrong.len() >= 9, "{} manifests", wrong.len());
     for manifest in wrong {
-        let job: BurstJob = serde_yaml::from_str(&manifest.text).expect("a BurstJob");
+        let job: BurstJob = sahasra_crds::yaml::parse(&manifest.text).expect("a BurstJob");
         let error = Program::compile(&job.spec.chunks).expect_err(&manifest.name);
         assert_eq!(error.path, manifest.field, "{}: {error}", manifest.name);
         assert!(error.message.contains(&manifest.says), "{}: {error}", manifest.name);
 
         let right = fs::read_to_string(right_manifests().join(format!("{}.yaml", manifest.name))).expect("the twin");
-        let right: BurstJob = serde_yaml::from_str(&right).expect("a BurstJob");
+        let right: BurstJob = sahasra_crds::yaml::parse(&right).expect("a BurstJob");
         Program::compile(&right.spec.chunks).expect(&manifest.name);
     }
 }

@@ -6,7 +6,7 @@ use sahasra_crds::burst_job::{Chunks, ScalarType, chunks::ProductAxis};
 use sahasra_parameters::{CompileError, Program, Scalar};
 
 fn chunks(yaml: &str) -> Chunks {
-    serde_yaml::from_str(yaml).unwrap()
+    sahasra_crds::yaml::parse(yaml).unwrap()
 }
 
 fn program(yaml: &str) -> Program {

@@ -22,7 +22,7 @@ const TYPES: [ScalarType; 7] = [
 ];
 
 fn program(yaml: &str) -> Program {
-    Program::compile(&serde_yaml::from_str(yaml).unwrap()).unwrap()
+    Program::compile(&sahasra_crds::yaml::parse(yaml).unwrap()).unwrap()
 }
 
 fn values(program: &Program, index: u64) -> Vec<Scalar> {
