@@ -145,19 +145,53 @@ impl Account {
         (self.completed, self.failed, self.failures, self.retried) = (completed, failed, failures, retried);
     }
 
-    /// Takes up chunks that a device already has from an earlier coordinator.
+    /// Takes up chunks that a device already has, from an earlier coordinator or an earlier stream: those that wait here.
     pub fn adopt(&mut self, device: &DeviceKey, first: u64, count: u64) {
+        let mut taken: Vec<(u64, u64, u32)> = Vec::new();
         for (first, count) in self.fresh.remove(first, count) {
-            self.running += count;
-            self.in_flight.insert(
-                first,
-                InFlight {
-                    count,
-                    attempt: 1,
-                    device: device.clone(),
-                },
-            );
+            taken.push((first, count, 1));
         }
+        let end = first.saturating_add(count);
+        let waiting: Vec<Retry> = (self.retries.iter())
+            .filter(|retry| retry.first < end && retry.first + retry.count > first)
+            .copied()
+            .collect();
+        for retry in waiting {
+            let from = retry.first.max(first);
+            let count = (retry.first + retry.count).min(end) - from;
+            self.cut_retries(from, count);
+            taken.push((from, count, retry.attempt));
+        }
+        for (first, count, attempt) in taken {
+            self.running += count;
+            let device = device.clone();
+            self.in_flight.insert(first, InFlight { count, attempt, device });
+        }
+    }
+
+    /// As [`Account::failed`], for chunks that were adopted by `device`: which attempt it is the device and this account
+    /// may count differently.
+    pub fn adopted_failed(
+        &mut self,
+        device: &DeviceKey,
+        first: u64,
+        count: u64,
+        code: FailureCode,
+        message: &str,
+        now: u64,
+    ) -> FailureOutcome {
+        let mut outcome = FailureOutcome::default();
+        for (from, flight) in self.overlapping(first, count) {
+            let batch = Batch {
+                first: from.max(first),
+                count: (from + flight.count).min(first + count) - from.max(first),
+                attempt: flight.attempt,
+            };
+            let step = self.failed(device, batch, code, message, now);
+            outcome.retried += step.retried;
+            outcome.failed += step.failed;
+        }
+        outcome
     }
 
     /// Hands up to `at_most` chunks to `device`: what waits for a retry and may start now, then what was never tried.

@@ -266,3 +266,17 @@ proptest! {
         prop_assert_eq!(counted.len() as u64, account.counts().succeeded);
     }
 }
+
+#[test]
+fn what_a_device_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
+    let mut account = Account::new(10, POLICY, 0);
+    account.take(&device(0), 4, 0);
+    account.lost(&device(0), FailureCode::Disconnected, "gone", 0);
+    account.adopt(&device(1), 2, 4);
+    assert_eq!(account.running_on(&device(1)), 4);
+    assert_eq!(account.counts().pending, 6);
+    // The device counts attempts otherwise than this account.
+    let outcome = account.adopted_failed(&device(1), 2, 4, FailureCode::ExecutorLost, "crashed", 0);
+    assert_eq!(outcome, FailureOutcome { retried: 4, failed: 0 });
+    assert_eq!((account.running_on(&device(1)), account.counts().pending), (0, 10));
+}

@@ -1,0 +1,9 @@
+//! The worker-agents as the operator sees them: calls to them ([`client`]), the burst stream ([`stream`]) and who there
+//! is and whether they live ([`directory`]).
+
+pub mod client;
+pub mod directory;
+pub mod stream;
+
+pub use client::{AgentClient, AgentError};
+pub use directory::{Directory, Worker};

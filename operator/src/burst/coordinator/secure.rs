@@ -1,0 +1,244 @@
+//! Before anything is acquired: finalizer, term, intent; and what a predecessor left.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use sahasra_crds::{
+    BurstJob,
+    conditions::{ACCEPTED, SUSPENDED},
+};
+use sahasra_scheduler::ClaimKind;
+use sahasra_wire::grants::Grant;
+
+use super::{Coordinator, CoordinatorError, Hold, owner};
+use crate::{
+    burst::{
+        checkpoint::{Checkpoint, Results},
+        index_set::IndexSet,
+        objects::{WriteError, code},
+        status::{self, Verdict},
+    },
+    fault::Step,
+    pool::ClaimRequest,
+};
+
+/// A grant outlives a silent chunk by so much before its executor is killed, in milliseconds: time for a result to arrive.
+const GRACE_BEYOND_TIMEOUT: u64 = 1_000;
+
+impl Coordinator {
+    /// Makes this the job's coordinator and claims slices, unless the job is suspended.
+    pub(super) async fn secure(&mut self) -> Result<(), CoordinatorError> {
+        let job = self.job.borrow_and_update().clone();
+        let suspended = job.spec.suspend || job.metadata.deletion_timestamp.is_some();
+        let taken = self.take_term(&job);
+        if suspended {
+            let (taken, term) = taken.await?;
+            self.took(&taken, term).await?;
+            return Ok(());
+        }
+        // The intent needs no term: it only says that for this job there will be grants.
+        let (min, max) = self.bounds(&job);
+        let (taken, lease) = tokio::join!(taken, self.objects.write_intent(&job, min, max));
+        let (taken, term) = taken?;
+        self.lease = Some(lease?);
+        self.budget.spend();
+        self.context.faults.reached(Step::Intent);
+        let adopted = self.took(&taken, term).await?;
+        if !self.account.is_finished() {
+            self.claim(adopted);
+        }
+        Ok(())
+    }
+
+    /// Finalizer, then the next term, on exactly the version of the job that was read.
+    async fn take_term(&self, job: &BurstJob) -> Result<(BurstJob, u64), CoordinatorError> {
+        let conflict = |error: WriteError| match error {
+            WriteError::Api { source, .. } if code(&source) == 409 => CoordinatorError::Conflict(source),
+            other => CoordinatorError::Write(other),
+        };
+        let job = if job.metadata.deletion_timestamp.is_none() {
+            self.objects.add_finalizer(job).await.map_err(conflict)?
+        } else {
+            job.clone()
+        };
+        let mut next = job.status.clone().unwrap_or_default();
+        next.term += 1;
+        next.kernel_digest = Some(self.burst.digest.clone());
+        if next.chunks.total == 0 {
+            status::count(&mut next, &self.account);
+        }
+        let accepted = Verdict::new(ACCEPTED, true, "Valid", "the spec was checked");
+        status::judge(&mut next, job.metadata.generation, &[accepted], crate::clock::timestamp());
+        let version = job.resource_version().unwrap_or_default();
+        let written = self
+            .objects
+            .try_write_status(&version, &next)
+            .await
+            .map_err(|error| match code(&error) {
+                404 => CoordinatorError::Write(WriteError::Gone),
+                409 => CoordinatorError::Conflict(error),
+                _ => CoordinatorError::Write(WriteError::Api {
+                    operation: "take the term",
+                    source: error,
+                }),
+            })?;
+        Ok((written, u64::try_from(next.term).unwrap_or_default()))
+    }
+
+    /// This is the coordinator now: takes up what a predecessor left. Gives back the grants that agents hold for the job.
+    async fn took(&mut self, job: &BurstJob, term: u64) -> Result<Vec<(String, Grant)>, CoordinatorError> {
+        self.term = term;
+        self.version = job.resource_version().unwrap_or_default();
+        self.status = job.status.clone().unwrap_or_default();
+        self.budget.spend();
+        self.budget.spend();
+        tracing::info!(
+            job = job.name_any(),
+            namespace = job.namespace(),
+            term,
+            chunks = self.burst.total,
+            "coordinating"
+        );
+        if term == 1 {
+            self.event(false, "Accepted", format!("{} chunks", self.burst.total));
+            return Ok(Vec::new());
+        }
+        let (checkpoint, inventories) = tokio::join!(self.objects.read_checkpoint(), self.context.pool.inventories());
+        if let Some((contents, version)) = checkpoint? {
+            let layout = &self.burst.layout;
+            let checkpoint = Checkpoint::decode(&contents, &self.owner().uid, self.burst.total, layout)?;
+            self.restore(checkpoint);
+            self.checkpoint_version = Some(version);
+        }
+        let uid = self.owner().uid;
+        let mut adopted = Vec::new();
+        for (worker, inventory) in inventories {
+            match inventory {
+                Ok(inventory) => {
+                    let ours = inventory.grants.into_iter().filter(|grant| {
+                        grant.owner_uid == uid && !grant.draining && grant.slice_bytes == self.burst.slice_bytes && grant.term <= term
+                    });
+                    adopted.extend(ours.map(|grant| (worker.clone(), grant)));
+                }
+                Err(error) => tracing::warn!(worker, %error, "no inventory at takeover: what it holds for the job returns at expiry"),
+            }
+        }
+        let counts = self.account.counts();
+        tracing::info!(
+            term,
+            grants = adopted.len(),
+            succeeded = counts.succeeded,
+            failed = counts.failed,
+            "took over"
+        );
+        Ok(adopted)
+    }
+
+    fn restore(&mut self, checkpoint: Checkpoint) {
+        self.covered = checkpoint.completed.clone();
+        for (first, count) in checkpoint.failed.ranges() {
+            self.covered.insert(first, count);
+        }
+        if let Results::Store(segments) = &checkpoint.results {
+            for segment in segments {
+                let mut indexes = IndexSet::default();
+                for (first, count) in super::progress::ranges(&segment.indexes) {
+                    indexes.insert(first, count);
+                }
+                self.segments.insert(segment.name.clone(), indexes);
+            }
+        }
+        self.results = checkpoint.results;
+        self.aggregator = checkpoint.aggregator;
+        self.peak_slices = checkpoint.peak_slices;
+        self.account
+            .restore(checkpoint.completed, checkpoint.failed, checkpoint.failures, checkpoint.retried);
+    }
+
+    /// Asks the pool for slices.
+    fn claim(&mut self, adopted: Vec<(String, Grant)>) {
+        let job = self.job.borrow().clone();
+        let (min, max) = self.bounds(&job);
+        let request = ClaimRequest {
+            owner: self.owner(),
+            kind: ClaimKind::Burst,
+            slice_bytes: self.burst.slice_bytes,
+            class: self.burst.class.clone(),
+            min,
+            max,
+            priority: job.spec.priority,
+            ttl_milliseconds: self.burst.ttl_milliseconds,
+            grace_milliseconds: self.burst.chunk_timeout_milliseconds + GRACE_BEYOND_TIMEOUT,
+            renewed: true,
+        };
+        let mut view = self.context.pool.claim(request, adopted);
+        view.mark_changed();
+        self.view = Some(view);
+        self.claimed_at = self.context.clock.now();
+        self.hold = Hold::Running;
+    }
+
+    /// Does what `spec.suspend` asks: lets what runs end and gives the slices back, or claims them again.
+    pub(super) async fn hold_or_suspend(&mut self) -> Result<(), CoordinatorError> {
+        let (suspend, deleted) = {
+            let job = self.job.borrow();
+            (job.spec.suspend, job.metadata.deletion_timestamp.is_some())
+        };
+        let now = self.context.clock.now();
+        match self.hold {
+            _ if deleted || self.account.is_finished() => {}
+            Hold::Running if suspend => {
+                self.withdraw_all();
+                self.hold = Hold::Suspending(now + self.burst.chunk_timeout_milliseconds + GRACE_BEYOND_TIMEOUT);
+            }
+            Hold::Suspending(_) if !suspend => self.hold = Hold::Running,
+            Hold::Suspending(until) if now >= until || self.account.counts().running == 0 => self.suspend().await?,
+            Hold::Suspended if suspend && !sahasra_crds::conditions::is_true(&self.status.conditions, SUSPENDED) => self.suspend().await?,
+            Hold::Suspended if !suspend && self.view.is_none() => self.resume().await?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn suspend(&mut self) -> Result<(), CoordinatorError> {
+        self.settle_writes().await?;
+        if !self.account.completed().is_empty() || !self.account.failed_set().is_empty() {
+            self.write_checkpoint_now(None).await?;
+        }
+        self.lose_all_streams();
+        if self.view.take().is_some() {
+            let released = self.context.pool.release(&self.owner().uid, true).await;
+            if let Err(error) = released {
+                tracing::warn!(%error, "suspended without an answer: the slices return at expiry");
+            }
+        }
+        self.held = Default::default();
+        self.started = false;
+        self.devices.clear();
+        if let Some(lease) = self.lease.take() {
+            self.objects.delete_lease(&lease).await?;
+            self.budget.spend();
+        }
+        self.hold = Hold::Suspended;
+        let verdicts = [
+            Verdict::new(SUSPENDED, true, "Requested", "spec.suspend is true: slices are given back"),
+            Verdict::new(sahasra_crds::conditions::ADMITTED, false, "Suspended", "spec.suspend is true"),
+        ];
+        self.write_status_now(&verdicts).await
+    }
+
+    async fn resume(&mut self) -> Result<(), CoordinatorError> {
+        let job: Arc<BurstJob> = self.job.borrow().clone();
+        let (min, max) = self.bounds(&job);
+        self.lease = Some(self.objects.write_intent(&job, min, max).await?);
+        self.budget.spend();
+        self.context.faults.reached(Step::Intent);
+        if sahasra_crds::conditions::is_true(&self.status.conditions, SUSPENDED) {
+            self.write_status_now(&[Verdict::new(SUSPENDED, false, "Resumed", "spec.suspend is false")])
+                .await?;
+        }
+        self.claim(Vec::new());
+        debug_assert_eq!(owner(&job, self.term), self.owner());
+        Ok(())
+    }
+}

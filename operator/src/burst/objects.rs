@@ -1,0 +1,377 @@
+//! Reads and writes of a burst's objects: the job, its `VramLease` (the intent) and the ConfigMap of its checkpoint.
+//!
+//! Every write of the job and of the checkpoint is a compare-and-set, on the resource version, by a coordinator that knows
+//! its term: where another has written in between, the object is read again, and a higher term there ends this coordinator.
+//! The `VramLease` is for onlookers: the agents' ledgers are the truth.
+
+use k8s_openapi::{ByteString, api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+};
+use sahasra_crds::{
+    BurstJob, BurstJobStatus, FINALIZER, VramLease, VramLeaseSpec, VramLeaseStatus,
+    vram_lease::{LeaseOwner, Renewal, SliceBounds},
+};
+use serde_json::json;
+
+use super::checkpoint::Contents;
+
+/// Times that a compare-and-set is tried again when others write in between.
+const CONFLICTS: usize = 8;
+/// Annotation of the ConfigMap: term of the coordinator that wrote it.
+const TERM: &str = "sahasra.dev/term";
+
+/// Why an object was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The API server refused or did not answer.
+    #[error("{operation}")]
+    Api {
+        /// What was tried.
+        operation: &'static str,
+        /// Why.
+        source: kube::Error,
+    },
+    /// A coordinator of a higher term acts for the job.
+    #[error("a coordinator of term {0} acts for the job")]
+    Fenced(u64),
+    /// The job is gone.
+    #[error("the job is gone")]
+    Gone,
+}
+
+impl WriteError {
+    /// Category for metrics.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Api { .. } => "api",
+            Self::Fenced(_) => "fenced",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+fn api(operation: &'static str) -> impl Fn(kube::Error) -> WriteError {
+    move |source| WriteError::Api { operation, source }
+}
+
+pub(crate) fn code(error: &kube::Error) -> u16 {
+    match error {
+        kube::Error::Api(status) => status.code,
+        _ => 0,
+    }
+}
+
+/// The objects of one job.
+#[derive(Clone)]
+pub struct Objects {
+    jobs: Api<BurstJob>,
+    leases: Api<VramLease>,
+    config_maps: Api<ConfigMap>,
+    name: String,
+    uid: String,
+    owner: OwnerReference,
+}
+
+impl Objects {
+    /// Those of `job`.
+    pub fn new(client: &Client, job: &BurstJob) -> Self {
+        let namespace = job.namespace().unwrap_or_default();
+        let name = job.name_any();
+        let uid = job.uid().unwrap_or_default();
+        let owner = OwnerReference {
+            api_version: BurstJob::api_version(&()).into_owned(),
+            kind: BurstJob::kind(&()).into_owned(),
+            name: name.clone(),
+            uid: uid.clone(),
+            controller: Some(true),
+            block_owner_deletion: Some(false),
+        };
+        Self {
+            jobs: Api::namespaced(client.clone(), &namespace),
+            leases: Api::namespaced(client.clone(), &namespace),
+            config_maps: Api::namespaced(client.clone(), &namespace),
+            name,
+            uid,
+            owner,
+        }
+    }
+
+    /// Name of the checkpoint's ConfigMap.
+    pub fn results_name(&self) -> String {
+        format!("{}-results", self.name)
+    }
+
+    /// The job keeps standing until its VRAM is back. Writes only what is missing.
+    pub async fn add_finalizer(&self, job: &BurstJob) -> Result<BurstJob, WriteError> {
+        if job.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            return Ok(job.clone());
+        }
+        let finalizers: Vec<&str> = job.finalizers().iter().map(String::as_str).chain([FINALIZER]).collect();
+        let patch = json!({"metadata": {"resourceVersion": job.resource_version(), "finalizers": finalizers}});
+        let written = self.jobs.patch(&self.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        written.map_err(|error| {
+            if code(&error) == 404 {
+                WriteError::Gone
+            } else {
+                api("add the finalizer")(error)
+            }
+        })
+    }
+
+    /// The job may go.
+    pub async fn remove_finalizer(&self) -> Result<(), WriteError> {
+        for _ in 0..CONFLICTS {
+            let found = self.jobs.get_opt(&self.name).await.map_err(api("read the job"))?;
+            let Some(job) = found.filter(|job| job.uid().as_deref() == Some(&self.uid)) else {
+                return Ok(());
+            };
+            if self.try_remove_finalizer(&job).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Objects::remove_finalizer`] for a job as last read; `false` when it was written in between.
+    pub async fn try_remove_finalizer(&self, job: &BurstJob) -> Result<bool, WriteError> {
+        if !job.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            return Ok(true);
+        }
+        let finalizers: Vec<&String> = job.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+        let patch = json!({"metadata": {"resourceVersion": job.resource_version(), "finalizers": finalizers}});
+        match self
+            .jobs
+            .patch_metadata(&self.name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(error) if code(&error) == 404 => Ok(true),
+            Err(error) if code(&error) == 409 => Ok(false),
+            Err(error) => Err(api("remove the finalizer")(error)),
+        }
+    }
+
+    /// Writes the status, whose `term` is that of the writer. Starts from resource version `version`.
+    pub async fn write_status(&self, version: &str, status: &BurstJobStatus) -> Result<BurstJob, WriteError> {
+        let mut version = version.to_owned();
+        let mut failure = None;
+        for _ in 0..CONFLICTS {
+            match self.try_write_status(&version, status).await {
+                Ok(job) => return Ok(job),
+                Err(error) if code(&error) == 404 => return Err(WriteError::Gone),
+                Err(error) if code(&error) == 409 => failure = Some(error),
+                Err(error) => return Err(api("write the status")(error)),
+            }
+            let found = self.jobs.get_opt(&self.name).await.map_err(api("read the job"))?;
+            let found = found
+                .filter(|job| job.uid().as_deref() == Some(&self.uid))
+                .ok_or(WriteError::Gone)?;
+            let term = found.status.as_ref().map_or(0, |status| status.term);
+            if term > status.term {
+                return Err(WriteError::Fenced(u64::try_from(term).unwrap_or_default()));
+            }
+            version = found.resource_version().unwrap_or_default();
+        }
+        Err(failure.map_or(WriteError::Gone, api("write the status")))
+    }
+
+    /// Writes the status if the job still has that resource version.
+    pub async fn try_write_status(&self, version: &str, status: &BurstJobStatus) -> Result<BurstJob, kube::Error> {
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+        self.jobs
+            .patch_status(&self.name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+    }
+
+    /// Writes what is about to be acquired: the `VramLease`, owned by the job. Gives back its name.
+    pub async fn write_intent(&self, job: &BurstJob, min: u32, max: u32) -> Result<String, WriteError> {
+        let mut name = self.name.clone();
+        for _ in 0..CONFLICTS {
+            let lease = self.lease(&name, job, min, max);
+            match self.leases.create(&PostParams::default(), &lease).await {
+                Ok(_) => return Ok(name),
+                Err(error) if code(&error) == 409 => {}
+                Err(error) => return Err(api("create the VramLease")(error)),
+            }
+            let Some(found) = self.leases.get_opt(&name).await.map_err(api("read the VramLease"))? else {
+                continue;
+            };
+            let owner = found.owner_references().iter().find(|owner| owner.kind == self.owner.kind);
+            match owner {
+                Some(owner) if owner.uid == self.uid && found.metadata.deletion_timestamp.is_none() => return Ok(name),
+                // Of an earlier job of that name, which the garbage collector has not reached yet; or ours, on its way out.
+                Some(_) => self.delete_lease_of(&found).await?,
+                // A user's own.
+                None => {
+                    name = format!(
+                        "{}-{}",
+                        self.name.chars().take(200).collect::<String>(),
+                        self.uid.split('-').next().unwrap_or("burst")
+                    )
+                }
+            }
+        }
+        Ok(name)
+    }
+
+    fn lease(&self, name: &str, job: &BurstJob, min: u32, max: u32) -> VramLease {
+        let mut lease = VramLease::new(
+            name,
+            VramLeaseSpec {
+                owner: LeaseOwner {
+                    kind: Some(self.owner.kind.clone()),
+                    name: Some(self.name.clone()),
+                },
+                slice: job.spec.slice.clone(),
+                slices: SliceBounds {
+                    min: i64::from(min),
+                    max: i64::from(max),
+                },
+                ttl_seconds: job.spec.lease.ttl_seconds,
+                renewal: Renewal::Automatic,
+            },
+        );
+        lease.metadata.owner_references = Some(vec![self.owner.clone()]);
+        lease
+    }
+
+    async fn delete_lease_of(&self, lease: &VramLease) -> Result<(), WriteError> {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: lease.uid(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.leases.delete(&lease.name_any(), &parameters).await {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(code(&error), 404 | 409) => Ok(()),
+            Err(error) => Err(api("delete the VramLease")(error)),
+        }
+    }
+
+    /// Nothing is held any more.
+    pub async fn delete_lease(&self, name: &str) -> Result<(), WriteError> {
+        match self.leases.delete(name, &DeleteParams::default()).await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == 404 => Ok(()),
+            Err(error) => Err(api("delete the VramLease")(error)),
+        }
+    }
+
+    /// Shows what is held. The coordinator's term stands inside; a lease that is gone is no error.
+    pub async fn write_lease_status(&self, name: &str, status: &VramLeaseStatus) -> Result<(), WriteError> {
+        let patch = Patch::Merge(json!({"status": status}));
+        match self.leases.patch_status(name, &PatchParams::default(), &patch).await {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == 404 => Ok(()),
+            Err(error) => Err(api("write the VramLease's status")(error)),
+        }
+    }
+
+    /// The checkpoint's ConfigMap, if it is this job's.
+    pub async fn read_checkpoint(&self) -> Result<Option<(Contents, String)>, WriteError> {
+        let found = self
+            .config_maps
+            .get_opt(&self.results_name())
+            .await
+            .map_err(api("read the checkpoint"))?;
+        let Some(found) = found.filter(|found| self.owns(found)) else {
+            return Ok(None);
+        };
+        let version = found.resource_version().unwrap_or_default();
+        let binary_data = found.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0));
+        let contents = Contents {
+            data: found.data.unwrap_or_default(),
+            binary_data: binary_data.collect(),
+        };
+        Ok(Some((contents, version)))
+    }
+
+    /// Writes the checkpoint over `version`, or as a new ConfigMap. Gives back the new resource version.
+    pub async fn write_checkpoint(&self, version: Option<&str>, term: u64, contents: Contents) -> Result<String, WriteError> {
+        let mut config_map = ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(self.results_name()),
+                owner_references: Some(vec![self.owner.clone()]),
+                annotations: Some([(TERM.to_owned(), term.to_string())].into()),
+                resource_version: version.map(str::to_owned),
+                ..ObjectMeta::default()
+            },
+            data: Some(contents.data),
+            binary_data: Some(
+                contents
+                    .binary_data
+                    .into_iter()
+                    .map(|(key, value)| (key, ByteString(value)))
+                    .collect(),
+            ),
+            immutable: None,
+        };
+        let mut failure = None;
+        for _ in 0..CONFLICTS {
+            let written = match config_map.metadata.resource_version {
+                None => self.config_maps.create(&PostParams::default(), &config_map).await,
+                Some(_) => {
+                    self.config_maps
+                        .replace(&self.results_name(), &PostParams::default(), &config_map)
+                        .await
+                }
+            };
+            match written {
+                Ok(written) => return Ok(written.resource_version().unwrap_or_default()),
+                Err(error) if matches!(code(&error), 404 | 409) => failure = Some(error),
+                Err(error) => return Err(api("write the checkpoint")(error)),
+            }
+            let found = self
+                .config_maps
+                .get_opt(&self.results_name())
+                .await
+                .map_err(api("read the checkpoint"))?;
+            config_map.metadata.resource_version = match found {
+                None => None,
+                Some(found) if self.owns(&found) => {
+                    let other = found.annotations().get(TERM).and_then(|term| term.parse().ok()).unwrap_or(0);
+                    if other > term {
+                        return Err(WriteError::Fenced(other));
+                    }
+                    found.resource_version()
+                }
+                Some(found) => {
+                    // Of an earlier job of that name.
+                    let parameters = DeleteParams::default().preconditions(Preconditions {
+                        uid: found.uid(),
+                        resource_version: None,
+                    });
+                    let deleted = self.config_maps.delete(&self.results_name(), &parameters).await;
+                    if let Err(error) = deleted
+                        && !matches!(code(&error), 404 | 409)
+                    {
+                        return Err(api("delete an earlier job's checkpoint")(error));
+                    }
+                    None
+                }
+            };
+        }
+        Err(failure.map_or(WriteError::Gone, api("write the checkpoint")))
+    }
+
+    /// Deletes the job itself.
+    pub async fn delete_job(&self) -> Result<(), WriteError> {
+        let parameters = DeleteParams::background().preconditions(Preconditions {
+            uid: Some(self.uid.clone()),
+            resource_version: None,
+        });
+        match self.jobs.delete(&self.name, &parameters).await {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(code(&error), 404 | 409) => Ok(()),
+            Err(error) => Err(api("delete the job")(error)),
+        }
+    }
+
+    fn owns(&self, config_map: &ConfigMap) -> bool {
+        config_map.owner_references().iter().any(|owner| owner.uid == self.uid)
+    }
+}

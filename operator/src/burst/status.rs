@@ -1,0 +1,170 @@
+//! What stands in a `BurstJob`'s status: built from facts, without a client.
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use sahasra_crds::{
+    BurstJobStatus,
+    burst_job::status::{AggregateStatus, ChunkCounts, ChunkFailure, ResultsStatus, SliceCounts},
+    conditions::{self, ACCEPTED, ADMITTED, COMPLETE, FAILED, SUSPENDED},
+};
+
+use super::account::Account;
+
+/// Longest text of a set of indices in bytes; the checkpoint has all.
+const INDEXES_BYTES: usize = 4096;
+/// Longest message of a failure, as the schema has it.
+const MESSAGE_BYTES: usize = 1024;
+
+/// A condition about to be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Type.
+    pub kind: &'static str,
+    /// Status.
+    pub status: bool,
+    /// CamelCase cause.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+impl Verdict {
+    /// A condition.
+    pub fn new(kind: &'static str, status: bool, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            status,
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+/// Sets conditions, and from them state and reason.
+pub fn judge(status: &mut BurstJobStatus, generation: Option<i64>, verdicts: &[Verdict], now: Timestamp) {
+    for verdict in verdicts {
+        let message = cut(&verdict.message, MESSAGE_BYTES);
+        conditions::set(
+            &mut status.conditions,
+            verdict.kind,
+            verdict.status,
+            &verdict.reason,
+            &message,
+            generation,
+            now,
+        );
+    }
+    status.observed_generation = generation;
+    let (state, deciding) = state(status);
+    status.state = Some(state.to_owned());
+    let reason = deciding.and_then(|kind| conditions::get(&status.conditions, kind));
+    status.reason = reason.map(|condition| condition.reason.clone());
+}
+
+/// The word for the column, and the condition that decides it.
+fn state(status: &BurstJobStatus) -> (&'static str, Option<&'static str>) {
+    let is = |kind| conditions::is_true(&status.conditions, kind);
+    let given = |kind| conditions::get(&status.conditions, kind).is_some();
+    if is(COMPLETE) {
+        ("Complete", Some(COMPLETE))
+    } else if is(FAILED) {
+        ("Failed", Some(FAILED))
+    } else if is(SUSPENDED) {
+        ("Suspended", Some(SUSPENDED))
+    } else if given(ACCEPTED) && !is(ACCEPTED) {
+        ("Pending", Some(ACCEPTED))
+    } else if is(ADMITTED) {
+        ("Running", Some(ADMITTED))
+    } else if given(ADMITTED) {
+        ("Pending", Some(ADMITTED))
+    } else {
+        ("Pending", given(ACCEPTED).then_some(ACCEPTED))
+    }
+}
+
+/// Whether the burst has ended, one way or the other.
+pub fn is_finished(status: Option<&BurstJobStatus>) -> bool {
+    status.is_some_and(|status| conditions::is_true(&status.conditions, COMPLETE) || conditions::is_true(&status.conditions, FAILED))
+}
+
+/// Takes up the account.
+pub fn count(status: &mut BurstJobStatus, account: &Account) {
+    let counts = account.counts();
+    status.chunks = ChunkCounts {
+        total: signed(counts.total),
+        pending: signed(counts.pending),
+        running: signed(counts.running),
+        succeeded: signed(counts.succeeded),
+        failed: signed(counts.failed),
+        retried: signed(counts.retried),
+    };
+    let text = |set: &super::index_set::IndexSet| (!set.is_empty()).then(|| set.text(INDEXES_BYTES));
+    status.completed_indexes = text(account.completed());
+    status.failed_indexes = text(account.failed_set());
+    status.failures = account
+        .failures()
+        .iter()
+        .map(|failure| ChunkFailure {
+            index: signed(failure.index),
+            attempts: i64::from(failure.attempts),
+            code: failure.code.clone(),
+            message: cut(&failure.message, MESSAGE_BYTES),
+        })
+        .collect();
+}
+
+/// Takes up slices, aggregate and where the results are.
+pub fn describe(status: &mut BurstJobStatus, held: u64, peak: u64, aggregate: Option<AggregateStatus>, results: Option<ResultsStatus>) {
+    status.slices = SliceCounts {
+        held: signed(held),
+        peak: signed(peak),
+    };
+    status.aggregate = aggregate;
+    if results.is_some() {
+        status.results = results;
+    }
+}
+
+/// The first slices were held then.
+pub fn started(status: &mut BurstJobStatus, now: Timestamp) {
+    status.start_time.get_or_insert(Time(now));
+}
+
+pub(super) fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// At most so many bytes of the text.
+pub(super) fn cut(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    format!("{}...", &text[..text.floor_char_boundary(limit - 3)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_and_reason_follow_the_conditions() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut status = BurstJobStatus::default();
+        let mut expect = |verdict: Verdict, state: &str, reason: &str| {
+            judge(&mut status, Some(1), &[verdict], now);
+            assert_eq!((status.state.as_deref(), status.reason.as_deref()), (Some(state), Some(reason)));
+        };
+        expect(Verdict::new(ACCEPTED, false, "ConfigMapMissing", ""), "Pending", "ConfigMapMissing");
+        expect(Verdict::new(ACCEPTED, true, "Valid", ""), "Pending", "Valid");
+        expect(Verdict::new(ADMITTED, false, "NoCapacity", ""), "Pending", "NoCapacity");
+        expect(Verdict::new(ADMITTED, true, "SlicesGranted", ""), "Running", "SlicesGranted");
+        expect(Verdict::new(SUSPENDED, true, "Requested", ""), "Suspended", "Requested");
+        expect(Verdict::new(SUSPENDED, false, "Resumed", ""), "Running", "SlicesGranted");
+        expect(Verdict::new(COMPLETE, true, "AllSucceeded", ""), "Complete", "AllSucceeded");
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        assert_eq!(cut("éééé", 7), "éé...");
+        assert_eq!(cut("éé", 4), "éé");
+    }
+}

@@ -1,0 +1,369 @@
+//! From a spec and what it refers to, to a [`ValidBurst`], which cannot be wrong; or to the field that is.
+//!
+//! Pure. After this nothing of the spec is checked again.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use sahasra_crds::burst_job::{Aggregate, Argument, BurstJobSpec, ScalarType};
+use sahasra_parameters::{Program as Chunks, Scalar};
+use sahasra_wire::burst::{Argument as WireArgument, Input, Program, Store, argument::Kind};
+use sha2::{Digest, Sha256};
+
+use super::{account::RetryPolicy, checkpoint::MAX_INLINE_RESULT_BYTES, layout::Layout, observe::Observed};
+
+mod program;
+
+/// A burst that can be run.
+#[derive(Clone, Debug)]
+pub struct ValidBurst {
+    /// What goes to the agents, without the store's place.
+    pub program: Program,
+    /// Parameters of any chunk.
+    pub chunks: Arc<Chunks>,
+    /// How a chunk's outputs lie in what the agents send back: all of them, or with a store the aggregated one alone.
+    pub layout: Layout,
+    /// The aggregate over that layout.
+    pub aggregate: Option<Aggregate>,
+    /// Bytes of all results.
+    pub result_bytes: u64,
+    /// Chunks.
+    pub total: u64,
+    /// Bytes of one slice.
+    pub slice_bytes: u64,
+    /// Class of device; any when absent.
+    pub class: Option<String>,
+    /// How long slices outlive a silent operator.
+    pub ttl_milliseconds: u64,
+    /// Retries.
+    pub policy: RetryPolicy,
+    /// Longest run of a chunk.
+    pub chunk_timeout_milliseconds: u64,
+    /// How many chunks may fail.
+    pub max_failed: u64,
+    /// The object store, if results go there: its URL as in the spec.
+    pub store: Option<Store>,
+    /// `sha256:` of the PTX.
+    pub digest: String,
+}
+
+/// What is wrong with a spec.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {message}")]
+pub struct Invalid {
+    /// The field.
+    pub path: String,
+    /// CamelCase cause.
+    pub reason: &'static str,
+    /// What is wrong, and the remedy.
+    pub message: String,
+}
+
+fn refuse<T>(path: impl Into<String>, reason: &'static str, message: impl Into<String>) -> Result<T, Invalid> {
+    Err(Invalid {
+        path: path.into(),
+        reason,
+        message: message.into(),
+    })
+}
+
+const INVALID: &str = "InvalidSpec";
+
+/// Checks everything.
+pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, Invalid> {
+    let chunks = Chunks::compile(&spec.chunks).map_err(|error| Invalid {
+        path: error.path,
+        reason: "InvalidParameters",
+        message: error.message,
+    })?;
+    let total = chunks.count();
+    let slice_bytes = spec.slice.vram.bytes().map_err(|error| Invalid {
+        path: "spec.slice.vram".into(),
+        reason: INVALID,
+        message: error.to_string(),
+    })?;
+    check_slices(spec)?;
+    let (grid, block) = shape(spec)?;
+    let arguments = arguments(spec, observed, &chunks)?;
+    program::check(&observed.ptx, &spec.kernel, &chunks, spec.slice.class.as_deref())?;
+    check_memory(&arguments, total, slice_bytes)?;
+
+    let whole = Layout::of(&spec.kernel);
+    check_aggregate(spec.aggregate.as_ref(), &whole)?;
+    let result_bytes = total.saturating_mul(whole.record_bytes() as u64);
+    let store = spec.output.as_ref().map(|output| Store {
+        url: output.store.url.clone(),
+        options: observed.store_options.clone(),
+    });
+    if store.is_none() && result_bytes > MAX_INLINE_RESULT_BYTES {
+        return refuse(
+            "spec.output",
+            "ResultsTooLarge",
+            format!("the results take {result_bytes} bytes in all, a ConfigMap takes {MAX_INLINE_RESULT_BYTES}: give output.store"),
+        );
+    }
+    if let Some(store) = &store {
+        let url = url::Url::parse(&store.url).map_err(|error| error.to_string());
+        let opened = url.and_then(|url| object_store::parse_url_opts(&url, &store.options).map_err(|error| error.to_string()));
+        if let Err(error) = opened {
+            return refuse("spec.output.store", "StoreInvalid", error);
+        }
+    }
+    let (layout, aggregate, aggregated_output) = match &store {
+        None => (whole, spec.aggregate.clone(), None),
+        Some(_) => aggregated_alone(spec, &whole),
+    };
+    let digest = Sha256::digest(&observed.ptx);
+    let seconds = |seconds: i64| u64::try_from(seconds).unwrap_or_default().saturating_mul(1000);
+    Ok(ValidBurst {
+        program: Program {
+            ptx: observed.ptx.clone(),
+            digest: Bytes::copy_from_slice(&digest),
+            entry: spec.kernel.entry.clone(),
+            grid,
+            block,
+            dynamic_shared_bytes: u32::try_from(spec.kernel.dynamic_shared_bytes).unwrap_or(u32::MAX),
+            arguments,
+            chunks_json: serde_json::to_vec(&spec.chunks).map(Bytes::from).unwrap_or_default(),
+            slice_bytes,
+            chunk_timeout_milliseconds: seconds(spec.chunk_timeout_seconds),
+            store: None,
+            aggregated_output,
+        },
+        chunks: Arc::new(chunks),
+        layout,
+        aggregate,
+        result_bytes,
+        total,
+        slice_bytes,
+        class: spec.slice.class.clone(),
+        ttl_milliseconds: seconds(spec.lease.ttl_seconds),
+        policy: RetryPolicy {
+            max_retries: u32::try_from(spec.retry_policy.max_retries).unwrap_or_default(),
+            initial_backoff: seconds(spec.retry_policy.initial_backoff_seconds),
+            max_backoff: seconds(spec.retry_policy.max_backoff_seconds),
+        },
+        chunk_timeout_milliseconds: seconds(spec.chunk_timeout_seconds),
+        max_failed: u64::try_from(spec.max_failed_chunks).unwrap_or_default(),
+        store,
+        digest: format!("sha256:{}", hexadecimal(&digest)),
+    })
+}
+
+fn check_slices(spec: &BurstJobSpec) -> Result<(), Invalid> {
+    match spec.slices.max {
+        Some(max) if max < spec.slices.min => refuse("spec.slices.min", INVALID, "min must not exceed max"),
+        _ => Ok(()),
+    }
+}
+
+/// Grid and block as three numbers each.
+fn shape(spec: &BurstJobSpec) -> Result<(Vec<u32>, Vec<u32>), Invalid> {
+    let three = |path: &str, sizes: &[i64], most: [i64; 3]| -> Result<Vec<u32>, Invalid> {
+        if sizes.len() > 3 {
+            return refuse(path, INVALID, format!("{} sizes: give at most three, x, y, z", sizes.len()));
+        }
+        (0..3)
+            .map(|axis| match sizes.get(axis).copied().unwrap_or(1) {
+                size if size >= 1 && size <= most[axis] => Ok(size as u32),
+                size => refuse(
+                    format!("{path}[{axis}]"),
+                    INVALID,
+                    format!("{size} is not between 1 and {}", most[axis]),
+                ),
+            })
+            .collect()
+    };
+    // CUDA C++ Programming Guide, technical specifications per compute capability: the same for all since 3.0.
+    let grid = three("spec.kernel.grid", &spec.kernel.grid, [2_147_483_647, 65_535, 65_535])?;
+    let block = three("spec.kernel.block", &spec.kernel.block, [1_024, 1_024, 64])?;
+    let threads: u64 = block.iter().map(|size| u64::from(*size)).product();
+    if threads > 1024 {
+        return refuse("spec.kernel.block", INVALID, format!("{threads} threads: a block has at most 1024"));
+    }
+    Ok((grid, block))
+}
+
+fn arguments(spec: &BurstJobSpec, observed: &Observed, chunks: &Chunks) -> Result<Vec<WireArgument>, Invalid> {
+    let total = chunks.count();
+    let mut arguments = Vec::with_capacity(spec.kernel.args.len());
+    for (index, argument) in spec.kernel.args.iter().enumerate() {
+        let path = format!("spec.kernel.args[{index}]");
+        let bytes = observed.inputs.get(index).cloned().unwrap_or_default();
+        let kind = match argument {
+            Argument { output: Some(output), .. } => {
+                Kind::OutputBytes(u64::try_from(output.count).unwrap_or_default() * output.type_.bytes() as u64)
+            }
+            Argument { parameter: Some(name), .. } => {
+                if chunks.position(name).is_none() {
+                    let message = format!("{name:?} is not declared in spec.chunks.parameters or spec.chunks.product");
+                    return refuse(format!("{path}.parameter"), "UnknownParameter", message);
+                }
+                Kind::Parameter(name.clone())
+            }
+            Argument { input: Some(input), .. } => {
+                let bytes_per_chunk = u64::try_from(input.bytes_per_chunk.unwrap_or_default()).unwrap_or_default();
+                let needed = bytes_per_chunk.saturating_mul(total);
+                if bytes.is_empty() || needed > bytes.len() as u64 {
+                    let message = format!("there are {} bytes, {} are needed", bytes.len(), needed.max(1));
+                    return refuse(format!("{path}.input"), "InputTooShort", message);
+                }
+                Kind::Input(Input { bytes, bytes_per_chunk })
+            }
+            Argument { constant: Some(_), .. } => {
+                if bytes.is_empty() {
+                    return refuse(format!("{path}.constant"), "InputTooShort", "there are no bytes");
+                }
+                Kind::Constant(bytes)
+            }
+            Argument {
+                chunk_index: Some(chunk_index),
+                ..
+            } => {
+                let most = match chunk_index.type_ {
+                    ScalarType::U32 | ScalarType::S32 | ScalarType::U64 | ScalarType::S64 => u64::MAX,
+                    _ => 0,
+                };
+                if most == 0 {
+                    return refuse(format!("{path}.chunkIndex.type"), INVALID, "a chunk index is u32, s32, u64 or s64");
+                }
+                Kind::ChunkIndexBytes(chunk_index.type_.bytes() as u32)
+            }
+            Argument { scalar: Some(scalar), .. } => match Scalar::from_f64(scalar.type_, scalar.value) {
+                Some(value) => {
+                    let mut bytes = Vec::new();
+                    value.write_le(&mut bytes);
+                    Kind::Scalar(bytes.into())
+                }
+                None => {
+                    let message = format!("{} is not representable in the type", scalar.value);
+                    return refuse(format!("{path}.scalar.value"), INVALID, message);
+                }
+            },
+            _ => {
+                return refuse(
+                    path,
+                    INVALID,
+                    "give exactly one of output, parameter, input, constant, chunkIndex, scalar",
+                );
+            }
+        };
+        arguments.push(WireArgument { kind: Some(kind) });
+    }
+    Ok(arguments)
+}
+
+/// What one chunk needs on the device must fit its slice.
+fn check_memory(arguments: &[WireArgument], total: u64, slice_bytes: u64) -> Result<(), Invalid> {
+    let needed: u64 = arguments
+        .iter()
+        .map(|argument| match &argument.kind {
+            Some(Kind::OutputBytes(bytes)) => *bytes,
+            Some(Kind::Input(input)) if input.bytes_per_chunk > 0 => input.bytes_per_chunk,
+            Some(Kind::Input(input)) => input.bytes.len() as u64,
+            Some(Kind::Constant(bytes)) => bytes.len() as u64,
+            _ => 0,
+        })
+        .sum();
+    if needed > slice_bytes {
+        let message = format!("outputs and inputs of a chunk take {needed} bytes, a slice has {slice_bytes}");
+        return refuse("spec.slice.vram", "SliceTooSmall", message);
+    }
+    if total == 0 {
+        return refuse("spec.chunks", INVALID, "there are no chunks");
+    }
+    Ok(())
+}
+
+fn check_aggregate(aggregate: Option<&Aggregate>, layout: &Layout) -> Result<(), Invalid> {
+    let Some(aggregate) = aggregate else { return Ok(()) };
+    let numbers = [
+        ("argmin", aggregate.argmin.as_ref().map(|selector| selector.output), 1),
+        ("argmax", aggregate.argmax.as_ref().map(|selector| selector.output), 1),
+        ("topK", aggregate.top_k.as_ref().map(|top| top.output), 1),
+        ("sum", aggregate.sum.as_ref().map(|selector| selector.output), 256),
+        ("mean", aggregate.mean.as_ref().map(|selector| selector.output), 256),
+        ("concat", aggregate.concat.as_ref().map(|selector| selector.output), usize::MAX),
+    ];
+    let given = numbers.iter().filter(|(_, output, _)| output.is_some()).count() + usize::from(aggregate.none.is_some());
+    if given != 1 {
+        return refuse(
+            "spec.aggregate",
+            INVALID,
+            "give exactly one of argmin, argmax, topK, sum, mean, concat, none",
+        );
+    }
+    for (name, output, most) in numbers {
+        let Some(output) = output else { continue };
+        let path = format!("spec.aggregate.{name}.output");
+        let found = usize::try_from(output).ok().and_then(|output| layout.outputs().get(output));
+        let Some(found) = found else {
+            let message = format!(
+                "there is no output {output}: the kernel has {}, counted from 0",
+                layout.outputs().len()
+            );
+            return refuse(path, "UnknownOutput", message);
+        };
+        if found.count > most {
+            return refuse(
+                path,
+                INVALID,
+                format!("output {output} has {} elements, {name} takes at most {most}", found.count),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// With a store only the aggregated output comes back: a layout of it alone, and the aggregate as if it were the only output.
+fn aggregated_alone(spec: &BurstJobSpec, whole: &Layout) -> (Layout, Option<Aggregate>, Option<u32>) {
+    let aggregator = super::aggregate::Aggregator::new(spec.aggregate.as_ref(), whole);
+    let mut kernel = spec.kernel.clone();
+    let Some(output) = aggregator.output() else {
+        kernel.args.clear();
+        return (Layout::of(&kernel), spec.aggregate.clone(), None);
+    };
+    let mut outputs = kernel.args.into_iter().filter(|argument| argument.output.is_some());
+    kernel.args = outputs.nth(output).into_iter().collect();
+    let mut aggregate = spec.aggregate.clone();
+    if let Some(aggregate) = &mut aggregate {
+        for selector in [
+            &mut aggregate.argmin,
+            &mut aggregate.argmax,
+            &mut aggregate.sum,
+            &mut aggregate.mean,
+        ]
+        .into_iter()
+        .flatten()
+        {
+            selector.output = 0;
+        }
+        if let Some(top) = &mut aggregate.top_k {
+            top.output = 0;
+        }
+    }
+    (Layout::of(&kernel), aggregate, u32::try_from(output).ok())
+}
+
+impl ValidBurst {
+    /// The parameters of a chunk, by name.
+    pub fn parameters(&self, index: u64) -> BTreeMap<String, f64> {
+        let mut values = Vec::new();
+        if self.chunks.evaluate(index, &mut values).is_err() {
+            return BTreeMap::new();
+        }
+        let names = self.chunks.parameters().iter().map(|parameter| parameter.name.clone());
+        names.zip(values.into_iter().map(Scalar::as_f64)).collect()
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+use sahasra_crds::burst_job::BurstJobSpec;
+use serde_json::{Value, json};
+
+use super::*;
+
+const PTX: &str = ".version 8.8\n.target sm_80\n.address_size 64\n\
+    .visible .entry k(.param .u64 out, .param .f32 rate, .param .u32 index) { ret; }";
+
+fn manifest() -> Value {
+    json!({
+        "kernel": {
+            "ptx": {"inline": PTX}, "entry": "k", "block": [32],
+            "args": [{"output": {"type": "f32"}}, {"parameter": "rate"}, {"chunkIndex": {"type": "u32"}}],
+        },
+        "chunks": {"count": 10, "parameters": {"rate": {"type": "f32", "cel": "double(index)"}}},
+        "slice": {"vram": "1Mi"},
+        "aggregate": {"argmin": {"output": 0}},
+    })
+}
+
+fn check(manifest: &Value) -> Result<ValidBurst, Invalid> {
+    let spec: BurstJobSpec = serde_json::from_value(manifest.clone()).unwrap();
+    let observed = Observed {
+        ptx: Bytes::copy_from_slice(spec.kernel.ptx.inline.clone().unwrap_or_default().as_bytes()),
+        inputs: vec![Bytes::new(); spec.kernel.args.len()],
+        store_options: BTreeMap::new(),
+    };
+    validate(&spec, &observed)
+}
+
+fn refused(pointer: &str, value: Value) -> Invalid {
+    let mut manifest = manifest();
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    match manifest.pointer_mut(parent).unwrap() {
+        Value::Object(object) => drop(object.insert(key.to_owned(), value)),
+        Value::Array(array) => array[key.parse::<usize>().unwrap()] = value,
+        other => panic!("{other} has no fields"),
+    }
+    check(&manifest).unwrap_err()
+}
+
+#[test]
+fn a_right_spec_becomes_a_program() {
+    let burst = check(&manifest()).unwrap();
+    assert_eq!((burst.total, burst.slice_bytes, burst.result_bytes), (10, 1 << 20, 40));
+    assert_eq!(burst.program.block, [32, 1, 1]);
+    assert_eq!(burst.program.arguments.len(), 3);
+    assert_eq!(burst.parameters(3), BTreeMap::from([("rate".to_owned(), 3.0)]));
+    assert!(burst.digest.starts_with("sha256:") && burst.digest.len() == 71);
+}
+
+#[test]
+fn what_is_wrong_is_named_by_its_field() {
+    let cases = [
+        (
+            "/chunks/parameters/rate",
+            json!({"type": "f32", "cel": "index +"}),
+            "spec.chunks.parameters.rate.cel",
+        ),
+        ("/kernel/entry", json!("other"), "spec.kernel.entry"),
+        ("/kernel/args/2", json!({"parameter": "unknown"}), "spec.kernel.args[2].parameter"),
+        ("/kernel/args/2", json!({"chunkIndex": {"type": "u64"}}), "spec.kernel.args[2]"),
+        ("/kernel/args", json!([{"output": {"type": "f32"}}]), "spec.kernel.args"),
+        ("/kernel/block", json!([1024, 2]), "spec.kernel.block"),
+        ("/kernel/block", json!([1, 1, 65]), "spec.kernel.block[2]"),
+        ("/kernel/ptx", json!({"inline": "int main() {}"}), "spec.kernel.ptx"),
+        (
+            "/kernel/args/0",
+            json!({"output": {"type": "f32", "count": 300_000}}),
+            "spec.slice.vram",
+        ),
+        ("/kernel/args/0", json!({"output": {"type": "f32", "count": 20_000}}), "spec.output"),
+        (
+            "/kernel/args/2",
+            json!({"scalar": {"type": "u32", "value": -1.0}}),
+            "spec.kernel.args[2].scalar.value",
+        ),
+        ("/aggregate", json!({"argmin": {"output": 1}}), "spec.aggregate.argmin.output"),
+        ("/slices", json!({"min": 3, "max": 2}), "spec.slices.min"),
+    ];
+    for (pointer, value, path) in cases {
+        let mut invalid = refused(pointer, value.clone());
+        if pointer == "/kernel/args/0" && path == "spec.output" {
+            // An array has no argmin: that is found first.
+            assert_eq!(invalid.path, "spec.aggregate.argmin.output");
+            let mut manifest = manifest();
+            manifest["kernel"]["args"][0] = value.clone();
+            manifest["aggregate"] = json!({"none": {}});
+            invalid = check(&manifest).unwrap_err();
+        }
+        assert_eq!(invalid.path, path, "{pointer} = {value}: {invalid}");
+        assert!(!invalid.message.is_empty());
+    }
+}
+
+#[test]
+fn with_a_store_only_the_aggregated_output_comes_back() {
+    let mut manifest = manifest();
+    manifest["kernel"]["args"] = json!([{"output": {"type": "u8", "count": 1024}}, {"parameter": "rate"}, {"chunkIndex": {"type": "u32"}}]);
+    manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace("u64 out,", "u64 out, .param .u64 score,"));
+    manifest["kernel"]["args"]
+        .as_array_mut()
+        .unwrap()
+        .insert(1, json!({"output": {"type": "f64"}}));
+    manifest["aggregate"] = json!({"argmax": {"output": 1}});
+    manifest["output"] = json!({"store": {"url": "file:///tmp/results"}});
+    let burst = check(&manifest).unwrap();
+    assert_eq!(burst.program.aggregated_output, Some(1));
+    assert_eq!((burst.layout.outputs().len(), burst.layout.record_bytes()), (1, 8));
+    assert_eq!(burst.aggregate.unwrap().argmax.unwrap().output, 0);
+    assert_eq!(burst.result_bytes, 10 * 1032);
+}

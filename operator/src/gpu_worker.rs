@@ -1,0 +1,98 @@
+//! `GpuWorker`s as seen from outside: one whose heartbeat stands still is marked `Ready=False`, and `True` again when it moves.
+//!
+//! Everything else in a worker's status is its agent's. What was held on a lost worker the pool gives up by itself.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use sahasra_crds::{
+    GpuWorker,
+    conditions::{self, READY},
+};
+use serde_json::json;
+
+use crate::{agents::Worker, burst::objects::code, clock::timestamp, context::Context};
+
+/// Reason of `Ready=False` that the operator gives.
+pub const HEARTBEAT_LOST: &str = "HeartbeatLost";
+/// Reason of `Ready=True` that the operator gives when it takes its word back.
+pub const HEARTBEAT_RESUMED: &str = "HeartbeatResumed";
+/// Wait before marks that were not written are tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Marks workers until dropped.
+pub async fn run(context: Arc<Context>) {
+    let mut changed = context.directory.subscribe();
+    let api: Api<GpuWorker> = Api::all(context.client.clone());
+    loop {
+        changed.mark_unchanged();
+        let mut failed = false;
+        let mut tried = HashSet::new();
+        for worker in context.directory.workers() {
+            let Some(ready) = verdict(&worker) else { continue };
+            if !tried.insert(worker.name.clone()) {
+                continue;
+            }
+            let began = std::time::Instant::now();
+            let outcome = mark(&api, &worker, ready, &context).await;
+            context.metrics.reconciled("GpuWorker", began.elapsed());
+            if let Err(error) = outcome {
+                context
+                    .metrics
+                    .reconcile_failed("GpuWorker", if code(&error) == 409 { "conflict" } else { "api" });
+                tracing::warn!(worker = worker.name, %error, "the worker was not marked");
+                failed = true;
+            }
+        }
+        let again = async {
+            if failed {
+                tokio::time::sleep(RETRY).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            outcome = changed.changed() => if outcome.is_err() { return },
+            () = again => {}
+        }
+    }
+}
+
+/// What `Ready` must become, if not what it is.
+fn verdict(worker: &Worker) -> Option<bool> {
+    (worker.stale != worker.marked_lost).then_some(!worker.stale)
+}
+
+async fn mark(api: &Api<GpuWorker>, worker: &Worker, ready: bool, context: &Context) -> Result<(), kube::Error> {
+    let Some(object) = api.get_opt(&worker.name).await? else {
+        return Ok(());
+    };
+    let mut conditions = object.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+    let lost = conditions::get(&conditions, READY).is_some_and(|condition| condition.reason == HEARTBEAT_LOST);
+    if lost != ready {
+        // The agent, or an earlier look, was faster.
+        return Ok(());
+    }
+    let (reason, message) = if ready {
+        (HEARTBEAT_RESUMED, "the heartbeat moves again".to_owned())
+    } else {
+        (
+            HEARTBEAT_LOST,
+            "the heartbeat stands still: what was lent here counts as lost".to_owned(),
+        )
+    };
+    let generation = object.metadata.generation;
+    if !conditions::set(&mut conditions, READY, ready, reason, &message, generation, timestamp()) {
+        return Ok(());
+    }
+    let patch = json!({"metadata": {"resourceVersion": object.resource_version()}, "status": {"conditions": conditions}});
+    api.patch_status(&worker.name, &PatchParams::default(), &Patch::Merge(patch))
+        .await?;
+    let mut reference = kube::Resource::object_ref(&object, &());
+    reference.namespace = None;
+    context.event(reference, !ready, reason, message);
+    Ok(())
+}

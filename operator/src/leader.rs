@@ -1,0 +1,185 @@
+//! Which of several operators acts: the holder of one coordination `Lease`.
+//!
+//! As everywhere in Kubernetes the holder renews a timestamp, and another takes over when the Lease has not changed for
+//! the timeout by its own monotonic clock; every write is a compare-and-set on the resource version. An operator that finds
+//! its own identity there takes over at once: it is its own earlier life. One that loses the office ends its process: terms
+//! keep what it may still do in that moment from doing harm.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{burst::objects::code, clock::timestamp, pool::Causes};
+
+/// Name of the Lease.
+pub const LEASE: &str = "sahasra-operator";
+
+/// Why an operator gave up its office.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaderError {
+    /// Someone else holds the Lease.
+    #[error("{0} leads now")]
+    Deposed(String),
+    /// The Lease could not be renewed in time.
+    #[error("the Lease was not renewed within {0:?}")]
+    Silent(Duration),
+}
+
+/// A candidate.
+#[derive(Clone)]
+pub struct Candidate {
+    api: Api<Lease>,
+    namespace: String,
+    identity: String,
+    timeout: Duration,
+}
+
+/// What a candidate has seen of another's Lease.
+struct Seen {
+    version: Option<String>,
+    since: Instant,
+}
+
+impl Candidate {
+    /// Stands for the office kept in `namespace`, under `identity`.
+    pub fn new(client: Client, namespace: &str, identity: &str, timeout: Duration) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            namespace: namespace.to_owned(),
+            identity: identity.to_owned(),
+            timeout,
+        }
+    }
+
+    /// Waits until it leads; gives back the Lease as it wrote it. `None` when told to stop before.
+    pub async fn win(&self, stop: &CancellationToken) -> Option<Lease> {
+        let mut seen: Option<Seen> = None;
+        loop {
+            match self.try_take(&mut seen).await {
+                Ok(Some(lease)) => {
+                    tracing::info!(identity = self.identity, "leading");
+                    return Some(lease);
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(error = %Causes(&error), "the leader Lease was not read or written"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.timeout / 8) => {}
+                () = stop.cancelled() => return None,
+            }
+        }
+    }
+
+    /// Renews until told to stop (then gives the office back) or until it is lost.
+    pub async fn keep(&self, mut lease: Lease, stop: &CancellationToken) -> Result<(), LeaderError> {
+        let mut renewed = Instant::now();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(self.timeout / 3) => {}
+                () = stop.cancelled() => {
+                    self.resign(lease).await;
+                    return Ok(());
+                }
+            }
+            let asked = Instant::now();
+            let attempt = tokio::time::timeout(self.timeout / 3, self.write(lease.clone(), &self.identity));
+            match attempt.await {
+                Ok(Ok(written)) => {
+                    lease = written;
+                    renewed = asked;
+                }
+                Ok(Err(error)) if code(&error) == 409 => match self.api.get_opt(LEASE).await {
+                    Ok(Some(found)) if holder(&found) == Some(&self.identity) => lease = found,
+                    Ok(found) => {
+                        let other = found.as_ref().and_then(holder).unwrap_or("nobody");
+                        return Err(LeaderError::Deposed(other.to_owned()));
+                    }
+                    Err(error) => tracing::warn!(error = %Causes(&error), "the leader Lease was not read"),
+                },
+                Ok(Err(error)) => tracing::warn!(error = %Causes(&error), "the leader Lease was not renewed"),
+                Err(_) => tracing::warn!("the leader Lease was not renewed in time"),
+            }
+            // Others count from what they saw last, which is later.
+            if renewed.elapsed() >= self.timeout * 2 / 3 {
+                return Err(LeaderError::Silent(self.timeout));
+            }
+        }
+    }
+
+    async fn try_take(&self, seen: &mut Option<Seen>) -> Result<Option<Lease>, kube::Error> {
+        let Some(found) = self.api.get_opt(LEASE).await? else {
+            let new = Lease {
+                metadata: ObjectMeta {
+                    name: Some(LEASE.to_owned()),
+                    namespace: Some(self.namespace.clone()),
+                    ..ObjectMeta::default()
+                },
+                ..Lease::default()
+            };
+            return self.taken(self.write(new, &self.identity).await);
+        };
+        let other = holder(&found).filter(|holder| !holder.is_empty() && *holder != self.identity);
+        if let Some(other) = other {
+            let version = found.metadata.resource_version.clone();
+            match seen {
+                Some(seen) if seen.version == version => {
+                    if seen.since.elapsed() < self.timeout {
+                        return Ok(None);
+                    }
+                    tracing::info!(other, "the leader has fallen silent");
+                }
+                _ => {
+                    tracing::info!(other, "waiting: someone else leads");
+                    let since = Instant::now();
+                    *seen = Some(Seen { version, since });
+                    return Ok(None);
+                }
+            }
+        }
+        self.taken(self.write(found, &self.identity).await)
+    }
+
+    /// Someone who was faster is no error.
+    fn taken(&self, outcome: Result<Lease, kube::Error>) -> Result<Option<Lease>, kube::Error> {
+        match outcome {
+            Ok(lease) => Ok(Some(lease)),
+            Err(error) if code(&error) == 409 => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn write(&self, mut lease: Lease, identity: &str) -> Result<Lease, kube::Error> {
+        let now = MicroTime(timestamp());
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        if spec.holder_identity.as_deref() != Some(identity) {
+            spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default() + 1);
+            spec.acquire_time = Some(now.clone());
+        }
+        spec.holder_identity = Some(identity.to_owned());
+        spec.lease_duration_seconds = i32::try_from(self.timeout.as_secs().max(1)).ok();
+        spec.renew_time = Some(now);
+        match lease.metadata.resource_version {
+            None => self.api.create(&PostParams::default(), &lease).await,
+            Some(_) => self.api.replace(LEASE, &PostParams::default(), &lease).await,
+        }
+    }
+
+    /// Lets the next one lead at once.
+    async fn resign(&self, lease: Lease) {
+        if let Err(error) = self.write(lease, "").await {
+            tracing::debug!(error = %Causes(&error), "the leader Lease was not given back");
+        }
+    }
+}
+
+fn holder(lease: &Lease) -> Option<&str> {
+    lease.spec.as_ref()?.holder_identity.as_deref()
+}

@@ -1,0 +1,298 @@
+//! The pool: every device and every grant that this operator holds for somebody.
+//!
+//! Owners register a claim and watch a [`ClaimView`]; the pool solves (`sahasra_scheduler`) over what it knows, asks the
+//! agents, feeds their refusals back into the next solution, renews all grants of an agent in one call a third of the way
+//! to their expiry, and shrinks when others need room. What it knows of an agent comes from that agent's own answers
+//! (the inventory, grants, refusals); the `GpuWorker` only says who there is and when to ask again.
+//!
+//! Decisions are made by `picture`, which is pure; this module carries them out.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use sahasra_scheduler::Name;
+use sahasra_wire::{
+    grants::{Grant, Owner, ReleaseRequest},
+    inventory::Inventory,
+};
+use tokio::sync::{Notify, Semaphore, watch};
+
+use crate::{
+    agents::{AgentClient, AgentError, Directory},
+    clock::Clock,
+    fault::{Faults, Step},
+    metrics::Metrics,
+};
+
+mod claim;
+mod picture;
+
+pub use claim::{ClaimRequest, ClaimView, HeldGrant};
+use picture::{Action, Picture};
+
+/// Calls to agents at the same time.
+const CONCURRENT_CALLS: usize = 64;
+
+/// Shared behind an `Arc`.
+#[derive(Debug)]
+pub struct Pool {
+    agents: AgentClient,
+    directory: Arc<Directory>,
+    clock: Clock,
+    faults: Faults,
+    picture: Mutex<Picture>,
+    changed: Notify,
+    calls: Semaphore,
+}
+
+/// Some agents did not answer a release: what they hold returns at expiry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no answer from {}", workers.join(", "))]
+pub struct Unreleased {
+    /// The workers.
+    pub workers: Vec<String>,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new(agents: AgentClient, directory: Arc<Directory>, clock: Clock, faults: Faults, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            agents,
+            directory,
+            clock,
+            faults,
+            picture: Mutex::new(Picture::new(metrics)),
+            changed: Notify::new(),
+            calls: Semaphore::new(CONCURRENT_CALLS),
+        })
+    }
+
+    /// Decides and acts until dropped.
+    pub async fn run(self: Arc<Self>) {
+        let mut workers = self.directory.subscribe();
+        workers.mark_changed();
+        loop {
+            if workers.has_changed().unwrap_or(false) {
+                workers.mark_unchanged();
+                let known = self.directory.workers();
+                self.picture().observe(&known, self.clock.now());
+            }
+            let (actions, wake) = self.picture().plan(self.clock.now());
+            for action in actions {
+                let pool = self.clone();
+                tokio::spawn(async move { pool.perform(action).await });
+            }
+            let timer = async {
+                match wake {
+                    // At least a millisecond: the clock counts whole ones, and a plan must not follow upon itself.
+                    Some(at) => tokio::time::sleep_until(self.clock.instant(at.max(self.clock.now() + 1))).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.changed.notified() => {}
+                outcome = workers.changed() => {
+                    if outcome.is_err() {
+                        return;
+                    }
+                    workers.mark_changed();
+                }
+                () = timer => {}
+            }
+        }
+    }
+
+    /// Registers a claim, with what it holds from an earlier term (as worker and grant): it is renewed under the new one.
+    pub fn claim(&self, request: ClaimRequest, adopted: Vec<(String, Grant)>) -> watch::Receiver<ClaimView> {
+        let view = self.picture().claim(request, adopted, self.clock.now());
+        self.changed.notify_one();
+        view
+    }
+
+    /// Changes what a claim may hold.
+    pub fn resize(&self, uid: &str, min: u32, max: u32, priority: i32) {
+        self.picture().resize(uid, min, max, priority);
+        self.changed.notify_one();
+    }
+
+    /// A stream to that worker broke.
+    pub fn suspect(&self, worker: &str) {
+        self.picture().suspect(worker, self.clock.now());
+        self.changed.notify_one();
+    }
+
+    /// Ends a claim and gives everything back; with `immediately` what runs is killed. Nothing of it is asked for afterwards.
+    pub async fn release(&self, uid: &str, immediately: bool) -> Result<(), Unreleased> {
+        let Some(mut view) = self.picture().end(uid) else { return Ok(()) };
+        // What has been asked for may yet be granted: wait for the answer (each call has its own timeout).
+        while self.picture().is_acquiring(uid) {
+            if view.changed().await.is_err() {
+                break;
+            }
+        }
+        let actions = self.picture().take_out(uid, immediately);
+        let mut calls: FuturesUnordered<_> = actions.into_iter().map(|action| self.perform(action)).collect();
+        let mut workers = Vec::new();
+        while let Some(failed) = calls.next().await {
+            workers.extend(failed);
+        }
+        self.changed.notify_one();
+        if workers.is_empty() { Ok(()) } else { Err(Unreleased { workers }) }
+    }
+
+    /// Lets a claim go without giving anything back: another operator acts for the owner, or soon will.
+    pub fn forget(&self, uid: &str) {
+        self.picture().take_out(uid, false);
+        self.changed.notify_one();
+    }
+
+    /// Gives back everything that any live agent holds for the owner, whoever asked for it.
+    pub async fn release_everywhere(&self, owner: &Owner) -> Result<(), Unreleased> {
+        let workers = self.directory.workers();
+        let calls = workers
+            .iter()
+            .filter(|worker| !worker.endpoint.is_empty())
+            .map(|worker| async move {
+                let request = ReleaseRequest {
+                    owner: owner.clone(),
+                    grants: Vec::new(),
+                    keep_slices: 0,
+                    immediately: true,
+                };
+                let outcome = self.agents.release(&worker.endpoint, &request).await;
+                outcome.err().map(|error| {
+                    tracing::debug!(worker = worker.name, %error, "release failed");
+                    worker.name.clone()
+                })
+            });
+        let calls: FuturesUnordered<_> = calls.collect();
+        let failed: Vec<String> = calls.filter_map(std::future::ready).collect().await;
+        self.changed.notify_one();
+        if failed.is_empty() {
+            Ok(())
+        } else {
+            Err(Unreleased { workers: failed })
+        }
+    }
+
+    /// What every live agent has, for whoever looks for an owner's grants: by worker.
+    pub async fn inventories(&self) -> Vec<(String, Result<Inventory, AgentError>)> {
+        let workers = self.directory.workers();
+        let calls = workers.into_iter().filter(|worker| !worker.endpoint.is_empty() && !worker.stale);
+        let calls: FuturesUnordered<_> = calls
+            .map(|worker| async move {
+                let inventory = self.agents.inventory(&worker.endpoint).await;
+                (worker.name, inventory)
+            })
+            .collect();
+        calls.collect().await
+    }
+
+    /// Carries an action out; gives back the worker when it did not answer a release.
+    async fn perform(&self, action: Action) -> Option<String> {
+        let _permit = self.calls.acquire().await;
+        let asked = self.clock.now();
+        let mut undone = None;
+        match action {
+            Action::Acquire { worker, endpoint, request } => {
+                let answer = self.agents.acquire(&endpoint, &request).await;
+                let now = self.clock.now();
+                match answer {
+                    Ok(answer) => {
+                        let outcome = match (answer.grant, answer.refusal) {
+                            (Some(grant), _) => Ok(grant),
+                            (None, refusal) => Err(refusal.unwrap_or_default()),
+                        };
+                        let granted = outcome.is_ok();
+                        let undo = self.picture().acquired(&worker, &request, outcome, asked, now);
+                        if granted {
+                            self.faults.reached(Step::Grant);
+                        }
+                        if let Some(Action::Release { worker, endpoint, request }) = undo {
+                            undone = self.give_back(&worker, &endpoint, &request).await;
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(worker = %worker, error = %Causes(&error), "acquire failed");
+                        self.picture().acquire_failed(&worker, &request, now);
+                    }
+                }
+            }
+            Action::Release { worker, endpoint, request } => undone = self.give_back(&worker, &endpoint, &request).await,
+            Action::Renew { worker, endpoint, request } => {
+                let answer = self.agents.renew(&endpoint, &request).await;
+                let now = self.clock.now();
+                if let Err(error) = &answer {
+                    tracing::warn!(worker = %worker, error = %Causes(error), "renewal failed");
+                }
+                let outcomes = answer.as_ref().ok().map(|answer| answer.outcomes.as_slice());
+                self.picture().renewed(&worker, &request, outcomes, asked, now);
+            }
+            Action::Inventory { worker, endpoint } => {
+                let answer = self.agents.inventory(&endpoint).await;
+                let now = self.clock.now();
+                match answer {
+                    Ok(inventory) => {
+                        let releases = self.picture().inventoried(&worker, &inventory, asked, now);
+                        for action in releases {
+                            if let Action::Release { worker, endpoint, request } = action {
+                                self.give_back(&worker, &endpoint, &request).await;
+                            }
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(worker = %worker, error = %Causes(&error), "inventory failed");
+                        self.picture().inventory_failed(&worker, now);
+                    }
+                }
+            }
+        }
+        self.changed.notify_one();
+        undone
+    }
+
+    async fn give_back(&self, worker: &Name, endpoint: &str, request: &ReleaseRequest) -> Option<String> {
+        // One repetition: a connection that an agent's restart broke fails the first call on it.
+        for attempt in 0..2 {
+            match self.agents.release(endpoint, request).await {
+                Ok(answer) => {
+                    if let Some(refusal) = answer.refusal {
+                        tracing::debug!(worker = %worker, owner = request.owner.name, code = %refusal.code(), refusal.message, "release refused");
+                    }
+                    self.picture().released(worker, self.clock.now());
+                    return None;
+                }
+                Err(error) => {
+                    tracing::warn!(worker = %worker, owner = request.owner.name, error = %Causes(&error), "release failed");
+                    if attempt == 0 {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                }
+            }
+        }
+        self.picture().call_failed(worker, self.clock.now());
+        Some(worker.to_string())
+    }
+
+    fn picture(&self) -> MutexGuard<'_, Picture> {
+        self.picture.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An error with its causes, in one line.
+pub(crate) struct Causes<'a>(pub(crate) &'a (dyn std::error::Error + 'static));
+
+impl std::fmt::Display for Causes<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(next) = cause {
+            write!(f, ": {next}")?;
+            cause = next.source();
+        }
+        Ok(())
+    }
+}

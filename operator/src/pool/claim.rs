@@ -1,0 +1,66 @@
+//! What an owner asks of the pool, and what it is shown.
+
+use sahasra_scheduler::ClaimKind;
+use sahasra_wire::grants::{GrantId, Owner};
+
+/// An owner's wish for slices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimRequest {
+    /// For whom, and in which term.
+    pub owner: Owner,
+    /// What kind of owner.
+    pub kind: ClaimKind,
+    /// Bytes of one slice.
+    pub slice_bytes: u64,
+    /// Class of device; any when absent.
+    pub class: Option<String>,
+    /// Fewest slices of use.
+    pub min: u32,
+    /// Most slices of use.
+    pub max: u32,
+    /// Higher is more important.
+    pub priority: i32,
+    /// How long a grant lasts without renewal.
+    pub ttl_milliseconds: u64,
+    /// How long what runs may go on when its grant has ended.
+    pub grace_milliseconds: u64,
+    /// Whether grants are renewed for as long as the claim stands.
+    pub renewed: bool,
+}
+
+/// What an owner holds now, and why not more.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClaimView {
+    /// Every grant.
+    pub grants: Vec<HeldGrant>,
+    /// Why nothing is held, device by device.
+    pub why_not: Option<String>,
+    /// Renewals so far.
+    pub renewals: u64,
+    /// A coordinator of a higher term has spoken for the owner: this one must stop.
+    pub fenced: bool,
+    /// An agent has been asked and has not yet answered.
+    pub acquiring: bool,
+}
+
+impl ClaimView {
+    /// Slices held on all devices.
+    pub fn slices(&self) -> u64 {
+        self.grants.iter().map(|grant| u64::from(grant.slices)).sum()
+    }
+}
+
+/// One grant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldGrant {
+    /// Its name.
+    pub id: GrantId,
+    /// Name of the `GpuWorker`.
+    pub worker: String,
+    /// Device on it.
+    pub device: String,
+    /// URL of the agent.
+    pub endpoint: String,
+    /// Slices.
+    pub slices: u32,
+}

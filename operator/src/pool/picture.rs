@@ -1,0 +1,343 @@
+//! What the pool knows, and what it does about it next. Pure: time is given in milliseconds that only grow.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use sahasra_scheduler::{DeviceId, Load, Name};
+use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, ReleaseRequest, RenewRequest};
+use tokio::sync::watch;
+
+use super::claim::{ClaimRequest, ClaimView, HeldGrant};
+use crate::{agents::Worker, metrics::Metrics};
+
+mod answers;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+/// A device that refused is not asked again for so long, in milliseconds: others' chunks end in that time.
+const REFUSED_FOR: u64 = 500;
+/// First and longest wait before an agent that did not answer is called again.
+const UNREACHABLE_FOR: (u64, u64) = (250, 5_000);
+/// Grants on an agent that has not answered for so long are given up: the chunks run elsewhere.
+const GIVE_UP_AFTER: u64 = 3_000;
+/// While someone waits, or something drains, agents with grants that are not ours are asked so often what they have.
+const REFRESH_EVERY: u64 = 500;
+/// Parts of its ttl after which a grant is renewed, and how much earlier it may go along with another's renewal.
+const RENEW_AT: u64 = 3;
+
+/// Something to be asked of an agent.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    Acquire {
+        worker: Name,
+        endpoint: String,
+        request: AcquireRequest,
+    },
+    Release {
+        worker: Name,
+        endpoint: String,
+        request: ReleaseRequest,
+    },
+    Renew {
+        worker: Name,
+        endpoint: String,
+        request: RenewRequest,
+    },
+    Inventory {
+        worker: Name,
+        endpoint: String,
+    },
+}
+
+#[derive(Debug)]
+struct WorkerView {
+    uid: String,
+    endpoint: String,
+    boot_id: String,
+    /// The agent lives and takes work, as far as the API server knows.
+    live: bool,
+    devices: BTreeMap<Name, DeviceView>,
+    /// Its inventory is known, of this boot.
+    known: bool,
+    asking: bool,
+    renewing: bool,
+    ask_at: Option<u64>,
+    /// When calls began to fail, and how long to wait after the next failure.
+    failing: Option<(u64, u64)>,
+    /// Sum of leased MiB as the API server tells it: a change by others shows here first.
+    reported_mib: i64,
+}
+
+#[derive(Debug)]
+struct DeviceView {
+    class: Name,
+    engines: Vec<Name>,
+    allocatable_bytes: u64,
+    foreign_bytes: u64,
+    healthy: bool,
+    load: Load,
+}
+
+#[derive(Debug)]
+struct ClaimState {
+    request: ClaimRequest,
+    since: u64,
+    grants: Vec<Held>,
+    /// Slices asked for and not yet answered.
+    acquiring: BTreeMap<DeviceId, u32>,
+    refused: BTreeMap<DeviceId, (u64, String)>,
+    why_not: Option<String>,
+    renewals: u64,
+    fenced: bool,
+    /// It wants nothing any more.
+    ending: bool,
+    view: watch::Sender<ClaimView>,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    id: GrantId,
+    device: DeviceId,
+    slices: u32,
+    /// When the request that last extended it was sent; the agent counts from later on.
+    renewed: u64,
+    renewing: bool,
+}
+
+/// All devices, grants and claims.
+#[derive(Debug)]
+pub(super) struct Picture {
+    metrics: Arc<Metrics>,
+    workers: BTreeMap<Name, WorkerView>,
+    claims: BTreeMap<Name, ClaimState>,
+}
+
+impl Picture {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            metrics,
+            workers: BTreeMap::new(),
+            claims: BTreeMap::new(),
+        }
+    }
+
+    /// Takes up what the directory says.
+    pub(super) fn observe(&mut self, workers: &[Worker], now: u64) {
+        let gone: Vec<Name> = (self.workers.keys())
+            .filter(|name| !workers.iter().any(|worker| *worker.name == ***name))
+            .cloned()
+            .collect();
+        for name in gone {
+            self.workers.remove(&name);
+            self.lose_worker(&name, "its worker is gone");
+        }
+        for worker in workers {
+            let name: Name = worker.name.as_str().into();
+            let live = !worker.stale && worker.ready.is_ok() && !worker.endpoint.is_empty();
+            let reported_mib = worker.devices.iter().map(|device| device.leased_mib).sum();
+            let old = self.workers.get(&name);
+            let same_boot = old.is_some_and(|old| old.boot_id == worker.boot_id && old.uid == worker.uid);
+            if old.is_some() && !same_boot {
+                self.lose_worker(&name, "its agent restarted");
+            } else if old.is_some_and(|old| old.live) && worker.stale {
+                self.lose_worker(&name, "its worker's heartbeat stands still");
+            }
+            let old = self.workers.remove(&name).filter(|_| same_boot);
+            let devices = worker.devices.iter().map(|device| {
+                let key: Name = device.name.as_str().into();
+                let before = old.as_ref().and_then(|old| old.devices.get(&key));
+                let view = DeviceView {
+                    class: device.class.as_str().into(),
+                    engines: device.engines.iter().map(|engine| engine.as_str().into()).collect(),
+                    allocatable_bytes: mebibytes(device.allocatable_mib),
+                    foreign_bytes: before.map_or(0, |before| before.foreign_bytes),
+                    healthy: device.health == sahasra_crds::gpu_worker::DeviceHealth::Healthy,
+                    load: before.map_or_else(Load::default, |before| before.load),
+                };
+                (key, view)
+            });
+            let devices = devices.collect();
+            let known = old.as_ref().is_some_and(|old| old.known && old.live);
+            let changed = old.as_ref().is_none_or(|old| old.reported_mib != reported_mib);
+            let view = WorkerView {
+                uid: worker.uid.clone(),
+                endpoint: worker.endpoint.clone(),
+                boot_id: worker.boot_id.clone(),
+                live,
+                devices,
+                known,
+                asking: old.as_ref().is_some_and(|old| old.asking),
+                renewing: old.as_ref().is_some_and(|old| old.renewing),
+                ask_at: if live && (!known || changed) {
+                    Some(now)
+                } else {
+                    old.as_ref().and_then(|old| old.ask_at)
+                },
+                failing: old.as_ref().and_then(|old| old.failing).filter(|_| live),
+                reported_mib,
+            };
+            self.workers.insert(name, view);
+        }
+    }
+
+    /// Registers a claim with what it holds already from an earlier term: renewed under the new one at once.
+    pub(super) fn claim(&mut self, request: ClaimRequest, adopted: Vec<(String, Grant)>, now: u64) -> watch::Receiver<ClaimView> {
+        let id: Name = request.owner.uid.as_str().into();
+        let (view, receiver) = watch::channel(ClaimView::default());
+        let ttl = request.ttl_milliseconds;
+        let grants = adopted.into_iter().map(|(worker, grant)| Held {
+            id: grant.id,
+            device: DeviceId::new(worker, grant.device),
+            slices: grant.slices,
+            renewed: (now + grant.expires_in_milliseconds).saturating_sub(ttl),
+            renewing: false,
+        });
+        let state = ClaimState {
+            grants: grants.collect(),
+            since: now,
+            acquiring: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            why_not: None,
+            renewals: 0,
+            fenced: false,
+            ending: false,
+            view,
+            request,
+        };
+        for held in &state.grants {
+            self.metrics.granted(u64::from(held.slices), state.request.slice_bytes);
+        }
+        self.claims.insert(id.clone(), state);
+        self.publish(&id);
+        receiver
+    }
+
+    /// Changes what a claim may hold.
+    pub(super) fn resize(&mut self, uid: &str, min: u32, max: u32, priority: i32) {
+        if let Some(claim) = self.claims.get_mut(uid) {
+            (claim.request.min, claim.request.max, claim.request.priority) = (min, max, priority);
+        }
+    }
+
+    /// The claim wants nothing new from now on.
+    pub(super) fn end(&mut self, uid: &str) -> Option<watch::Receiver<ClaimView>> {
+        let claim = self.claims.get_mut(uid)?;
+        claim.ending = true;
+        Some(claim.view.subscribe())
+    }
+
+    /// Whether answers are still awaited for the claim.
+    pub(super) fn is_acquiring(&self, uid: &str) -> bool {
+        self.claims.get(uid).is_some_and(|claim| !claim.acquiring.is_empty())
+    }
+
+    /// Takes the claim out; gives back what is to be released, one request a worker.
+    pub(super) fn take_out(&mut self, uid: &str, immediately: bool) -> Vec<Action> {
+        let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
+        let mut by_worker: BTreeMap<Name, Vec<GrantId>> = BTreeMap::new();
+        for held in &claim.grants {
+            by_worker.entry(held.device.worker.clone()).or_default().push(held.id.clone());
+            self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
+            // Until the agent has said otherwise, it is still there.
+            if let Some(device) = self.device_mut(&held.device) {
+                device.foreign_bytes += u64::from(held.slices) * claim.request.slice_bytes;
+            }
+        }
+        let releases = by_worker.into_iter().filter_map(|(worker, grants)| {
+            let endpoint = self.workers.get(&worker)?.endpoint.clone();
+            let request = ReleaseRequest {
+                owner: claim.request.owner.clone(),
+                grants,
+                keep_slices: 0,
+                immediately,
+            };
+            Some(Action::Release { worker, endpoint, request })
+        });
+        releases.collect()
+    }
+
+    /// Everything held on a worker is gone.
+    fn lose_worker(&mut self, worker: &str, why: &str) {
+        let ids: Vec<Name> = self.claims.keys().cloned().collect();
+        for id in ids {
+            let Some(claim) = self.claims.get_mut(&id) else { continue };
+            let before = claim.grants.len();
+            claim.grants.retain(|held| {
+                let stays = *held.device.worker != *worker;
+                if !stays {
+                    tracing::warn!(owner = claim.request.owner.name, device = %held.device, why, "a grant is lost");
+                    self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
+                }
+                stays
+            });
+            if claim.grants.len() != before {
+                self.publish(&id);
+            }
+        }
+    }
+
+    fn held_bytes(&self, device: &DeviceId) -> u64 {
+        let claims = self.claims.values();
+        claims
+            .map(|claim| {
+                let slices: u32 = claim
+                    .grants
+                    .iter()
+                    .filter(|held| held.device == *device)
+                    .map(|held| held.slices)
+                    .sum();
+                u64::from(slices) * claim.request.slice_bytes
+            })
+            .sum()
+    }
+
+    fn device_mut(&mut self, device: &DeviceId) -> Option<&mut DeviceView> {
+        self.workers.get_mut(&device.worker)?.devices.get_mut(&device.device)
+    }
+
+    /// Shows the claim's owner what it holds, if that changed.
+    fn publish(&self, id: &Name) {
+        let Some(claim) = self.claims.get(id) else { return };
+        let grants = claim.grants.iter().map(|held| {
+            let worker = self.workers.get(&held.device.worker);
+            HeldGrant {
+                id: held.id.clone(),
+                worker: held.device.worker.to_string(),
+                device: held.device.device.to_string(),
+                endpoint: worker.map(|worker| worker.endpoint.clone()).unwrap_or_default(),
+                slices: held.slices,
+            }
+        });
+        let view = ClaimView {
+            grants: grants.collect(),
+            why_not: claim.why_not.clone(),
+            renewals: claim.renewals,
+            fenced: claim.fenced,
+            acquiring: !claim.acquiring.is_empty(),
+        };
+        claim.view.send_if_modified(|old| {
+            let changed = *old != view;
+            *old = view;
+            changed
+        });
+    }
+}
+
+impl ClaimState {
+    /// Held and asked for.
+    fn slices_by_device(&self) -> BTreeMap<DeviceId, u32> {
+        let mut slices = self.acquiring.clone();
+        for held in &self.grants {
+            *slices.entry(held.device.clone()).or_default() += held.slices;
+        }
+        slices
+    }
+}
+
+fn sooner(wake: &mut Option<u64>, at: u64) {
+    *wake = Some(wake.map_or(at, |wake| wake.min(at)));
+}
+
+fn mebibytes(mebibytes: i64) -> u64 {
+    u64::try_from(mebibytes).unwrap_or_default() << 20
+}

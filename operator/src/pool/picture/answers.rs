@@ -1,0 +1,261 @@
+//! What agents answered.
+
+use std::collections::BTreeMap;
+
+use sahasra_scheduler::{DeviceId, Load, Name};
+use sahasra_wire::{
+    grants::{AcquireRequest, Grant, Refusal, RefusalCode, ReleaseRequest, RenewOutcome, RenewRequest},
+    inventory::Inventory,
+};
+
+use super::{Action, Held, Picture, REFRESH_EVERY, REFUSED_FOR, UNREACHABLE_FOR};
+
+impl Picture {
+    /// The answer to an acquire; `asked` is when it was sent. Gives back the request that undoes it when nobody wants it any more.
+    pub(in crate::pool) fn acquired(
+        &mut self,
+        worker: &Name,
+        request: &AcquireRequest,
+        outcome: Result<Grant, Refusal>,
+        asked: u64,
+        now: u64,
+    ) -> Option<Action> {
+        let device = DeviceId::new(worker.clone(), request.device.as_str());
+        let (boot_id, endpoint) = match self.workers.get(worker) {
+            Some(view) => (view.boot_id.clone(), view.endpoint.clone()),
+            None => (String::new(), String::new()),
+        };
+        let id: Name = request.owner.uid.as_str().into();
+        let claim = (self.claims.get_mut(&id)).filter(|claim| claim.request.owner == request.owner);
+        let undo = |grant: &Grant| Action::Release {
+            worker: worker.clone(),
+            endpoint,
+            request: ReleaseRequest {
+                owner: request.owner.clone(),
+                grants: vec![grant.id.clone()],
+                keep_slices: 0,
+                immediately: true,
+            },
+        };
+        let Some(claim) = claim else {
+            return outcome.ok().as_ref().map(undo);
+        };
+        claim.acquiring.remove(&device);
+        let mut followup = None;
+        match outcome {
+            Ok(grant) if grant.id.boot_id == boot_id => {
+                self.metrics.granted(u64::from(grant.slices), request.slice_bytes);
+                claim.grants.push(Held {
+                    id: grant.id,
+                    device: device.clone(),
+                    slices: grant.slices,
+                    renewed: asked,
+                    renewing: false,
+                });
+                if grant.slices < request.slices {
+                    claim
+                        .refused
+                        .insert(device, (now + REFUSED_FOR, "granted what was free".to_owned()));
+                }
+            }
+            // The agent restarted between the answer and now.
+            Ok(grant) => followup = Some(undo(&grant)),
+            Err(refusal) => self.refused(&id, device, &refusal, now),
+        }
+        self.publish(&id);
+        followup
+    }
+
+    pub(super) fn refused(&mut self, id: &Name, device: DeviceId, refusal: &Refusal, now: u64) {
+        let code = refusal.code();
+        let Some(claim) = self.claims.get_mut(id) else { return };
+        tracing::debug!(owner = claim.request.owner.name, %device, %code, message = refusal.message, "refused");
+        claim.fenced |= code == RefusalCode::StaleTerm;
+        let mut message = format!("{code}: {}", refusal.message);
+        message.truncate(message.floor_char_boundary(200));
+        claim.refused.insert(device.clone(), (now + REFUSED_FOR, message));
+        let ours = self.held_bytes(&device);
+        if code == RefusalCode::Capacity
+            && let Some(known) = self.device_mut(&device)
+        {
+            known.foreign_bytes = known.allocatable_bytes.saturating_sub(refusal.free_bytes).saturating_sub(ours);
+        }
+        if let Some(worker) = self.workers.get_mut(&device.worker) {
+            worker.ask_at = Some(worker.ask_at.map_or(now + REFRESH_EVERY, |at| at.min(now + REFRESH_EVERY)));
+        }
+    }
+
+    /// An acquire was not answered: whether it was obeyed is unknown, so the agent is asked what it has.
+    pub(in crate::pool) fn acquire_failed(&mut self, worker: &Name, request: &AcquireRequest, now: u64) {
+        let device = DeviceId::new(worker.clone(), request.device.as_str());
+        if let Some(claim) = self.claims.get_mut(request.owner.uid.as_str()) {
+            claim.acquiring.remove(&device);
+            claim
+                .refused
+                .insert(device, (now + REFUSED_FOR, "its agent does not answer".to_owned()));
+        }
+        self.call_failed(worker, now);
+        self.publish(&Name::from(request.owner.uid.as_str()));
+    }
+
+    /// The answer to a release: what drains is asked about again.
+    pub(in crate::pool) fn released(&mut self, worker: &Name, now: u64) {
+        if let Some(view) = self.workers.get_mut(worker) {
+            view.ask_at = Some(view.ask_at.map_or(now, |at| at.min(now)));
+        }
+    }
+
+    /// A call had no answer.
+    pub(in crate::pool) fn call_failed(&mut self, worker: &Name, now: u64) {
+        let Some(view) = self.workers.get_mut(worker) else { return };
+        let (since, wait) = view.failing.unwrap_or((now, UNREACHABLE_FOR.0));
+        view.failing = Some((since, (wait * 2).min(UNREACHABLE_FOR.1)));
+        view.known = false;
+        view.ask_at = Some(now + wait);
+    }
+
+    /// An inventory had no answer.
+    pub(in crate::pool) fn inventory_failed(&mut self, worker: &Name, now: u64) {
+        if let Some(view) = self.workers.get_mut(worker) {
+            view.asking = false;
+        }
+        self.call_failed(worker, now);
+    }
+
+    /// Someone's stream to the worker broke: it is asked what it has.
+    pub(in crate::pool) fn suspect(&mut self, worker: &str, now: u64) {
+        if let Some(view) = self.workers.get_mut(worker) {
+            view.ask_at = Some(now);
+        }
+    }
+
+    /// What an agent has, as of a request sent at `asked`. Gives back what to release: grants of claims here that nobody knows of.
+    pub(in crate::pool) fn inventoried(&mut self, worker: &Name, inventory: &Inventory, asked: u64, now: u64) -> Vec<Action> {
+        let Some(view) = self.workers.get_mut(worker) else {
+            return Vec::new();
+        };
+        view.asking = false;
+        if inventory.boot_id != view.boot_id {
+            // The API server does not know of the new boot yet; what is held of the old one is void already.
+            view.known = false;
+            view.ask_at = Some(now + REFRESH_EVERY);
+            self.lose_worker(worker, "its agent restarted");
+            return Vec::new();
+        }
+        view.failing = None;
+        view.known = !inventory.shutting_down;
+        let endpoint = view.endpoint.clone();
+        let draining = inventory.grants.iter().any(|grant| grant.draining);
+        if draining || inventory.shutting_down {
+            view.ask_at = Some(view.ask_at.map_or(now + REFRESH_EVERY, |at| at.min(now + REFRESH_EVERY)));
+        }
+        let mut changed = Vec::new();
+        for (id, claim) in &mut self.claims {
+            let before = claim.grants.len();
+            claim.grants.retain(|held| {
+                if held.device.worker != *worker || held.renewed >= asked {
+                    return true;
+                }
+                let there = inventory.grants.iter().any(|grant| grant.id == held.id && !grant.draining);
+                if !there {
+                    tracing::warn!(owner = claim.request.owner.name, device = %held.device, "a grant is no longer there");
+                    self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
+                }
+                there
+            });
+            if claim.grants.len() != before {
+                changed.push(id.clone());
+            }
+        }
+        // Of claims here is also what was granted and whose answer is still on its way.
+        let mut ours: BTreeMap<&str, u64> = BTreeMap::new();
+        for grant in inventory
+            .grants
+            .iter()
+            .filter(|grant| !grant.draining && self.claims.contains_key(grant.owner_uid.as_str()))
+        {
+            *ours.entry(&grant.device).or_default() += u64::from(grant.slices) * grant.slice_bytes;
+        }
+        let mut actions = Vec::new();
+        for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
+            let Some(claim) = self.claims.get(grant.owner_uid.as_str()) else {
+                continue;
+            };
+            let device = DeviceId::new(worker.clone(), grant.device.as_str());
+            let known = claim.grants.iter().any(|held| held.id == grant.id);
+            if !known && claim.acquiring.is_empty() && grant.term <= claim.request.owner.term {
+                tracing::info!(owner = claim.request.owner.name, %device, "giving back a grant that nobody knows of");
+                actions.push(Action::Release {
+                    worker: worker.clone(),
+                    endpoint: endpoint.clone(),
+                    request: ReleaseRequest {
+                        owner: claim.request.owner.clone(),
+                        grants: vec![grant.id.clone()],
+                        keep_slices: 0,
+                        immediately: true,
+                    },
+                });
+            }
+        }
+        for device in &inventory.devices {
+            let ours = ours.get(device.name.as_str()).copied().unwrap_or_default();
+            if let Some(known) = self.device_mut(&DeviceId::new(worker.clone(), device.name.as_str())) {
+                known.allocatable_bytes = device.allocatable_bytes;
+                known.healthy = device.healthy;
+                known.foreign_bytes = device.leased_bytes.saturating_sub(ours);
+                known.load = Load {
+                    active_executions: device.active_executions,
+                    stored_tensor_bytes: device.stored_tensor_bytes,
+                    tensor_count: device.tensor_count,
+                };
+            }
+        }
+        for id in changed {
+            self.publish(&id);
+        }
+        actions
+    }
+
+    /// The answer to a renewal that was sent at `asked`.
+    pub(in crate::pool) fn renewed(
+        &mut self,
+        worker: &Name,
+        request: &RenewRequest,
+        outcomes: Option<&[RenewOutcome]>,
+        asked: u64,
+        now: u64,
+    ) {
+        if let Some(view) = self.workers.get_mut(worker) {
+            view.renewing = false;
+        }
+        if outcomes.is_none() {
+            self.call_failed(worker, now);
+        }
+        for owner in &request.owners {
+            let id: Name = owner.owner.uid.as_str().into();
+            let Some(claim) = self.claims.get_mut(&id) else { continue };
+            let mut extended = false;
+            claim.grants.retain_mut(|held| {
+                if !owner.grants.contains(&held.id) {
+                    return true;
+                }
+                held.renewing = false;
+                let Some(outcome) = outcomes.and_then(|outcomes| outcomes.iter().find(|outcome| outcome.id == held.id)) else {
+                    return true;
+                };
+                if outcome.renewed {
+                    held.renewed = asked;
+                    extended = true;
+                    return true;
+                }
+                let code = outcome.refusal();
+                tracing::warn!(owner = owner.owner.name, device = %held.device, %code, "a grant was not renewed");
+                claim.fenced |= code == RefusalCode::StaleTerm;
+                self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
+                false
+            });
+            claim.renewals += u64::from(extended);
+            self.publish(&id);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What to ask of whom now.
+
+use std::collections::BTreeMap;
+
+use sahasra_scheduler::{Assignment, ClaimKind, DeviceId, Name, Problem, Refused, Unusable, solve};
+use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
+
+use super::{Action, GIVE_UP_AFTER, Picture, REFRESH_EVERY, RENEW_AT, sooner};
+
+impl Picture {
+    /// Decides what to ask of whom now, marks it as asked, and says when time alone changes the answer.
+    pub(in crate::pool) fn plan(&mut self, now: u64) -> (Vec<Action>, Option<u64>) {
+        let mut actions = Vec::new();
+        self.give_up(now);
+        self.expire(now);
+        let mut wake = self.place(now, &mut actions);
+        self.renew(now, &mut actions, &mut wake);
+        self.ask(now, &mut actions, &mut wake);
+        (actions, wake)
+    }
+
+    pub(super) fn problem(&self) -> (Problem, Vec<Assignment>) {
+        let mut devices = Vec::new();
+        for (worker, view) in &self.workers {
+            for (device, known) in &view.devices {
+                let usable = if !view.live {
+                    Err(Unusable::NotReady)
+                } else if !known.healthy {
+                    Err(Unusable::Unhealthy)
+                } else if view.known && view.failing.is_none() {
+                    Ok(())
+                } else {
+                    Err(Unusable::Cordoned)
+                };
+                devices.push(sahasra_scheduler::Device {
+                    id: DeviceId {
+                        worker: worker.clone(),
+                        device: device.clone(),
+                    },
+                    class: known.class.clone(),
+                    engines: known.engines.clone(),
+                    allocatable_bytes: known.allocatable_bytes,
+                    foreign_bytes: known.foreign_bytes,
+                    usable,
+                    load: known.load,
+                });
+            }
+        }
+        let mut claims = Vec::new();
+        let mut previous = Vec::new();
+        for (id, claim) in &self.claims {
+            let held = claim.slices_by_device();
+            if claim.ending {
+                // It wants nothing more, and what it holds it gives back itself.
+                for (device, slices) in held {
+                    let bytes = u64::from(slices) * claim.request.slice_bytes;
+                    if let Some(device) = devices.iter_mut().find(|other| other.id == device) {
+                        device.foreign_bytes += bytes;
+                    }
+                }
+                continue;
+            }
+            previous.extend(held.into_iter().map(|(device, slices)| Assignment {
+                claim: id.clone(),
+                device,
+                slices,
+            }));
+            claims.push(sahasra_scheduler::Claim {
+                id: id.clone(),
+                kind: claim.request.kind,
+                slice_bytes: claim.request.slice_bytes,
+                min: claim.request.min,
+                max: claim.request.max,
+                class: claim.request.class.as_deref().map(Name::from),
+                engine: Some("ptx".into()).filter(|_| claim.request.kind == ClaimKind::Burst),
+                priority: claim.request.priority,
+                since: claim.since,
+                pinned: None,
+                refused: (claim.refused.iter())
+                    .map(|(device, (until, _))| Refused {
+                        device: device.clone(),
+                        until: *until,
+                    })
+                    .collect(),
+            });
+        }
+        (Problem { devices, claims }, previous)
+    }
+
+    pub(super) fn place(&mut self, now: u64, actions: &mut Vec<Action>) -> Option<u64> {
+        for claim in self.claims.values_mut() {
+            claim.refused.retain(|_, (until, _)| *until > now);
+        }
+        if self.claims.values().all(|claim| claim.ending) {
+            return None;
+        }
+        let (problem, previous) = self.problem();
+        let solution = solve(&problem, &previous, now);
+        let ids: Vec<Name> = self.claims.keys().cloned().collect();
+        // What goes back goes first: it is free for others when its agent has confirmed it.
+        for id in &ids {
+            let why_not = solution.refusal_of(id).map(|refusal| self.explain(id, refusal));
+            let Some(claim) = self.claims.get_mut(id).filter(|claim| !claim.ending && !claim.fenced) else {
+                continue;
+            };
+            claim.why_not = why_not;
+            let held = claim
+                .slices_by_device()
+                .into_iter()
+                .filter(|(device, _)| !claim.acquiring.contains_key(device));
+            let surplus = held.filter_map(|(device, has)| {
+                let keep = (solution.assignments_of(id))
+                    .find(|part| part.device == device)
+                    .map_or(0, |part| part.slices);
+                (keep < has).then(|| (device, has - keep))
+            });
+            let surplus: Vec<(DeviceId, u32)> = surplus.collect();
+            for (device, slices) in surplus {
+                self.shrink(id, &device, slices, actions);
+            }
+        }
+        let mut free = self.free_bytes();
+        for id in &ids {
+            for part in solution.assignments_of(id) {
+                let free = free.entry(part.device.clone()).or_default();
+                self.acquire(id, &part.device, part.slices, free, actions);
+            }
+            self.publish(id);
+        }
+        solution.revisit_at
+    }
+
+    /// Bytes that are neither lent nor asked for, by device.
+    pub(super) fn free_bytes(&self) -> BTreeMap<DeviceId, u64> {
+        let mut free = BTreeMap::new();
+        for (worker, view) in &self.workers {
+            for (device, known) in &view.devices {
+                let id = DeviceId::new(worker.clone(), device.clone());
+                free.insert(id, known.allocatable_bytes.saturating_sub(known.foreign_bytes));
+            }
+        }
+        for claim in self.claims.values() {
+            for (device, slices) in claim.slices_by_device() {
+                if let Some(free) = free.get_mut(&device) {
+                    *free = free.saturating_sub(u64::from(slices) * claim.request.slice_bytes);
+                }
+            }
+        }
+        free
+    }
+
+    /// Asks for what a claim lacks of its `target` on a device, as far as that is free there now.
+    pub(super) fn acquire(&mut self, id: &Name, device: &DeviceId, target: u32, free: &mut u64, actions: &mut Vec<Action>) {
+        let Some(worker) = self.workers.get(&device.worker) else { return };
+        let Some(claim) = self.claims.get_mut(id).filter(|claim| !claim.ending && !claim.fenced) else {
+            return;
+        };
+        if claim.acquiring.contains_key(device) {
+            return;
+        }
+        let held = claim.slices_by_device().get(device).copied().unwrap_or_default();
+        let fits = u32::try_from(*free / claim.request.slice_bytes.max(1)).unwrap_or(u32::MAX);
+        let lacking = target.saturating_sub(held);
+        let wanted = lacking.min(fits);
+        // A minimum that lies on one device is all or nothing there; one that spans devices cannot be.
+        let min = claim.request.min.max(1);
+        let at_least = if claim.grants.is_empty() && lacking >= min { min } else { 1 };
+        if wanted < at_least {
+            return;
+        }
+        *free -= u64::from(wanted) * claim.request.slice_bytes;
+        claim.acquiring.insert(device.clone(), wanted);
+        actions.push(Action::Acquire {
+            worker: device.worker.clone(),
+            endpoint: worker.endpoint.clone(),
+            request: AcquireRequest {
+                owner: claim.request.owner.clone(),
+                boot_id: worker.boot_id.clone(),
+                device: device.device.to_string(),
+                slice_bytes: claim.request.slice_bytes,
+                slices: wanted,
+                at_least,
+                ttl_milliseconds: claim.request.ttl_milliseconds,
+                grace_milliseconds: claim.request.grace_milliseconds,
+            },
+        });
+    }
+
+    /// Gives slices of a claim on a device back: whole grants first, then a part of one.
+    pub(super) fn shrink(&mut self, id: &Name, device: &DeviceId, mut surplus: u32, actions: &mut Vec<Action>) {
+        let Some(claim) = self.claims.get_mut(id) else { return };
+        let Some(endpoint) = self.workers.get(&device.worker).map(|worker| worker.endpoint.clone()) else {
+            return;
+        };
+        let slice_bytes = claim.request.slice_bytes;
+        let mut requests: BTreeMap<u32, Vec<GrantId>> = BTreeMap::new();
+        let mut freed = 0;
+        for held in claim.grants.iter_mut().filter(|held| held.device == *device) {
+            let part = surplus.min(held.slices);
+            if part == 0 {
+                break;
+            }
+            held.slices -= part;
+            surplus -= part;
+            freed += part;
+            requests.entry(held.slices).or_default().push(held.id.clone());
+        }
+        claim.grants.retain(|held| held.slices > 0);
+        let owner = claim.request.owner.clone();
+        self.metrics.released(u64::from(freed), slice_bytes);
+        if let Some(device) = self.device_mut(device) {
+            device.foreign_bytes += u64::from(freed) * slice_bytes;
+        }
+        actions.extend(requests.into_iter().map(|(keep_slices, grants)| Action::Release {
+            worker: device.worker.clone(),
+            endpoint: endpoint.clone(),
+            request: ReleaseRequest {
+                owner: owner.clone(),
+                grants,
+                keep_slices,
+                immediately: false,
+            },
+        }));
+    }
+
+    pub(super) fn renew(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
+        let mut due: BTreeMap<Name, Vec<RenewOwner>> = BTreeMap::new();
+        for (worker, view) in self.workers.iter().filter(|(_, view)| !view.renewing && view.live) {
+            let backing_off = view.failing.is_some();
+            for claim in self.claims.values_mut().filter(|claim| claim.request.renewed && !claim.fenced) {
+                let ttl = claim.request.ttl_milliseconds;
+                let mut grants = Vec::new();
+                for held in claim
+                    .grants
+                    .iter_mut()
+                    .filter(|held| held.device.worker == *worker && !held.renewing)
+                {
+                    let at = held.renewed + if backing_off { ttl * 2 / RENEW_AT } else { ttl / RENEW_AT };
+                    // What would be due within a tenth of its ttl goes along.
+                    if at <= now + ttl / 10 {
+                        held.renewing = true;
+                        grants.push(held.id.clone());
+                    } else {
+                        sooner(wake, at);
+                    }
+                }
+                if !grants.is_empty() {
+                    due.entry(worker.clone()).or_default().push(RenewOwner {
+                        owner: claim.request.owner.clone(),
+                        grants,
+                        ttl_milliseconds: ttl,
+                    });
+                }
+            }
+        }
+        for (worker, owners) in due {
+            let Some(view) = self.workers.get_mut(&worker) else { continue };
+            view.renewing = true;
+            actions.push(Action::Renew {
+                endpoint: view.endpoint.clone(),
+                request: RenewRequest { owners },
+                worker,
+            });
+        }
+        for claim in self.claims.values() {
+            for held in &claim.grants {
+                sooner(wake, held.renewed + claim.request.ttl_milliseconds);
+            }
+        }
+    }
+
+    pub(super) fn ask(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
+        let someone_waits = self.claims.values().any(|claim| claim.why_not.is_some());
+        for (worker, view) in &mut self.workers {
+            if !view.live || view.asking {
+                continue;
+            }
+            if someone_waits && view.ask_at.is_none() && view.devices.values().any(|device| device.foreign_bytes > 0) {
+                view.ask_at = Some(now + REFRESH_EVERY);
+            }
+            match view.ask_at {
+                Some(at) if at <= now => {
+                    view.ask_at = None;
+                    view.asking = true;
+                    actions.push(Action::Inventory {
+                        worker: worker.clone(),
+                        endpoint: view.endpoint.clone(),
+                    });
+                }
+                Some(at) => sooner(wake, at),
+                None => {}
+            }
+            if let Some((since, _)) = view.failing {
+                sooner(wake, since + GIVE_UP_AFTER);
+            }
+        }
+    }
+
+    pub(super) fn give_up(&mut self, now: u64) {
+        let silent: Vec<Name> = (self.workers.iter())
+            .filter(|(_, view)| view.failing.is_some_and(|(since, _)| since + GIVE_UP_AFTER <= now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for worker in silent {
+            self.lose_worker(&worker, "its agent does not answer");
+        }
+    }
+
+    /// Drops what nobody extended in time, by this side's clock, which started earlier than the agent's.
+    pub(super) fn expire(&mut self, now: u64) {
+        let mut changed = Vec::new();
+        for (id, claim) in &mut self.claims {
+            let ttl = claim.request.ttl_milliseconds;
+            let before = claim.grants.len();
+            claim.grants.retain(|held| {
+                let alive = held.renewed + ttl > now;
+                if !alive {
+                    tracing::warn!(owner = claim.request.owner.name, device = %held.device, "a grant expired");
+                    self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
+                }
+                alive
+            });
+            if claim.grants.len() != before {
+                changed.push(id.clone());
+            }
+        }
+        for id in changed {
+            self.publish(&id);
+        }
+    }
+
+    pub(super) fn explain(&self, id: &Name, refusal: &sahasra_scheduler::Refusal) -> String {
+        let mut text = refusal.summary.to_string();
+        let refused = self.claims.get(id).map(|claim| &claim.refused);
+        for (device, why_not) in refusal.why_not.iter().take(16) {
+            text.push_str("; ");
+            text.push_str(&device.to_string());
+            text.push_str(": ");
+            text.push_str(&why_not.to_string());
+            if let Some((_, said)) = refused.and_then(|refused| refused.get(device)) {
+                text.push_str(&format!(" ({said})"));
+            }
+        }
+        if refusal.why_not.len() > 16 {
+            text.push_str(&format!("; and {} more devices", refusal.why_not.len() - 16));
+        }
+        text
+    }
+}

@@ -1,0 +1,266 @@
+use sahasra_crds::gpu_worker::DeviceStatus;
+use sahasra_scheduler::ClaimKind;
+use sahasra_wire::{
+    grants::{Owner, Refusal, RefusalCode, RenewOutcome},
+    inventory::{Device, Inventory},
+};
+
+use super::*;
+
+const SLICE: u64 = 512 << 20;
+const TTL: u64 = 60_000;
+
+fn worker(name: &str, boot: &str) -> Worker {
+    Worker {
+        name: name.into(),
+        uid: format!("uid-{name}"),
+        endpoint: format!("http://{name}"),
+        boot_id: boot.into(),
+        devices: vec![DeviceStatus {
+            name: "cpu0".into(),
+            class: "cpu".into(),
+            allocatable_mib: 4096,
+            engines: vec!["ptx".into()],
+            ..DeviceStatus::default()
+        }],
+        ready: Ok(()),
+        marked_lost: false,
+        stale: false,
+        last_seen: None,
+    }
+}
+
+fn inventory(boot: &str, grants: Vec<Grant>) -> Inventory {
+    Inventory {
+        boot_id: boot.into(),
+        devices: vec![Device {
+            name: "cpu0".into(),
+            allocatable_bytes: 8 * SLICE,
+            leased_bytes: grants.iter().map(|grant| u64::from(grant.slices) * grant.slice_bytes).sum(),
+            healthy: true,
+            ..Device::default()
+        }],
+        grants,
+        ..Inventory::default()
+    }
+}
+
+fn owner(uid: &str, term: u64) -> Owner {
+    Owner {
+        uid: uid.into(),
+        term,
+        ..Owner::default()
+    }
+}
+
+fn request(uid: &str, min: u32, max: u32) -> ClaimRequest {
+    ClaimRequest {
+        owner: owner(uid, 1),
+        kind: ClaimKind::Burst,
+        slice_bytes: SLICE,
+        class: None,
+        min,
+        max,
+        priority: 0,
+        ttl_milliseconds: TTL,
+        grace_milliseconds: 1_000,
+        renewed: true,
+    }
+}
+
+fn grant(uid: &str, boot: &str, counter: u64, slices: u32) -> Grant {
+    Grant {
+        id: GrantId {
+            boot_id: boot.into(),
+            counter,
+        },
+        owner_uid: uid.into(),
+        device: "cpu0".into(),
+        slice_bytes: SLICE,
+        slices,
+        expires_in_milliseconds: TTL,
+        draining: false,
+        term: 1,
+    }
+}
+
+/// One worker `a` with eight free slices, known and idle.
+fn picture() -> Picture {
+    let mut picture = Picture::new(Arc::new(Metrics::new().unwrap()));
+    picture.observe(&[worker("a", "boot")], 0);
+    let (actions, _) = picture.plan(0);
+    assert!(matches!(&actions[..], [Action::Inventory { .. }]), "{actions:?}");
+    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 0, 0);
+    picture
+}
+
+fn acquires(actions: &[Action]) -> Vec<AcquireRequest> {
+    let acquires = actions.iter().filter_map(|action| match action {
+        Action::Acquire { request, .. } => Some(request.clone()),
+        _ => None,
+    });
+    acquires.collect()
+}
+
+fn releases(actions: &[Action]) -> Vec<ReleaseRequest> {
+    let releases = actions.iter().filter_map(|action| match action {
+        Action::Release { request, .. } => Some(request.clone()),
+        _ => None,
+    });
+    releases.collect()
+}
+
+/// Lets the claim have what is free.
+fn granted(picture: &mut Picture, uid: &str, now: u64) {
+    let (actions, _) = picture.plan(now);
+    for request in acquires(&actions).into_iter().filter(|request| request.owner.uid == uid) {
+        let grant = grant(uid, "boot", now + 1, request.slices);
+        assert_eq!(picture.acquired(&"a".into(), &request, Ok(grant), now, now), None);
+    }
+}
+
+#[test]
+fn a_claim_grows_to_what_is_free_and_is_asked_for_once() {
+    let mut picture = picture();
+    let view = picture.claim(request("one", 1, 100), Vec::new(), 0);
+    let (actions, _) = picture.plan(0);
+    let asked = acquires(&actions);
+    assert_eq!((asked[0].slices, asked[0].at_least, asked[0].boot_id.as_str()), (8, 1, "boot"));
+    // While the answer is out nothing more is asked.
+    assert_eq!(acquires(&picture.plan(1).0), []);
+    picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 8)), 0, 2);
+    assert_eq!(view.borrow().slices(), 8);
+    assert_eq!(acquires(&picture.plan(3).0), []);
+}
+
+#[test]
+fn a_refusal_teaches_what_is_free_and_is_explained() {
+    let mut picture = picture();
+    let view = picture.claim(request("one", 2, 100), Vec::new(), 0);
+    let (actions, _) = picture.plan(0);
+    let asked = acquires(&actions);
+    let refusal = Refusal {
+        code: RefusalCode::Capacity as i32,
+        message: "1 slice is free".into(),
+        free_bytes: SLICE,
+    };
+    picture.acquired(&"a".into(), &asked[0], Err(refusal), 0, 1);
+    assert_eq!(acquires(&picture.plan(2).0), []);
+    let why_not = view.borrow().why_not.clone().unwrap();
+    assert!(why_not.contains("a/cpu0") && why_not.contains("1 slice is free"), "{why_not}");
+    // Later the agent tells that there is room again.
+    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), REFUSED_FOR, REFUSED_FOR + 2);
+    assert_eq!(acquires(&picture.plan(REFUSED_FOR + 2).0).len(), 1);
+}
+
+#[test]
+fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_agent_says_so() {
+    let mut picture = picture();
+    let one = picture.claim(request("one", 1, 4), Vec::new(), 0);
+    granted(&mut picture, "one", 0);
+    let two = picture.claim(request("two", 1, 4), Vec::new(), 100);
+    granted(&mut picture, "two", 100);
+    assert_eq!((one.borrow().slices(), two.borrow().slices()), (4, 4));
+    let (actions, wake) = picture.plan(200);
+    assert_eq!((actions, wake), (Vec::new(), Some(TTL / 3)));
+    let (actions, _) = picture.plan(TTL / 3);
+    let [Action::Renew { request, worker, .. }] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(request.owners.len(), 2);
+    let outcome = |owner: usize, renewed| RenewOutcome {
+        id: request.owners[owner].grants[0].clone(),
+        renewed,
+        refusal: RefusalCode::Invalid as i32,
+    };
+    picture.renewed(worker, request, Some(&[outcome(0, true), outcome(1, false)]), TTL / 3, TTL / 3 + 1);
+    assert_eq!((one.borrow().slices(), two.borrow().slices()), (4, 0));
+    assert_eq!(one.borrow().renewals, 1);
+}
+
+#[test]
+fn what_is_not_renewed_in_time_counts_as_expired() {
+    let mut picture = picture();
+    let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
+    granted(&mut picture, "one", 0);
+    let (actions, _) = picture.plan(TTL / 3);
+    let [Action::Renew { request, worker, .. }] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    picture.renewed(worker, request, None, TTL / 3, TTL / 3 + 3_000);
+    picture.plan(TTL);
+    assert_eq!(view.borrow().slices(), 0);
+}
+
+#[test]
+fn another_boot_or_a_silent_heartbeat_ends_the_grants() {
+    let mut stale = worker("a", "boot");
+    stale.stale = true;
+    for after in [worker("a", "boot-2"), stale] {
+        let mut picture = picture();
+        let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
+        granted(&mut picture, "one", 0);
+        picture.observe(&[after], 10);
+        assert_eq!(view.borrow().slices(), 0);
+    }
+}
+
+#[test]
+fn an_answer_that_comes_too_late_is_given_back() {
+    let mut picture = picture();
+    picture.claim(request("one", 1, 4), Vec::new(), 0);
+    let (actions, _) = picture.plan(0);
+    let asked = acquires(&actions);
+    picture.take_out("one", true);
+    let undo = picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 4)), 0, 5);
+    let undone = releases(&undo.into_iter().collect::<Vec<_>>());
+    assert_eq!(undone[0].grants, [grant("one", "boot", 1, 4).id]);
+}
+
+#[test]
+fn an_inventory_shows_what_is_gone_and_what_nobody_knows_of() {
+    let mut picture = picture();
+    let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
+    granted(&mut picture, "one", 0);
+    let unknown = grant("one", "boot", 99, 2);
+    let foreign = grant("someone", "boot", 98, 3);
+    let actions = picture.inventoried(&"a".into(), &inventory("boot", vec![unknown.clone(), foreign]), 10, 11);
+    assert_eq!(view.borrow().slices(), 0);
+    assert_eq!(releases(&actions)[0].grants, [unknown.id]);
+    // Five of eight are left.
+    let asked = acquires(&picture.plan(12).0);
+    assert_eq!(asked[0].slices, 4);
+}
+
+#[test]
+fn a_claim_gives_room_to_another_of_the_same_importance() {
+    let mut picture = picture();
+    let one = picture.claim(request("one", 1, 100), Vec::new(), 0);
+    granted(&mut picture, "one", 0);
+    let two = picture.claim(request("two", 1, 100), Vec::new(), 10);
+    let (actions, _) = picture.plan(10);
+    let released = releases(&actions);
+    assert_eq!((released.len(), released[0].keep_slices), (1, 4));
+    assert_eq!(acquires(&actions), [], "what is not yet confirmed is not asked for");
+    assert_eq!(one.borrow().slices(), 4);
+    // The agent is asked once it has confirmed; then the other gets its share.
+    picture.released(&"a".into(), 11);
+    let kept = grant("one", "boot", 1, 4);
+    picture.inventoried(&"a".into(), &inventory("boot", vec![kept]), 12, 13);
+    granted(&mut picture, "two", 13);
+    assert_eq!(two.borrow().slices(), 4);
+}
+
+#[test]
+fn a_higher_term_at_an_agent_fences_the_claim() {
+    let mut picture = picture();
+    let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
+    let (actions, _) = picture.plan(0);
+    let refusal = Refusal {
+        code: RefusalCode::StaleTerm as i32,
+        ..Refusal::default()
+    };
+    picture.acquired(&"a".into(), &acquires(&actions)[0], Err(refusal), 0, 1);
+    assert!(view.borrow().fenced);
+    assert_eq!(acquires(&picture.plan(10_000).0), []);
+}

@@ -1,0 +1,432 @@
+//! The reconciler of `VramLease`s that users made: slices are acquired, renewed for as long as the object stands (or not, as
+//! it asks), and given back when it is deleted. A burst's own lease is the coordinator's affair.
+//!
+//! 1. Observe: whose is it, is it being deleted, what does the pool hold for it?
+//! 2. Act: finalizer and term, then a claim in the pool; or the release.
+//! 3. Report: the status, when what is held has changed.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::{
+        applier,
+        controller::{Action, Config},
+        reflector::ObjectRef,
+    },
+};
+use sahasra_crds::{
+    FINALIZER, VramLease, VramLeaseStatus,
+    conditions::{self, GRANTED},
+    vram_lease::Renewal,
+};
+use sahasra_scheduler::ClaimKind;
+use sahasra_wire::grants::Owner;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    burst::{coordinator::lease_status, objects::code},
+    clock::timestamp,
+    context::Context,
+    pool::{Causes, ClaimRequest, ClaimView},
+    queue::queue,
+};
+
+const CONCURRENCY: u16 = 16;
+/// Changes of what leases hold that wait to be reported.
+const CHANGES: usize = 1024;
+/// Renewals alone are reported at most so often.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// How much longer than a grant's ttl a dead worker is waited for.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
+/// What ran on a lease's slices may go on for so long when they were taken.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Why a reconcile failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// An object was not written.
+    #[error("{operation}")]
+    Api {
+        /// What was tried.
+        operation: &'static str,
+        /// Why.
+        source: kube::Error,
+    },
+    /// The size of a slice is no amount.
+    #[error("spec.slice.vram")]
+    Quantity(#[from] sahasra_crds::quantity::QuantityError),
+}
+
+impl ReconcileError {
+    /// Category for metrics.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Api { source, .. } if code(source) == 409 => "conflict",
+            Self::Api { .. } => "api",
+            Self::Quantity(_) => "spec",
+        }
+    }
+}
+
+fn api(operation: &'static str) -> impl Fn(kube::Error) -> ReconcileError {
+    move |source| ReconcileError::Api { operation, source }
+}
+
+/// A claim of a lease.
+struct Held {
+    view: watch::Receiver<ClaimView>,
+    term: u64,
+    /// When the status was last written.
+    reported: Option<Instant>,
+    /// It has held its minimum once: with `renewal: Never` what is then lost is not asked for again.
+    granted: bool,
+    _watcher: AbortOnDropHandle<()>,
+}
+
+struct Reconciler {
+    context: Arc<Context>,
+    held: Mutex<HashMap<String, Held>>,
+    /// Since when a release has gone unanswered.
+    unanswered: Mutex<HashMap<String, Instant>>,
+    changes: mpsc::Sender<ObjectRef<VramLease>>,
+}
+
+/// Reconciles all `VramLease`s until dropped.
+pub async fn run(context: Arc<Context>) {
+    let (changes, changed) = mpsc::channel(CHANGES);
+    let reconciler = Arc::new(Reconciler {
+        context: context.clone(),
+        held: Mutex::default(),
+        unanswered: Mutex::default(),
+        changes,
+    });
+    let (store, queue) = queue(Api::<VramLease>::all(context.client.clone()), changed);
+    let config = Config::default().concurrency(CONCURRENCY);
+    let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
+    applier(reconcile, on_error, reconciler, store, queue, config)
+        .for_each(|outcome| async move {
+            if let Err(error) = outcome {
+                tracing::debug!(error = %Causes(&error), "a VramLease was not reconciled");
+            }
+        })
+        .await;
+}
+
+async fn reconcile(lease: Arc<VramLease>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
+    if is_a_bursts(&lease) {
+        return Ok(Action::await_change());
+    }
+    let began = Instant::now();
+    let outcome = reconciler.reconcile(&lease).await;
+    reconciler.context.metrics.reconciled("VramLease", began.elapsed());
+    outcome
+}
+
+fn on_error(lease: Arc<VramLease>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
+    reconciler.context.metrics.reconcile_failed("VramLease", error.category());
+    tracing::warn!(lease = lease.name_any(), namespace = lease.namespace(), error = %Causes(error), "reconcile failed");
+    Action::requeue(Duration::from_secs(1))
+}
+
+/// Whether a coordinator made it and keeps it.
+fn is_a_bursts(lease: &VramLease) -> bool {
+    lease
+        .owner_references()
+        .iter()
+        .any(|owner| owner.kind == "BurstJob" && owner.controller == Some(true))
+}
+
+impl Reconciler {
+    async fn reconcile(self: &Arc<Self>, lease: &VramLease) -> Result<Action, ReconcileError> {
+        if lease.metadata.deletion_timestamp.is_some() {
+            return self.let_go(lease).await;
+        }
+        let uid = lease.uid().unwrap_or_default();
+        if is_over(lease) {
+            return Ok(Action::await_change());
+        }
+        let known = self.held().contains_key(&uid);
+        if !known {
+            self.take_up(lease).await?;
+        } else if let Ok((min, max)) = bounds(lease) {
+            self.context.pool.resize(&uid, min, max, 0);
+        }
+        self.report(lease).await
+    }
+
+    /// Finalizer and term, then the claim, with what agents hold for the lease already.
+    async fn take_up(self: &Arc<Self>, lease: &VramLease) -> Result<(), ReconcileError> {
+        let uid = lease.uid().unwrap_or_default();
+        let api_of = self.api(lease);
+        let name = lease.name_any();
+        let mut current = lease.clone();
+        if !lease.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            let finalizers: Vec<&str> = lease.finalizers().iter().map(String::as_str).chain([FINALIZER]).collect();
+            let patch = json!({"metadata": {"resourceVersion": lease.resource_version(), "finalizers": finalizers}});
+            current = api_of
+                .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+                .map_err(api("add the finalizer"))?;
+        }
+        let term = current.status.as_ref().map_or(0, |status| status.term) + 1;
+        let patch = json!({"metadata": {"resourceVersion": current.resource_version()}, "status": {"term": term}});
+        api_of
+            .patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map_err(api("take the term"))?;
+        let term = u64::try_from(term).unwrap_or_default();
+        let mut adopted = Vec::new();
+        let slice_bytes = lease.spec.slice.vram.bytes()?;
+        if term > 1 {
+            for (worker, inventory) in self.context.pool.inventories().await {
+                let grants = inventory.map(|inventory| inventory.grants).unwrap_or_default();
+                let ours = grants
+                    .into_iter()
+                    .filter(|grant| grant.owner_uid == uid && !grant.draining && grant.slice_bytes == slice_bytes);
+                adopted.extend(ours.map(|grant| (worker.clone(), grant)));
+            }
+        }
+        let (min, max) = bounds(lease)?;
+        let request = ClaimRequest {
+            owner: owner(lease, term),
+            kind: ClaimKind::Lease,
+            slice_bytes,
+            class: lease.spec.slice.class.clone(),
+            min,
+            max,
+            priority: 0,
+            ttl_milliseconds: ttl_milliseconds(lease),
+            grace_milliseconds: u64::try_from(GRACE.as_millis()).unwrap_or_default(),
+            renewed: lease.spec.renewal == Renewal::Automatic,
+        };
+        let view = self.context.pool.claim(request, adopted);
+        let (mut watched, changes, reference) = (view.clone(), self.changes.clone(), ObjectRef::from_obj(lease));
+        let watcher = tokio::spawn(async move {
+            while watched.changed().await.is_ok() {
+                if changes.send(reference.clone()).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let held = Held {
+            view,
+            term,
+            reported: None,
+            granted: false,
+            _watcher: AbortOnDropHandle::new(watcher),
+        };
+        self.held().insert(uid, held);
+        Ok(())
+    }
+
+    /// Writes the status when what is held, or why not, has changed.
+    async fn report(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
+        let uid = lease.uid().unwrap_or_default();
+        let Some((view, term, reported, granted)) = self.held().get_mut(&uid).map(|held| {
+            let view = held.view.borrow_and_update().clone();
+            held.granted |= view.slices() >= u64::try_from(lease.spec.slices.min).unwrap_or_default();
+            (view, held.term, held.reported, held.granted)
+        }) else {
+            return Ok(Action::await_change());
+        };
+        if view.fenced {
+            // Another operator acts for it: this one forgets it, and takes it up again if it should still lead.
+            self.held().remove(&uid);
+            self.context.pool.forget(&uid);
+            return Ok(Action::requeue(Duration::from_secs(1)));
+        }
+        let ended = granted && lease.spec.renewal == Renewal::Never && view.slices() == 0;
+        let next = next_status(lease, &view, term, ended);
+        let old = lease.status.clone().unwrap_or_default();
+        let differs = next.slices != old.slices || next.grants != old.grants || next.conditions != old.conditions;
+        let stale = next.renewals != old.renewals && reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY);
+        if view.acquiring && next.slices == 0 {
+            // The answer is a moment away.
+            return Ok(Action::await_change());
+        }
+        if differs || stale {
+            let patch = json!({"metadata": {"resourceVersion": lease.resource_version()}, "status": next});
+            let written = self
+                .api(lease)
+                .patch_status(&lease.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+                .await;
+            match written {
+                Ok(_) => {}
+                // The cache was behind: look again when it has caught up.
+                Err(error) if matches!(code(&error), 404 | 409) => return Ok(Action::requeue(Duration::from_millis(100))),
+                Err(error) => return Err(api("write the status")(error)),
+            }
+            if let Some(held) = self.held().get_mut(&uid) {
+                held.reported = Some(Instant::now());
+            }
+        }
+        if ended {
+            self.held().remove(&uid);
+            self.context.pool.forget(&uid);
+        }
+        Ok(if next.renewals == 0 && next.slices == 0 {
+            Action::await_change()
+        } else {
+            Action::requeue(REPORT_EVERY)
+        })
+    }
+
+    async fn let_go(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
+        let uid = lease.uid().unwrap_or_default();
+        if !lease.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            self.held().remove(&uid);
+            self.unanswered().remove(&uid);
+            return Ok(Action::await_change());
+        }
+        let held = self.held().remove(&uid).map(|held| held.term);
+        let released = match held {
+            Some(_) => self.context.pool.release(&uid, true).await,
+            None => {
+                let term = lease.status.as_ref().map_or(0, |status| status.term);
+                let owner = owner(lease, u64::try_from(term).unwrap_or_default() + 1);
+                self.context.pool.release_everywhere(&owner).await
+            }
+        };
+        if let Err(error) = released {
+            let since = *self.unanswered().entry(uid.clone()).or_insert_with(Instant::now);
+            if since.elapsed() < Duration::from_millis(ttl_milliseconds(lease)) + EXPIRY_MARGIN {
+                tracing::info!(lease = lease.name_any(), %error, "waiting for an agent, or for the expiry");
+                return Ok(Action::requeue(Duration::from_secs(1)));
+            }
+        }
+        self.unanswered().remove(&uid);
+        let finalizers: Vec<&String> = lease.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+        let patch = json!({"metadata": {"resourceVersion": lease.resource_version(), "finalizers": finalizers}});
+        match self
+            .api(lease)
+            .patch_metadata(&lease.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+            .await
+        {
+            Ok(_) => Ok(Action::await_change()),
+            Err(error) if code(&error) == 404 => Ok(Action::await_change()),
+            Err(error) if code(&error) == 409 => Ok(Action::requeue(Duration::from_millis(20))),
+            Err(error) => Err(api("remove the finalizer")(error)),
+        }
+    }
+
+    fn api(&self, lease: &VramLease) -> Api<VramLease> {
+        Api::namespaced(self.context.client.clone(), &lease.namespace().unwrap_or_default())
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<String, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unanswered(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn owner(lease: &VramLease, term: u64) -> Owner {
+    Owner {
+        uid: lease.uid().unwrap_or_default(),
+        namespace: lease.namespace().unwrap_or_default(),
+        name: format!("VramLease/{}", lease.name_any()),
+        term,
+    }
+}
+
+fn bounds(lease: &VramLease) -> Result<(u32, u32), ReconcileError> {
+    let number = |slices: i64| u32::try_from(slices.max(1)).unwrap_or(u32::MAX);
+    Ok((number(lease.spec.slices.min), number(lease.spec.slices.max)))
+}
+
+fn ttl_milliseconds(lease: &VramLease) -> u64 {
+    u64::try_from(lease.spec.ttl_seconds).unwrap_or_default().saturating_mul(1000)
+}
+
+/// A lease that was not to be renewed and has ended is not taken up again.
+fn is_over(lease: &VramLease) -> bool {
+    let conditions = lease.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    conditions::get(conditions, GRANTED).is_some_and(|granted| granted.reason == EXPIRED)
+}
+
+const EXPIRED: &str = "Expired";
+
+fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended: bool) -> VramLeaseStatus {
+    let old = lease.status.clone().unwrap_or_default();
+    let mut next = lease_status(view, term, ttl_milliseconds(lease));
+    let enough = next.slices >= lease.spec.slices.min;
+    let (reason, message) = match &view.why_not {
+        _ if ended => (EXPIRED, "its time is over and renewal is Never".to_owned()),
+        _ if enough => ("SlicesGranted", "the slices are held".to_owned()),
+        Some(why_not) => ("WaitingForSlices", why_not.clone()),
+        None => ("WaitingForSlices", "waiting for agents to answer".to_owned()),
+    };
+    next.conditions = old.conditions;
+    let generation = lease.metadata.generation;
+    conditions::set(
+        &mut next.conditions,
+        GRANTED,
+        enough && !ended,
+        reason,
+        &message,
+        generation,
+        timestamp(),
+    );
+    next.observed_generation = generation;
+    next.granted_at = old
+        .granted_at
+        .or_else(|| (next.slices > 0).then(|| k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(timestamp())));
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sahasra_crds::{
+        VramLeaseSpec, VramQuantity,
+        vram_lease::{SliceBounds, SliceSpec},
+    };
+
+    fn lease() -> VramLease {
+        let spec = VramLeaseSpec {
+            owner: Default::default(),
+            slice: SliceSpec {
+                vram: VramQuantity::from_mebibytes(512),
+                class: None,
+            },
+            slices: SliceBounds { min: 2, max: 4 },
+            ttl_seconds: 60,
+            renewal: Renewal::Never,
+        };
+        VramLease::new("mine", spec)
+    }
+
+    #[test]
+    fn a_lease_that_ended_says_so_and_is_not_taken_up_again() {
+        let mut lease = lease();
+        assert!(!is_over(&lease));
+        lease.status = Some(next_status(&lease, &ClaimView::default(), 1, true));
+        assert!(is_over(&lease));
+        assert!(!conditions::is_true(&lease.status.unwrap().conditions, GRANTED));
+    }
+
+    #[test]
+    fn waiting_is_explained() {
+        let view = ClaimView {
+            why_not: Some("0 of 1 devices can serve: 1 full".into()),
+            ..ClaimView::default()
+        };
+        let status = next_status(&lease(), &view, 1, false);
+        let granted = conditions::get(&status.conditions, GRANTED).unwrap();
+        assert_eq!(
+            (granted.reason.as_str(), granted.message.as_str()),
+            ("WaitingForSlices", "0 of 1 devices can serve: 1 full")
+        );
+    }
+}
