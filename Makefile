@@ -34,7 +34,7 @@ node: build tools ## Smoke test on a real node (kubelet, containerd, the chart);
 	SAHASRA_BIN_DIR=$(CURDIR)/target/release e2e/node/run
 
 .PHONY: verify
-verify: verify-generated verify-chart verify-rust ## What must hold of every commit besides the tests
+verify: verify-generated verify-chart verify-docs verify-rust ## What must hold of every commit besides the tests
 
 .PHONY: verify-generated
 verify-generated: generate
@@ -44,6 +44,10 @@ verify-generated: generate
 .PHONY: verify-chart
 verify-chart:
 	helm/verify
+
+.PHONY: verify-docs
+verify-docs:
+	docs/verify
 
 .PHONY: verify-rust
 verify-rust: $(CARGO_DENY)
