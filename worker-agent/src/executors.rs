@@ -17,10 +17,15 @@
 //! then), or [`Run::kill`] when the grace has passed (`Settled` follows too); then drop the [`Events`].
 
 mod device;
+mod discover;
+mod loss;
 mod outstanding;
+mod process;
 mod program;
 mod run;
+mod spawn;
 mod supervise;
+mod words;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -81,6 +86,9 @@ pub enum PoolError {
     /// Neither a GPU nor the CPU engine.
     #[error("no device: no GPU was found and the CPU engine is not to be used")]
     NoDevice,
+    /// No thread to start processes from.
+    #[error("no thread to start executors from")]
+    Spawner(#[source] std::io::Error),
 }
 
 /// Executor processes on demand. Clones share it.
@@ -93,8 +101,23 @@ pub struct ExecutorPool {
 struct Pool {
     config: PoolConfig,
     devices: Vec<DeviceDescription>,
+    /// One for each of `devices`.
+    states: Vec<Arc<device::DeviceState>>,
+    spawner: spawn::Spawner,
     runs: AtomicU64,
     executors: Mutex<Executors>,
+}
+
+impl Pool {
+    /// Ends a supervisor that has neither process nor runs, unless it was just told something.
+    fn retire(&self, place: usize, namespace: &str, commands: &mpsc::UnboundedReceiver<supervise::Command>) -> bool {
+        let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        if !commands.is_empty() {
+            return false;
+        }
+        executors.supervisors.remove(&(place, namespace.to_owned()));
+        true
+    }
 }
 
 #[derive(Debug, Default)]
@@ -108,14 +131,17 @@ impl ExecutorPool {
     /// Finds the devices (the driver is asked by a short-lived child) and makes a pool without any executor yet.
     ///
     /// # Errors
-    /// [`PoolError::NoDevice`].
+    /// [`PoolError::NoDevice`], [`PoolError::Spawner`].
     pub async fn start(config: PoolConfig) -> Result<Self, PoolError> {
-        let devices = supervise::discover(&config).await;
+        let devices = discover::discover(&config).await;
         if devices.is_empty() {
             return Err(PoolError::NoDevice);
         }
+        let state = |_| Arc::new(device::DeviceState::new(config.devices.executors_per_device));
         Ok(Self {
             inner: Arc::new(Pool {
+                states: devices.iter().map(state).collect(),
+                spawner: spawn::Spawner::start(config.program.clone()).map_err(PoolError::Spawner)?,
                 config,
                 devices,
                 runs: AtomicU64::new(1),
@@ -131,11 +157,14 @@ impl ExecutorPool {
 
     /// Load of a device now; `None` when there is none of that name.
     pub fn load(&self, device: &str) -> Option<DeviceLoad> {
-        self.inner.devices.iter().find(|description| description.name == device)?;
-        Some(DeviceLoad {
-            healthy: true,
-            ..DeviceLoad::default()
-        })
+        let place = self.inner.devices.iter().position(|description| description.name == device)?;
+        Some(self.inner.states[place].load())
+    }
+
+    /// Process ids of a device's executors.
+    pub fn processes(&self, device: &str) -> Vec<u32> {
+        let place = self.inner.devices.iter().position(|description| description.name == device);
+        place.map_or_else(Vec::new, |place| self.inner.states[place].processes())
     }
 
     /// Opens a run of a program for a namespace on a device, with concurrency 0: nothing starts yet.

@@ -23,7 +23,9 @@ pub mod agent;
 pub mod api;
 pub mod args;
 pub mod classes;
+pub mod device;
 pub mod dispatch;
+pub mod executor;
 pub mod executors;
 pub mod ledger;
 pub mod metrics;
@@ -43,7 +45,7 @@ const TELLING: std::time::Duration = std::time::Duration::from_secs(3);
 /// The program, with its name as first argument.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match Arguments::parse_from(arguments).command {
-        Command::Executor { arguments: _ } => Err(anyhow::anyhow!("this build has no executor")),
+        Command::Executor { arguments } => return executor::main(std::iter::once("executor".into()).chain(arguments)),
         Command::Agent(arguments) => start(&arguments),
     };
     match outcome {

@@ -1,8 +1,13 @@
 //! What the agent knows of its devices.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::executor::board::{Activity, Board};
 
 /// Which engine runs a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,7 +83,7 @@ impl Default for DeviceConfig {
             cpu_devices: 1,
             cpu_memory_bytes: None,
             cpu_threads: None,
-            executors_per_device: 8,
+            executors_per_device: 4,
             probe_timeout: Duration::from_secs(60),
         }
     }
@@ -93,4 +98,94 @@ pub struct DeviceLoad {
     pub executors: u32,
     /// Executors start on it: `false` after several in a row did not.
     pub healthy: bool,
+}
+
+/// Starts in a row that may fail before a device counts as unhealthy.
+const FAILED_STARTS: u32 = 3;
+
+/// What the supervisors of one device share.
+#[derive(Debug)]
+pub(super) struct DeviceState {
+    room: Arc<Semaphore>,
+    /// Supervisors that wait for room.
+    pub(super) waiting: AtomicU32,
+    /// Somebody waits for room: idle executors end.
+    pub(super) wanted: Notify,
+    failed_starts: AtomicU32,
+    executors: Mutex<Vec<(u32, Arc<Board>)>>,
+}
+
+impl DeviceState {
+    /// For a device with room for so many executors.
+    pub(super) fn new(executors: u32) -> Self {
+        Self {
+            room: Arc::new(Semaphore::new(executors.max(1) as usize)),
+            waiting: AtomicU32::new(0),
+            wanted: Notify::new(),
+            failed_starts: AtomicU32::new(0),
+            executors: Mutex::default(),
+        }
+    }
+
+    /// Room for one more executor; asks idle ones to end when there is none. Safe to cancel.
+    pub(super) async fn permit(&self) -> OwnedSemaphorePermit {
+        struct Waiting<'a>(&'a AtomicU32);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
+            return permit;
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _waiting = Waiting(&self.waiting);
+        self.wanted.notify_waiters();
+        Arc::clone(&self.room).acquire_owned().await.expect("the semaphore is never closed")
+    }
+
+    /// An executor is there.
+    pub(super) fn add(&self, process: u32, board: Arc<Board>) {
+        self.executors().push((process, board));
+    }
+
+    /// It is gone.
+    pub(super) fn remove(&self, process: u32) {
+        self.executors().retain(|(kept, _)| *kept != process);
+    }
+
+    /// Process ids of the executors.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        self.executors().iter().map(|(process, _)| *process).collect()
+    }
+
+    /// An executor's device is open.
+    pub(super) fn ready(&self) {
+        self.failed_starts.store(0, Ordering::Relaxed);
+    }
+
+    /// An executor did not come so far.
+    pub(super) fn failed_to_start(&self) {
+        self.failed_starts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Load now.
+    pub(super) fn load(&self) -> DeviceLoad {
+        let executors = self.executors();
+        let running = |(_, board): &(u32, Arc<Board>)| {
+            board
+                .slots()
+                .filter(|slot| matches!(slot.activity, Activity::Running { .. }))
+                .count()
+        };
+        DeviceLoad {
+            active_executions: executors.iter().map(running).sum::<usize>() as u64,
+            executors: executors.len() as u32,
+            healthy: self.failed_starts.load(Ordering::Relaxed) < FAILED_STARTS,
+        }
+    }
+
+    fn executors(&self) -> MutexGuard<'_, Vec<(u32, Arc<Board>)>> {
+        self.executors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

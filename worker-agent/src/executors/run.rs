@@ -287,9 +287,20 @@ impl Shared {
 
     /// Gives everything outstanding back, unstarted.
     pub(super) fn return_all(&self) {
+        self.return_all_but(&[]);
+    }
+
+    /// Gives everything outstanding back but for some single chunks of it.
+    pub(super) fn return_all_but(&self, kept: &[WorkRange]) {
         let mut state = self.state();
+        for range in kept {
+            state.outstanding.remove(*range);
+        }
         for range in state.outstanding.drain() {
             self.push(&mut state, Event::Returned { range });
+        }
+        for range in kept {
+            state.outstanding.insert(*range);
         }
     }
 

@@ -1,15 +1,31 @@
-//! The supervisor of one executor process.
+//! The supervisor of one device and namespace: has at most one executor process at a time, and answers for every chunk
+//! handed over, whatever becomes of the process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use sahasra_wire::burst::FailureCode;
+use sahasra_wire::burst::{ChunkRange, FailureCode};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
-use super::device::{DeviceDescription, DeviceKind};
+use super::Pool;
 use super::outstanding::WorkRange;
-use super::run::Shared;
-use super::{Pool, PoolConfig};
+use super::process::{Incoming, Process};
+use super::run::{Event, Shared};
+use super::{loss, words};
+use crate::executor::board::{Activity, monotonic_nanoseconds};
+use crate::executor::protocol::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
+
+/// How often a process with work is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// What a process that neither runs nor says anything, though it has work, is given beyond the grace.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Delay of a start after one process that ended nothing; doubles with each.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// Longest delay.
+const LAST_DELAY: Duration = Duration::from_secs(10);
 
 /// What a supervisor is told.
 #[derive(Debug)]
@@ -32,53 +48,541 @@ pub(super) enum Command {
     ShutDown,
 }
 
-pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
-    let bytes = config.devices.cpu_memory_bytes.unwrap_or(8 << 30);
-    (0..config.devices.cpu_devices)
-        .map(|ordinal| DeviceDescription {
-            name: format!("cpu-{ordinal}"),
-            kind: DeviceKind::Cpu,
-            ordinal,
-            model: "CPU".to_owned(),
-            uuid: String::new(),
-            compute_capability: None,
-            total_bytes: bytes,
-            allocatable_bytes: bytes,
-            context_bytes: 0,
-            lanes: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
-        })
-        .collect()
+/// A run as the supervisor has it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) shared: Arc<Shared>,
+    concurrency: u32,
+    /// Number of the last change of concurrency, and of the last that was answered.
+    change: u64,
+    settled: u64,
+    /// The process knows it.
+    opened: bool,
+    /// Submitted while there was no process.
+    waiting: Vec<WorkRange>,
+    /// To be run alone: they were in flight when a context was poisoned.
+    pub(super) suspects: Vec<WorkRange>,
+    /// Handed over to be run alone.
+    pub(super) alone: Vec<u64>,
 }
 
-/// Starts a supervisor. Executor processes are not made yet: every chunk fails with `ExecutorLost`.
-pub(super) fn start(_pool: Arc<Pool>, _place: usize, _namespace: String) -> mpsc::UnboundedSender<Command> {
-    let (sender, mut commands) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        let mut runs: HashMap<u64, Arc<Shared>> = HashMap::new();
-        while let Some(command) = commands.recv().await {
-            match command {
-                Command::Open(shared) => {
-                    runs.insert(shared.id, shared);
+/// Why a process was ended by its supervisor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A run's holder wanted it.
+    Killed {
+        /// Which run's.
+        run: u64,
+        /// What its chunks fail with.
+        code: FailureCode,
+    },
+    /// A chunk, or the preparation of a program, took too long.
+    Hung,
+    /// It did not become ready in time.
+    NotReady,
+    /// It said what makes no sense.
+    Nonsense(&'static str),
+    /// The pool shuts down.
+    ShutDown,
+}
+
+pub(super) struct Supervisor {
+    pool: Arc<Pool>,
+    place: usize,
+    namespace: String,
+    commands: mpsc::UnboundedReceiver<Command>,
+    runs: BTreeMap<u64, Entry>,
+    process: Option<Process>,
+    starting: Option<JoinHandle<Result<Process, String>>>,
+    cause: Option<Cause>,
+    unavailable: Option<String>,
+    /// Chunk timeouts of runs that this process was told of, closed ones included.
+    timeouts: HashMap<u64, Duration>,
+    /// Processes in a row that ended without ending a chunk.
+    fruitless: u32,
+    idle_since: Option<Instant>,
+    shut_down: bool,
+}
+
+/// Starts a supervisor; it ends by itself.
+pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::UnboundedSender<Command> {
+    let (sender, commands) = mpsc::unbounded_channel();
+    let supervisor = Supervisor {
+        pool,
+        place,
+        namespace,
+        commands,
+        runs: BTreeMap::new(),
+        process: None,
+        starting: None,
+        cause: None,
+        unavailable: None,
+        timeouts: HashMap::new(),
+        fruitless: 0,
+        idle_since: None,
+        shut_down: false,
+    };
+    tokio::spawn(supervisor.run());
+    sender
+}
+
+enum Woken {
+    Told(Option<Command>),
+    Came(Incoming),
+    Started(Result<Process, String>),
+    Looked,
+}
+
+impl Supervisor {
+    async fn run(mut self) {
+        loop {
+            if self.process.is_none() && self.starting.is_none() {
+                if self.shut_down {
+                    break;
                 }
-                Command::Submit(id, _) => {
-                    if let Some(run) = runs.get(&id) {
-                        run.fail_all(FailureCode::ExecutorLost, "there is no executor");
-                    }
+                if self.runs.values().any(|run| run.concurrency > 0 && run.has_work()) {
+                    self.start();
+                } else if self.runs.is_empty() && self.pool.retire(self.place, &self.namespace, &self.commands) {
+                    return;
                 }
-                Command::SetConcurrency(id, concurrency) => {
-                    if let Some(run) = runs.get(&id) {
-                        run.settled(concurrency);
-                    }
-                }
-                Command::Close(id) => drop(runs.remove(&id)),
-                Command::Withdraw(_) | Command::Resume(_) | Command::Kill(..) => {}
-                Command::ShutDown => break,
+            }
+            match self.woken().await {
+                Woken::Told(Some(command)) => self.obey(command),
+                // The pool holds the other end for as long as this runs.
+                Woken::Told(None) => self.obey(Command::ShutDown),
+                Woken::Started(Ok(process)) => self.begin(process),
+                Woken::Started(Err(reason)) => self.not_started(&reason),
+                Woken::Came(Incoming::Message(kind)) => self.hear(kind),
+                Woken::Came(Incoming::End) => self.end().await,
+                Woken::Looked => self.look(),
             }
         }
-        for run in runs.values() {
-            run.return_all();
-            run.end();
+        for run in self.runs.values() {
+            run.shared.return_all();
+            run.shared.end();
         }
-    });
-    sender
+    }
+
+    async fn woken(&mut self) -> Woken {
+        let device = Arc::clone(&self.pool.states[self.place]);
+        let busy = self.runs.values().any(|run| run.shared.outstanding() > 0);
+        let next_look = match (&self.process, self.idle_since) {
+            (None, _) => None,
+            (Some(_), Some(_)) if !busy && device.waiting.load(Ordering::SeqCst) > 0 => Some(Duration::ZERO),
+            (Some(_), Some(since)) if !busy => Some(self.pool.config.idle_timeout.saturating_sub(since.elapsed())),
+            (Some(_), _) => Some(LOOK),
+        };
+        let exchange = async {
+            match &mut self.process {
+                Some(process) => process.exchange().await,
+                None => std::future::pending().await,
+            }
+        };
+        let started = async {
+            match &mut self.starting {
+                Some(starting) => starting.await,
+                None => std::future::pending().await,
+            }
+        };
+        let look = async {
+            match next_look {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            came = exchange => Woken::Came(came),
+            told = self.commands.recv() => Woken::Told(told),
+            started = started => {
+                self.starting = None;
+                Woken::Started(started.unwrap_or_else(|error| Err(error.to_string())))
+            }
+            () = device.wanted.notified() => Woken::Looked,
+            () = look => Woken::Looked,
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Open(shared) => {
+                let entry = Entry {
+                    shared: Arc::clone(&shared),
+                    concurrency: 0,
+                    change: 0,
+                    settled: 0,
+                    opened: false,
+                    waiting: Vec::new(),
+                    suspects: Vec::new(),
+                    alone: Vec::new(),
+                };
+                self.runs.insert(shared.id, entry);
+            }
+            Command::Submit(id, ranges) => {
+                if let Some(run) = self.runs.get_mut(&id) {
+                    run.waiting.extend(ranges);
+                }
+                self.hand_over(id);
+            }
+            Command::SetConcurrency(id, concurrency) => self.set_concurrency(id, concurrency),
+            Command::Withdraw(id) => {
+                let Some(run) = self.runs.get_mut(&id) else { return };
+                for range in run.waiting.drain(..).chain(run.suspects.drain(..)) {
+                    run.shared.settle(Event::Returned { range });
+                }
+                if run.opened {
+                    self.send(to_executor::Kind::Withdraw(id));
+                }
+            }
+            Command::Resume(id) => {
+                if self.runs.get(&id).is_some_and(|run| run.opened) {
+                    self.send(to_executor::Kind::Pause(Pause { run: id, paused: false }));
+                }
+            }
+            Command::Close(id) => {
+                if let Some(run) = self.runs.remove(&id)
+                    && run.opened
+                {
+                    self.send(to_executor::Kind::Close(id));
+                }
+            }
+            Command::Kill(run, code) => self.kill(Cause::Killed { run, code }),
+            Command::ShutDown => {
+                self.shut_down = true;
+                if let Some(starting) = self.starting.take() {
+                    starting.abort();
+                }
+                self.kill(Cause::ShutDown);
+            }
+        }
+    }
+
+    fn set_concurrency(&mut self, id: u64, concurrency: u32) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        run.concurrency = concurrency;
+        run.change += 1;
+        if run.opened {
+            let change = SetConcurrency {
+                run: id,
+                limit: concurrency,
+                change: run.change,
+            };
+            self.send(to_executor::Kind::SetConcurrency(change));
+        } else {
+            run.settled = run.change;
+            run.shared.settled(concurrency);
+            self.hand_over(id);
+        }
+    }
+
+    fn send(&mut self, kind: to_executor::Kind) {
+        if let Some(process) = &mut self.process {
+            process.send(kind);
+        }
+    }
+
+    /// Gives the process what waits of a run.
+    fn hand_over(&mut self, id: u64) {
+        let (Some(process), Some(run)) = (&mut self.process, self.runs.get_mut(&id)) else {
+            return;
+        };
+        if !run.has_work() || (!run.opened && run.concurrency == 0) {
+            return;
+        }
+        self.idle_since = None;
+        if !run.opened {
+            run.opened = true;
+            let program = &run.shared.program;
+            let timeout = Duration::from_millis(program.program().chunk_timeout_milliseconds);
+            self.timeouts.insert(id, timeout);
+            process.send(to_executor::Kind::Open(Open {
+                run: id,
+                program: program.encoded().clone(),
+            }));
+            process.send(to_executor::Kind::SetConcurrency(SetConcurrency {
+                run: id,
+                limit: run.concurrency,
+                change: run.change,
+            }));
+            if run.shared.is_paused() {
+                process.send(to_executor::Kind::Pause(Pause { run: id, paused: true }));
+            }
+        }
+        run.alone.extend(run.suspects.iter().map(|suspect| suspect.first));
+        for (ranges, alone) in [(std::mem::take(&mut run.suspects), true), (std::mem::take(&mut run.waiting), false)] {
+            if ranges.is_empty() {
+                continue;
+            }
+            let ranges = ranges.into_iter().map(|range| ChunkRange {
+                device: String::new(),
+                first: range.first,
+                count: range.count,
+                attempt: range.attempt,
+            });
+            process.send(to_executor::Kind::Submit(Submit {
+                run: id,
+                ranges: ranges.collect(),
+                alone,
+            }));
+        }
+    }
+
+    /// Starts a process: after a delay if the ones before came to nothing, and when the device has room for one more.
+    fn start(&mut self) {
+        let pool = Arc::clone(&self.pool);
+        let (place, namespace) = (self.place, self.namespace.clone());
+        let delay = match self.fruitless {
+            0 => Duration::ZERO,
+            times => FIRST_DELAY.saturating_mul(1 << (times - 1).min(16)).min(LAST_DELAY),
+        };
+        self.starting = Some(tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            let permit = pool.states[place].permit().await;
+            let device = &pool.devices[place];
+            let mut started = pool.spawner.executor(device).await.map_err(|error| error.to_string())?;
+            let words = words::log(started.words.take().ok_or("no pipe")?, device.name.clone(), namespace.clone());
+            tokio::spawn(words);
+            let board = Arc::clone(&started.board);
+            let process = Process::new(started, Arc::clone(&board), permit).map_err(|error| error.to_string())?;
+            pool.states[place].add(process.id(), board);
+            Ok(process)
+        }));
+    }
+
+    fn begin(&mut self, process: Process) {
+        tracing::info!(
+            device = self.device(),
+            namespace = self.namespace,
+            executor = process.id(),
+            "executor started"
+        );
+        self.cause = None;
+        self.unavailable = None;
+        self.timeouts.clear();
+        self.process = Some(process);
+        self.idle_since = Some(Instant::now());
+        for id in self.runs.keys().copied().collect::<Vec<_>>() {
+            self.hand_over(id);
+        }
+    }
+
+    fn not_started(&mut self, reason: &str) {
+        tracing::warn!(
+            device = self.device(),
+            namespace = self.namespace,
+            reason,
+            "executor does not start"
+        );
+        self.fruitless += 1;
+        self.pool.states[self.place].failed_to_start();
+        for run in self.runs.values_mut() {
+            run.waiting.clear();
+            run.suspects.clear();
+            run.shared
+                .fail_all(FailureCode::ExecutorLost, &format!("executor does not start: {reason}"));
+        }
+    }
+
+    fn hear(&mut self, kind: from_executor::Kind) {
+        match kind {
+            from_executor::Kind::Ready(_) => {
+                self.pool.states[self.place].ready();
+                if let Some(process) = &mut self.process {
+                    process.ready = true;
+                }
+            }
+            from_executor::Kind::Unavailable(reason) => self.unavailable = Some(reason),
+            from_executor::Kind::Ended(ended) => {
+                if let Some(process) = &mut self.process {
+                    process.progressed = true;
+                }
+                // A run that was closed may still have had chunks running.
+                let Some(run) = self.runs.get_mut(&ended.run) else { return };
+                let output_bytes = run.shared.program.output_bytes();
+                let mut sensible = true;
+                for done in ended.succeeded {
+                    let range = WorkRange {
+                        first: done.first,
+                        count: done.count,
+                        attempt: done.attempt,
+                    };
+                    run.alone
+                        .retain(|index| *index < range.first || *index - range.first >= range.count);
+                    sensible &= done.count.checked_mul(output_bytes) == Some(done.outputs.len() as u64)
+                        && run.shared.settle(Event::Succeeded {
+                            range,
+                            outputs: done.outputs,
+                        });
+                }
+                for failure in ended.failed {
+                    let code = failure.code();
+                    let range = WorkRange {
+                        first: failure.first,
+                        count: failure.count,
+                        attempt: failure.attempt,
+                    };
+                    run.alone
+                        .retain(|index| *index < range.first || *index - range.first >= range.count);
+                    let message = failure.message;
+                    sensible &= run.shared.settle(Event::Failed { range, code, message });
+                }
+                if run.shared.must_pause() {
+                    self.send(to_executor::Kind::Pause(Pause {
+                        run: ended.run,
+                        paused: true,
+                    }));
+                }
+                if !sensible {
+                    self.kill(Cause::Nonsense("results of chunks that it does not have"));
+                }
+            }
+            from_executor::Kind::Returned(returned) => {
+                let Some(run) = self.runs.get_mut(&returned.run) else { return };
+                let mut sensible = true;
+                for range in returned.ranges {
+                    let range = WorkRange {
+                        first: range.first,
+                        count: range.count,
+                        attempt: range.attempt,
+                    };
+                    sensible &= run.shared.settle(Event::Returned { range });
+                }
+                if !sensible {
+                    self.kill(Cause::Nonsense("chunks back that it does not have"));
+                }
+            }
+            from_executor::Kind::Settled(settled) => {
+                let Some(run) = self.runs.get_mut(&settled.run) else { return };
+                if settled.change > run.settled && settled.change <= run.change {
+                    run.settled = settled.change;
+                    run.shared.settled(settled.limit);
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self, cause: Cause) {
+        if let Some(process) = &mut self.process {
+            // The first cause is the cause.
+            self.cause.get_or_insert(cause);
+            process.kill();
+        } else if let Cause::Killed { run, .. } = cause
+            && let Some(entry) = self.runs.get_mut(&run)
+        {
+            entry.waiting.clear();
+            entry.suspects.clear();
+            entry.shared.return_all();
+        }
+    }
+
+    /// Looks for what takes too long, and for idleness.
+    fn look(&mut self) {
+        let Some(process) = &self.process else { return };
+        let config = &self.pool.config;
+        let now = monotonic_nanoseconds();
+        let mut active = 0;
+        let mut cause = None;
+        for slot in process.board.slots() {
+            active += 1;
+            let limit = match slot.activity {
+                Activity::Preparing { .. } => config.start_timeout,
+                Activity::Running { run, .. } => self.timeouts.get(&run).copied().unwrap_or_default() + config.grace,
+            };
+            if u128::from(now.saturating_sub(slot.since)) > limit.as_nanos() {
+                cause = Some(Cause::Hung);
+            }
+        }
+        if !process.ready && process.started.elapsed() > config.start_timeout {
+            cause = Some(Cause::NotReady);
+        }
+        let busy = self.runs.values().any(|run| run.shared.outstanding() > 0);
+        let startable = self
+            .runs
+            .values()
+            .any(|run| run.concurrency > 0 && run.shared.outstanding() > 0 && !run.shared.is_paused());
+        if process.ready && startable && active == 0 && process.last_heard.elapsed() > SILENCE + config.grace {
+            cause = Some(Cause::Hung);
+        }
+        if let Some(cause) = cause {
+            self.kill(cause);
+            return;
+        }
+        if busy || active > 0 {
+            self.idle_since = None;
+            return;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        let state = &self.pool.states[self.place];
+        if since.elapsed() >= config.idle_timeout || state.waiting.load(Ordering::SeqCst) > 0 {
+            tracing::info!(device = self.device(), namespace = self.namespace, "idle executor ended");
+            // Dropped: killed and reaped. It holds nothing that anyone waits for.
+            self.forget();
+        }
+    }
+
+    /// The process is gone or goes: no run is known to it any more.
+    fn forget(&mut self) -> Option<Process> {
+        for run in self.runs.values_mut() {
+            run.opened = false;
+            if run.settled < run.change {
+                run.settled = run.change;
+                run.shared.settled(run.concurrency);
+            }
+        }
+        let process = self.process.take()?;
+        self.pool.states[self.place].remove(process.id());
+        Some(process)
+    }
+
+    /// What comes from the process has ended: accounts for everything it had.
+    async fn end(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let executor = process.id();
+        let status = process.reap().await;
+        let how = loss::describe(
+            status,
+            self.cause.as_ref(),
+            self.unavailable.as_deref(),
+            process.board.is_poisoned(),
+        );
+        let fruitless = !process.progressed && !matches!(self.cause, Some(Cause::Killed { .. } | Cause::ShutDown));
+        let (board, ready) = (Arc::clone(&process.board), process.ready);
+        tracing::warn!(device = self.device(), namespace = self.namespace, executor, how, "executor lost");
+        self.fruitless = if fruitless { self.fruitless + 1 } else { 0 };
+        if !ready && fruitless {
+            self.pool.states[self.place].failed_to_start();
+        }
+        loss::account(
+            &mut self.runs,
+            loss::Loss {
+                board: &board,
+                cause: self.cause.as_ref(),
+                how: &how,
+                ready,
+                fruitless: self.fruitless,
+                timeouts: &self.timeouts,
+                grace: self.pool.config.grace,
+            },
+        );
+        // After the accounting: a settled concurrency of 0 says that nothing comes any more.
+        self.forget();
+        if self.cause == Some(Cause::ShutDown) {
+            self.shut_down = true;
+        }
+    }
+
+    fn device(&self) -> &str {
+        &self.pool.devices[self.place].name
+    }
+}
+
+impl Entry {
+    fn has_work(&self) -> bool {
+        !self.waiting.is_empty() || !self.suspects.is_empty()
+    }
+
+    /// What a process had is no longer anywhere.
+    pub(super) fn clear_work(&mut self) {
+        self.waiting.clear();
+        self.alone.clear();
+    }
 }

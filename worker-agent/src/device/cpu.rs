@@ -1,0 +1,225 @@
+//! The CPU engine as a device: `sahasra-ptx` with a memory of its own.
+//!
+//! A launch runs on the lane's own thread, and on more where cores are idle and the grid has blocks for them. Every part of
+//! an area is an allocation of its own, so that an access past its end is seen. A fault ends its chunk and nothing else.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sahasra_ptx::{Cancel, DevicePointer, Fault, FaultKind, Kernel, Launch, LoadErrorKind, LoadedModule, Memory, MemoryError, Module};
+
+use super::{Arguments, Device, DeviceError, LaunchShape};
+
+/// The CPU as a device of this process.
+#[derive(Debug)]
+pub struct CpuDevice {
+    memory: Arc<Memory>,
+    threads: usize,
+    launches: AtomicUsize,
+}
+
+impl CpuDevice {
+    /// A device with so much memory, in bytes, and so many threads.
+    pub fn new(memory_bytes: u64, threads: usize) -> Self {
+        Self {
+            memory: Arc::new(Memory::new(memory_bytes)),
+            threads: threads.max(1),
+            launches: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// Allocations and their sizes.
+#[derive(Debug)]
+pub struct CpuArea {
+    memory: Arc<Memory>,
+    parts: Vec<(DevicePointer, u64)>,
+}
+
+impl Drop for CpuArea {
+    fn drop(&mut self) {
+        for (pointer, _) in &self.parts {
+            // Allocated by this area and freed once.
+            let _ = self.memory.free(*pointer);
+        }
+    }
+}
+
+/// A kernel, the memory of its module's variables, and its shape.
+#[derive(Debug)]
+pub struct CpuKernel {
+    kernel: Kernel,
+    loaded: LoadedModule,
+    memory: Arc<Memory>,
+    launch: Launch,
+    blocks: u64,
+}
+
+impl Drop for CpuKernel {
+    fn drop(&mut self) {
+        self.loaded.clone().unload(&self.memory);
+    }
+}
+
+/// A lane's packed arguments.
+#[derive(Debug, Default)]
+pub struct CpuStream {
+    parameters: Vec<u8>,
+}
+
+impl From<MemoryError> for DeviceError {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::OutOfMemory { .. } | MemoryError::AddressesExhausted => Self::OutOfMemory(error.to_string()),
+            _ => Self::Launch(error.to_string()),
+        }
+    }
+}
+
+impl From<Fault> for DeviceError {
+    fn from(fault: Fault) -> Self {
+        let message = fault.to_string();
+        match fault.kind {
+            FaultKind::OutOfBounds { .. } | FaultKind::Misaligned { .. } | FaultKind::NullAccess => Self::IllegalAddress(message),
+            FaultKind::Trap | FaultKind::AssertFailed(_) => Self::Trap(message),
+            FaultKind::DivergentBarrier(_) | FaultKind::Deadlock(_) => Self::Deadlock(message),
+            FaultKind::StepLimit(_) | FaultKind::Cancelled => Self::Cancelled(message),
+            // What a later engine may add ends the launch, whatever it is.
+            _ => Self::Launch(message),
+        }
+    }
+}
+
+impl Device for CpuDevice {
+    type Area = CpuArea;
+    type Module = Module;
+    type Kernel = CpuKernel;
+    type Stream = CpuStream;
+
+    const CANCELS: bool = true;
+    const FAULTS_POISON: bool = false;
+
+    fn lanes(&self) -> usize {
+        self.threads
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.memory.used()
+    }
+
+    fn allocate(&self, parts: &[u64]) -> Result<CpuArea, DeviceError> {
+        let mut area = CpuArea {
+            memory: Arc::clone(&self.memory),
+            parts: Vec::with_capacity(parts.len()),
+        };
+        for bytes in parts {
+            area.parts.push((self.memory.allocate(*bytes)?, *bytes));
+        }
+        Ok(area)
+    }
+
+    fn address(&self, area: &CpuArea, part: usize) -> u64 {
+        area.parts[part].0.0
+    }
+
+    fn load(&self, ptx: &str) -> Result<Module, DeviceError> {
+        Module::load(ptx).map_err(|error| match error.kind {
+            LoadErrorKind::Unsupported(_) => DeviceError::Unsupported(error.to_string()),
+            _ => DeviceError::Load(error.to_string()),
+        })
+    }
+
+    fn kernel(&self, module: &Arc<Module>, entry: &str, shape: LaunchShape, arguments: &Arguments) -> Result<CpuKernel, DeviceError> {
+        let loaded = module.instantiate(&self.memory)?;
+        let Some(kernel) = loaded.entry(entry) else {
+            loaded.unload(&self.memory);
+            return Err(DeviceError::Launch(format!("the PTX has no entry {entry}")));
+        };
+        let prepared = CpuKernel {
+            kernel,
+            loaded,
+            memory: Arc::clone(&self.memory),
+            launch: Launch {
+                dynamic_shared_bytes: shape.dynamic_shared_bytes,
+                ..Launch::new(shape.grid, shape.block)
+            },
+            blocks: shape
+                .grid
+                .iter()
+                .fold(1, |blocks: u64, size| blocks.saturating_mul(u64::from(*size))),
+        };
+        let declared = prepared.kernel.parameters();
+        if declared.len() != arguments.len() {
+            return Err(DeviceError::Launch(format!(
+                "the kernel has {} parameters, {} arguments are given",
+                declared.len(),
+                arguments.len()
+            )));
+        }
+        for (place, parameter) in declared.iter().enumerate() {
+            let given = arguments.get(place).len();
+            if parameter.size != given {
+                return Err(DeviceError::Launch(format!(
+                    "parameter {} has {} bytes, the argument has {given}",
+                    parameter.name, parameter.size
+                )));
+            }
+        }
+        Ok(prepared)
+    }
+
+    fn variable_bytes(&self, kernel: &CpuKernel) -> u64 {
+        kernel.loaded.module().variable_bytes()
+    }
+
+    fn stream(&self) -> Result<CpuStream, DeviceError> {
+        Ok(CpuStream::default())
+    }
+
+    fn zero(&self, _stream: &mut CpuStream, area: &CpuArea) -> Result<(), DeviceError> {
+        for (pointer, bytes) in &area.parts {
+            self.memory.fill(*pointer, 0, *bytes)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, _stream: &mut CpuStream, area: &CpuArea, part: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        Ok(self.memory.write(area.parts[part].0, bytes)?)
+    }
+
+    fn launch(&self, stream: &mut CpuStream, kernel: &CpuKernel, arguments: &Arguments, cancel: &Cancel) -> Result<(), DeviceError> {
+        stream.parameters.clear();
+        stream.parameters.resize(kernel.kernel.parameter_bytes(), 0);
+        for (place, parameter) in kernel.kernel.parameters().iter().enumerate() {
+            stream.parameters[parameter.offset..parameter.offset + parameter.size].copy_from_slice(arguments.get(place));
+        }
+        let launches = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
+        let idle = self.threads / launches;
+        let outcome = if idle > 1 && kernel.blocks > 1 {
+            let launch = Launch {
+                threads: NonZero::new(idle).unwrap_or(NonZero::<usize>::MIN),
+                ..kernel.launch.clone()
+            };
+            kernel.kernel.launch(&launch, &stream.parameters, &self.memory, cancel)
+        } else {
+            kernel.kernel.launch(&kernel.launch, &stream.parameters, &self.memory, cancel)
+        };
+        self.launches.fetch_sub(1, Ordering::Relaxed);
+        outcome?;
+        Ok(())
+    }
+
+    fn read(&self, _stream: &mut CpuStream, area: &CpuArea, into: &mut Vec<u8>) -> Result<(), DeviceError> {
+        let before = into.len();
+        for (pointer, bytes) in &area.parts {
+            let start = into.len();
+            into.resize(start + *bytes as usize, 0);
+            if let Err(error) = self.memory.read(*pointer, &mut into[start..]) {
+                into.truncate(before);
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+}

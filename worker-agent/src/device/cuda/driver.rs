@@ -1,0 +1,102 @@
+//! The driver's answers as [`DeviceError`]s.
+
+use std::ffi::CStr;
+
+use cudarc::driver::sys::{self, CUresult};
+use sahasra_wire::burst::FailureCode;
+
+use crate::device::DeviceError;
+
+/// Whether `libcuda` can be loaded. Everything else here panics where it cannot.
+pub fn is_present() -> bool {
+    // SAFETY: opens and closes a library whose initialisers do nothing until `cuInit`.
+    unsafe { sys::is_culib_present() }
+}
+
+/// The driver's name of an answer and its words for it.
+pub fn words(result: CUresult) -> String {
+    let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
+        let mut text = std::ptr::null();
+        // SAFETY: the driver writes a pointer to a static string, or leaves null.
+        unsafe {
+            if get(result, &mut text) == CUresult::CUDA_SUCCESS && !text.is_null() {
+                return CStr::from_ptr(text).to_string_lossy().into_owned();
+            }
+        }
+        format!("error {}", result as i32)
+    };
+    format!("{} ({})", text(sys::cuGetErrorString), text(sys::cuGetErrorName))
+}
+
+/// An answer of a call that has nothing to do with the tenant's code, or that brings news of a kernel launched before.
+pub fn check(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
+    use CUresult as R;
+    match result {
+        R::CUDA_SUCCESS => Ok(()),
+        R::CUDA_ERROR_OUT_OF_MEMORY => Err(DeviceError::OutOfMemory(format!("{call}: {}", words(result)))),
+        _ => Err(match poisoned(result) {
+            Some(code) => DeviceError::Poisoned {
+                code,
+                message: words(result),
+            },
+            None => DeviceError::Driver {
+                call,
+                message: words(result),
+            },
+        }),
+    }
+}
+
+/// What an error says that stays with the context until its process ends (CUDA Driver API, `CUresult`: "the context
+/// cannot be used, so it must be destroyed"). `None` for all others.
+pub fn poisoned(result: CUresult) -> Option<FailureCode> {
+    use CUresult as R;
+    Some(match result {
+        R::CUDA_ERROR_ILLEGAL_ADDRESS
+        | R::CUDA_ERROR_MISALIGNED_ADDRESS
+        | R::CUDA_ERROR_INVALID_ADDRESS_SPACE
+        | R::CUDA_ERROR_INVALID_PC
+        | R::CUDA_ERROR_HARDWARE_STACK_ERROR => FailureCode::IllegalAddress,
+        // `trap` comes as one of these, depending on the architecture.
+        R::CUDA_ERROR_ASSERT | R::CUDA_ERROR_LAUNCH_FAILED | R::CUDA_ERROR_ILLEGAL_INSTRUCTION => FailureCode::Trap,
+        R::CUDA_ERROR_LAUNCH_TIMEOUT => FailureCode::ChunkTimeout,
+        R::CUDA_ERROR_ECC_UNCORRECTABLE
+        | R::CUDA_ERROR_NVLINK_UNCORRECTABLE
+        | R::CUDA_ERROR_EXTERNAL_DEVICE
+        | R::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | R::CUDA_ERROR_UNKNOWN => FailureCode::ExecutorLost,
+        _ => return None,
+    })
+}
+
+/// An answer to loading code; `log` is the compiler's.
+pub fn check_load(result: CUresult, log: &str) -> Result<(), DeviceError> {
+    use CUresult as R;
+    let message = || match log.trim() {
+        "" => words(result),
+        log => format!("{}: {log}", words(result)),
+    };
+    match result {
+        R::CUDA_SUCCESS => Ok(()),
+        R::CUDA_ERROR_INVALID_PTX | R::CUDA_ERROR_INVALID_IMAGE | R::CUDA_ERROR_INVALID_SOURCE | R::CUDA_ERROR_INVALID_VALUE => {
+            Err(DeviceError::Load(message()))
+        }
+        R::CUDA_ERROR_NO_BINARY_FOR_GPU | R::CUDA_ERROR_UNSUPPORTED_PTX_VERSION | R::CUDA_ERROR_NOT_SUPPORTED => {
+            Err(DeviceError::Unsupported(message()))
+        }
+        _ => check("load", result),
+    }
+}
+
+/// An answer to preparing or starting a launch.
+pub fn check_launch(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
+    use CUresult as R;
+    match result {
+        R::CUDA_ERROR_INVALID_VALUE
+        | R::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+        | R::CUDA_ERROR_NOT_FOUND
+        | R::CUDA_ERROR_INVALID_HANDLE
+        | R::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE => Err(DeviceError::Launch(format!("{call}: {}", words(result)))),
+        _ => check(call, result),
+    }
+}

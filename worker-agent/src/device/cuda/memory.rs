@@ -1,0 +1,137 @@
+//! Memory on the GPU, and pinned memory on the host through which copies go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cudarc::driver::sys;
+
+use super::Context;
+use super::driver::check;
+use crate::device::{ALIGNMENT, DeviceError, rounded_bytes};
+
+/// Parts in one allocation, each at a multiple of [`ALIGNMENT`].
+#[derive(Debug)]
+pub struct CudaArea {
+    context: Arc<Context>,
+    used: Arc<AtomicU64>,
+    base: sys::CUdeviceptr,
+    bytes: u64,
+    /// Offset and bytes of each part.
+    parts: Vec<(u64, u64)>,
+}
+
+impl CudaArea {
+    pub(super) fn allocate(context: &Arc<Context>, used: &Arc<AtomicU64>, parts: &[u64]) -> Result<Self, DeviceError> {
+        context.enter()?;
+        let bytes = rounded_bytes(parts);
+        let size = usize::try_from(bytes).map_err(|_| DeviceError::OutOfMemory(format!("{bytes} bytes")))?;
+        let mut base = 0;
+        if size > 0 {
+            // SAFETY: the context is current; the driver writes an address.
+            unsafe { check("cuMemAlloc", sys::cuMemAlloc_v2(&mut base, size))? };
+        }
+        used.fetch_add(bytes, Ordering::Relaxed);
+        let mut offset = 0;
+        let placed = parts.iter().map(|part| {
+            let at = offset;
+            offset += (*part).max(1).next_multiple_of(ALIGNMENT);
+            (at, *part)
+        });
+        let area = Self {
+            context: Arc::clone(context),
+            used: Arc::clone(used),
+            base,
+            bytes,
+            parts: placed.collect(),
+        };
+        if size > 0 {
+            // SAFETY: the range was allocated above. Other streams may use it at once, so this waits for the device.
+            unsafe {
+                check("cuMemsetD8", sys::cuMemsetD8_v2(base, 0, size))?;
+                check("cuStreamSynchronize", sys::cuStreamSynchronize(std::ptr::null_mut()))?;
+            }
+        }
+        Ok(area)
+    }
+
+    pub(super) fn address(&self, part: usize) -> u64 {
+        self.base + self.parts[part].0
+    }
+
+    pub(super) fn base(&self) -> sys::CUdeviceptr {
+        self.base
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    pub(super) fn parts(&self) -> &[(u64, u64)] {
+        &self.parts
+    }
+}
+
+impl Drop for CudaArea {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.base != 0 && self.context.enter().is_ok() {
+            // SAFETY: allocated by this area and freed once. In a poisoned context it fails: the process ends anyway.
+            let _ = unsafe { sys::cuMemFree_v2(self.base) };
+        }
+    }
+}
+
+/// Page-locked host memory: only from such does an asynchronous copy not wait.
+#[derive(Debug)]
+pub struct Pinned {
+    pointer: *mut u8,
+    length: usize,
+}
+
+// SAFETY: plain memory with one owner.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// Of so many bytes, in the current context.
+    pub(super) fn new(length: usize) -> Result<Self, DeviceError> {
+        let mut pointer = std::ptr::null_mut();
+        // SAFETY: the driver writes an address of `length` bytes of host memory.
+        unsafe { check("cuMemHostAlloc", sys::cuMemHostAlloc(&mut pointer, length, 0))? };
+        let pinned = Self {
+            pointer: pointer.cast(),
+            length,
+        };
+        // SAFETY: just allocated with this length. Whatever lay in these pages is not this tenant's to see.
+        unsafe { pinned.pointer.write_bytes(0, length) };
+        Ok(pinned)
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    pub(super) fn pointer(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// The first bytes. No copy into them may be under way.
+    pub(super) fn bytes(&self, length: usize) -> &[u8] {
+        assert!(length <= self.length);
+        // SAFETY: within the allocation, initialised by `new`.
+        unsafe { std::slice::from_raw_parts(self.pointer, length) }
+    }
+
+    /// Copies bytes to an offset. No copy from there may be under way.
+    pub(super) fn put(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.length);
+        // SAFETY: within the allocation; a Rust slice does not overlap it.
+        unsafe { self.pointer.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` and freed once.
+        let _ = unsafe { sys::cuMemFreeHost(self.pointer.cast()) };
+    }
+}

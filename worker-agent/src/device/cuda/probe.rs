@@ -1,0 +1,123 @@
+//! Asks the driver what there is. Runs in a short-lived child, so that the agent never loads the driver.
+
+use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+use serde::{Deserialize, Serialize};
+
+use super::driver::{check, is_present, words};
+use crate::device::DeviceError;
+
+/// What the driver answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// GPUs that can be used.
+    pub gpus: Vec<Gpu>,
+    /// Why there are none, or fewer than the driver counts.
+    pub reason: Option<String>,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// The driver's number.
+    pub ordinal: u32,
+    /// The driver's name.
+    pub model: String,
+    /// The driver's UUID, as `nvidia-smi` writes it.
+    pub uuid: String,
+    /// Compute capability.
+    pub compute_capability: (u32, u32),
+    /// All memory in bytes.
+    pub total_bytes: u64,
+    /// Free memory in bytes, with one context there.
+    pub free_bytes: u64,
+    /// Memory that a context took, in bytes.
+    pub context_bytes: u64,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+}
+
+/// Asks. Makes a context on each GPU and leaves it to the end of the process.
+pub fn probe() -> Probe {
+    if !is_present() {
+        return Probe {
+            gpus: Vec::new(),
+            reason: Some("the CUDA driver (libcuda) is not installed".to_owned()),
+        };
+    }
+    let mut count = 0;
+    // SAFETY: the driver is there; `cuInit` comes first; the driver writes a number.
+    let counted = unsafe {
+        match sys::cuInit(0) {
+            CUresult::CUDA_SUCCESS => sys::cuDeviceGetCount(&mut count),
+            failed => failed,
+        }
+    };
+    if counted != CUresult::CUDA_SUCCESS {
+        return Probe {
+            gpus: Vec::new(),
+            reason: Some(format!("the CUDA driver finds no GPU: {}", words(counted))),
+        };
+    }
+    let mut found = Probe {
+        gpus: Vec::new(),
+        reason: (count == 0).then(|| "the CUDA driver finds no GPU".to_owned()),
+    };
+    for ordinal in 0..count {
+        match gpu(ordinal) {
+            Ok(gpu) => found.gpus.push(gpu),
+            Err(error) => found.reason = Some(format!("GPU {ordinal}: {error}")),
+        }
+    }
+    found
+}
+
+fn gpu(ordinal: i32) -> Result<Gpu, DeviceError> {
+    let mut device = 0;
+    let mut name = [0; 256];
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    let (mut total, mut free, mut ignored) = (0usize, 0usize, 0usize);
+    let mut context = std::ptr::null_mut();
+    // SAFETY: `cuInit` was called; every pointer is to a local of the type that the driver writes.
+    unsafe {
+        check("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal))?;
+        check(
+            "cuDeviceGetName",
+            sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32 - 1, device),
+        )?;
+        check("cuDeviceGetUuid", sys::cuDeviceGetUuid_v2(&mut uuid, device))?;
+        check("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut total, device))?;
+        check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, device))?;
+        check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
+        check("cuMemGetInfo", sys::cuMemGetInfo_v2(&mut free, &mut ignored))?;
+    }
+    let attribute = |attribute| {
+        let mut value = 0;
+        // SAFETY: as above.
+        unsafe { check("cuDeviceGetAttribute", sys::cuDeviceGetAttribute(&mut value, attribute, device))? };
+        Ok::<_, DeviceError>(value.max(0) as u32)
+    };
+    let uuid: String = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+    let uuid = format!(
+        "GPU-{}-{}-{}-{}-{}",
+        &uuid[..8],
+        &uuid[8..12],
+        &uuid[12..16],
+        &uuid[16..20],
+        &uuid[20..]
+    );
+    let model: Vec<u8> = name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
+    Ok(Gpu {
+        ordinal: ordinal as u32,
+        model: String::from_utf8_lossy(&model).into_owned(),
+        uuid,
+        compute_capability: (
+            attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        total_bytes: total as u64,
+        free_bytes: free as u64,
+        // Others may use the GPU too: what is missing is at most the context's, and at least nothing.
+        context_bytes: total.saturating_sub(free) as u64,
+        multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+    })
+}

@@ -1,0 +1,228 @@
+//! The executor: a child process in which one tenant's chunks run on one device.
+//!
+//! ```text
+//!  supervisor ──Open, Submit, SetConcurrency…──► main thread ──► Queue ──► lanes ──► Device
+//!      ▲  ▲                                                                 │ │
+//!      │  └──────────────── frames: runs of results ◄── Reporter ◄──────────┘ │
+//!      └───────────────────────────── status board (shared page) ◄────────────┘
+//! ```
+//!
+//! It is this program called with `executor`. It holds a warm context, keeps loaded modules by content, evaluates
+//! parameters (a tenant's formulas stay in the tenant's process), and reports runs of consecutive results. It trusts its
+//! supervisor and nothing else; the supervisor trusts nothing it says. It ends with its socket.
+
+pub mod board;
+mod lane;
+mod program;
+pub mod protocol;
+mod queue;
+mod report;
+mod sandbox;
+mod watch;
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, ValueEnum};
+use sahasra_wire::frame::Decoder;
+
+use self::board::{Board, MAX_LANES};
+use self::protocol::{Ready, ToExecutor, from_executor::Kind, to_executor};
+use self::queue::message;
+use self::report::Reporter;
+use crate::device::cpu::CpuDevice;
+use crate::device::cuda::{self, CudaDevice};
+use crate::device::{Device, DeviceError};
+
+/// Stack of a lane in bytes: the engine keeps its own state on the heap, a driver's compiler is the deepest caller.
+const LANE_STACK: usize = 4 << 20;
+
+/// Engine of the device.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Engine {
+    Cpu,
+    Cuda,
+}
+
+/// Runs chunks on one device for one namespace. Started by the agent.
+#[derive(Debug, Parser)]
+#[command(name = "executor")]
+enum Command {
+    /// Serves the supervisor on standard input.
+    Run {
+        /// Engine of the device.
+        #[arg(long)]
+        engine: Engine,
+        /// The device's number among those of its engine.
+        #[arg(long, default_value_t = 0)]
+        ordinal: u32,
+        /// Memory of a CPU device in bytes.
+        #[arg(long, default_value_t = 0)]
+        memory_bytes: u64,
+        /// Threads of a CPU device.
+        #[arg(long, default_value_t = 1)]
+        threads: u32,
+        /// Process id of the agent.
+        #[arg(long)]
+        parent: i32,
+    },
+    /// Prints the GPUs as JSON and ends.
+    Probe,
+}
+
+/// The program `executor`, with its name as first argument.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let command = match Command::try_parse_from(arguments) {
+        Ok(command) => command,
+        Err(error) => error.exit(),
+    };
+    match command {
+        Command::Probe => match serde_json::to_writer(std::io::stdout(), &cuda::probe()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+        Command::Run {
+            engine,
+            ordinal,
+            memory_bytes,
+            threads,
+            parent,
+        } => {
+            let own_memory = matches!(engine, Engine::Cpu).then_some(memory_bytes);
+            let inherited = match sandbox::enter(parent, own_memory) {
+                Ok(inherited) => inherited,
+                Err(error) => {
+                    eprintln!("cannot enter the sandbox: {error}");
+                    return ExitCode::FAILURE;
+                }
+            };
+            end_on_panic();
+            let board = match Board::map(&inherited.board) {
+                Ok(board) => board,
+                Err(error) => {
+                    eprintln!("no status board: {error}");
+                    return ExitCode::FAILURE;
+                }
+            };
+            match engine {
+                Engine::Cpu => serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), inherited.socket, board),
+                Engine::Cuda => serve(CudaDevice::open(ordinal), inherited.socket, board),
+            }
+        }
+    }
+}
+
+/// A thread that panics takes the process with it: half an executor would leave chunks behind.
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        report::end_process();
+    }));
+}
+
+fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, board: Board) -> ExitCode {
+    let mut reader = match socket.try_clone() {
+        Ok(reader) => reader,
+        Err(error) => {
+            eprintln!("socket cannot be shared: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let reporter = Reporter::new(socket);
+    let device = match device {
+        Ok(device) => device,
+        Err(error) => {
+            reporter.send_all([message(Kind::Unavailable(error.to_string()))]);
+            return ExitCode::FAILURE;
+        }
+    };
+    let lanes = device.lanes().clamp(1, MAX_LANES);
+    let shared = Arc::new(lane::Shared::new(device, reporter, board, lanes));
+    let watched = Arc::clone(&shared);
+    let watch = std::thread::Builder::new().name("watch".to_owned()).stack_size(256 << 10);
+    let watch = watch.spawn(move || watched.watch.run(&watched.board, || watched.reporter.end_process()));
+    if let Err(error) = watch {
+        eprintln!("no thread to watch chunks: {error}");
+        return ExitCode::FAILURE;
+    }
+    shared.reporter.send_all([message(Kind::Ready(Ready { lanes: lanes as u32 }))]);
+    let mut decoder = Decoder::default();
+    let mut buffer = vec![0; 64 << 10];
+    let mut started = 0;
+    loop {
+        match reader.read(&mut buffer) {
+            // The agent is gone, or has no more use for this process.
+            Ok(0) => report::end_process(),
+            Ok(read) => decoder.extend(&buffer[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                eprintln!("cannot read from the agent: {error}");
+                report::end_process();
+            }
+        }
+        loop {
+            match decoder.next_message::<ToExecutor>() {
+                Ok(Some(told)) => {
+                    let wanted = obey(&shared, told);
+                    while started < wanted.min(lanes) {
+                        start_lane(&shared, started);
+                        started += 1;
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    eprintln!("the agent's words make no sense: {error}");
+                    report::end_process();
+                }
+            }
+        }
+    }
+}
+
+/// Does what it is told, and gives how many lanes are of use now.
+fn obey<D: Device>(shared: &lane::Shared<D>, told: ToExecutor) -> usize {
+    let queue = &shared.queue;
+    let mut lanes = 0;
+    let answer = match told.kind {
+        Some(to_executor::Kind::Open(open)) => {
+            queue.open(open.run, open.program);
+            None
+        }
+        Some(to_executor::Kind::Submit(submit)) => queue.submit(submit),
+        Some(to_executor::Kind::SetConcurrency(change)) => {
+            let settled;
+            (lanes, settled) = queue.set_concurrency(change);
+            settled
+        }
+        Some(to_executor::Kind::Withdraw(run)) => queue.withdraw(run),
+        Some(to_executor::Kind::Pause(pause)) => {
+            queue.pause(pause.run, pause.paused);
+            None
+        }
+        Some(to_executor::Kind::Close(run)) => {
+            queue.close(run);
+            None
+        }
+        None => None,
+    };
+    shared.reporter.send_all(answer);
+    lanes
+}
+
+fn start_lane<D: Device>(shared: &Arc<lane::Shared<D>>, number: usize) {
+    let of_lane = Arc::clone(shared);
+    let builder = std::thread::Builder::new().name(format!("lane-{number}")).stack_size(LANE_STACK);
+    let started = builder.spawn(move || {
+        lane::run(&of_lane, number);
+        // A lane that cannot go on leaves chunks behind that nobody would run: the supervisor starts afresh.
+        of_lane.reporter.end_process()
+    });
+    if let Err(error) = started {
+        eprintln!("lane {number} has no thread: {error}");
+        shared.reporter.end_process();
+    }
+}

@@ -1,0 +1,352 @@
+//! A run's program in an executor: what of it needs no device ([`Code`]), what lies on the device for all chunks
+//! ([`Prepared`]), and what each chunk that runs at the same time has for itself ([`Frame`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use sahasra_crds::burst_job::{Chunks, ScalarType};
+use sahasra_parameters::Scalar;
+use sahasra_ptx::Cancel;
+use sahasra_wire::burst::{FailureCode, Program, argument};
+
+use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
+
+/// Longest message of a failure, in bytes: a failure may be stored in an object's status.
+const MAX_MESSAGE_BYTES: usize = 1024;
+
+/// Why a chunk, or a whole program, failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The code.
+    pub code: FailureCode,
+    /// The words.
+    pub message: String,
+    /// The process must be replaced.
+    pub poisoned: bool,
+}
+
+impl Failed {
+    /// A failure that leaves the process intact.
+    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > MAX_MESSAGE_BYTES {
+            let end = (0..=MAX_MESSAGE_BYTES)
+                .rev()
+                .find(|end| message.is_char_boundary(*end))
+                .unwrap_or(0);
+            message.truncate(end);
+        }
+        Self {
+            code,
+            message,
+            poisoned: false,
+        }
+    }
+}
+
+impl From<DeviceError> for Failed {
+    fn from(error: DeviceError) -> Self {
+        Self {
+            poisoned: error.is_poisoned(),
+            ..Self::new(error.code(), error.to_string())
+        }
+    }
+}
+
+/// Where an argument's value comes from.
+#[derive(Clone, Debug)]
+enum Source {
+    /// Address of a part of the outputs.
+    Output(usize),
+    /// Address of a part of the inputs.
+    Input(usize),
+    /// A value that all chunks share: it is set once a frame.
+    Fixed,
+    /// A parameter, by its place among the values.
+    Parameter(usize),
+    /// The chunk's index.
+    Index,
+}
+
+/// What of a program needs no device.
+#[derive(Debug)]
+pub struct Code {
+    program: Program,
+    formula: sahasra_parameters::Program,
+    shape: LaunchShape,
+    sources: Vec<Source>,
+    arguments: Arguments,
+    /// Bytes of each output.
+    outputs: Vec<u64>,
+    /// Bytes of each input, as one chunk has it.
+    inputs: Vec<u64>,
+    /// Bytes of each constant.
+    constants: Vec<u64>,
+}
+
+impl Code {
+    /// Checks the program and compiles its formulas.
+    ///
+    /// # Errors
+    /// `LoadFailed`, `LaunchFailed`, `ParameterFailed` or `SliceExceeded`: all chunks fail so.
+    pub fn new(encoded: &[u8]) -> Result<Self, Failed> {
+        let program = Program::decode(encoded).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("program: {error}")))?;
+        let chunks: Chunks = serde_json::from_slice(&program.chunks_json)
+            .map_err(|error| Failed::new(FailureCode::ParameterFailed, format!("chunks: {error}")))?;
+        let formula =
+            sahasra_parameters::Program::compile(&chunks).map_err(|error| Failed::new(FailureCode::ParameterFailed, error.to_string()))?;
+        let three = |name: &str, sizes: &[u32]| {
+            <[u32; 3]>::try_from(sizes).map_err(|_| Failed::new(FailureCode::LaunchFailed, format!("{name} needs three sizes")))
+        };
+        let shape = LaunchShape {
+            grid: three("grid", &program.grid)?,
+            block: three("block", &program.block)?,
+            dynamic_shared_bytes: program.dynamic_shared_bytes,
+        };
+        let (mut outputs, mut inputs, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sources = Vec::with_capacity(program.arguments.len());
+        let mut sizes = Vec::with_capacity(program.arguments.len());
+        for (place, argument) in program.arguments.iter().enumerate() {
+            let (source, size) = match &argument.kind {
+                Some(argument::Kind::OutputBytes(bytes)) => {
+                    outputs.push(*bytes);
+                    (Source::Output(outputs.len() - 1), 8)
+                }
+                Some(argument::Kind::Input(input)) => {
+                    inputs.push(match input.bytes_per_chunk {
+                        0 => input.bytes.len() as u64,
+                        bytes => bytes,
+                    });
+                    (Source::Input(inputs.len() - 1), 8)
+                }
+                Some(argument::Kind::Constant(bytes)) => {
+                    constants.push(bytes.len() as u64);
+                    (Source::Fixed, 8)
+                }
+                Some(argument::Kind::Scalar(bytes)) => (Source::Fixed, bytes.len()),
+                Some(argument::Kind::ChunkIndexBytes(bytes)) => (Source::Index, *bytes as usize),
+                Some(argument::Kind::Parameter(name)) => {
+                    let position = formula.position(name).ok_or_else(|| {
+                        Failed::new(
+                            FailureCode::ParameterFailed,
+                            format!("argument {place}: there is no parameter {name}"),
+                        )
+                    })?;
+                    (Source::Parameter(position), size_of_type(formula.parameters()[position].type_))
+                }
+                None => return Err(Failed::new(FailureCode::LaunchFailed, format!("argument {place} has no kind"))),
+            };
+            if !matches!(size, 1 | 2 | 4 | 8) {
+                return Err(Failed::new(FailureCode::LaunchFailed, format!("argument {place} has {size} bytes")));
+            }
+            sources.push(source);
+            sizes.push(size);
+        }
+        Ok(Self {
+            arguments: Arguments::new(&sizes),
+            program,
+            formula,
+            shape,
+            sources,
+            outputs,
+            inputs,
+            constants,
+        })
+    }
+
+    /// A chunk may run so long.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.program.chunk_timeout_milliseconds)
+    }
+
+    /// The PTX text.
+    ///
+    /// # Errors
+    /// `LoadFailed` where it is not text.
+    pub fn ptx(&self) -> Result<&str, Failed> {
+        std::str::from_utf8(&self.program.ptx).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("PTX is not text: {error}")))
+    }
+
+    /// Whether one chunk, with all that it shares, fits a slice. A burst may hold a single slice, so what chunks share
+    /// counts whole.
+    fn check_slice(&self, variables: u64) -> Result<(), Failed> {
+        let (outputs, inputs, constants) = (
+            rounded_bytes(&self.outputs),
+            rounded_bytes(&self.inputs),
+            rounded_bytes(&self.constants),
+        );
+        let needed = [outputs, inputs, constants, variables]
+            .iter()
+            .fold(0u64, |sum, part| sum.saturating_add(*part));
+        if needed <= self.program.slice_bytes {
+            return Ok(());
+        }
+        Err(Failed::new(
+            FailureCode::SliceExceeded,
+            format!(
+                "a chunk needs {needed} bytes (outputs {outputs}, inputs {inputs}, constants {constants}, module variables {variables}), a slice has {}",
+                self.program.slice_bytes
+            ),
+        ))
+    }
+}
+
+fn size_of_type(type_: ScalarType) -> usize {
+    match type_ {
+        ScalarType::U8 => 1,
+        ScalarType::S32 | ScalarType::U32 | ScalarType::F32 => 4,
+        ScalarType::S64 | ScalarType::U64 | ScalarType::F64 => 8,
+    }
+}
+
+/// A program on a device.
+pub struct Prepared<D: Device> {
+    code: Arc<Code>,
+    kernel: D::Kernel,
+    constants: D::Area,
+}
+
+/// What one chunk at a time has for itself; used again by the next.
+pub struct Frame<D: Device> {
+    outputs: D::Area,
+    inputs: D::Area,
+    arguments: Arguments,
+    values: Vec<Scalar>,
+}
+
+impl<D: Device> Prepared<D> {
+    /// Puts a program on the device.
+    ///
+    /// # Errors
+    /// What makes all chunks fail.
+    pub fn new(device: &D, stream: &mut D::Stream, code: Arc<Code>, module: &Arc<D::Module>) -> Result<Self, Failed> {
+        // Refused before anything is allocated, and again with the module's variables.
+        code.check_slice(0)?;
+        let kernel = device.kernel(module, &code.program.entry, code.shape, &code.arguments)?;
+        code.check_slice(device.variable_bytes(&kernel))?;
+        let constants = device.allocate(&code.constants)?;
+        let bytes = code.program.arguments.iter().filter_map(|argument| match &argument.kind {
+            Some(argument::Kind::Constant(bytes)) => Some(bytes),
+            _ => None,
+        });
+        for (part, bytes) in bytes.enumerate() {
+            device.write(stream, &constants, part, bytes)?;
+        }
+        // The other streams must see them.
+        device.read(stream, &device.allocate(&[])?, &mut Vec::new())?;
+        Ok(Self { code, kernel, constants })
+    }
+
+    /// What needs no device.
+    pub fn code(&self) -> &Arc<Code> {
+        &self.code
+    }
+
+    /// Memory for one chunk at a time.
+    ///
+    /// # Errors
+    /// `OutOfDeviceMemory`.
+    pub fn frame(&self, device: &D) -> Result<Frame<D>, Failed> {
+        let outputs = device.allocate(&self.code.outputs)?;
+        let inputs = device.allocate(&self.code.inputs)?;
+        let mut arguments = self.code.arguments.clone();
+        let mut constants = 0;
+        for (place, (source, argument)) in self.code.sources.iter().zip(&self.code.program.arguments).enumerate() {
+            match (source, &argument.kind) {
+                (Source::Output(part), _) => arguments.set(place, &device.address(&outputs, *part).to_le_bytes()),
+                (Source::Input(part), _) => arguments.set(place, &device.address(&inputs, *part).to_le_bytes()),
+                (Source::Fixed, Some(argument::Kind::Scalar(bytes))) => arguments.set(place, bytes),
+                (Source::Fixed, _) => {
+                    arguments.set(place, &device.address(&self.constants, constants).to_le_bytes());
+                    constants += 1;
+                }
+                (Source::Parameter(_) | Source::Index, _) => {}
+            }
+        }
+        Ok(Frame {
+            outputs,
+            inputs,
+            arguments,
+            values: Vec::new(),
+        })
+    }
+
+    /// Runs one chunk and appends its outputs to `into`; on an error `into` is as before.
+    ///
+    /// # Errors
+    /// Why the chunk failed.
+    pub fn run(
+        &self,
+        device: &D,
+        stream: &mut D::Stream,
+        frame: &mut Frame<D>,
+        index: u64,
+        cancel: &Cancel,
+        into: &mut Vec<u8>,
+    ) -> Result<(), Failed> {
+        let code = &*self.code;
+        code.formula
+            .evaluate(index, &mut frame.values)
+            .map_err(|error| Failed::new(FailureCode::ParameterFailed, error.to_string()))?;
+        for (place, source) in code.sources.iter().enumerate() {
+            match source {
+                Source::Parameter(position) => set_scalar(&mut frame.arguments, place, frame.values[*position]),
+                Source::Index if frame.arguments.get(place).len() == 8 => frame.arguments.set(place, &index.to_le_bytes()),
+                Source::Index => {
+                    let index = u32::try_from(index).map_err(|_| {
+                        Failed::new(
+                            FailureCode::ParameterFailed,
+                            format!("chunk index {index} does not fit the argument's 4 bytes"),
+                        )
+                    })?;
+                    frame.arguments.set(place, &index.to_le_bytes());
+                }
+                Source::Input(part) => {
+                    if let Some(argument::Kind::Input(input)) = &code.program.arguments[place].kind {
+                        let bytes = input_of(input, index)?;
+                        device.write(stream, &frame.inputs, *part, bytes)?;
+                    }
+                }
+                Source::Output(_) | Source::Fixed => {}
+            }
+        }
+        if !code.outputs.is_empty() {
+            device.zero(stream, &frame.outputs)?;
+        }
+        device.launch(stream, &self.kernel, &frame.arguments, cancel)?;
+        device.read(stream, &frame.outputs, into)?;
+        Ok(())
+    }
+}
+
+fn input_of(input: &sahasra_wire::burst::Input, index: u64) -> Result<&[u8], Failed> {
+    if input.bytes_per_chunk == 0 {
+        return Ok(&input.bytes);
+    }
+    let start = index.checked_mul(input.bytes_per_chunk);
+    let end = start.and_then(|start| start.checked_add(input.bytes_per_chunk));
+    match (start, end) {
+        (Some(start), Some(end)) if end <= input.bytes.len() as u64 => Ok(&input.bytes[start as usize..end as usize]),
+        _ => Err(Failed::new(
+            FailureCode::ParameterFailed,
+            format!(
+                "input of {} bytes has no part of {} bytes for chunk {index}",
+                input.bytes.len(),
+                input.bytes_per_chunk
+            ),
+        )),
+    }
+}
+
+fn set_scalar(arguments: &mut Arguments, place: usize, value: Scalar) {
+    match value {
+        Scalar::U8(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::S32(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::U32(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::S64(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::U64(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::F32(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::F64(value) => arguments.set(place, &value.to_le_bytes()),
+    }
+}

@@ -1,0 +1,173 @@
+//! Which devices there are: GPUs as a short-lived child reports them, and the CPU engine where it is wanted.
+
+use std::process::Stdio;
+
+use tokio::io::AsyncReadExt;
+
+use super::PoolConfig;
+use super::device::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind};
+use super::spawn;
+use crate::device::cuda::{Gpu, Probe};
+
+/// Memory that an engine needs beside contexts: fragments, and what a driver takes as it goes. In bytes.
+const HEADROOM: u64 = 256 << 20;
+/// Most of a probe's answer that is read.
+const ANSWER: u64 = 1 << 20;
+
+/// Finds them, and says once in the log what it found and what not.
+pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
+    let mut devices = Vec::new();
+    if config.devices.cuda {
+        let probe = probe(config).await.unwrap_or_else(|reason| Probe {
+            gpus: Vec::new(),
+            reason: Some(reason),
+        });
+        if let Some(reason) = &probe.reason {
+            tracing::info!(reason, gpus = probe.gpus.len(), "looked for GPUs");
+        }
+        devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config.devices.executors_per_device)));
+    }
+    let cpu = match config.devices.cpu {
+        CpuEngine::Always => true,
+        CpuEngine::WithoutGpu => devices.is_empty(),
+        CpuEngine::Never => false,
+    };
+    if cpu {
+        devices.extend(cpu_devices(&config.devices));
+    }
+    for device in &devices {
+        tracing::info!(
+            device = device.name,
+            model = device.model,
+            total_bytes = device.total_bytes,
+            allocatable_bytes = device.allocatable_bytes,
+            "device"
+        );
+    }
+    devices
+}
+
+/// Runs the probe. It may hang in a broken driver: then it is killed.
+async fn probe(config: &PoolConfig) -> Result<Probe, String> {
+    let mut command = tokio::process::Command::from(spawn::command(&config.program, "probe"));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("the probe does not start: {error}"))?;
+    let answered = async {
+        let mut answer = Vec::new();
+        if let Some(output) = child.stdout.take() {
+            output.take(ANSWER).read_to_end(&mut answer).await?;
+        }
+        Ok::<_, std::io::Error>((answer, child.wait().await?))
+    };
+    match tokio::time::timeout(config.devices.probe_timeout, answered).await {
+        Err(_) => Err(format!(
+            "the driver did not answer within {} s",
+            config.devices.probe_timeout.as_secs()
+        )),
+        Ok(Err(error)) => Err(format!("the probe cannot be read: {error}")),
+        Ok(Ok((answer, status))) => serde_json::from_slice(&answer).map_err(|_| format!("the driver crashed the probe ({status})")),
+    }
+}
+
+fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {
+    // The probe's own context is among what is not free: when it is gone, so much more is.
+    let reserved = gpu.context_bytes.saturating_mul(u64::from(executors.saturating_sub(1))) + HEADROOM;
+    DeviceDescription {
+        name: format!("cuda-{}", gpu.ordinal),
+        kind: DeviceKind::Cuda,
+        ordinal: gpu.ordinal,
+        model: gpu.model,
+        uuid: gpu.uuid,
+        compute_capability: Some(gpu.compute_capability),
+        total_bytes: gpu.total_bytes,
+        allocatable_bytes: gpu.free_bytes.saturating_sub(reserved),
+        context_bytes: gpu.context_bytes,
+        lanes: gpu.multiprocessors,
+    }
+}
+
+fn cpu_devices(config: &DeviceConfig) -> Vec<DeviceDescription> {
+    let count = config.cpu_devices.max(1);
+    let bytes = config.cpu_memory_bytes.unwrap_or_else(|| machine_bytes() / 2 / u64::from(count));
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    (0..count)
+        .map(|ordinal| DeviceDescription {
+            name: format!("cpu-{ordinal}"),
+            kind: DeviceKind::Cpu,
+            ordinal,
+            model: cpu_model(),
+            uuid: String::new(),
+            compute_capability: None,
+            total_bytes: bytes,
+            allocatable_bytes: bytes,
+            context_bytes: 0,
+            lanes: config.cpu_threads.unwrap_or(cores).max(1),
+        })
+        .collect()
+}
+
+/// Memory of the machine, or of the container if that is less, in bytes.
+fn machine_bytes() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kibibytes * 1024)
+    });
+    let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok());
+    // A machine that tells neither is lent little of.
+    machine.into_iter().chain(container).min().unwrap_or(1 << 30)
+}
+
+fn cpu_model() -> String {
+    let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    model.unwrap_or_else(|| "CPU".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocatable_memory_leaves_room_for_every_context() {
+        let gpu = Gpu {
+            ordinal: 1,
+            model: "GPU".to_owned(),
+            uuid: "GPU-0".to_owned(),
+            compute_capability: (9, 0),
+            total_bytes: 80 << 30,
+            free_bytes: (80 << 30) - (500 << 20),
+            context_bytes: 500 << 20,
+            multiprocessors: 132,
+        };
+        let described = describe(gpu, 4);
+        assert_eq!(described.name, "cuda-1");
+        assert_eq!(described.allocatable_bytes, (80 << 30) - 4 * (500 << 20) - HEADROOM);
+    }
+
+    #[test]
+    fn cpu_devices_share_half_the_machine() {
+        let config = DeviceConfig {
+            cpu_devices: 2,
+            cpu_threads: Some(3),
+            ..DeviceConfig::default()
+        };
+        let devices = cpu_devices(&config);
+        assert_eq!(
+            devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(),
+            ["cpu-0", "cpu-1"]
+        );
+        assert!(devices.iter().map(|device| device.total_bytes).sum::<u64>() <= machine_bytes() / 2);
+        assert!(devices[0].total_bytes > 0);
+        assert_eq!(devices[1].lanes, 3);
+    }
+}

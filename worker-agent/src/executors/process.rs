@@ -1,0 +1,156 @@
+//! One executor process as its supervisor has it: frames out, frames in, and its end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{Buf, Bytes};
+use sahasra_wire::frame::{self, Decoder};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::spawn::Started;
+use crate::executor::board::Board;
+use crate::executor::protocol::{FromExecutor, ToExecutor, from_executor, to_executor};
+
+/// A process that is killed and reaped when nobody holds it any more.
+#[derive(Debug)]
+pub(super) struct Child(pub(super) Option<std::process::Child>);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let Some(mut child) = self.0.take() else { return };
+        let _ = child.kill();
+        if !matches!(child.try_wait(), Ok(Some(_))) {
+            // It ends soon; a driver may take its time to clean up. Without a thread it stays a zombie until the agent ends.
+            let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(move || child.wait());
+        }
+    }
+}
+
+/// What came in.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    /// A message.
+    Message(from_executor::Kind),
+    /// Nothing comes any more: it has ended, or says what makes no sense.
+    End,
+}
+
+/// A running executor.
+#[derive(Debug)]
+pub(super) struct Process {
+    id: u32,
+    child: Child,
+    socket: UnixStream,
+    pub(super) board: Arc<Board>,
+    outgoing: VecDeque<Bytes>,
+    decoder: Decoder,
+    buffer: Vec<u8>,
+    pub(super) started: Instant,
+    /// Its device is open.
+    pub(super) ready: bool,
+    /// It has ended a chunk, well or not.
+    pub(super) progressed: bool,
+    pub(super) last_heard: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Bytes read at a time.
+const READ: usize = 64 << 10;
+
+impl Process {
+    pub(super) fn new(started: Started, board: Arc<Board>, permit: OwnedSemaphorePermit) -> io::Result<Self> {
+        let now = Instant::now();
+        Ok(Self {
+            id: started.child.0.as_ref().map_or(0, std::process::Child::id),
+            child: started.child,
+            socket: UnixStream::from_std(started.socket)?,
+            board,
+            outgoing: VecDeque::new(),
+            decoder: Decoder::default(),
+            buffer: vec![0; READ],
+            started: now,
+            ready: false,
+            progressed: false,
+            last_heard: now,
+            _permit: permit,
+        })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Queues a message; [`Process::exchange`] sends it.
+    pub(super) fn send(&mut self, kind: to_executor::Kind) {
+        self.outgoing.push_back(frame::encode(&ToExecutor { kind: Some(kind) }));
+    }
+
+    /// Sends what is queued and waits for the next message. Safe to cancel.
+    pub(super) async fn exchange(&mut self) -> Incoming {
+        loop {
+            match self.decoder.next_message::<FromExecutor>() {
+                Ok(Some(FromExecutor { kind: Some(kind) })) => {
+                    self.last_heard = Instant::now();
+                    return Incoming::Message(kind);
+                }
+                Ok(Some(FromExecutor { kind: None })) => continue,
+                Ok(None) => {}
+                Err(_) => return Incoming::End,
+            }
+            let interest = match self.outgoing.is_empty() {
+                true => Interest::READABLE,
+                false => Interest::READABLE | Interest::WRITABLE,
+            };
+            let Ok(ready) = self.socket.ready(interest).await else {
+                return Incoming::End;
+            };
+            if ready.is_writable() {
+                self.write();
+            }
+            if ready.is_readable() {
+                match self.socket.try_read(&mut self.buffer) {
+                    Ok(0) => return Incoming::End,
+                    Ok(read) => self.decoder.extend(&self.buffer[..read]),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return Incoming::End,
+                }
+            }
+        }
+    }
+
+    /// Writes as much as goes. A broken pipe shows as the end of what comes in.
+    fn write(&mut self) {
+        while let Some(bytes) = self.outgoing.front_mut() {
+            match self.socket.try_write(bytes) {
+                Ok(written) => bytes.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.outgoing.clear();
+                    return;
+                }
+            }
+            if bytes.is_empty() {
+                self.outgoing.pop_front();
+            }
+        }
+    }
+
+    /// Ends it at once. What it sent before still comes in, then the end.
+    pub(super) fn kill(&mut self) {
+        if let Some(child) = &mut self.child.0 {
+            let _ = child.kill();
+        }
+    }
+
+    /// Kills it and waits until the system has taken back everything it had: only then is its memory free.
+    pub(super) async fn reap(&mut self) -> Option<ExitStatus> {
+        let mut child = self.child.0.take()?;
+        let _ = child.kill();
+        tokio::task::spawn_blocking(move || child.wait()).await.ok()?.ok()
+    }
+}

@@ -1,0 +1,125 @@
+//! Starting executor processes.
+//!
+//! All are started by one thread that lives as long as the agent: the kernel sends a child's death signal when the
+//! *thread* that made it ends, and a runtime's threads come and go.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, mpsc};
+
+use tokio::sync::oneshot;
+
+use super::device::{DeviceDescription, DeviceKind};
+use super::process::Child;
+use crate::executor::board::Board;
+
+/// Variables that a driver needs to be found and to see what it may; everything else of the agent's environment, above
+/// all anything that names a token or the API server, stays out.
+const KEPT: [&str; 8] = [
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "RUST_BACKTRACE",
+    "TZ",
+];
+
+/// A process that was started.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) child: Child,
+    pub(super) socket: UnixStream,
+    pub(super) board: Arc<Board>,
+    /// What the process writes, line by line.
+    pub(super) words: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Request {
+    arguments: Vec<String>,
+    answer: oneshot::Sender<io::Result<Started>>,
+}
+
+/// The thread that starts processes; it ends with the last of its handles.
+#[derive(Clone, Debug)]
+pub(super) struct Spawner {
+    requests: mpsc::Sender<Request>,
+}
+
+impl Spawner {
+    pub(super) fn start(program: PathBuf) -> io::Result<Self> {
+        let (requests, received) = mpsc::channel::<Request>();
+        std::thread::Builder::new()
+            .name("executor-start".to_owned())
+            .stack_size(128 << 10)
+            .spawn(move || {
+                while let Ok(request) = received.recv() {
+                    // When nobody waits any more, the process ends with what is dropped here.
+                    let _ = request.answer.send(start(&program, &request.arguments));
+                }
+            })?;
+        Ok(Self { requests })
+    }
+
+    /// Starts an executor for a device.
+    pub(super) async fn executor(&self, device: &DeviceDescription) -> io::Result<Started> {
+        let engine = match device.kind {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+        };
+        let arguments = vec![
+            format!("--engine={engine}"),
+            format!("--ordinal={}", device.ordinal),
+            format!("--memory-bytes={}", device.total_bytes),
+            format!("--threads={}", device.lanes),
+            format!("--parent={}", std::process::id()),
+        ];
+        let (answer, answered) = oneshot::channel();
+        let gone = || io::Error::other("the thread that starts executors is gone");
+        self.requests.send(Request { arguments, answer }).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+/// A command of this program with an environment that holds nothing of the agent's.
+pub(super) fn command(program: &PathBuf, name: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(["executor", name]).env_clear().current_dir("/");
+    for name in KEPT {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    // Compiled code on disk would be shared among tenants.
+    command.env("CUDA_CACHE_DISABLE", "1");
+    // Lanes allocate little and share it: an arena for each would only cost memory.
+    command.env("MALLOC_ARENA_MAX", "2");
+    command
+}
+
+fn start(program: &PathBuf, arguments: &[String]) -> io::Result<Started> {
+    let (socket, theirs) = UnixStream::pair()?;
+    let (board, file) = Board::create()?;
+    let (words, their_words) = io::pipe()?;
+    let child = command(program, "run")
+        .args(arguments)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::from(file))
+        .stderr(Stdio::from(their_words))
+        // A terminal's interrupt is the agent's affair: it drains first.
+        .process_group(0)
+        .spawn()?;
+    socket.set_nonblocking(true)?;
+    Ok(Started {
+        child: Child(Some(child)),
+        socket,
+        board: Arc::new(board),
+        words: Some(words.into()),
+    })
+}

@@ -1,0 +1,83 @@
+//! What an executor writes (a driver's warnings, a kernel's `printf`), as lines of the agent's log: bounded, as a tenant
+//! decides what and how much.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+
+/// Longest line, in bytes: the rest of it is dropped.
+const LINE: usize = 1024;
+/// Most lines in a [`PERIOD`].
+const LINES: u32 = 50;
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Copies lines into the log until the process has ended.
+pub(super) async fn log(words: OwnedFd, device: String, namespace: String) {
+    let Ok(mut words) = Receiver::from_owned_fd(words) else { return };
+    let mut lines = Lines::default();
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = words.read(&mut buffer).await {
+        lines.add(&buffer[..read], Instant::now(), |line| {
+            tracing::info!(device, namespace, line, "executor says");
+        });
+    }
+    if lines.dropped > 0 {
+        tracing::info!(device, namespace, lines = lines.dropped, "executor said more than is logged");
+    }
+}
+
+#[derive(Default)]
+struct Lines {
+    line: Vec<u8>,
+    period: Option<(Instant, u32)>,
+    dropped: u64,
+}
+
+impl Lines {
+    fn add(&mut self, bytes: &[u8], now: Instant, mut log: impl FnMut(&str)) {
+        for byte in bytes {
+            if *byte != b'\n' {
+                if self.line.len() < LINE {
+                    self.line.push(*byte);
+                }
+                continue;
+            }
+            let (since, lines) = self.period.get_or_insert((now, 0));
+            if now.duration_since(*since) >= PERIOD {
+                (*since, *lines) = (now, 0);
+            }
+            *lines += 1;
+            if *lines > LINES {
+                self.dropped += 1;
+            } else {
+                log(&String::from_utf8_lossy(&self.line));
+            }
+            self.line.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_whole_cut_and_counted() {
+        let mut lines = Lines::default();
+        let start = Instant::now();
+        let mut seen = Vec::new();
+        lines.add(b"one\ntw", start, |line| seen.push(line.to_owned()));
+        lines.add(b"o\n", start, |line| seen.push(line.to_owned()));
+        assert_eq!(seen, ["one", "two"]);
+        lines.add(&[b'x'; 3000], start, |_| unreachable!());
+        lines.add(b"\n", start, |line| assert_eq!(line.len(), LINE));
+        let mut count = 0;
+        lines.add(&b"spam\n".repeat(500), start, |_| count += 1);
+        assert_eq!(count, LINES - 3);
+        assert_eq!(lines.dropped, 500 - u64::from(LINES - 3));
+        lines.add(b"later\n", start + PERIOD, |_| count += 1);
+        assert_eq!(count, LINES - 2);
+    }
+}

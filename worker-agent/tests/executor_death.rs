@@ -1,0 +1,95 @@
+//! Executors die with their agent, however that ends, and inherit nothing from it.
+
+#[path = "executors/harness.rs"]
+mod harness;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::{argument, executors_of, kernel};
+use sahasra_worker::executors::WorkRange;
+
+/// Plays the agent: starts an executor that never ends its chunk, says so, and waits to be killed.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by the test below, in a process of its own"]
+async fn agent_with_an_endless_chunk() {
+    let pool = harness::pool().await;
+    let work = kernel(
+        "spin",
+        1,
+        vec![argument::output(4), argument::index(4), argument::scalar(&0u32.to_le_bytes())],
+    )
+    .timeout(600_000);
+    let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    run.set_concurrency(1);
+    run.submit(vec![WorkRange {
+        first: 0,
+        count: 1,
+        attempt: 1,
+    }])
+    .unwrap();
+    while pool.load("cpu-0").unwrap().active_executions == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    println!("\nrunning {}", pool.processes("cpu-0")[0]);
+    while events.next().await.is_some() {}
+}
+
+#[test]
+fn executors_die_with_a_killed_agent_and_see_nothing_of_its_secrets() {
+    let mut agent = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "agent_with_an_endless_chunk", "--ignored", "--nocapture"])
+        .env("KUBECONFIG", "/somewhere")
+        .env("SECRET_TOKEN", "hush")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(agent.stdout.take().unwrap()).lines();
+    let executor: u32 = lines
+        .map_while(Result::ok)
+        .find_map(|line| line.strip_prefix("running ")?.parse().ok())
+        .expect("the agent says which executor runs");
+    assert_eq!(executors_of(agent.id()), [executor]);
+
+    let environment = std::fs::read(format!("/proc/{executor}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    assert!(
+        !environment.contains("KUBECONFIG") && !environment.contains("hush"),
+        "{environment}"
+    );
+    let limits = std::fs::read_to_string(format!("/proc/{executor}/limits")).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
+    let mut descriptors: Vec<String> = std::fs::read_dir(format!("/proc/{executor}/fd"))
+        .unwrap()
+        .map(|entry| std::fs::read_link(entry.unwrap().path()).unwrap().display().to_string())
+        .map(|target| target.split([':', ' ']).next().unwrap().to_owned())
+        .collect();
+    descriptors.sort();
+    // The socket twice (each direction has its own), nothing as input, words as both outputs, the board.
+    assert_eq!(
+        descriptors,
+        ["/dev/null", "/memfd", "pipe", "pipe", "socket", "socket"],
+        "nothing else was inherited"
+    );
+    assert_eq!(std::fs::read_link(format!("/proc/{executor}/cwd")).unwrap().to_str(), Some("/"));
+    let status = std::fs::read_to_string(format!("/proc/{executor}/status")).unwrap();
+    assert!(status.contains("NoNewPrivs:\t1"));
+
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    let patience = Instant::now() + Duration::from_secs(10);
+    let alive = || {
+        std::fs::read_to_string(format!("/proc/{executor}/stat")).is_ok_and(|stat| {
+            !stat
+                .rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X']))
+        })
+    };
+    while alive() {
+        assert!(Instant::now() < patience, "the executor outlives its agent");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

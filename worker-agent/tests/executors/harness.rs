@@ -1,0 +1,213 @@
+//! Programs, pools and outcomes for the tests of executors.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sahasra_wire::burst::{Argument, FailureCode, Program};
+use sahasra_worker::executors::{CpuEngine, Event, Events, ExecutorPool, PoolConfig, ProgramSpec};
+use sha2::{Digest, Sha256};
+
+/// The kernels of the tests.
+pub const KERNELS: &str = include_str!("../kernels.ptx");
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A pool of one CPU device with two threads.
+pub fn config() -> PoolConfig {
+    let mut config = PoolConfig {
+        program: env!("CARGO_BIN_EXE_sahasra-worker").into(),
+        ..PoolConfig::default()
+    };
+    config.devices.cuda = false;
+    config.devices.cpu = CpuEngine::Always;
+    config.devices.cpu_memory_bytes = Some(1 << 30);
+    config.devices.cpu_threads = Some(2);
+    config
+}
+
+pub async fn pool() -> ExecutorPool {
+    pool_with(config()).await
+}
+
+pub async fn pool_with(config: PoolConfig) -> ExecutorPool {
+    static LOGGING: std::sync::Once = std::sync::Once::new();
+    LOGGING.call_once(|| sahasra_service::logging::start("info", sahasra_service::logging::Format::Text));
+    ExecutorPool::start(config).await.unwrap()
+}
+
+/// Arguments of kernels.
+pub mod argument {
+    use sahasra_wire::burst::{Argument, Input, argument::Kind};
+
+    fn argument(kind: Kind) -> Argument {
+        Argument { kind: Some(kind) }
+    }
+
+    pub fn output(bytes: u64) -> Argument {
+        argument(Kind::OutputBytes(bytes))
+    }
+
+    pub fn index(bytes: u32) -> Argument {
+        argument(Kind::ChunkIndexBytes(bytes))
+    }
+
+    pub fn parameter(name: &str) -> Argument {
+        argument(Kind::Parameter(name.to_owned()))
+    }
+
+    pub fn scalar(bytes: &[u8]) -> Argument {
+        argument(Kind::Scalar(bytes.to_vec().into()))
+    }
+
+    pub fn constant(bytes: Vec<u8>) -> Argument {
+        argument(Kind::Constant(bytes.into()))
+    }
+
+    pub fn input_per_chunk(bytes: Vec<u8>, bytes_per_chunk: u64) -> Argument {
+        argument(Kind::Input(Input {
+            bytes: bytes.into(),
+            bytes_per_chunk,
+        }))
+    }
+}
+
+/// A program in the making.
+pub struct Work(Program);
+
+pub fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work {
+    Work(Program {
+        entry: entry.to_owned(),
+        grid: vec![1, 1, 1],
+        block: vec![1, 1, 1],
+        arguments,
+        chunks_json: format!(r#"{{"count": {count}}}"#).into(),
+        slice_bytes: 64 << 20,
+        chunk_timeout_milliseconds: 60_000,
+        ..Program::default()
+    })
+    .ptx(KERNELS)
+}
+
+impl Work {
+    pub fn ptx(mut self, ptx: &str) -> Self {
+        self.0.ptx = ptx.as_bytes().to_vec().into();
+        self.0.digest = Sha256::digest(ptx).to_vec().into();
+        self
+    }
+
+    pub fn grid(mut self, grid: [u32; 3]) -> Self {
+        self.0.grid = grid.to_vec();
+        self
+    }
+
+    pub fn block(mut self, block: [u32; 3]) -> Self {
+        self.0.block = block.to_vec();
+        self
+    }
+
+    pub fn chunks(mut self, json: &str) -> Self {
+        self.0.chunks_json = json.to_owned().into();
+        self
+    }
+
+    pub fn slice_bytes(mut self, bytes: u64) -> Self {
+        self.0.slice_bytes = bytes;
+        self
+    }
+
+    pub fn timeout(mut self, milliseconds: u64) -> Self {
+        self.0.chunk_timeout_milliseconds = milliseconds;
+        self
+    }
+
+    pub fn program(self) -> Program {
+        self.0
+    }
+
+    pub fn spec(&self) -> ProgramSpec {
+        ProgramSpec::new(self.0.clone()).unwrap()
+    }
+}
+
+pub fn u32s(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// What became of a chunk.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    Succeeded(Vec<u8>),
+    Failed(FailureCode, String),
+    Returned,
+}
+
+/// Notes an event; each index may come once.
+pub fn note(outcome: &mut BTreeMap<u64, Outcome>, event: Event) {
+    let (range, of): (_, Box<dyn Fn(u64) -> Outcome>) = match event {
+        Event::Settled { .. } => return,
+        Event::Returned { range } => (range, Box::new(|_| Outcome::Returned)),
+        Event::Failed { range, code, message } => (range, Box::new(move |_| Outcome::Failed(code, message.clone()))),
+        Event::Succeeded { range, outputs } => {
+            let bytes = outputs.len() / range.count as usize;
+            (
+                range,
+                Box::new(move |place| Outcome::Succeeded(outputs[place as usize * bytes..][..bytes].to_vec())),
+            )
+        }
+    };
+    for place in 0..range.count {
+        let before = outcome.insert(range.first + place, of(place));
+        assert_eq!(before, None, "chunk {} came twice", range.first + place);
+    }
+}
+
+/// Takes events until so many chunks have come back.
+pub async fn collect(events: &mut Events, chunks: u64) -> BTreeMap<u64, Outcome> {
+    let mut outcome = BTreeMap::new();
+    collect_into(&mut outcome, events, chunks).await;
+    outcome
+}
+
+pub async fn collect_into(outcome: &mut BTreeMap<u64, Outcome>, events: &mut Events, chunks: u64) {
+    let all = async {
+        while (outcome.len() as u64) < chunks {
+            note(outcome, events.next().await.expect("the pool is there"));
+        }
+    };
+    let done = tokio::time::timeout(PATIENCE, all).await;
+    assert!(done.is_ok(), "{} of {chunks} chunks came back", outcome.len());
+}
+
+/// Executor processes that this process has.
+pub fn executors_of(parent: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // After the name in brackets: state, then the parent.
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let state = fields.next().unwrap_or_default();
+        if fields.next().is_some_and(|number| number == parent.to_string()) && !matches!(state, "Z" | "X") {
+            found.push(id);
+        }
+    }
+    found
+}
+
+fn signal(id: u32, signal: rustix::process::Signal) {
+    let id = rustix::process::Pid::from_raw(id as i32).unwrap();
+    rustix::process::kill_process(id, signal).unwrap();
+}
+
+pub fn kill(id: u32) {
+    signal(id, rustix::process::Signal::KILL);
+}
+
+pub fn stop(id: u32) {
+    signal(id, rustix::process::Signal::STOP);
+}
