@@ -43,11 +43,7 @@ pub struct LoadError {
 }
 
 impl LoadError {
-    pub(crate) fn new(
-        position: Position,
-        instruction: impl Into<String>,
-        kind: LoadErrorKind,
-    ) -> Self {
+    pub(crate) fn new(position: Position, instruction: impl Into<String>, kind: LoadErrorKind) -> Self {
         Self {
             line: position.line,
             column: position.column,

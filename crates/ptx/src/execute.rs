@@ -108,11 +108,7 @@ pub(crate) fn run(
     cancel: &Cancel,
 ) -> Result<LaunchStatistics, Fault> {
     check(program, launch)?;
-    let blocks = launch
-        .grid
-        .iter()
-        .map(|extent| u64::from(*extent))
-        .product::<u64>();
+    let blocks = launch.grid.iter().map(|extent| u64::from(*extent)).product::<u64>();
     let session = Session {
         program,
         launch,
@@ -129,10 +125,7 @@ pub(crate) fn run(
     let workers = if launch.deterministic {
         1
     } else {
-        launch
-            .threads
-            .get()
-            .min(usize::try_from(blocks).unwrap_or(usize::MAX))
+        launch.threads.get().min(usize::try_from(blocks).unwrap_or(usize::MAX))
     };
     if workers == 1 {
         worker::work(&session);
@@ -144,20 +137,12 @@ pub(crate) fn run(
             worker::work(&session);
         });
     }
-    let fault = session
-        .fault
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let fault = session.fault.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     match fault {
         Some((_, fault)) => Err(fault),
         None => Ok(LaunchStatistics {
             blocks,
-            threads: blocks
-                * launch
-                    .block
-                    .iter()
-                    .map(|extent| u64::from(*extent))
-                    .product::<u64>(),
+            threads: blocks * launch.block.iter().map(|extent| u64::from(*extent)).product::<u64>(),
             steps: session.steps.load(Ordering::Relaxed),
         }),
     }
@@ -167,9 +152,7 @@ fn check(program: &Program<'_>, launch: &Launch) -> Result<(), Fault> {
     let refuse = |reason: String| Err(Fault::invalid_launch(program.name, reason));
     let [x, y, z] = launch.grid;
     if x == 0 || y == 0 || z == 0 || x > i32::MAX as u32 || y > 65_535 || z > 65_535 {
-        return refuse(format!(
-            "grid ({x}, {y}, {z}) is not within (2147483647, 65535, 65535)"
-        ));
+        return refuse(format!("grid ({x}, {y}, {z}) is not within (2147483647, 65535, 65535)"));
     }
     let [x, y, z] = launch.block;
     let threads = u64::from(x) * u64::from(y) * u64::from(z);
@@ -180,9 +163,7 @@ fn check(program: &Program<'_>, launch: &Launch) -> Result<(), Fault> {
     }
     let shared = program.code.static_shared_bytes + u64::from(launch.dynamic_shared_bytes);
     if shared > SHARED_LIMIT {
-        return refuse(format!(
-            "{shared} bytes of shared memory, at most {SHARED_LIMIT}"
-        ));
+        return refuse(format!("{shared} bytes of shared memory, at most {SHARED_LIMIT}"));
     }
     Ok(())
 }
@@ -198,9 +179,7 @@ impl Session<'_> {
         }
         let taken = self
             .steps_left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                Some(left.saturating_sub(FUEL))
-            });
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(FUEL)));
         match taken.unwrap_or(0).min(FUEL) {
             0 => Err(FaultKind::StepLimit(self.launch.step_limit.unwrap_or(0))),
             fuel => Ok(fuel),
@@ -213,10 +192,7 @@ impl Session<'_> {
     }
 
     fn report(&self, block: u64, fault: Fault) {
-        let mut slot = self
-            .fault
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut slot = self.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if slot.as_ref().is_none_or(|(other, _)| block < *other) {
             *slot = Some((block, fault));
         }

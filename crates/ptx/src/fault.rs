@@ -107,11 +107,7 @@ impl fmt::Display for Fault {
             write!(formatter, " at address {address:#x}")?;
         }
         if !self.instruction.is_empty() {
-            write!(
-                formatter,
-                " in `{}` (PTX line {})",
-                self.instruction, self.line
-            )?;
+            write!(formatter, " in `{}` (PTX line {})", self.instruction, self.line)?;
         }
         if let Some((file, line)) = &self.source {
             write!(formatter, " from {file}:{line}")?;

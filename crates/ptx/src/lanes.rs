@@ -5,10 +5,7 @@
 //! loaded. Values that lanes which do not take part would compute are discarded by the caller: an operation must
 //! therefore be total (no fault on any bits).
 
-#![allow(
-    clippy::needless_range_loop,
-    reason = "several arrays are walked lane by lane"
-)]
+#![allow(clippy::needless_range_loop, reason = "several arrays are walked lane by lane")]
 
 pub(crate) mod convert;
 pub(crate) mod float;
@@ -163,12 +160,7 @@ leveled!(logic, Logic, logic_body);
 leveled!(select, Choice, select_body);
 
 #[inline(always)]
-unsafe fn unary_body<O: Unary, const LEVEL: u8>(
-    d: *mut u8,
-    a: *const u8,
-    _: *const u8,
-    _: *const u8,
-) {
+unsafe fn unary_body<O: Unary, const LEVEL: u8>(d: *mut u8, a: *const u8, _: *const u8, _: *const u8) {
     #[inline(always)]
     fn run<O: Unary>(d: &mut [O::D; LANES], a: &[O::A; LANES]) {
         for lane in 0..LANES {
@@ -180,12 +172,7 @@ unsafe fn unary_body<O: Unary, const LEVEL: u8>(
 }
 
 #[inline(always)]
-unsafe fn binary_body<O: Binary, const LEVEL: u8>(
-    d: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    _: *const u8,
-) {
+unsafe fn binary_body<O: Binary, const LEVEL: u8>(d: *mut u8, a: *const u8, b: *const u8, _: *const u8) {
     #[inline(always)]
     fn run<O: Binary>(d: &mut [O::D; LANES], a: &[O::A; LANES], b: &[O::B; LANES]) {
         for lane in 0..LANES {
@@ -197,19 +184,9 @@ unsafe fn binary_body<O: Binary, const LEVEL: u8>(
 }
 
 #[inline(always)]
-unsafe fn ternary_body<O: Ternary, const LEVEL: u8>(
-    d: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    c: *const u8,
-) {
+unsafe fn ternary_body<O: Ternary, const LEVEL: u8>(d: *mut u8, a: *const u8, b: *const u8, c: *const u8) {
     #[inline(always)]
-    fn run<O: Ternary>(
-        d: &mut [O::D; LANES],
-        a: &[O::A; LANES],
-        b: &[O::B; LANES],
-        c: &[O::C; LANES],
-    ) {
+    fn run<O: Ternary>(d: &mut [O::D; LANES], a: &[O::A; LANES], b: &[O::B; LANES], c: &[O::C; LANES]) {
         for lane in 0..LANES {
             d[lane] = O::apply(a[lane], b[lane], c[lane]);
         }
@@ -219,12 +196,7 @@ unsafe fn ternary_body<O: Ternary, const LEVEL: u8>(
 }
 
 #[inline(always)]
-unsafe fn relation_body<O: Relation, const LEVEL: u8>(
-    d: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    _: *const u8,
-) {
+unsafe fn relation_body<O: Relation, const LEVEL: u8>(d: *mut u8, a: *const u8, b: *const u8, _: *const u8) {
     #[inline(always)]
     fn run<O: Relation, const LEVEL: u8>(a: &[O::A; LANES], b: &[O::A; LANES]) -> u64 {
         let mut bits = 0u64;
@@ -246,24 +218,15 @@ unsafe fn relation_body<O: Relation, const LEVEL: u8>(
 pub(crate) fn sign_bits<const LEVEL: u8>(lanes: &[i32; 16]) -> u16 {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{
-            __m128i, __m256i, _mm_castsi128_ps, _mm_loadu_si128, _mm_movemask_ps,
-        };
-        use std::arch::x86_64::{
-            _mm256_castsi256_ps, _mm256_loadu_si256, _mm256_movemask_ps, _mm512_loadu_si512,
-            _mm512_movepi32_mask,
-        };
+        use std::arch::x86_64::{__m128i, __m256i, _mm_castsi128_ps, _mm_loadu_si128, _mm_movemask_ps};
+        use std::arch::x86_64::{_mm256_castsi256_ps, _mm256_loadu_si256, _mm256_movemask_ps, _mm512_loadu_si512, _mm512_movepi32_mask};
         match LEVEL {
             // SAFETY: only instantiated inside functions that enable the features; 64 bytes are readable.
             2 => unsafe { _mm512_movepi32_mask(_mm512_loadu_si512(lanes.as_ptr().cast())) },
             // SAFETY: as above.
             1 => unsafe {
-                let low = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_loadu_si256(
-                    lanes.as_ptr().cast::<__m256i>(),
-                )));
-                let high = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_loadu_si256(
-                    lanes.as_ptr().add(8).cast::<__m256i>(),
-                )));
+                let low = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_loadu_si256(lanes.as_ptr().cast::<__m256i>())));
+                let high = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_loadu_si256(lanes.as_ptr().add(8).cast::<__m256i>())));
                 (low | high << 8) as u16
             },
             // SAFETY: SSE2 is part of x86-64; 64 bytes are readable.
@@ -287,34 +250,20 @@ pub(crate) fn sign_bits<const LEVEL: u8>(lanes: &[i32; 16]) -> u16 {
 }
 
 #[inline(always)]
-unsafe fn logic_body<O: Logic, const LEVEL: u8>(
-    d: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    c: *const u8,
-) {
+unsafe fn logic_body<O: Logic, const LEVEL: u8>(d: *mut u8, a: *const u8, b: *const u8, c: *const u8) {
     // SAFETY: the contract of `LaneFunction`; predicates are one u64 each, unused sources are readable all the same.
     unsafe { *d.cast::<u64>() = O::apply(*a.cast(), *b.cast(), *c.cast()) }
 }
 
 #[inline(always)]
-unsafe fn select_body<O: Choice, const LEVEL: u8>(
-    d: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    c: *const u8,
-) {
+unsafe fn select_body<O: Choice, const LEVEL: u8>(d: *mut u8, a: *const u8, b: *const u8, c: *const u8) {
     #[inline(always)]
     fn run<O: Choice>(d: &mut [O::A; LANES], a: &[O::A; LANES], b: &[O::A; LANES], bits: u64) {
         for half in 0..2 {
             let bits = (bits >> (32 * half)) as u32;
             for lane in 0..32 {
                 let at = half * 32 + lane;
-                d[at] = if (bits >> lane) & 1 != 0 {
-                    a[at]
-                } else {
-                    b[at]
-                };
+                d[at] = if (bits >> lane) & 1 != 0 { a[at] } else { b[at] };
             }
         }
     }

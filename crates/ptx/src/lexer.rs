@@ -163,10 +163,7 @@ impl<'a> Cursor<'a> {
             }
             _ => {
                 let character = self.text[self.at..].chars().next().unwrap_or('?');
-                Err(self.error(
-                    position,
-                    format!("character {character:?} has no place here"),
-                ))
+                Err(self.error(position, format!("character {character:?} has no place here")))
             }
         }
     }
@@ -216,9 +213,7 @@ impl<'a> Cursor<'a> {
                 self.at += 1;
                 self.word();
             }
-            if self.text[start..self.at].ends_with(['e', 'E'])
-                && matches!(self.peek(0), b'+' | b'-')
-            {
+            if self.text[start..self.at].ends_with(['e', 'E']) && matches!(self.peek(0), b'+' | b'-') {
                 self.at += 1;
                 self.word();
             }
@@ -238,12 +233,9 @@ impl<'a> Cursor<'a> {
         } else {
             plain.parse()
         };
-        parsed.map(Token::Integer).map_err(|_| {
-            self.error(
-                position,
-                format!("`{digits}` is not a number of at most 64 bits"),
-            )
-        })
+        parsed
+            .map(Token::Integer)
+            .map_err(|_| self.error(position, format!("`{digits}` is not a number of at most 64 bits")))
     }
 }
 
@@ -252,11 +244,7 @@ mod tests {
     use super::*;
 
     fn kinds(text: &str) -> Vec<Token<'_>> {
-        tokens(text)
-            .expect("lexes")
-            .into_iter()
-            .map(|spanned| spanned.token)
-            .collect()
+        tokens(text).expect("lexes").into_iter().map(|spanned| spanned.token).collect()
     }
 
     #[test]

@@ -94,10 +94,7 @@ impl Allocation {
 
     fn new(start: u64, bytes: u64) -> Option<Self> {
         // `alloc_zeroed` with a small alignment is `calloc`: fresh pages come zeroed and untouched.
-        let size = usize::try_from(bytes)
-            .ok()?
-            .max(1)
-            .checked_add(Self::LINE)?;
+        let size = usize::try_from(bytes).ok()?.max(1).checked_add(Self::LINE)?;
         let layout = Layout::from_size_align(size, 16).ok()?;
         // SAFETY: the size is not zero.
         let raw = NonNull::new(unsafe { alloc_zeroed(layout) })?;
@@ -181,8 +178,7 @@ impl Memory {
             .ok_or_else(|| refused(self.used()))?;
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(size)
-                    .filter(|total| *total <= self.capacity)
+                used.checked_add(size).filter(|total| *total <= self.capacity)
             })
             .map_err(refused)?;
         let release = |error: MemoryError| {
@@ -199,8 +195,7 @@ impl Memory {
             table.next = end.ok_or_else(|| release(MemoryError::AddressesExhausted))?;
             start
         };
-        let allocation =
-            Allocation::new(start, bytes).ok_or_else(|| release(refused(self.used())))?;
+        let allocation = Allocation::new(start, bytes).ok_or_else(|| release(refused(self.used())))?;
         self.table
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -221,10 +216,8 @@ impl Memory {
             .allocations
             .remove(&pointer.0);
         let allocation = removed.ok_or(MemoryError::NotAllocated(pointer))?;
-        self.used.fetch_sub(
-            allocation.bytes.max(1).next_multiple_of(ALIGNMENT),
-            Ordering::Relaxed,
-        );
+        self.used
+            .fetch_sub(allocation.bytes.max(1).next_multiple_of(ALIGNMENT), Ordering::Relaxed);
         Ok(())
     }
 
@@ -235,19 +228,12 @@ impl Memory {
         (address - allocation.start <= allocation.bytes).then(|| Arc::clone(allocation))
     }
 
-    fn range(
-        &self,
-        pointer: DevicePointer,
-        length: usize,
-    ) -> Result<(Arc<Allocation>, *mut u8), MemoryError> {
+    fn range(&self, pointer: DevicePointer, length: usize) -> Result<(Arc<Allocation>, *mut u8), MemoryError> {
         let length = length as u64;
         let refused = MemoryError::OutOfBounds { pointer, length };
         let allocation = self.find(pointer.0).ok_or(refused)?;
         let offset = pointer.0 - allocation.start;
-        if offset
-            .checked_add(length)
-            .is_none_or(|end| end > allocation.bytes)
-        {
+        if offset.checked_add(length).is_none_or(|end| end > allocation.bytes) {
             return Err(refused);
         }
         // SAFETY: the offset is inside the block.
@@ -291,8 +277,7 @@ impl Memory {
         if length == 0 {
             return Ok(());
         }
-        let length =
-            usize::try_from(length).map_err(|_| MemoryError::OutOfBounds { pointer, length })?;
+        let length = usize::try_from(length).map_err(|_| MemoryError::OutOfBounds { pointer, length })?;
         let (_keep, host) = self.range(pointer, length)?;
         // SAFETY: the range was checked and is kept alive.
         unsafe { std::ptr::write_bytes(host, byte, length) }
@@ -316,10 +301,7 @@ mod tests {
         assert!(bytes.iter().all(|byte| *byte == 0));
         memory.free(pointer).expect("frees");
         assert_eq!(memory.used(), 0);
-        assert_eq!(
-            memory.free(pointer),
-            Err(MemoryError::NotAllocated(pointer))
-        );
+        assert_eq!(memory.free(pointer), Err(MemoryError::NotAllocated(pointer)));
     }
 
     #[test]
@@ -327,10 +309,7 @@ mod tests {
         let memory = Memory::new(1024);
         assert!(memory.allocate(1025).is_err());
         let first = memory.allocate(512).expect("fits");
-        assert!(matches!(
-            memory.allocate(513),
-            Err(MemoryError::OutOfMemory { available: 512, .. })
-        ));
+        assert!(matches!(memory.allocate(513), Err(MemoryError::OutOfMemory { available: 512, .. })));
         memory.allocate(512).expect("fits");
         memory.free(first).expect("frees");
         memory.allocate(1).expect("fits again");
@@ -343,9 +322,7 @@ mod tests {
         let first = memory.allocate(100).expect("fits");
         let second = memory.allocate(100).expect("fits");
         assert!(second.0 >= first.0 + 512, "a gap lies between allocations");
-        memory
-            .write(first.offset(96), &[1, 2, 3, 4])
-            .expect("inside");
+        memory.write(first.offset(96), &[1, 2, 3, 4]).expect("inside");
         assert!(memory.write(first.offset(97), &[1, 2, 3, 4]).is_err());
         assert!(memory.read(DevicePointer(0), &mut [0]).is_err());
         memory.fill(first, 7, 100).expect("inside");

@@ -91,9 +91,7 @@ impl Module {
             .variables
             .iter()
             .map(|variable| match variable.space {
-                Space::Global | Space::Constant if !variable.is_external => {
-                    initial(variable, &symbols).map(Some)
-                }
+                Space::Global | Space::Constant if !variable.is_external => initial(variable, &symbols).map(Some),
                 _ => Ok(None),
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -113,17 +111,13 @@ impl Module {
             let parameters = layout(&function.parameters);
             let parameter_bytes = parameters.last().map_or(0, |last| last.offset + last.size);
             if parameter_bytes > PARAMETER_LIMIT {
-                return Err(invalid(format!(
-                    "{parameter_bytes} bytes of parameters, at most {PARAMETER_LIMIT}"
-                )));
+                return Err(invalid(format!("{parameter_bytes} bytes of parameters, at most {PARAMETER_LIMIT}")));
             }
             let names = function
                 .parameters
                 .iter()
                 .zip(&parameters)
-                .map(|(declared, placed)| {
-                    (declared.name, (placed.offset as u32, placed.size as u32))
-                })
+                .map(|(declared, placed)| (declared.name, (placed.offset as u32, placed.size as u32)))
                 .collect();
             let code = compile(&source, &symbols, function, body, names)?;
             entries.push(Entry {
@@ -134,16 +128,8 @@ impl Module {
                 code,
             });
         }
-        let files = source
-            .files
-            .iter()
-            .map(|(index, name)| (*index, (*name).to_owned()))
-            .collect();
-        Ok(Self(Arc::new(Inner {
-            entries,
-            variables,
-            files,
-        })))
+        let files = source.files.iter().map(|(index, name)| (*index, (*name).to_owned())).collect();
+        Ok(Self(Arc::new(Inner { entries, variables, files })))
     }
 
     /// The module's kernels in the order of the text.
@@ -239,10 +225,7 @@ fn layout(declared: &[syntax::Variable<'_>]) -> Vec<Parameter> {
         .collect()
 }
 
-fn initial(
-    variable: &syntax::Variable<'_>,
-    symbols: &HashMap<&str, u32>,
-) -> Result<Variable, LoadError> {
+fn initial(variable: &syntax::Variable<'_>, symbols: &HashMap<&str, u32>) -> Result<Variable, LoadError> {
     let fail = |kind| LoadError::new(variable.position, variable.name, kind);
     let mut found = Variable {
         name: variable.name.to_owned(),
@@ -253,16 +236,12 @@ fn initial(
     for element in &variable.initial {
         match element.value {
             InitialValue::Constant(constant) => {
-                let bits = constant.bits(variable.scalar).ok_or_else(|| {
-                    fail(LoadErrorKind::Invalid(
-                        "an initial value does not fit the type".into(),
-                    ))
-                })?;
+                let bits = constant
+                    .bits(variable.scalar)
+                    .ok_or_else(|| fail(LoadErrorKind::Invalid("an initial value does not fit the type".into())))?;
                 let bytes = &bits.to_le_bytes()[..variable.scalar.bytes().min(8)];
                 match found.initial.last_mut() {
-                    Some((offset, run)) if *offset + run.len() as u64 == element.offset => {
-                        run.extend_from_slice(bytes)
-                    }
+                    Some((offset, run)) if *offset + run.len() as u64 == element.offset => run.extend_from_slice(bytes),
                     _ => found.initial.push((element.offset, bytes.to_vec())),
                 }
             }
@@ -272,9 +251,7 @@ fn initial(
                     .copied()
                     .ok_or_else(|| fail(LoadErrorKind::Undeclared(name.to_owned())))?;
                 if variable.scalar.bytes() != 8 {
-                    return Err(fail(LoadErrorKind::Unsupported(
-                        "an address in fewer than 64 bits".into(),
-                    )));
+                    return Err(fail(LoadErrorKind::Unsupported("an address in fewer than 64 bits".into())));
                 }
                 found.addresses.push((element.offset, target, addend));
             }
@@ -306,11 +283,12 @@ impl LoadedModule {
 
     /// Address and size in bytes of a module-scope variable.
     pub fn symbol(&self, name: &str) -> Option<(DevicePointer, u64)> {
-        let position = self.module.0.variables.iter().position(|variable| {
-            variable
-                .as_ref()
-                .is_some_and(|variable| variable.name == name)
-        })?;
+        let position = self
+            .module
+            .0
+            .variables
+            .iter()
+            .position(|variable| variable.as_ref().is_some_and(|variable| variable.name == name))?;
         let bytes = self.module.0.variables[position].as_ref()?.bytes;
         Some((DevicePointer(self.symbols[position]), bytes))
     }
@@ -367,25 +345,15 @@ impl Kernel {
 
     /// The most threads a block may have: `.maxntid` or `.reqntid`, else 1024.
     pub fn max_threads(&self) -> u32 {
-        let limit = self
-            .entry()
-            .thread_limit
-            .map_or(u64::from(execute::BLOCK_LIMIT), |limit| {
-                limit
-                    .extent
-                    .iter()
-                    .map(|extent| u64::from(*extent))
-                    .product()
-            });
+        let limit = self.entry().thread_limit.map_or(u64::from(execute::BLOCK_LIMIT), |limit| {
+            limit.extent.iter().map(|extent| u64::from(*extent)).product()
+        });
         limit.min(u64::from(execute::BLOCK_LIMIT)) as u32
     }
 
     /// The block shape that `.reqntid` demands.
     pub fn required_block(&self) -> Option<[u32; 3]> {
-        self.entry()
-            .thread_limit
-            .filter(|limit| limit.required)
-            .map(|limit| limit.extent)
+        self.entry().thread_limit.filter(|limit| limit.required).map(|limit| limit.extent)
     }
 
     /// Whether the kernel uses module-scope variables and therefore must come from a [`LoadedModule`].
@@ -398,13 +366,7 @@ impl Kernel {
     ///
     /// # Errors
     /// The fault of the lowest block that had one. What was written before stays written.
-    pub fn launch(
-        &self,
-        launch: &Launch,
-        arguments: &[u8],
-        memory: &Memory,
-        cancel: &Cancel,
-    ) -> Result<LaunchStatistics, Fault> {
+    pub fn launch(&self, launch: &Launch, arguments: &[u8], memory: &Memory, cancel: &Cancel) -> Result<LaunchStatistics, Fault> {
         let entry = self.entry();
         let refuse = |reason: String| Err(Fault::invalid_launch(&entry.name, reason));
         if arguments.len() != entry.parameter_bytes {
@@ -415,27 +377,15 @@ impl Kernel {
             ));
         }
         if entry.code.uses_symbols && self.symbols.is_none() {
-            return refuse(
-                "the kernel uses module-scope variables and the module was not instantiated".into(),
-            );
+            return refuse("the kernel uses module-scope variables and the module was not instantiated".into());
         }
         if let Some(limit) = entry.thread_limit {
-            let threads = launch
-                .block
-                .iter()
-                .map(|extent| u64::from(*extent))
-                .product::<u64>();
+            let threads = launch.block.iter().map(|extent| u64::from(*extent)).product::<u64>();
             if limit.required && launch.block != limit.extent {
-                return refuse(format!(
-                    "block {:?} is not the required {:?}",
-                    launch.block, limit.extent
-                ));
+                return refuse(format!("block {:?} is not the required {:?}", launch.block, limit.extent));
             }
             if threads > u64::from(self.max_threads()) {
-                return refuse(format!(
-                    "{threads} threads in a block, at most {}",
-                    self.max_threads()
-                ));
+                return refuse(format!("{threads} threads in a block, at most {}", self.max_threads()));
             }
         }
         let program = Program {

@@ -183,13 +183,8 @@ impl<'a> Parser<'a> {
     /// `8.8` was lexed as one number; its text is what counts.
     fn version(&mut self) -> Result<(u32, u32), LoadError> {
         let spanned = self.spanned();
-        let text = self
-            .text
-            .get(spanned.start..spanned.end)
-            .unwrap_or_default();
-        let (major, minor) = text
-            .split_once('.')
-            .ok_or_else(|| self.error("expected a version"))?;
+        let text = self.text.get(spanned.start..spanned.end).unwrap_or_default();
+        let (major, minor) = text.split_once('.').ok_or_else(|| self.error("expected a version"))?;
         match (major.parse(), minor.parse()) {
             (Ok(major), Ok(minor)) => {
                 self.at += 1;
@@ -249,17 +244,12 @@ impl<'a> Parser<'a> {
         } else {
             for variable in self.variables(is_external)? {
                 match variable.space {
-                    Space::Global | Space::Constant | Space::Shared => {
-                        source.variables.push(variable)
-                    }
+                    Space::Global | Space::Constant | Space::Shared => source.variables.push(variable),
                     _ => {
                         return Err(LoadError::new(
                             position,
                             "",
-                            LoadErrorKind::Invalid(
-                                "only .global, .const and .shared variables stand at module scope"
-                                    .into(),
-                            ),
+                            LoadErrorKind::Invalid("only .global, .const and .shared variables stand at module scope".into()),
                         ));
                     }
                 }
@@ -289,13 +279,7 @@ impl<'a> Parser<'a> {
                         required: word == "reqntid",
                     });
                 }
-                Token::Dot(
-                    "minnctapersm"
-                    | "maxnreg"
-                    | "maxnctapersm"
-                    | "abi_preserve"
-                    | "abi_preserve_control",
-                ) => {
+                Token::Dot("minnctapersm" | "maxnreg" | "maxnctapersm" | "abi_preserve" | "abi_preserve_control") => {
                     self.at += 1;
                     self.integer()?;
                 }
@@ -332,8 +316,7 @@ impl<'a> Parser<'a> {
             if axis > 0 && !self.accept(b',') {
                 break;
             }
-            *size = u32::try_from(self.integer()?)
-                .map_err(|_| self.error("extent does not fit 32 bits"))?;
+            *size = u32::try_from(self.integer()?).map_err(|_| self.error("extent does not fit 32 bits"))?;
         }
         Ok(extent)
     }

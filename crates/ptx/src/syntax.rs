@@ -50,9 +50,7 @@ pub(crate) struct Variable<'a> {
 impl Variable<'_> {
     /// Size in bytes; 0 for an open array. `None` where it does not fit 64 bits.
     pub(crate) fn bytes(&self) -> Option<u64> {
-        self.elements
-            .unwrap_or(0)
-            .checked_mul(self.scalar.bytes() as u64)
+        self.elements.unwrap_or(0).checked_mul(self.scalar.bytes() as u64)
     }
 }
 
@@ -93,9 +91,7 @@ impl Constant {
             },
             (Self::Single(bits), ScalarType::F64) => f64::from(f32::from_bits(bits)).to_bits(),
             (Self::Single(bits), _) if scalar.bytes() == 4 => u64::from(bits),
-            (Self::Double(bits), ScalarType::F32) => {
-                u64::from((f64::from_bits(bits) as f32).to_bits())
-            }
+            (Self::Double(bits), ScalarType::F32) => u64::from((f64::from_bits(bits) as f32).to_bits()),
             (Self::Double(bits), _) if scalar.bytes() == 8 => bits,
             _ => return None,
         })

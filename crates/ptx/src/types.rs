@@ -74,10 +74,7 @@ impl ScalarType {
     }
 
     pub(crate) fn is_float(self) -> bool {
-        matches!(
-            self,
-            Self::F16 | Self::F16x2 | Self::Bf16 | Self::Bf16x2 | Self::F32 | Self::F64
-        )
+        matches!(self, Self::F16 | Self::F16x2 | Self::Bf16 | Self::Bf16x2 | Self::F32 | Self::F64)
     }
 
     /// The name without its dot.

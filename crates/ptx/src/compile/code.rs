@@ -125,18 +125,9 @@ pub(crate) struct BarrierDetail {
 /// A value written before the code runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LaunchValue {
-    Parameter {
-        offset: u32,
-        bytes: u8,
-        signed: bool,
-    },
-    Symbol {
-        index: u32,
-        addend: i64,
-    },
-    DynamicShared {
-        addend: i64,
-    },
+    Parameter { offset: u32, bytes: u8, signed: bool },
+    Symbol { index: u32, addend: i64 },
+    DynamicShared { addend: i64 },
     Special(Special),
 }
 

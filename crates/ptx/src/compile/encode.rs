@@ -1,9 +1,6 @@
 //! Operations in their places to instructions.
 
-use super::code::{
-    BarrierDetail, CONSTANT, Code, GROUP, Instruction, Kind, LaunchValue, Lines, MemoryDetail,
-    Place, WarpDetail, WarpKind,
-};
+use super::code::{BarrierDetail, CONSTANT, Code, GROUP, Instruction, Kind, LaunchValue, Lines, MemoryDetail, Place, WarpDetail, WarpKind};
 use super::flow::Flow;
 use super::ir::{Access, Action, Lowered, Operation, Origin, RegisterId, Special, Width};
 use super::place::Places;
@@ -63,17 +60,10 @@ fn load_function(access: &Access, width: Width) -> Option<LoadFunction> {
 }
 
 /// Bytes are held in registers of 16 bits.
-unsafe fn store_byte(
-    resolved: &crate::lanes::memory::Resolved,
-    offset: usize,
-    s: *const u8,
-    mask: u64,
-) {
+unsafe fn store_byte(resolved: &crate::lanes::memory::Resolved, offset: usize, s: *const u8, mask: u64) {
     crate::lanes::memory::for_each_lane(mask, |lane| {
         // SAFETY: the contract of `StoreFunction`; the low byte of a 16-bit element comes first.
-        unsafe {
-            *resolved.pointer(lane).wrapping_add(offset) = s.cast::<u16>().add(lane).read() as u8
-        }
+        unsafe { *resolved.pointer(lane).wrapping_add(offset) = s.cast::<u16>().add(lane).read() as u8 }
     });
 }
 
@@ -130,20 +120,12 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
         starts[index] = encoder.code.instructions.len() as u32;
         for at in (block.start..block.end).filter(|at| !uniform.removed[*at]) {
             let operation = &lowered.operations[at];
-            let keeps = operation
-                .targets
-                .iter()
-                .any(|target| block.needed_elsewhere.contains(*target));
+            let keeps = operation.targets.iter().any(|target| block.needed_elsewhere.contains(*target));
             encoder.operation(operation, keeps);
         }
         let ends = encoder.code.instructions[starts[index] as usize..]
             .last()
-            .is_some_and(|last| {
-                matches!(
-                    last.kind,
-                    Kind::Jump | Kind::Branch | Kind::Barrier | Kind::Trap | Kind::Exit
-                )
-            });
+            .is_some_and(|last| matches!(last.kind, Kind::Jump | Kind::Branch | Kind::Barrier | Kind::Trap | Kind::Exit));
         if !ends && index + 1 < flow.blocks.len() {
             let statement = lowered.operations[block.end - 1].statement;
             let fall = encoder.blank(Kind::Fall);
@@ -178,50 +160,30 @@ impl Encoder<'_> {
                 Origin::Code => {}
                 Origin::Constant(bits) => {
                     // SAFETY: the place lies in the constant area, which was sized with it.
-                    unsafe {
-                        splat(
-                            self.code.constants.pointer().add(place.offset()),
-                            info.width,
-                            bits,
-                        )
-                    }
+                    unsafe { splat(self.code.constants.pointer().add(place.offset()), info.width, bits) }
                 }
                 Origin::Special(Special::Zero) => {}
-                Origin::Parameter {
-                    offset,
-                    bytes,
-                    signed,
-                } => self.code.launch_values.push((
-                    place,
-                    info.width,
-                    LaunchValue::Parameter {
-                        offset,
-                        bytes,
-                        signed,
-                    },
-                )),
-                Origin::Symbol { index, addend } => self.code.launch_values.push((
-                    place,
-                    info.width,
-                    LaunchValue::Symbol { index, addend },
-                )),
-                Origin::DynamicShared { addend } => self.code.launch_values.push((
-                    place,
-                    info.width,
-                    LaunchValue::DynamicShared { addend },
-                )),
-                Origin::Special(Special::Block(axis)) => {
-                    self.code.block_values.push((place, info.width, axis))
+                Origin::Parameter { offset, bytes, signed } => {
+                    self.code
+                        .launch_values
+                        .push((place, info.width, LaunchValue::Parameter { offset, bytes, signed }))
                 }
+                Origin::Symbol { index, addend } => {
+                    self.code
+                        .launch_values
+                        .push((place, info.width, LaunchValue::Symbol { index, addend }))
+                }
+                Origin::DynamicShared { addend } => {
+                    self.code
+                        .launch_values
+                        .push((place, info.width, LaunchValue::DynamicShared { addend }))
+                }
+                Origin::Special(Special::Block(axis)) => self.code.block_values.push((place, info.width, axis)),
                 Origin::Special(special) => {
                     if place.area() == GROUP {
                         self.code.lane_values.push((place, info.width, special));
                     } else {
-                        self.code.launch_values.push((
-                            place,
-                            info.width,
-                            LaunchValue::Special(special),
-                        ));
+                        self.code.launch_values.push((place, info.width, LaunchValue::Special(special)));
                     }
                 }
             }
@@ -268,11 +230,7 @@ impl Encoder<'_> {
         };
         let sources = [source(0), source(1), source(2)];
         // Predicates are read whole before they are written.
-        let overlaps = width != Width::Predicate
-            && operation
-                .sources
-                .iter()
-                .any(|register| self.place(*register) == d);
+        let overlaps = width != Width::Predicate && operation.sources.iter().any(|register| self.place(*register) == d);
         Instruction {
             keeps,
             overlaps,
@@ -293,11 +251,7 @@ impl Encoder<'_> {
             Action::Store(access) => self.memory(operation, access, Kind::Store),
             Action::Atomic(access, _) => self.memory(operation, access, Kind::Atomic),
             Action::Branch(label) => {
-                let kind = if operation.guard.is_some() {
-                    Kind::Branch
-                } else {
-                    Kind::Jump
-                };
+                let kind = if operation.guard.is_some() { Kind::Branch } else { Kind::Jump };
                 Instruction {
                     detail: *label,
                     ..self.blank(kind)
@@ -336,8 +290,7 @@ impl Encoder<'_> {
             Action::Shuffle(mode) => self.warp(operation, WarpKind::Shuffle(*mode)),
             Action::Vote(vote) => self.warp(operation, WarpKind::Vote(*vote)),
             Action::Match { all } => {
-                let wide =
-                    self.lowered.registers[operation.sources[1] as usize].width == Width::W64;
+                let wide = self.lowered.registers[operation.sources[1] as usize].width == Width::W64;
                 self.warp(operation, WarpKind::Match { all: *all, wide })
             }
             Action::Reduce(reduction) => self.warp(operation, WarpKind::Reduce(*reduction)),
@@ -353,16 +306,8 @@ impl Encoder<'_> {
     fn warp(&mut self, operation: &Operation, kind: WarpKind) -> Instruction {
         let detail = WarpDetail {
             kind,
-            targets: operation
-                .targets
-                .iter()
-                .map(|register| self.place(*register))
-                .collect(),
-            sources: operation
-                .sources
-                .iter()
-                .map(|register| self.place(*register))
-                .collect(),
+            targets: operation.targets.iter().map(|register| self.place(*register)).collect(),
+            sources: operation.sources.iter().map(|register| self.place(*register)).collect(),
         };
         self.code.warps.push(detail);
         Instruction {
@@ -375,20 +320,10 @@ impl Encoder<'_> {
         let address = operation.sources[0];
         let place = self.place(address);
         let width_of = |register: RegisterId| self.lowered.registers[register as usize].width;
-        let width = operation
-            .targets
-            .first()
-            .map_or(Width::W64, |register| width_of(*register));
+        let width = operation.targets.first().map_or(Width::W64, |register| width_of(*register));
         let registers = match kind {
-            Kind::Load => operation
-                .targets
-                .iter()
-                .map(|register| self.place(*register))
-                .collect(),
-            _ => operation.sources[1..]
-                .iter()
-                .map(|register| self.place(*register))
-                .collect(),
+            Kind::Load => operation.targets.iter().map(|register| self.place(*register)).collect(),
+            _ => operation.sources[1..].iter().map(|register| self.place(*register)).collect(),
         };
         let detail = MemoryDetail {
             space: access.space,
@@ -396,30 +331,18 @@ impl Encoder<'_> {
             count: u32::from(access.count),
             offset: access.offset,
             narrow_address: width_of(address) == Width::W32,
-            uniform_address: self.uniform.classes[self.uniform.alias[address as usize] as usize]
-                < Class::Lane,
+            uniform_address: self.uniform.classes[self.uniform.alias[address as usize] as usize] < Class::Lane,
             site: self.code.memory.len() as u32,
             address: place,
             registers,
-            load: if kind == Kind::Load {
-                load_function(access, width)
-            } else {
-                None
-            },
-            store: if kind == Kind::Store {
-                store_function(access)
-            } else {
-                None
-            },
+            load: if kind == Kind::Load { load_function(access, width) } else { None },
+            store: if kind == Kind::Store { store_function(access) } else { None },
             atomic: match &operation.action {
                 Action::Atomic(_, operation) => Some(*operation),
                 _ => None,
             },
             target: if kind == Kind::Atomic {
-                operation
-                    .targets
-                    .first()
-                    .map(|register| self.place(*register))
+                operation.targets.first().map(|register| self.place(*register))
             } else {
                 None
             },

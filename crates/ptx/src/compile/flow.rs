@@ -56,11 +56,7 @@ impl Bits {
 }
 
 /// Reads of an operation that stayed in the code, aliases resolved, varying registers only.
-pub(crate) fn reads<'a>(
-    lowered: &'a Lowered,
-    uniform: &'a Uniform,
-    index: usize,
-) -> impl Iterator<Item = RegisterId> + 'a {
+pub(crate) fn reads<'a>(lowered: &'a Lowered, uniform: &'a Uniform, index: usize) -> impl Iterator<Item = RegisterId> + 'a {
     let operation = &lowered.operations[index];
     let guard = operation.guard.map(|(register, _)| register);
     operation
@@ -81,9 +77,7 @@ pub(crate) fn analyse(lowered: &Lowered, uniform: &Uniform) -> Flow {
     }
     for (index, operation) in operations.iter().enumerate() {
         match operation.action {
-            Action::Branch(_) | Action::Exit | Action::Barrier { .. } | Action::Trap => {
-                starts[index + 1] = true
-            }
+            Action::Branch(_) | Action::Exit | Action::Barrier { .. } | Action::Trap => starts[index + 1] = true,
             _ if operation.action.synchronises_warp() => starts[index] = true,
             _ => {}
         }
@@ -109,11 +103,7 @@ pub(crate) fn analyse(lowered: &Lowered, uniform: &Uniform) -> Flow {
     // Lanes at barriers and warp operations may wait anywhere, others at later blocks only (lowest runs first).
     let mut anywhere = Bits::new(registers);
     for index in 0..blocks.len() {
-        let behind_barrier = index > 0
-            && matches!(
-                operations[blocks[index - 1].end - 1].action,
-                Action::Barrier { .. }
-            );
+        let behind_barrier = index > 0 && matches!(operations[blocks[index - 1].end - 1].action, Action::Barrier { .. });
         if behind_barrier || operations[blocks[index].start].action.synchronises_warp() {
             anywhere.unite(&blocks[index].live);
         }
@@ -137,8 +127,7 @@ fn liveness(lowered: &Lowered, uniform: &Uniform, blocks: &mut [Block], block_of
             if let Action::Branch(label) = last.action {
                 live.unite(&blocks[block_of[lowered.labels[label as usize]]].live);
             }
-            let leaves = matches!(last.action, Action::Branch(_) | Action::Exit | Action::Trap)
-                && last.guard.is_none();
+            let leaves = matches!(last.action, Action::Branch(_) | Action::Exit | Action::Trap) && last.guard.is_none();
             if !leaves && index + 1 < blocks.len() {
                 live.unite(&blocks[index + 1].live);
             }

@@ -153,11 +153,7 @@ impl Action {
     pub(crate) fn synchronises_warp(&self) -> bool {
         matches!(
             self,
-            Self::WarpBarrier
-                | Self::Shuffle(_)
-                | Self::Vote(_)
-                | Self::Match { .. }
-                | Self::Reduce(_)
+            Self::WarpBarrier | Self::Shuffle(_) | Self::Vote(_) | Self::Match { .. } | Self::Reduce(_)
         )
     }
 }

@@ -13,9 +13,7 @@ mod warp;
 
 use std::collections::HashMap;
 
-use super::ir::{
-    Action, LabelId, Lowered, Operation, Origin, Register, RegisterId, Special, Statement, Width,
-};
+use super::ir::{Action, LabelId, Lowered, Operation, Origin, Register, RegisterId, Special, Statement, Width};
 use crate::error::{LoadError, LoadErrorKind};
 use crate::lanes::LaneFunction;
 use crate::parser::collapse;
@@ -58,11 +56,7 @@ pub(crate) struct At<'a, 'b> {
 
 impl<'a> At<'a, '_> {
     fn error(&self, kind: LoadErrorKind) -> LoadError {
-        LoadError::new(
-            self.instruction.position,
-            collapse(self.instruction.text),
-            kind,
-        )
+        LoadError::new(self.instruction.position, collapse(self.instruction.text), kind)
     }
 
     pub(crate) fn unsupported(&self, what: impl Into<String>) -> LoadError {
@@ -97,12 +91,7 @@ impl<'a> At<'a, '_> {
             .operands
             .as_slice()
             .try_into()
-            .map_err(|_| {
-                self.invalid(format!(
-                    "expected {N} operands, found {}",
-                    self.instruction.operands.len()
-                ))
-            })
+            .map_err(|_| self.invalid(format!("expected {N} operands, found {}", self.instruction.operands.len())))
     }
 
     pub(crate) fn all_operands(&self) -> &[Operand<'a>] {
@@ -111,10 +100,7 @@ impl<'a> At<'a, '_> {
 
     /// Takes `.rn`-like words out of the modifiers: the words there that are in `known`, and the rest.
     pub(crate) fn split(&self, known: &[&str]) -> (Vec<&'a str>, Vec<&'a str>) {
-        self.instruction
-            .modifiers
-            .iter()
-            .partition(|word| known.contains(word))
+        self.instruction.modifiers.iter().partition(|word| known.contains(word))
     }
 
     /// The only type among `rest`.
@@ -161,14 +147,8 @@ pub(crate) fn lower<'a>(
     lowering.guard = None;
     lowering.emit(Action::Exit, vec![], vec![]);
     let end = lowering.result.operations.len() - 1;
-    lowering.result.labels = lowering
-        .label_positions
-        .iter()
-        .map(|position| position.unwrap_or(end))
-        .collect();
-    if lowering.result.static_shared_bytes > SPACE_LIMIT
-        || lowering.result.local_bytes > SPACE_LIMIT
-    {
+    lowering.result.labels = lowering.label_positions.iter().map(|position| position.unwrap_or(end)).collect();
+    if lowering.result.static_shared_bytes > SPACE_LIMIT || lowering.result.local_bytes > SPACE_LIMIT {
         return Err(LoadError::new(
             function.position,
             format!(".entry {}", function.name),
@@ -197,11 +177,7 @@ impl<'a> Lowering<'a> {
         for statement in statements {
             match statement {
                 syntax::Statement::Label { name, .. } => {
-                    let id = self
-                        .scopes
-                        .last()
-                        .and_then(|scope| scope.labels.get(name))
-                        .copied();
+                    let id = self.scopes.last().and_then(|scope| scope.labels.get(name)).copied();
                     if let Some(id) = id {
                         self.place_label(id);
                     }
@@ -209,10 +185,7 @@ impl<'a> Lowering<'a> {
                 syntax::Statement::Registers(registers) => self.declare_registers(registers),
                 syntax::Statement::Variable(variable) => self.declare_variable(variable)?,
                 syntax::Statement::Location { file, line } => {
-                    self.location = u32::try_from(*line)
-                        .ok()
-                        .filter(|line| *line > 0)
-                        .map(|line| (*file, line));
+                    self.location = u32::try_from(*line).ok().filter(|line| *line > 0).map(|line| (*file, line));
                 }
                 syntax::Statement::Scope(inner) => self.scope(inner)?,
                 syntax::Statement::Instruction(instruction) => self.instruction(instruction)?,
@@ -240,19 +213,16 @@ impl<'a> Lowering<'a> {
             source: self.location,
         });
         self.guard = match instruction.guard {
-            Some(guard) => Some((
-                self.typed_register(at, guard.register, Width::Predicate)?,
-                guard.negated,
-            )),
+            Some(guard) => Some((self.typed_register(at, guard.register, Width::Predicate)?, guard.negated)),
             None => None,
         };
         match instruction.opcode {
-            "add" | "sub" | "mul" | "mad" | "div" | "rem" | "abs" | "neg" | "min" | "max"
-            | "sad" | "mul24" | "mad24" | "fma" => self.arithmetic(at),
-            "sqrt" | "rcp" | "rsqrt" | "sin" | "cos" | "ex2" | "lg2" | "tanh" | "copysign"
-            | "testp" => self.float_function(at),
-            "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "shf" | "popc" | "clz"
-            | "brev" | "bfe" | "bfi" | "bfind" | "prmt" | "lop3" => self.bits(at),
+            "add" | "sub" | "mul" | "mad" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "sad" | "mul24" | "mad24" | "fma" => {
+                self.arithmetic(at)
+            }
+            "sqrt" | "rcp" | "rsqrt" | "sin" | "cos" | "ex2" | "lg2" | "tanh" | "copysign" | "testp" => self.float_function(at),
+            "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "shf" | "popc" | "clz" | "brev" | "bfe" | "bfi" | "bfind" | "prmt"
+            | "lop3" => self.bits(at),
             "setp" | "set" | "selp" | "slct" => self.comparison(at),
             "cvt" => self.conversion(at),
             "mov" => self.mov(at),
@@ -262,21 +232,14 @@ impl<'a> Lowering<'a> {
             "prefetch" | "prefetchu" | "discard" | "applypriority" => Ok(()),
             "atom" | "red" => self.atomic(at),
             "membar" | "fence" => self.fence(at),
-            "bra" | "ret" | "exit" | "trap" | "brkpt" | "call" | "nanosleep" | "pmevent" => {
-                self.control(at)
-            }
+            "bra" | "ret" | "exit" | "trap" | "brkpt" | "call" | "nanosleep" | "pmevent" => self.control(at),
             "bar" | "barrier" => self.barrier(at),
             "shfl" | "vote" | "match" | "redux" | "activemask" => self.warp(at),
             _ => Err(at.form()),
         }
     }
 
-    pub(crate) fn emit(
-        &mut self,
-        action: Action,
-        targets: Vec<RegisterId>,
-        sources: Vec<RegisterId>,
-    ) {
+    pub(crate) fn emit(&mut self, action: Action, targets: Vec<RegisterId>, sources: Vec<RegisterId>) {
         let operation = Operation {
             action,
             guard: self.guard,
@@ -288,22 +251,12 @@ impl<'a> Lowering<'a> {
     }
 
     /// `target = function(sources…)`.
-    pub(crate) fn lane(
-        &mut self,
-        function: LaneFunction,
-        target: RegisterId,
-        sources: &[RegisterId],
-    ) {
+    pub(crate) fn lane(&mut self, function: LaneFunction, target: RegisterId, sources: &[RegisterId]) {
         self.emit(Action::Lane(function), vec![target], sources.to_vec());
     }
 
     /// Emits under no guard what must not be predicated, skipped by a branch where the guard fails.
-    pub(crate) fn emit_skippable(
-        &mut self,
-        action: Action,
-        targets: Vec<RegisterId>,
-        sources: Vec<RegisterId>,
-    ) {
+    pub(crate) fn emit_skippable(&mut self, action: Action, targets: Vec<RegisterId>, sources: Vec<RegisterId>) {
         match self.guard.take() {
             None => self.emit(action, targets, sources),
             Some((register, negated)) => {

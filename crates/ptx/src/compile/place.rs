@@ -45,8 +45,7 @@ impl Area {
 pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places {
     let count = lowered.registers.len();
     let mut of: Vec<Option<Place>> = vec![None; count];
-    let (mut constants, mut uniforms, mut group) =
-        (Area::default(), Area::default(), Area::default());
+    let (mut constants, mut uniforms, mut group) = (Area::default(), Area::default(), Area::default());
     // Every area begins with a line that unused operands may point at.
     for area in [&mut constants, &mut uniforms, &mut group] {
         area.bytes = 512;
@@ -60,9 +59,7 @@ pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places
             *crosses |= block.live.contains(register as RegisterId);
         }
         for at in (block.start..block.end).filter(|at| !uniform.removed[*at]) {
-            for register in
-                reads(lowered, uniform, at).chain(lowered.operations[at].targets.iter().copied())
-            {
+            for register in reads(lowered, uniform, at).chain(lowered.operations[at].targets.iter().copied()) {
                 let first = &mut touched_in[register as usize];
                 crosses[register as usize] |= *first != usize::MAX && *first != index;
                 *first = index;
@@ -75,13 +72,9 @@ pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places
         }
         of[register] = match uniform.classes[register] {
             Class::Constant => Some(Place::new(CONSTANT, constants.take(info.width) as u32)),
-            Class::Launch | Class::Block => {
-                Some(Place::new(UNIFORM, uniforms.take(info.width) as u32))
-            }
+            Class::Launch | Class::Block => Some(Place::new(UNIFORM, uniforms.take(info.width) as u32)),
             Class::Lane => Some(Place::new(GROUP, group.take(info.width) as u32)),
-            Class::Varying if crosses[register] => {
-                Some(Place::new(GROUP, group.take(info.width) as u32))
-            }
+            Class::Varying if crosses[register] => Some(Place::new(GROUP, group.take(info.width) as u32)),
             Class::Varying => None,
         };
     }
@@ -97,9 +90,7 @@ pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places
     for block in &flow.blocks {
         let kept = || (block.start..block.end).filter(|at| !uniform.removed[*at]);
         for at in kept() {
-            for register in
-                reads(lowered, uniform, at).chain(lowered.operations[at].targets.iter().copied())
-            {
+            for register in reads(lowered, uniform, at).chain(lowered.operations[at].targets.iter().copied()) {
                 last_touch[register as usize] = at;
             }
         }
@@ -115,9 +106,7 @@ pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places
             }
             let mut dying: Vec<RegisterId> = reads(lowered, uniform, at)
                 .chain(targets.iter().copied())
-                .filter(|register| {
-                    !crosses[*register as usize] && last_touch[*register as usize] == at
-                })
+                .filter(|register| !crosses[*register as usize] && last_touch[*register as usize] == at)
                 .collect();
             dying.sort_unstable();
             dying.dedup();

@@ -34,9 +34,7 @@ fn class_of(origin: Origin) -> Class {
     match origin {
         Origin::Code => Class::Varying,
         Origin::Constant(_) => Class::Constant,
-        Origin::Parameter { .. } | Origin::Symbol { .. } | Origin::DynamicShared { .. } => {
-            Class::Launch
-        }
+        Origin::Parameter { .. } | Origin::Symbol { .. } | Origin::DynamicShared { .. } => Class::Launch,
         Origin::Special(special) => match special {
             Special::Zero => Class::Constant,
             Special::BlockExtent(_)
@@ -45,9 +43,7 @@ fn class_of(origin: Origin) -> Class {
             | Special::DynamicSharedBytes
             | Special::TotalSharedBytes => Class::Launch,
             Special::Block(_) => Class::Block,
-            Special::Thread(_) | Special::Lane | Special::Warp | Special::LaneMask(_) => {
-                Class::Lane
-            }
+            Special::Thread(_) | Special::Lane | Special::Warp | Special::LaneMask(_) => Class::Lane,
         },
     }
 }
@@ -61,11 +57,7 @@ pub(crate) fn analyse(lowered: &Lowered) -> Uniform {
         }
     }
     let mut found = Uniform {
-        classes: lowered
-            .registers
-            .iter()
-            .map(|register| class_of(register.origin))
-            .collect(),
+        classes: lowered.registers.iter().map(|register| class_of(register.origin)).collect(),
         alias: (0..registers as RegisterId).collect(),
         launch: Vec::new(),
         block: Vec::new(),
@@ -77,10 +69,7 @@ pub(crate) fn analyse(lowered: &Lowered) -> Uniform {
             let [target] = operation.targets[..] else {
                 continue;
             };
-            if found.removed[index]
-                || operation.guard.is_some()
-                || definitions[target as usize] != 1
-            {
+            if found.removed[index] || operation.guard.is_some() || definitions[target as usize] != 1 {
                 continue;
             }
             let class = operation

@@ -4,10 +4,7 @@
 //! the lowest and the highest address with the allocation this instruction touched last admits the whole access; only
 //! where that fails are lanes looked at one by one.
 
-#![allow(
-    clippy::needless_range_loop,
-    reason = "several arrays are walked lane by lane"
-)]
+#![allow(clippy::needless_range_loop, reason = "several arrays are walked lane by lane")]
 
 use std::sync::Arc;
 
@@ -97,12 +94,7 @@ fn pattern_body(addresses: &[u64; LANES], mask: u64, size: u64) -> Pattern {
     } else {
         Shape::Gather
     };
-    Pattern {
-        shape,
-        low,
-        high,
-        bits,
-    }
+    Pattern { shape, low, high, bits }
 }
 
 #[inline(always)]
@@ -115,8 +107,7 @@ fn widen_body(narrow: &[u32; LANES], offset: u32, wide: &mut [u64; LANES]) {
 #[inline(always)]
 fn spread_body(addresses: &[u64; LANES], add: u64, pointers: &mut [*mut u8; LANES]) {
     for lane in 0..LANES {
-        pointers[lane] =
-            std::ptr::without_provenance_mut(addresses[lane].wrapping_add(add) as usize);
+        pointers[lane] = std::ptr::without_provenance_mut(addresses[lane].wrapping_add(add) as usize);
     }
 }
 
@@ -159,12 +150,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    pub(super) fn store(
-        &mut self,
-        detail: &MemoryDetail,
-        active: u64,
-        pc: u32,
-    ) -> Result<(), Stop> {
+    pub(super) fn store(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
         self.resolve(detail, active, pc)?;
         if let Some(function) = detail.store {
             for (index, register) in detail.registers.iter().enumerate() {
@@ -203,12 +189,7 @@ impl Worker<'_> {
     }
 
     /// Fills in where each active lane's access lies in host memory, all `element * count` bytes of it.
-    pub(super) fn resolve(
-        &mut self,
-        detail: &MemoryDetail,
-        active: u64,
-        pc: u32,
-    ) -> Result<(), Stop> {
+    pub(super) fn resolve(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
         let size = u64::from(detail.element * detail.count);
         let register = self.at(detail.address);
         let mut offset = detail.offset as u64;
@@ -238,31 +219,17 @@ impl Worker<'_> {
                 let low = found.low.wrapping_add(offset);
                 let high = found.high.wrapping_add(offset);
                 let window = self.window(detail, low);
-                let aligned = (if found.shape == Shape::Gather {
-                    found.bits | offset
-                } else {
-                    low
-                }) & (size - 1)
-                    == 0;
-                if low >= window.start
-                    && low <= high
-                    && high < window.end
-                    && window.end - high >= size
-                    && aligned
-                {
+                let aligned = (if found.shape == Shape::Gather { found.bits | offset } else { low }) & (size - 1) == 0;
+                if low >= window.start && low <= high && high < window.end && window.end - high >= size && aligned {
                     self.resolved.shape = found.shape;
                     self.resolved.stride = size as usize;
                     match found.shape {
                         Shape::Uniform => {
-                            self.resolved.base =
-                                window.host.wrapping_add((low - window.start) as usize);
+                            self.resolved.base = window.host.wrapping_add((low - window.start) as usize);
                         }
                         Shape::Contiguous => {
                             let before = active.trailing_zeros() as usize * size as usize;
-                            self.resolved.base = window
-                                .host
-                                .wrapping_add((low - window.start) as usize)
-                                .wrapping_sub(before);
+                            self.resolved.base = window.host.wrapping_add((low - window.start) as usize).wrapping_sub(before);
                         }
                         Shape::Gather => {
                             let add = offset
@@ -274,12 +241,7 @@ impl Worker<'_> {
                     return Ok(());
                 }
                 // Another allocation than last time: look it up once.
-                if attempt == 1
-                    || !matches!(
-                        detail.space,
-                        Space::Global | Space::Constant | Space::Generic
-                    )
-                {
+                if attempt == 1 || !matches!(detail.space, Space::Global | Space::Constant | Space::Generic) {
                     break;
                 }
                 let lane = active.trailing_zeros() as usize;
@@ -307,9 +269,7 @@ impl Worker<'_> {
             host: allocation.host(),
         };
         let _ = site.host.expose_provenance();
-        let index = self
-            .kept
-            .partition_point(|kept| kept.site.start <= site.start);
+        let index = self.kept.partition_point(|kept| kept.site.start <= site.start);
         self.kept.insert(
             index,
             Kept {
@@ -321,14 +281,7 @@ impl Worker<'_> {
     }
 
     #[cold]
-    fn resolve_lanes(
-        &mut self,
-        detail: &MemoryDetail,
-        active: u64,
-        addresses: &[u64; LANES],
-        offset: u64,
-        pc: u32,
-    ) -> Result<(), Stop> {
+    fn resolve_lanes(&mut self, detail: &MemoryDetail, active: u64, addresses: &[u64; LANES], offset: u64, pc: u32) -> Result<(), Stop> {
         let size = u64::from(detail.element * detail.count);
         let mut failed = None;
         for_each_lane(active, |lane| {
@@ -354,23 +307,15 @@ impl Worker<'_> {
         }
     }
 
-    fn resolve_lane(
-        &mut self,
-        detail: &MemoryDetail,
-        lane: usize,
-        address: u64,
-        size: u64,
-    ) -> Result<*mut u8, FaultKind> {
+    fn resolve_lane(&mut self, detail: &MemoryDetail, lane: usize, address: u64, size: u64) -> Result<*mut u8, FaultKind> {
         let outside = FaultKind::OutOfBounds { bytes: size as u32 };
         let local = |worker: &Self, at: u64| {
-            let inside = at
-                .checked_add(size)
-                .is_some_and(|end| end <= worker.local_bytes);
+            let inside = at.checked_add(size).is_some_and(|end| end <= worker.local_bytes);
             // SAFETY: local storage holds `local_bytes` for every lane of every group.
             inside.then(|| unsafe {
-                worker.local.add(
-                    (worker.running * LANES + lane) * worker.local_bytes as usize + at as usize,
-                )
+                worker
+                    .local
+                    .add((worker.running * LANES + lane) * worker.local_bytes as usize + at as usize)
             })
         };
         let linear = |site: Site| {
@@ -393,9 +338,7 @@ impl Worker<'_> {
         };
         let pointer = pointer.ok_or(outside)?;
         if address & (size - 1) != 0 {
-            return Err(FaultKind::Misaligned {
-                alignment: size as u32,
-            });
+            return Err(FaultKind::Misaligned { alignment: size as u32 });
         }
         Ok(pointer)
     }

@@ -72,13 +72,7 @@ fn apply64(operation: Op, old: u64, operand: u64, new: u64) -> u64 {
 macro_rules! perform {
     ($name:ident, $type:ty, $atomic:ty, $apply:ident) => {
         /// Safety: the pointer is aligned and valid.
-        unsafe fn $name(
-            operation: Op,
-            shared: bool,
-            pointer: *mut u8,
-            operand: $type,
-            new: $type,
-        ) -> $type {
+        unsafe fn $name(operation: Op, shared: bool, pointer: *mut u8, operand: $type, new: $type) -> $type {
             if shared {
                 let pointer = pointer.cast::<$type>();
                 // SAFETY: the caller's contract; only this worker touches its block's shared memory.
@@ -96,21 +90,13 @@ macro_rules! perform {
                 Op::Or => atomic.fetch_or(operand, Ordering::SeqCst),
                 Op::Xor => atomic.fetch_xor(operand, Ordering::SeqCst),
                 Op::Exchange => atomic.swap(operand, Ordering::SeqCst),
-                Op::CompareExchange => {
-                    match atomic.compare_exchange(operand, new, Ordering::SeqCst, Ordering::SeqCst)
-                    {
-                        Ok(old) | Err(old) => old,
-                    }
-                }
+                Op::CompareExchange => match atomic.compare_exchange(operand, new, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(old) | Err(old) => old,
+                },
                 _ => {
                     let mut old = atomic.load(Ordering::SeqCst);
                     loop {
-                        match atomic.compare_exchange_weak(
-                            old,
-                            $apply(operation, old, operand, new),
-                            Ordering::SeqCst,
-                            Ordering::SeqCst,
-                        ) {
+                        match atomic.compare_exchange_weak(old, $apply(operation, old, operand, new), Ordering::SeqCst, Ordering::SeqCst) {
                             Ok(old) => return old,
                             Err(seen) => old = seen,
                         }
@@ -125,23 +111,14 @@ perform!(perform32, u32, AtomicU32, apply32);
 perform!(perform64, u64, AtomicU64, apply64);
 
 impl Worker<'_> {
-    pub(super) fn atomic(
-        &mut self,
-        detail: &MemoryDetail,
-        active: u64,
-        pc: u32,
-    ) -> Result<(), Stop> {
+    pub(super) fn atomic(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
         self.resolve(detail, active, pc)?;
         let Some(operation) = detail.atomic else {
             return Ok(());
         };
         let shared = detail.space == Space::Shared;
         let operand = detail.registers.first().map(|place| self.at(*place));
-        let new = detail
-            .registers
-            .get(1)
-            .map(|place| self.at(*place))
-            .or(operand);
+        let new = detail.registers.get(1).map(|place| self.at(*place)).or(operand);
         let target = detail.target.map(|place| self.at(place));
         let (Some(operand), Some(new)) = (operand, new) else {
             return Ok(());

@@ -75,13 +75,10 @@ impl Group {
             return Some((only, false));
         }
         let lowest = self.ready.iter().map(|path| path.pc).min()?;
-        let above = self.rotate_above.take().and_then(|bound| {
-            self.ready
-                .iter()
-                .map(|path| path.pc)
-                .filter(|pc| *pc > bound)
-                .min()
-        });
+        let above = self
+            .rotate_above
+            .take()
+            .and_then(|bound| self.ready.iter().map(|path| path.pc).filter(|pc| *pc > bound).min());
         let pc = above.unwrap_or(lowest);
         let mut mask = 0;
         self.ready.retain(|path| {
@@ -94,11 +91,7 @@ impl Group {
     }
 
     fn lowest_ready(&self) -> u32 {
-        self.ready
-            .iter()
-            .map(|path| path.pc)
-            .min()
-            .unwrap_or(u32::MAX)
+        self.ready.iter().map(|path| path.pc).min().unwrap_or(u32::MAX)
     }
 }
 
@@ -111,11 +104,7 @@ impl Worker<'_> {
         }
         // SAFETY: a predicate is one u64.
         let predicate = unsafe { *self.at(instruction.guard).cast::<u64>() };
-        mask & if instruction.guard_negated {
-            !predicate
-        } else {
-            predicate
-        }
+        mask & if instruction.guard_negated { !predicate } else { predicate }
     }
 
     /// Runs the selected group until none of its lanes can go on, or it has had its turn.
@@ -155,9 +144,7 @@ impl Worker<'_> {
                             }
                         }
                     }
-                    if pc >= next_ready
-                        && (!ahead || self.groups[group].ready.iter().any(|path| path.pc == pc))
-                    {
+                    if pc >= next_ready && (!ahead || self.groups[group].ready.iter().any(|path| path.pc == pc)) {
                         self.groups[group].ready.push(Path { pc, mask });
                         continue 'pick;
                     }
@@ -171,8 +158,7 @@ impl Worker<'_> {
                     Kind::Lane => {
                         let active = self.guarded(instruction, mask);
                         if active != 0 {
-                            let whole = active == live
-                                || !(instruction.keeps || ahead || instruction.guarded);
+                            let whole = active == live || !(instruction.keeps || ahead || instruction.guarded);
                             let (d, a, b, c) = (
                                 self.at(instruction.d),
                                 self.at(instruction.a),
@@ -185,11 +171,7 @@ impl Worker<'_> {
                                     (instruction.run)(d, a, b, c);
                                 } else {
                                     (instruction.run)(self.side, a, b, c);
-                                    self.put(
-                                        d,
-                                        instruction.width,
-                                        if whole { u64::MAX } else { active },
-                                    );
+                                    self.put(d, instruction.width, if whole { u64::MAX } else { active });
                                 }
                             }
                         }
@@ -224,10 +206,7 @@ impl Worker<'_> {
                         let (target, behind) = (instruction.detail, pc + 1);
                         let (first, other) = if target < behind {
                             (
-                                Path {
-                                    pc: target,
-                                    mask: taken,
-                                },
+                                Path { pc: target, mask: taken },
                                 Path {
                                     pc: behind,
                                     mask: mask & !taken,
@@ -239,10 +218,7 @@ impl Worker<'_> {
                                     pc: behind,
                                     mask: mask & !taken,
                                 },
-                                Path {
-                                    pc: target,
-                                    mask: taken,
-                                },
+                                Path { pc: target, mask: taken },
                             )
                         };
                         self.groups[group].ready.push(other);
@@ -307,9 +283,7 @@ impl Worker<'_> {
                     }
                     Kind::ActiveMask => {
                         let active = self.guarded(instruction, mask);
-                        self.write_words(instruction.d, active, |lane| {
-                            (mask >> (lane & 32)) as u32
-                        });
+                        self.write_words(instruction.d, active, |lane| (mask >> (lane & 32)) as u32);
                         pc += 1;
                     }
                     Kind::Fence => {
@@ -318,8 +292,7 @@ impl Worker<'_> {
                     }
                     Kind::Clock => {
                         let active = self.guarded(instruction, mask);
-                        let steps =
-                            self.fuelled.saturating_add_signed(-self.fuel) + u64::from(pc - began);
+                        let steps = self.fuelled.saturating_add_signed(-self.fuel) + u64::from(pc - began);
                         crate::lanes::memory::for_each_lane(active, |lane| {
                             let d = self.at(instruction.d);
                             // SAFETY: the target is a register of 64 elements of its width.
@@ -369,12 +342,7 @@ impl Worker<'_> {
     }
 
     /// Writes 32-bit elements of a register for the lanes of the mask.
-    pub(super) fn write_words(
-        &mut self,
-        place: crate::compile::code::Place,
-        mask: u64,
-        value: impl Fn(usize) -> u32,
-    ) {
+    pub(super) fn write_words(&mut self, place: crate::compile::code::Place, mask: u64, value: impl Fn(usize) -> u32) {
         let d = self.at(place).cast::<u32>();
         // SAFETY: the place is a register of 64 words.
         crate::lanes::memory::for_each_lane(mask, |lane| unsafe { *d.add(lane) = value(lane) });
@@ -419,25 +387,14 @@ impl Worker<'_> {
         // SAFETY: both are registers of 64 words.
         let (number, count) = unsafe {
             let number = *self.at(detail.number).cast::<u32>().add(lane);
-            (
-                number,
-                detail
-                    .count
-                    .map(|place| *self.at(place).cast::<u32>().add(lane)),
-            )
+            (number, detail.count.map(|place| *self.at(place).cast::<u32>().add(lane)))
         };
         if number >= 16 {
-            return Err(self.stop(
-                FaultKind::DivergentBarrier(format!("barrier {number} does not exist")),
-                pc,
-                mask,
-            ));
+            return Err(self.stop(FaultKind::DivergentBarrier(format!("barrier {number} does not exist")), pc, mask));
         }
         if count.is_some_and(|count| count == 0 || count % 32 != 0) {
             return Err(self.stop(
-                FaultKind::DivergentBarrier(
-                    "a barrier's thread count is not a multiple of 32".into(),
-                ),
+                FaultKind::DivergentBarrier("a barrier's thread count is not a multiple of 32".into()),
                 pc,
                 mask,
             ));

@@ -67,10 +67,7 @@ impl Worker<'_> {
             let highest = (own & segment) | (bound & !segment);
             let (from, valid) = match mode {
                 // Signed: the distance may lead below lane 0.
-                Shuffle::Up => (
-                    own.wrapping_sub(distance),
-                    own as i32 - distance as i32 >= highest as i32,
-                ),
+                Shuffle::Up => (own.wrapping_sub(distance), own as i32 - distance as i32 >= highest as i32),
                 Shuffle::Down => (own + distance, own + distance <= highest),
                 Shuffle::Butterfly => (own ^ distance, own ^ distance <= highest),
                 Shuffle::Index => {

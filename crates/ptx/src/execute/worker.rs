@@ -90,10 +90,8 @@ impl<'a> Worker<'a> {
         let groups = threads.div_ceil(LANES);
         // Registers of groups start at different cache sets.
         let group_bytes = code.group_bytes + 64;
-        let shared_bytes = code
-            .static_shared_bytes
-            .next_multiple_of(code.shared_alignment.max(1))
-            + u64::from(session.launch.dynamic_shared_bytes);
+        let shared_bytes =
+            code.static_shared_bytes.next_multiple_of(code.shared_alignment.max(1)) + u64::from(session.launch.dynamic_shared_bytes);
         let local_bytes = code.local_bytes;
         scratch.uniform.grow(code.uniform_bytes);
         scratch.registers.grow(group_bytes * groups);
@@ -143,11 +141,7 @@ impl<'a> Worker<'a> {
     #[inline(always)]
     pub(super) fn at(&self, place: Place) -> *mut u8 {
         // SAFETY: places lie inside the areas, which were sized with them.
-        unsafe {
-            self.bases
-                .get_unchecked(place.area() as usize)
-                .add(place.offset())
-        }
+        unsafe { self.bases.get_unchecked(place.area() as usize).add(place.offset()) }
     }
 
     fn blocks(&mut self) {
@@ -165,10 +159,7 @@ impl<'a> Worker<'a> {
             ];
             if let Err(stop) = self.block() {
                 // A worker stopped by another's fault has nothing of its own to say.
-                if !(matches!(stop.kind, FaultKind::Cancelled)
-                    && self.session.is_stopped()
-                    && !self.session.cancel.is_cancelled())
-                {
+                if !(matches!(stop.kind, FaultKind::Cancelled) && self.session.is_stopped() && !self.session.cancel.is_cancelled()) {
                     let fault = self.describe(stop);
                     self.session.report(block, fault);
                 }
@@ -181,29 +172,13 @@ impl<'a> Worker<'a> {
     fn launch_values(&mut self) {
         let launch = self.session.launch;
         for (place, width, value) in &self.code.launch_values {
-            let dynamic = self
-                .code
-                .static_shared_bytes
-                .next_multiple_of(self.code.shared_alignment.max(1));
+            let dynamic = self.code.static_shared_bytes.next_multiple_of(self.code.shared_alignment.max(1));
             let bits = match *value {
-                LaunchValue::Parameter {
-                    offset,
-                    bytes,
-                    signed,
-                } => parameter(
-                    self.session.parameters,
-                    offset as usize,
-                    usize::from(bytes),
-                    signed,
-                ),
+                LaunchValue::Parameter { offset, bytes, signed } => {
+                    parameter(self.session.parameters, offset as usize, usize::from(bytes), signed)
+                }
                 LaunchValue::Symbol { index, addend } => {
-                    let address = self
-                        .session
-                        .program
-                        .symbols
-                        .get(index as usize)
-                        .copied()
-                        .unwrap_or(0);
+                    let address = self.session.program.symbols.get(index as usize).copied().unwrap_or(0);
                     address.wrapping_add_signed(addend)
                 }
                 LaunchValue::DynamicShared { addend } => dynamic.wrapping_add_signed(addend),
@@ -274,13 +249,7 @@ impl<'a> Worker<'a> {
     fn block(&mut self) -> Result<(), Stop> {
         for (place, width, axis) in &self.code.block_values {
             // SAFETY: the place is a register of this width in the uniform area.
-            unsafe {
-                splat(
-                    self.at(*place),
-                    *width,
-                    u64::from(self.block_index[usize::from(*axis)]),
-                )
-            }
+            unsafe { splat(self.at(*place), *width, u64::from(self.block_index[usize::from(*axis)])) }
         }
         self.prologue(&self.code.block_prologue);
         if self.shared_bytes > 0 {
@@ -342,12 +311,10 @@ impl<'a> Worker<'a> {
                 let lanes = path.mask.count_ones();
                 let thread = index * LANES + path.mask.trailing_zeros() as usize;
                 match path.on {
-                    Waiting::Barrier(number) => {
-                        match at_barriers.iter_mut().find(|(other, _)| *other == number) {
-                            Some((_, count)) => *count += lanes,
-                            None => at_barriers.push((number, lanes)),
-                        }
-                    }
+                    Waiting::Barrier(number) => match at_barriers.iter_mut().find(|(other, _)| *other == number) {
+                        Some((_, count)) => *count += lanes,
+                        None => at_barriers.push((number, lanes)),
+                    },
                     Waiting::Warp => at_warps += lanes,
                 }
                 first.get_or_insert((path.at, thread));
@@ -361,19 +328,14 @@ impl<'a> Worker<'a> {
         let kind = if at_warps == 0 && at_barriers.len() > 1 {
             FaultKind::DivergentBarrier(described)
         } else if at_warps == 0 {
-            FaultKind::Deadlock(format!(
-                "of {} threads left, {described}",
-                self.live_threads
-            ))
+            FaultKind::Deadlock(format!("of {} threads left, {described}", self.live_threads))
         } else {
             let barriers = if described.is_empty() {
                 described
             } else {
                 format!(", {described}")
             };
-            FaultKind::Deadlock(format!(
-                "{at_warps} threads wait for others of their warp{barriers}"
-            ))
+            FaultKind::Deadlock(format!("{at_warps} threads wait for others of their warp{barriers}"))
         };
         Stop {
             kind,
@@ -392,24 +354,12 @@ impl<'a> Worker<'a> {
         FaultReport {
             kind: stop.kind,
             kernel: self.session.program.name.to_owned(),
-            instruction: statement
-                .map(|statement| statement.text.clone())
-                .unwrap_or_default(),
+            instruction: statement.map(|statement| statement.text.clone()).unwrap_or_default(),
             line: statement.map_or(0, |statement| statement.line),
-            source: statement
-                .and_then(|statement| statement.source)
-                .map(|(file, line)| {
-                    let name = self
-                        .session
-                        .program
-                        .files
-                        .iter()
-                        .find(|(index, _)| *index == file);
-                    (
-                        name.map_or_else(|| format!("file {file}"), |(_, name)| name.clone()),
-                        line,
-                    )
-                }),
+            source: statement.and_then(|statement| statement.source).map(|(file, line)| {
+                let name = self.session.program.files.iter().find(|(index, _)| *index == file);
+                (name.map_or_else(|| format!("file {file}"), |(_, name)| name.clone()), line)
+            }),
             block: Some(self.block_index),
             thread: stop.thread.map(|thread| {
                 [
@@ -432,9 +382,5 @@ fn parameter(parameters: &[u8], offset: usize, bytes: usize, signed: bool) -> u6
     }
     let value = u64::from_le_bytes(raw);
     let spare = 64 - 8 * bytes as u32;
-    if signed {
-        ((value << spare) as i64 >> spare) as u64
-    } else {
-        value
-    }
+    if signed { ((value << spare) as i64 >> spare) as u64 } else { value }
 }

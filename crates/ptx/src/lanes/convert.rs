@@ -223,11 +223,7 @@ impl<M: Direction> Unary for NarrowFloatDirected<M> {
     type D = f32;
     #[inline(always)]
     fn apply(a: f64) -> f32 {
-        if a.is_finite() {
-            M::round(a, 0.0)
-        } else {
-            a as f32
-        }
+        if a.is_finite() { M::round(a, 0.0) } else { a as f32 }
     }
 }
 
@@ -270,20 +266,11 @@ mod tests {
 
     #[test]
     fn float_to_integer_saturates_and_sends_nan_where_the_isa_says() {
-        assert_eq!(
-            ToInteger::<f32, i32, u32, TowardZero>::apply(1e20),
-            i32::MAX as u32
-        );
+        assert_eq!(ToInteger::<f32, i32, u32, TowardZero>::apply(1e20), i32::MAX as u32);
         assert_eq!(ToInteger::<f32, u8, u16, NearestEven>::apply(300.0), 255);
         assert_eq!(ToInteger::<f32, i32, u32, NearestEven>::apply(f32::NAN), 0);
-        assert_eq!(
-            ToInteger::<f64, i32, u32, NearestEven>::apply(f64::NAN),
-            1 << 31
-        );
-        assert_eq!(
-            ToInteger::<f32, i64, u64, NearestEven>::apply(f32::NAN),
-            1 << 63
-        );
+        assert_eq!(ToInteger::<f64, i32, u32, NearestEven>::apply(f64::NAN), 1 << 31);
+        assert_eq!(ToInteger::<f32, i64, u64, NearestEven>::apply(f32::NAN), 1 << 63);
         assert_eq!(ToInteger::<f32, i32, u32, NearestEven>::apply(2.5), 2);
         assert_eq!(ToInteger::<f32, i32, u32, Up>::apply(-2.5) as i32, -2);
         assert_eq!(ToInteger::<f32, i32, u32, Down>::apply(-2.5) as i32, -3);
@@ -292,18 +279,9 @@ mod tests {
     #[test]
     fn integers_round_to_floats_in_the_asked_direction() {
         let value = (1u64 << 60) + 1;
-        assert_eq!(
-            FromIntegerDirected::<u64, Down>::apply(value),
-            2f32.powi(60)
-        );
-        assert_eq!(
-            FromIntegerDirected::<u64, Up>::apply(value),
-            2f32.powi(60).next_up()
-        );
-        assert_eq!(
-            FromIntegerDirected::<i32, TowardZero>::apply(-16_777_217),
-            -16_777_216.0
-        );
+        assert_eq!(FromIntegerDirected::<u64, Down>::apply(value), 2f32.powi(60));
+        assert_eq!(FromIntegerDirected::<u64, Up>::apply(value), 2f32.powi(60).next_up());
+        assert_eq!(FromIntegerDirected::<i32, TowardZero>::apply(-16_777_217), -16_777_216.0);
         assert_eq!(FromInteger::<u32, f32>::apply(16_777_217), 16_777_216.0);
     }
 

@@ -317,10 +317,7 @@ mod tests {
     fn flushing_keeps_the_sign() {
         let small = f32::from_bits(1);
         assert_eq!((-small).flush().to_bits(), (-0.0f32).to_bits());
-        assert_eq!(
-            <Flushing<Multiply<f32>> as Binary>::apply(1e-30, 1e-10),
-            0.0
-        );
+        assert_eq!(<Flushing<Multiply<f32>> as Binary>::apply(1e-30, 1e-10), 0.0);
         assert!(Multiply::<f32>::apply(1e-30, 1e-10) > 0.0);
     }
 

@@ -75,19 +75,11 @@ macro_rules! integer {
             #[inline(always)]
             fn div(self, other: Self) -> Self {
                 // The ISA leaves division by zero unspecified; GPUs give all ones.
-                if other == 0 {
-                    !0
-                } else {
-                    self.wrapping_div(other)
-                }
+                if other == 0 { !0 } else { self.wrapping_div(other) }
             }
             #[inline(always)]
             fn rem(self, other: Self) -> Self {
-                if other == 0 {
-                    self
-                } else {
-                    self.wrapping_rem(other)
-                }
+                if other == 0 { self } else { self.wrapping_rem(other) }
             }
             #[inline(always)]
             fn neg(self) -> Self {
@@ -116,11 +108,7 @@ macro_rules! integer {
             }
             #[inline(always)]
             fn shl(self, amount: u32) -> Self {
-                if amount < <$type>::BITS {
-                    self << amount
-                } else {
-                    0
-                }
+                if amount < <$type>::BITS { self << amount } else { 0 }
             }
             #[inline(always)]
             fn shr(self, amount: u32) -> Self {
@@ -157,11 +145,7 @@ macro_rules! integer {
             fn extract(self, position: u32, length: u32) -> Self {
                 let (position, length) = (position & 0xff, length & 0xff);
                 let bits = self as $unsigned;
-                let shifted = if position < <$type>::BITS {
-                    bits >> position
-                } else {
-                    0
-                };
+                let shifted = if position < <$type>::BITS { bits >> position } else { 0 };
                 let kept = if length < <$type>::BITS {
                     shifted & (((1 as $unsigned) << length) - 1)
                 } else {
@@ -418,22 +402,10 @@ mod tests {
 
     #[test]
     fn funnel_shift_and_permute() {
-        assert_eq!(
-            Funnel::<true, false>::apply(0x1122_3344, 0xaabb_ccdd, 8),
-            0xbbcc_dd11
-        );
-        assert_eq!(
-            Funnel::<false, true>::apply(0x1122_3344, 0xaabb_ccdd, 32),
-            0xaabb_ccdd
-        );
-        assert_eq!(
-            Funnel::<false, false>::apply(0x1122_3344, 0xaabb_ccdd, 32),
-            0x1122_3344
-        );
-        assert_eq!(
-            Permute::apply(0x8322_1100, 0x7766_5544, 0x7b30),
-            0x77ff_8300
-        );
+        assert_eq!(Funnel::<true, false>::apply(0x1122_3344, 0xaabb_ccdd, 8), 0xbbcc_dd11);
+        assert_eq!(Funnel::<false, true>::apply(0x1122_3344, 0xaabb_ccdd, 32), 0xaabb_ccdd);
+        assert_eq!(Funnel::<false, false>::apply(0x1122_3344, 0xaabb_ccdd, 32), 0x1122_3344);
+        assert_eq!(Permute::apply(0x8322_1100, 0x7766_5544, 0x7b30), 0x77ff_8300);
     }
 
     #[test]

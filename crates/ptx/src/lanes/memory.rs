@@ -85,23 +85,13 @@ pub(crate) fn for_each_lane(mut mask: u64, mut visit: impl FnMut(usize)) {
 }
 
 #[inline(always)]
-unsafe fn load_body<E: Element<R>, R: Copy>(
-    resolved: &Resolved,
-    offset: usize,
-    d: *mut u8,
-    mask: u64,
-) {
+unsafe fn load_body<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
     let d = d.cast::<R>();
     // SAFETY: the contract of `LoadFunction`. The bytes may change under us; each is read once.
     unsafe {
         match (resolved.shape, mask) {
             (Shape::Uniform, _) => {
-                let value = resolved
-                    .base
-                    .add(offset)
-                    .cast::<E>()
-                    .read_unaligned()
-                    .extend();
+                let value = resolved.base.add(offset).cast::<E>().read_unaligned().extend();
                 if mask == u64::MAX {
                     for lane in 0..LANES {
                         *d.add(lane) = value;
@@ -123,11 +113,7 @@ unsafe fn load_body<E: Element<R>, R: Copy>(
                     }
                 } else {
                     for lane in 0..LANES {
-                        *d.add(lane) = base
-                            .add(lane * resolved.stride)
-                            .cast::<E>()
-                            .read_unaligned()
-                            .extend();
+                        *d.add(lane) = base.add(lane * resolved.stride).cast::<E>().read_unaligned().extend();
                     }
                 }
             }
@@ -143,20 +129,12 @@ unsafe fn load_body<E: Element<R>, R: Copy>(
             }
             (Shape::Gather, u64::MAX) => {
                 for lane in 0..LANES {
-                    *d.add(lane) = resolved.pointers[lane]
-                        .add(offset)
-                        .cast::<E>()
-                        .read_unaligned()
-                        .extend();
+                    *d.add(lane) = resolved.pointers[lane].add(offset).cast::<E>().read_unaligned().extend();
                 }
             }
             (Shape::Gather, _) => {
                 for_each_lane(mask, |lane| {
-                    *d.add(lane) = resolved.pointers[lane]
-                        .add(offset)
-                        .cast::<E>()
-                        .read_unaligned()
-                        .extend()
+                    *d.add(lane) = resolved.pointers[lane].add(offset).cast::<E>().read_unaligned().extend()
                 });
             }
         }
@@ -172,11 +150,7 @@ unsafe fn store_body<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, 
             (Shape::Uniform, _) => {
                 // All lanes write one place: the last one wins.
                 let lane = 63 - mask.leading_zeros() as usize;
-                resolved
-                    .base
-                    .add(offset)
-                    .cast::<E>()
-                    .write_unaligned(*s.add(lane));
+                resolved.base.add(offset).cast::<E>().write_unaligned(*s.add(lane));
             }
             (Shape::Contiguous, u64::MAX) => {
                 let base = resolved.base.add(offset);
@@ -184,9 +158,7 @@ unsafe fn store_body<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, 
                     std::ptr::copy_nonoverlapping(s.cast::<u8>(), base, LANES * size_of::<E>());
                 } else {
                     for lane in 0..LANES {
-                        base.add(lane * resolved.stride)
-                            .cast::<E>()
-                            .write_unaligned(*s.add(lane));
+                        base.add(lane * resolved.stride).cast::<E>().write_unaligned(*s.add(lane));
                     }
                 }
             }
@@ -203,34 +175,19 @@ unsafe fn store_body<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, 
 
 /// The load of elements `E` into registers of `R` for this CPU.
 pub(crate) fn load<E: Element<R>, R: Copy>() -> LoadFunction {
-    unsafe fn baseline<E: Element<R>, R: Copy>(
-        resolved: &Resolved,
-        offset: usize,
-        d: *mut u8,
-        mask: u64,
-    ) {
+    unsafe fn baseline<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
         // SAFETY: the contract of `LoadFunction`.
         unsafe { load_body::<E, R>(resolved, offset, d, mask) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
-    unsafe fn v3<E: Element<R>, R: Copy>(
-        resolved: &Resolved,
-        offset: usize,
-        d: *mut u8,
-        mask: u64,
-    ) {
+    unsafe fn v3<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
         // SAFETY: the contract of `LoadFunction`.
         unsafe { load_body::<E, R>(resolved, offset, d, mask) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn avx512<E: Element<R>, R: Copy>(
-        resolved: &Resolved,
-        offset: usize,
-        d: *mut u8,
-        mask: u64,
-    ) {
+    unsafe fn avx512<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
         // SAFETY: the contract of `LoadFunction`.
         unsafe { load_body::<E, R>(resolved, offset, d, mask) }
     }
@@ -312,12 +269,7 @@ whole! {
 ///
 /// # Safety
 /// The contract of [`LoadFunction`], and every address is aligned to the element.
-pub(crate) unsafe fn load_ordered<E: Element<R> + Whole, R: Copy>(
-    resolved: &Resolved,
-    offset: usize,
-    d: *mut u8,
-    mask: u64,
-) {
+pub(crate) unsafe fn load_ordered<E: Element<R> + Whole, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
     // SAFETY: the caller's contract.
     for_each_lane(mask, |lane| unsafe {
         *d.cast::<R>().add(lane) = E::read(resolved.pointer(lane).wrapping_add(offset)).extend()
@@ -328,17 +280,9 @@ pub(crate) unsafe fn load_ordered<E: Element<R> + Whole, R: Copy>(
 ///
 /// # Safety
 /// The contract of [`StoreFunction`], and every address is aligned to the element.
-pub(crate) unsafe fn store_ordered<E: Whole>(
-    resolved: &Resolved,
-    offset: usize,
-    s: *const u8,
-    mask: u64,
-) {
+pub(crate) unsafe fn store_ordered<E: Whole>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
     // SAFETY: the caller's contract.
     for_each_lane(mask, |lane| unsafe {
-        E::write(
-            resolved.pointer(lane).wrapping_add(offset),
-            *s.cast::<E>().add(lane),
-        )
+        E::write(resolved.pointer(lane).wrapping_add(offset), *s.cast::<E>().add(lane))
     });
 }

@@ -169,28 +169,16 @@ mod tests {
             FusedMultiplyAdd::<Down>::apply(a, a, 0.0)
         );
         let exact = 1.0f32;
-        assert_eq!(
-            FusedMultiplyAdd::<Down>::apply(exact, exact, -c),
-            1.0f32.next_down()
-        );
-        assert_eq!(
-            FusedMultiplyAdd::<Up>::apply(exact, exact, c),
-            1.0f32.next_up()
-        );
+        assert_eq!(FusedMultiplyAdd::<Down>::apply(exact, exact, -c), 1.0f32.next_down());
+        assert_eq!(FusedMultiplyAdd::<Up>::apply(exact, exact, c), 1.0f32.next_up());
     }
 
     #[test]
     fn division_and_root_round_as_asked() {
         assert!(Divide::<Down>::apply(1.0, 3.0) < Divide::<Up>::apply(1.0, 3.0));
-        assert_eq!(
-            Divide::<Down>::apply(1.0, 3.0).next_up(),
-            Divide::<Up>::apply(1.0, 3.0)
-        );
+        assert_eq!(Divide::<Down>::apply(1.0, 3.0).next_up(), Divide::<Up>::apply(1.0, 3.0));
         assert_eq!(Divide::<Up>::apply(6.0, 3.0), 2.0);
-        assert_eq!(
-            SquareRoot::<Down>::apply(2.0).next_up(),
-            SquareRoot::<Up>::apply(2.0)
-        );
+        assert_eq!(SquareRoot::<Down>::apply(2.0).next_up(), SquareRoot::<Up>::apply(2.0));
         assert_eq!(SquareRoot::<Up>::apply(4.0), 2.0);
     }
 }

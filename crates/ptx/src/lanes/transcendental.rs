@@ -77,11 +77,7 @@ fn power_of_two(x: f64) -> f64 {
 #[inline(always)]
 fn exponential2(a: f32) -> f32 {
     let value = power_of_two(f64::from(a)) as f32;
-    if a.is_nan() {
-        f32::from_bits(0x7fff_ffff)
-    } else {
-        value
-    }
+    if a.is_nan() { f32::from_bits(0x7fff_ffff) } else { value }
 }
 
 #[inline(always)]
@@ -95,8 +91,7 @@ fn logarithm2(a: f32) -> f32 {
     // log(m) = 2 artanh(s), s = (m−1)/(m+1), |s| < 0.172.
     let s = (mantissa - 1.0) / (mantissa + 1.0);
     let q = s * s;
-    let series = 1.0
-        + q * (1.0 / 3.0 + q * (1.0 / 5.0 + q * (1.0 / 7.0 + q * (1.0 / 9.0 + q * (1.0 / 11.0)))));
+    let series = 1.0 + q * (1.0 / 3.0 + q * (1.0 / 5.0 + q * (1.0 / 7.0 + q * (1.0 / 9.0 + q * (1.0 / 11.0)))));
     let value = (exponent + 2.0 * s * series * std::f64::consts::LOG2_E) as f32;
     if a == 0.0 {
         f32::NEG_INFINITY
@@ -126,30 +121,20 @@ fn reduce(x: f64) -> (f64, u64) {
 #[inline(always)]
 fn sine_series(r: f64) -> f64 {
     let q = r * r;
-    r * (1.0
-        + q * (-1.0 / 6.0
-            + q * (1.0 / 120.0 + q * (-1.0 / 5040.0 + q * (1.0 / 362_880.0 - q / 39_916_800.0)))))
+    r * (1.0 + q * (-1.0 / 6.0 + q * (1.0 / 120.0 + q * (-1.0 / 5040.0 + q * (1.0 / 362_880.0 - q / 39_916_800.0)))))
 }
 
 #[inline(always)]
 fn cosine_series(r: f64) -> f64 {
     let q = r * r;
-    1.0 + q
-        * (-0.5
-            + q * (1.0 / 24.0
-                + q * (-1.0 / 720.0
-                    + q * (1.0 / 40_320.0 + q * (-1.0 / 3_628_800.0 + q / 479_001_600.0)))))
+    1.0 + q * (-0.5 + q * (1.0 / 24.0 + q * (-1.0 / 720.0 + q * (1.0 / 40_320.0 + q * (-1.0 / 3_628_800.0 + q / 479_001_600.0)))))
 }
 
 #[inline(always)]
 fn quadrant(x: f64, ahead: u64) -> f32 {
     let (r, turns) = reduce(x);
     let turns = turns.wrapping_add(ahead);
-    let value = if turns & 1 == 0 {
-        sine_series(r)
-    } else {
-        cosine_series(r)
-    };
+    let value = if turns & 1 == 0 { sine_series(r) } else { cosine_series(r) };
     let signed = if turns & 2 == 0 { value } else { -value };
     if x.abs() < f64::INFINITY {
         signed as f32
@@ -177,11 +162,7 @@ fn hyperbolic_tangent(a: f32) -> f32 {
     let q = x * x;
     let near = x * (1.0 + q * (-1.0 / 3.0 + q * (2.0 / 15.0 - q * (17.0 / 315.0))));
     let value = if q < 1e-3 { near } else { far };
-    if a.is_nan() {
-        f32::from_bits(0x7fff_ffff)
-    } else {
-        value as f32
-    }
+    if a.is_nan() { f32::from_bits(0x7fff_ffff) } else { value as f32 }
 }
 
 #[cfg(test)]
@@ -196,11 +177,7 @@ mod tests {
             .filter(|value| value.is_finite())
     }
 
-    fn worst(
-        values: impl Iterator<Item = f32>,
-        ours: impl Fn(f32) -> f32,
-        exact: impl Fn(f64) -> f64,
-    ) -> f64 {
+    fn worst(values: impl Iterator<Item = f32>, ours: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64) -> f64 {
         values
             .filter(|value| {
                 let expected = exact(f64::from(*value)) as f32;
@@ -220,20 +197,8 @@ mod tests {
         assert!(worst(samples(), exponential2, f64::exp2) < bound);
         assert!(worst(samples().filter(|a| *a > 0.0), logarithm2, f64::log2) < bound);
         assert!(worst(samples(), hyperbolic_tangent, f64::tanh) < bound);
-        assert!(
-            worst(
-                samples().filter(|a| a.abs() < 1e5),
-                |a| sine(f64::from(a)),
-                f64::sin
-            ) < bound
-        );
-        assert!(
-            worst(
-                samples().filter(|a| a.abs() < 1e5),
-                |a| cosine(f64::from(a)),
-                f64::cos
-            ) < bound
-        );
+        assert!(worst(samples().filter(|a| a.abs() < 1e5), |a| sine(f64::from(a)), f64::sin) < bound);
+        assert!(worst(samples().filter(|a| a.abs() < 1e5), |a| cosine(f64::from(a)), f64::cos) < bound);
     }
 
     #[test]

@@ -38,9 +38,7 @@ impl<'a> Parser<'a> {
                 Token::Dot("branchtargets" | "calltargets" | "callprototype") => {
                     return Err(self.unsupported("branch and call target lists"));
                 }
-                Token::Dot(_) => {
-                    found.extend(self.variables(false)?.into_iter().map(Statement::Variable))
-                }
+                Token::Dot(_) => found.extend(self.variables(false)?.into_iter().map(Statement::Variable)),
                 Token::Name(name) if self.peek_at(1) == Token::Mark(b':') => {
                     let position = self.position();
                     self.at += 2;
@@ -80,11 +78,7 @@ impl<'a> Parser<'a> {
         match parsed {
             Ok((guard, opcode, modifiers, operands)) => {
                 let end = self.tokens[self.at.saturating_sub(1)].start;
-                let text = self
-                    .text
-                    .get(first.start..end)
-                    .unwrap_or_default()
-                    .trim_end();
+                let text = self.text.get(first.start..end).unwrap_or_default().trim_end();
                 Ok(Instruction {
                     position: first.position,
                     text,
@@ -103,13 +97,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    #[allow(
-        clippy::type_complexity,
-        reason = "the parts of one instruction, joined by the only caller"
-    )]
-    fn instruction_parts(
-        &mut self,
-    ) -> Result<(Option<Guard<'a>>, &'a str, Vec<&'a str>, Vec<Operand<'a>>), LoadError> {
+    #[allow(clippy::type_complexity, reason = "the parts of one instruction, joined by the only caller")]
+    fn instruction_parts(&mut self) -> Result<(Option<Guard<'a>>, &'a str, Vec<&'a str>, Vec<Operand<'a>>), LoadError> {
         let guard = if self.accept(b'@') {
             let negated = self.accept(b'!');
             Some(Guard {

@@ -97,9 +97,7 @@ impl<'a> Parser<'a> {
 
     fn declarators(&mut self, is_external: bool) -> Result<Vec<Variable<'a>>, LoadError> {
         let position = self.position();
-        let space = self
-            .space()
-            .ok_or_else(|| self.error("expected a directive or a state space"))?;
+        let space = self.space().ok_or_else(|| self.error("expected a directive or a state space"))?;
         let mut alignment = None;
         let mut width = 1u64;
         let mut scalar = None;
@@ -147,8 +145,7 @@ impl<'a> Parser<'a> {
             space,
             scalar,
             elements: Some(width),
-            alignment: alignment
-                .unwrap_or_else(|| (scalar.bytes() as u64 * width).max(1).next_power_of_two()),
+            alignment: alignment.unwrap_or_else(|| (scalar.bytes() as u64 * width).max(1).next_power_of_two()),
             is_pointer,
             is_external,
             initial: Vec::new(),
@@ -177,9 +174,7 @@ impl<'a> Parser<'a> {
         }
         let mut elements = variable.elements.unwrap_or(1);
         for dimension in &dimensions {
-            elements = elements
-                .checked_mul(*dimension)
-                .ok_or_else(|| self.error("array is too large"))?;
+            elements = elements.checked_mul(*dimension).ok_or_else(|| self.error("array is too large"))?;
         }
         variable.elements = Some(elements);
         if variable.bytes().is_none_or(|bytes| bytes > 1 << 46) {
@@ -202,12 +197,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Values at `offset` and on; returns the offset behind the last one.
-    fn initialiser(
-        &mut self,
-        variable: &mut Variable<'a>,
-        dimensions: &[u64],
-        offset: u64,
-    ) -> Result<u64, LoadError> {
+    fn initialiser(&mut self, variable: &mut Variable<'a>, dimensions: &[u64], offset: u64) -> Result<u64, LoadError> {
         let bytes = variable.scalar.bytes() as u64;
         if !self.accept(b'{') {
             let value = self.initial_value()?;
@@ -270,11 +260,7 @@ impl<'a> Parser<'a> {
     pub(super) fn constant(&mut self) -> Result<Constant, LoadError> {
         let negative = self.accept(b'-');
         let constant = match self.peek() {
-            Token::Integer(value) => Constant::Integer(if negative {
-                value.wrapping_neg()
-            } else {
-                value
-            }),
+            Token::Integer(value) => Constant::Integer(if negative { value.wrapping_neg() } else { value }),
             Token::Single(bits) => Constant::Single(if negative { bits ^ (1 << 31) } else { bits }),
             Token::Double(bits) => Constant::Double(if negative { bits ^ (1 << 63) } else { bits }),
             _ => return Err(self.error("expected a constant")),
@@ -299,11 +285,7 @@ impl<'a> Parser<'a> {
             } else {
                 None
             };
-            found.push(Registers {
-                name,
-                scalar,
-                count,
-            });
+            found.push(Registers { name, scalar, count });
             if !self.accept(b',') {
                 break;
             }

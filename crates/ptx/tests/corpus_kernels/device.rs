@@ -8,9 +8,7 @@ use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, Launch, LaunchStatistics,
 pub(crate) const COMPILERS: [&str; 2] = ["nvrtc129_c80", "nvrtc135_c100"];
 
 pub(crate) fn text(file: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/corpus")
-        .join(file);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(file);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -69,9 +67,7 @@ impl Device {
     }
 
     pub(crate) fn zeros<T: Plain>(&self, count: usize) -> DevicePointer {
-        self.memory
-            .allocate((count * T::BYTES) as u64)
-            .expect("fits")
+        self.memory.allocate((count * T::BYTES) as u64).expect("fits")
     }
 
     pub(crate) fn download<T: Plain>(&self, pointer: DevicePointer, count: usize) -> Vec<T> {
@@ -80,28 +76,14 @@ impl Device {
         bytes.chunks_exact(T::BYTES).map(T::from_bytes).collect()
     }
 
-    pub(crate) fn launch(
-        &self,
-        kernel: &str,
-        launch: &Launch,
-        arguments: &ArgumentList,
-    ) -> LaunchStatistics {
-        let kernel = self
-            .module
-            .entry(kernel)
-            .unwrap_or_else(|| panic!("no kernel {kernel}"));
+    pub(crate) fn launch(&self, kernel: &str, launch: &Launch, arguments: &ArgumentList) -> LaunchStatistics {
+        let kernel = self.module.entry(kernel).unwrap_or_else(|| panic!("no kernel {kernel}"));
         kernel
             .launch(launch, arguments.bytes(), &self.memory, &Cancel::new())
             .unwrap_or_else(|fault| panic!("{fault}"))
     }
 
-    pub(crate) fn run(
-        &self,
-        kernel: &str,
-        grid: [u32; 3],
-        block: [u32; 3],
-        arguments: ArgumentList,
-    ) -> LaunchStatistics {
+    pub(crate) fn run(&self, kernel: &str, grid: [u32; 3], block: [u32; 3], arguments: ArgumentList) -> LaunchStatistics {
         self.launch(kernel, &Launch::new(grid, block), &arguments)
     }
 

@@ -17,31 +17,20 @@ fn saxpy_is_exact_and_leaves_the_tail_alone() {
     for_each_compiler("01_saxpy", |device| {
         let mut noise = Noise::new(1);
         let (x, y) = (noise.reals(5000, -9.0, 9.0), noise.reals(5000, -9.0, 9.0));
-        for (kernel, grid, block) in [
-            ("saxpy", 40, 128),
-            ("saxpy", 5, 1000),
-            ("saxpy_grid_stride", 3, 96),
-        ] {
+        for (kernel, grid, block) in [("saxpy", 40, 128), ("saxpy", 5, 1000), ("saxpy_grid_stride", 3, 96)] {
             let (dx, dy) = (device.upload(&x), device.upload(&y));
             device.run(
                 kernel,
                 [grid, 1, 1],
                 [block, 1, 1],
-                ArgumentList::new()
-                    .i32(4990)
-                    .f32(1.7)
-                    .pointer(dx)
-                    .pointer(dy),
+                ArgumentList::new().i32(4990).f32(1.7).pointer(dx).pointer(dy),
             );
             let covered = if kernel == "saxpy" {
                 4990.min((grid * block) as usize)
             } else {
                 4990
             };
-            assert_eq!(
-                device.download::<f32>(dy, 5000),
-                saxpy_expected(covered, 1.7, &x, &y)
-            );
+            assert_eq!(device.download::<f32>(dy, 5000), saxpy_expected(covered, 1.7, &x, &y));
         }
     });
 }
@@ -57,11 +46,7 @@ fn saxpy_of_clang_and_numba_run_too() {
         "saxpy",
         [4, 1, 1],
         [64, 1, 1],
-        ArgumentList::new()
-            .i32(250)
-            .f32(0.5)
-            .pointer(dx)
-            .pointer(dy),
+        ArgumentList::new().i32(250).f32(0.5).pointer(dx).pointer(dy),
     );
     let expected: Vec<f32> = (0..256)
         .map(|i| {
@@ -76,30 +61,12 @@ fn saxpy_of_clang_and_numba_run_too() {
 
     let device = Device::new(&text("numba/saxpy.ptx"));
     let (dx, dy) = (device.upload(&x), device.upload(&y));
-    let name = device
-        .module
-        .module()
-        .entries()
-        .next()
-        .expect("one kernel")
-        .name()
-        .to_owned();
+    let name = device.module.module().entries().next().expect("one kernel").name().to_owned();
     // Numba passes arrays as meminfo, parent, item count, item size, data, shape, stride.
-    let array = |list: ArgumentList, data| {
-        list.u64(0)
-            .u64(0)
-            .i64(256)
-            .i64(4)
-            .pointer(data)
-            .i64(256)
-            .i64(4)
-    };
+    let array = |list: ArgumentList, data| list.u64(0).u64(0).i64(256).i64(4).pointer(data).i64(256).i64(4);
     let arguments = array(array(ArgumentList::new().i32(250).f32(0.5), dx), dy);
     device.run(&name, [2, 1, 1], [128, 1, 1], arguments);
-    assert_eq!(
-        device.download::<f32>(dy, 256),
-        saxpy_expected(250, 0.5, &x, &y)
-    );
+    assert_eq!(device.download::<f32>(dy, 256), saxpy_expected(250, 0.5, &x, &y));
 }
 
 #[test]
@@ -108,27 +75,15 @@ fn tiled_matrix_product_is_exact() {
         let n = 80;
         let mut noise = Noise::new(5);
         let (a, b) = (noise.reals(n * n, -1.0, 1.0), noise.reals(n * n, -1.0, 1.0));
-        let (da, db, dc) = (
-            device.upload(&a),
-            device.upload(&b),
-            device.zeros::<f32>(n * n),
-        );
+        let (da, db, dc) = (device.upload(&a), device.upload(&b), device.zeros::<f32>(n * n));
         device.run(
             "matmul",
             [5, 5, 1],
             [16, 16, 1],
-            ArgumentList::new()
-                .pointer(da)
-                .pointer(db)
-                .pointer(dc)
-                .i32(n as i32),
+            ArgumentList::new().pointer(da).pointer(db).pointer(dc).i32(n as i32),
         );
         let expected: Vec<f32> = (0..n * n)
-            .map(|at| {
-                (0..n).fold(0f32, |sum, k| {
-                    a[at / n * n + k].mul_add(b[k * n + at % n], sum)
-                })
-            })
+            .map(|at| (0..n).fold(0f32, |sum, k| a[at / n * n + k].mul_add(b[k * n + at % n], sum)))
             .collect();
         assert_eq!(device.download::<f32>(dc, n * n), expected);
     });
@@ -144,11 +99,7 @@ fn stencil_matches() {
             "stencil2d",
             [4, 5, 1],
             [16, 8, 1],
-            ArgumentList::new()
-                .pointer(source)
-                .pointer(target)
-                .i32(w as i32)
-                .i32(h as i32),
+            ArgumentList::new().pointer(source).pointer(target).i32(w as i32).i32(h as i32),
         );
         let expected: Vec<f64> = (0..w * h)
             .map(|at| {
@@ -156,18 +107,11 @@ fn stencil_matches() {
                 if x < 1 || y < 1 || x >= w - 1 || y >= h - 1 {
                     return 0.0;
                 }
-                let p = |dx: isize, dy: isize| {
-                    f64::from(input[(at as isize + dy * w as isize + dx) as usize])
-                };
+                let p = |dx: isize, dy: isize| f64::from(input[(at as isize + dy * w as isize + dx) as usize]);
                 0.5 * p(0, 0) + 0.125 * (p(-1, 0) + p(1, 0) + p(0, -1) + p(0, 1))
             })
             .collect();
-        assert_close(
-            &device.download::<f32>(target, w * h),
-            &expected,
-            1e-6,
-            1e-6,
-        );
+        assert_close(&device.download::<f32>(target, w * h), &expected, 1e-6, 1e-6);
     });
 }
 
@@ -182,11 +126,7 @@ fn game_of_life_wraps_around() {
             "life",
             [5, 3, 1],
             [8, 8, 1],
-            ArgumentList::new()
-                .pointer(source)
-                .pointer(target)
-                .i32(w as i32)
-                .i32(h as i32),
+            ArgumentList::new().pointer(source).pointer(target).i32(w as i32).i32(h as i32),
         );
         let expected: Vec<u8> = (0..w * h)
             .map(|at| {
@@ -235,10 +175,7 @@ fn monte_carlo_counts_the_same_points() {
         }
         let found = device.download::<u64>(count, 1)[0];
         // Which product is fused is the compiler's choice; a point within an ulp of the circle may differ.
-        assert!(
-            found.abs_diff(expected) <= 1,
-            "{found} instead of {expected}"
-        );
+        assert!(found.abs_diff(expected) <= 1, "{found} instead of {expected}");
     });
 }
 
@@ -267,16 +204,13 @@ fn philox_normals_match() {
                     (p0 >> 32) as u32 ^ c[3] ^ k[1],
                     p0 as u32,
                 ];
-                k = [
-                    k[0].wrapping_add(0x9E37_79B9),
-                    k[1].wrapping_add(0xBB67_AE85),
-                ];
+                k = [k[0].wrapping_add(0x9E37_79B9), k[1].wrapping_add(0xBB67_AE85)];
             }
             let unit = 2.328_306_4e-10f32;
             let u0 = f64::from((c[0] as f32 + 1.0) * unit);
-            let u1 = f64::from(6.283_185_3f32 * (c[1] as f32 * unit));
+            let u1 = f64::from(std::f32::consts::TAU * (c[1] as f32 * unit));
             let u2 = f64::from((c[2] as f32 + 1.0) * unit);
-            let u3 = f64::from(6.283_185_3f32 * (c[3] as f32 * unit));
+            let u3 = f64::from(std::f32::consts::TAU * (c[3] as f32 * unit));
             let (a, b) = ((-2.0 * u0.ln()).sqrt(), (-2.0 * u2.ln()).sqrt());
             expected.extend([a * u1.cos(), a * u1.sin(), b * u3.cos(), b * u3.sin()]);
         }
@@ -291,16 +225,10 @@ fn training_loop_matches_a_host_computation() {
         let mut noise = Noise::new(8);
         let n = 12;
         let x = noise.reals(2 * n, -1.0, 1.0);
-        let y: Vec<f32> = (0..n)
-            .map(|i| f32::from(x[2 * i] * x[2 * i + 1] > 0.0))
-            .collect();
-        let (w1, w2) = (
-            noise.reals(2 * HIDDEN, -0.7, 0.7),
-            noise.reals(HIDDEN, -0.3, 0.3),
-        );
+        let y: Vec<f32> = (0..n).map(|i| f32::from(x[2 * i] * x[2 * i + 1] > 0.0)).collect();
+        let (w1, w2) = (noise.reals(2 * HIDDEN, -0.7, 0.7), noise.reals(HIDDEN, -0.3, 0.3));
         let b1 = vec![0f32; HIDDEN];
-        let device_arrays =
-            [&x, &y, &w1, &b1, &w2, &vec![0f32]].map(|values| device.upload(values));
+        let device_arrays = [&x, &y, &w1, &b1, &w2, &vec![0f32]].map(|values| device.upload(values));
         let loss = device.zeros::<f32>(1);
         let (epochs, rate) = (15, 0.2f32);
         let arguments = device_arrays
@@ -313,23 +241,13 @@ fn training_loop_matches_a_host_computation() {
         device.run("mlp_train", [1, 1, 1], [HIDDEN as u32, 1, 1], arguments);
 
         let wide = |values: &[f32]| values.iter().copied().map(f64::from).collect::<Vec<_>>();
-        let (x, y, mut w1, mut b1, mut w2, mut b2, rate) = (
-            wide(&x),
-            wide(&y),
-            wide(&w1),
-            wide(&b1),
-            wide(&w2),
-            0f64,
-            f64::from(rate),
-        );
+        let (x, y, mut w1, mut b1, mut w2, mut b2, rate) = (wide(&x), wide(&y), wide(&w1), wide(&b1), wide(&w2), 0f64, f64::from(rate));
         let mut total = 0.0;
         for _ in 0..epochs {
             total = 0.0;
             for i in 0..n {
                 let (x0, x1) = (x[2 * i], x[2 * i + 1]);
-                let a: Vec<f64> = (0..HIDDEN)
-                    .map(|t| (w1[2 * t] * x0 + w1[2 * t + 1] * x1 + b1[t]).tanh())
-                    .collect();
+                let a: Vec<f64> = (0..HIDDEN).map(|t| (w1[2 * t] * x0 + w1[2 * t + 1] * x1 + b1[t]).tanh()).collect();
                 let sum: f64 = a.iter().zip(&w2).map(|(a, w)| a * w).sum();
                 let d = 1.0 / (1.0 + (-(sum + b2)).exp()) - y[i];
                 b2 -= rate * d;
@@ -343,24 +261,9 @@ fn training_loop_matches_a_host_computation() {
                 }
             }
         }
-        assert_close(
-            &device.download::<f32>(device_arrays[2], 2 * HIDDEN),
-            &w1,
-            1e-4,
-            1e-4,
-        );
-        assert_close(
-            &device.download::<f32>(device_arrays[4], HIDDEN),
-            &w2,
-            1e-4,
-            1e-4,
-        );
-        assert_close(
-            &device.download::<f32>(loss, 1),
-            &[total / n as f64],
-            1e-4,
-            1e-5,
-        );
+        assert_close(&device.download::<f32>(device_arrays[2], 2 * HIDDEN), &w1, 1e-4, 1e-4);
+        assert_close(&device.download::<f32>(device_arrays[4], HIDDEN), &w2, 1e-4, 1e-4);
+        assert_close(&device.download::<f32>(loss, 1), &[total / n as f64], 1e-4, 1e-5);
     });
 }
 
@@ -375,19 +278,11 @@ fn mandelbrot_is_exact_in_both_precisions() {
             "mandel_f32",
             [5, 3, 1],
             [16, 16, 1],
-            base(ArgumentList::new())
-                .f32(x0)
-                .f32(y0)
-                .f32(dx)
-                .f32(dy)
-                .i32(most),
+            base(ArgumentList::new()).f32(x0).f32(y0).f32(dx).f32(dy).i32(most),
         );
         let expected: Vec<i32> = (0..w * h)
             .map(|at| {
-                let (cx, cy) = (
-                    ((at % w) as f32).mul_add(dx, x0),
-                    ((at / w) as f32).mul_add(dy, y0),
-                );
+                let (cx, cy) = (((at % w) as f32).mul_add(dx, x0), ((at / w) as f32).mul_add(dy, y0));
                 let (mut a, mut b, mut aa, mut bb, mut i) = (0f32, 0f32, 0f32, 0f32, 0);
                 while aa + bb < 4.0 && i < most {
                     // As the compilers contract it: 2ab + cy fused, the squares shared.
@@ -407,19 +302,11 @@ fn mandelbrot_is_exact_in_both_precisions() {
             "mandel_f64",
             [5, 3, 1],
             [16, 16, 1],
-            base(ArgumentList::new())
-                .f64(x0)
-                .f64(y0)
-                .f64(dx)
-                .f64(dy)
-                .i32(most),
+            base(ArgumentList::new()).f64(x0).f64(y0).f64(dx).f64(dy).i32(most),
         );
         let expected: Vec<i32> = (0..w * h)
             .map(|at| {
-                let (cx, cy) = (
-                    ((at % w) as f64).mul_add(dx, x0),
-                    ((at / w) as f64).mul_add(dy, y0),
-                );
+                let (cx, cy) = (((at % w) as f64).mul_add(dx, x0), ((at / w) as f64).mul_add(dy, y0));
                 let (mut a, mut b, mut aa, mut bb, mut i) = (0f64, 0f64, 0f64, 0f64, 0);
                 while aa + bb < 4.0 && i < most {
                     let t = cx + (aa - bb);
@@ -446,32 +333,18 @@ fn softmax_and_layer_norm_match() {
             "softmax",
             [rows as u32, 1, 1],
             [32, 1, 1],
-            ArgumentList::new()
-                .pointer(source)
-                .pointer(target)
-                .i32(columns as i32),
+            ArgumentList::new().pointer(source).pointer(target).i32(columns as i32),
         );
         let mut expected = Vec::new();
         for row in input.chunks(columns) {
             let highest = row.iter().copied().fold(f32::MIN, f32::max);
-            let powers: Vec<f64> = row
-                .iter()
-                .map(|value| f64::from(value - highest).exp())
-                .collect();
+            let powers: Vec<f64> = row.iter().map(|value| f64::from(value - highest).exp()).collect();
             let sum: f64 = powers.iter().sum();
             expected.extend(powers.iter().map(|power| power / sum));
         }
-        assert_close(
-            &device.download::<f32>(target, rows * columns),
-            &expected,
-            1e-5,
-            1e-7,
-        );
+        assert_close(&device.download::<f32>(target, rows * columns), &expected, 1e-5, 1e-7);
 
-        let (gain, bias) = (
-            noise.reals(columns, 0.5, 1.5),
-            noise.reals(columns, -0.5, 0.5),
-        );
+        let (gain, bias) = (noise.reals(columns, 0.5, 1.5), noise.reals(columns, -0.5, 0.5));
         let (gains, biases) = (device.upload(&gain), device.upload(&bias));
         let arguments = ArgumentList::new()
             .pointer(source)
@@ -484,24 +357,14 @@ fn softmax_and_layer_norm_match() {
         let mut expected = Vec::new();
         for row in input.chunks(columns) {
             let mean = row.iter().copied().map(f64::from).sum::<f64>() / columns as f64;
-            let square = row
-                .iter()
-                .map(|value| f64::from(*value).powi(2))
-                .sum::<f64>()
-                / columns as f64;
+            let square = row.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / columns as f64;
             let scale = 1.0 / (square - mean * mean + 1e-5).sqrt();
             expected.extend(row.iter().enumerate().map(|(at, value)| {
-                let x =
-                    (f64::from(*value) - mean) * scale * f64::from(gain[at]) + f64::from(bias[at]);
+                let x = (f64::from(*value) - mean) * scale * f64::from(gain[at]) + f64::from(bias[at]);
                 0.5 * x * (1.0 + error_function(x * std::f64::consts::FRAC_1_SQRT_2))
             }));
         }
-        assert_close(
-            &device.download::<f32>(target, rows * columns),
-            &expected,
-            2e-5,
-            2e-6,
-        );
+        assert_close(&device.download::<f32>(target, rows * columns), &expected, 2e-5, 2e-6);
     });
 }
 
@@ -525,11 +388,7 @@ fn n_body_accelerations_match() {
             "nbody",
             [2, 1, 1],
             [128, 1, 1],
-            ArgumentList::new()
-                .pointer(p)
-                .pointer(a)
-                .i32(n as i32)
-                .f32(0.01),
+            ArgumentList::new().pointer(p).pointer(a).i32(n as i32).f32(0.01),
         );
         let body = |i: usize| [0, 1, 2, 3].map(|k| f64::from(bodies[4 * i + k]));
         let mut expected = Vec::new();
@@ -539,8 +398,7 @@ fn n_body_accelerations_match() {
             for j in 0..n {
                 let other = body(j);
                 let d = [0, 1, 2].map(|k| other[k] - me[k]);
-                let k = other[3]
-                    / (d.iter().map(|d| d * d).sum::<f64>() + f64::from(0.01f32)).powf(1.5);
+                let k = other[3] / (d.iter().map(|d| d * d).sum::<f64>() + f64::from(0.01f32)).powf(1.5);
                 for axis in 0..3 {
                     sum[axis] += d[axis] * k;
                 }
@@ -571,9 +429,6 @@ fn results_do_not_depend_on_the_number_of_host_threads() {
                 .i32(80);
             device.launch("mandel_f32", &launch, &arguments);
         }
-        assert_eq!(
-            device.download::<i32>(out[0], 64 * 64),
-            device.download::<i32>(out[1], 64 * 64)
-        );
+        assert_eq!(device.download::<i32>(out[0], 64 * 64), device.download::<i32>(out[1], 64 * 64));
     });
 }

@@ -9,12 +9,7 @@ fn a_barrier_met_from_two_sides_separates_store_and_load() {
     let device = Device::new(&text("barrier_layout.ptx"));
     for threads in [32, 20, 17] {
         let out = device.zeros::<u32>(32);
-        device.run(
-            "k",
-            [1, 1, 1],
-            [threads, 1, 1],
-            ArgumentList::new().pointer(out),
-        );
+        device.run("k", [1, 1, 1], [threads, 1, 1], ArgumentList::new().pointer(out));
         // Threads 16 and up store 100 + index; everyone then reads its neighbour 16 away.
         let expected: Vec<u32> = (0..32)
             .map(|i| {
@@ -42,12 +37,7 @@ fn shared_memory_reduction_sums() {
             ArgumentList::new().pointer(source).pointer(target).i32(n),
         );
         let expected: Vec<f64> = (0..4usize)
-            .map(|block| {
-                (0..n as usize)
-                    .filter(|i| i / 256 % 4 == block)
-                    .map(|i| f64::from(input[i]))
-                    .sum()
-            })
+            .map(|block| (0..n as usize).filter(|i| i / 256 % 4 == block).map(|i| f64::from(input[i])).sum())
             .collect();
         // Small integers: every order of additions is exact.
         assert_close(&device.download::<f32>(target, 4), &expected, 0.0, 0.0);
@@ -63,15 +53,9 @@ fn warp_shuffle_reduction_sums() {
             "reduce_warp",
             [3, 1, 1],
             [192, 1, 1],
-            ArgumentList::new()
-                .pointer(source)
-                .pointer(target)
-                .i32(5000),
+            ArgumentList::new().pointer(source).pointer(target).i32(5000),
         );
-        assert_eq!(
-            device.download::<f32>(target, 1),
-            [input.iter().sum::<f32>()]
-        );
+        assert_eq!(device.download::<f32>(target, 1), [input.iter().sum::<f32>()]);
     });
 }
 
@@ -80,15 +64,7 @@ fn votes_matches_and_shuffles_follow_the_isa() {
     for_each_compiler("03_reduce_warp", |device| {
         let mut noise = Noise::new(3);
         let threads = 160usize;
-        let input: Vec<i32> = (0..threads)
-            .map(|i| {
-                if i < 32 {
-                    3
-                } else {
-                    noise.below(12) as i32 - 4
-                }
-            })
-            .collect();
+        let input: Vec<i32> = (0..threads).map(|i| if i < 32 { 3 } else { noise.below(12) as i32 - 4 }).collect();
         let (source, target) = (device.upload(&input), device.zeros::<u32>(threads));
         device.run(
             "warp_votes",
@@ -99,12 +75,8 @@ fn votes_matches_and_shuffles_follow_the_isa() {
         let mut expected = Vec::new();
         for warp in input.chunks(32) {
             let ballot = (0..32).fold(0u32, |bits, lane| bits | u32::from(warp[lane] > 0) << lane);
-            let mut r: Vec<u32> = (0..32)
-                .map(|lane| (ballot & ((1u32 << lane) - 1)).count_ones())
-                .collect();
-            let sum = warp
-                .iter()
-                .fold(0u32, |sum, value| sum.wrapping_add(*value as u32));
+            let mut r: Vec<u32> = (0..32).map(|lane| (ballot & ((1u32 << lane) - 1)).count_ones()).collect();
+            let sum = warp.iter().fold(0u32, |sum, value| sum.wrapping_add(*value as u32));
             for lane in 0..32 {
                 if warp.contains(&7) {
                     r[lane] += 1000;
@@ -112,34 +84,21 @@ fn votes_matches_and_shuffles_follow_the_isa() {
                 if ballot == u32::MAX {
                     r[lane] += 2000;
                 }
-                r[lane] = r[lane].wrapping_add((0..32).fold(0, |bits, other| {
-                    bits | u32::from(warp[other] == warp[lane]) << other
-                }));
+                r[lane] = r[lane].wrapping_add((0..32).fold(0, |bits, other| bits | u32::from(warp[other] == warp[lane]) << other));
                 r[lane] ^= sum;
             }
             let before = r.clone();
             for lane in 0..32usize {
-                let up = if lane >= 2 {
-                    before[lane - 2]
-                } else {
-                    before[lane]
-                };
+                let up = if lane >= 2 { before[lane - 2] } else { before[lane] };
                 let within = before[lane & !7 | 3];
-                r[lane] = before[lane]
-                    .wrapping_add(before[lane ^ 1])
-                    .wrapping_add(up)
-                    .wrapping_add(within);
+                r[lane] = before[lane].wrapping_add(before[lane ^ 1]).wrapping_add(up).wrapping_add(within);
             }
             let odd = warp.iter().filter(|value| *value & 1 != 0).count() as u32;
             for lane in 0..32 {
                 if warp[lane] & 1 != 0 {
                     r[lane] = r[lane].wrapping_add(odd);
                 }
-                let first = if ballot == 0 {
-                    0
-                } else {
-                    ballot.trailing_zeros() + 1
-                };
+                let first = if ballot == 0 { 0 } else { ballot.trailing_zeros() + 1 };
                 let total = r[lane]
                     .wrapping_add(first)
                     .wrapping_add(ballot.leading_zeros())
@@ -156,9 +115,7 @@ fn votes_matches_and_shuffles_follow_the_isa() {
 fn histogram_counts_every_byte() {
     for_each_compiler("04_histogram", |device| {
         let mut noise = Noise::new(4);
-        let data: Vec<u8> = (0..20_000)
-            .map(|_| (noise.below(256) & noise.below(256)) as u8)
-            .collect();
+        let data: Vec<u8> = (0..20_000).map(|_| (noise.below(256) & noise.below(256)) as u8).collect();
         let mut expected = vec![0u32; 256];
         for byte in &data {
             expected[usize::from(*byte)] += 1;
@@ -172,10 +129,7 @@ fn histogram_counts_every_byte() {
             device.launch(
                 "histogram",
                 &launch,
-                &ArgumentList::new()
-                    .pointer(source)
-                    .pointer(target)
-                    .i32(data.len() as i32),
+                &ArgumentList::new().pointer(source).pointer(target).i32(data.len() as i32),
             );
             assert_eq!(device.download::<u32>(target, 256), expected);
         }
@@ -198,11 +152,7 @@ fn atomics_return_the_old_value_and_store_the_new_one() {
             "atomics_all",
             [1, 1, 1],
             [threads as u32, 1, 1],
-            ArgumentList::new()
-                .pointer(ints)
-                .pointer(longs)
-                .pointer(single)
-                .pointer(double),
+            ArgumentList::new().pointer(ints).pointer(longs).pointer(single).pointer(double),
         );
         let found = device.download::<i32>(ints, 10 + threads);
         assert_eq!(found[0], 0);
@@ -211,21 +161,12 @@ fn atomics_return_the_old_value_and_store_the_new_one() {
         assert_eq!(found[4], 0, "and of all indices");
         assert_eq!(found[5], 127, "or of all indices");
         assert_eq!(found[6], (0..70).fold(0, |x, t| x ^ t));
-        assert_eq!(
-            found[7],
-            (0..70).fold(0, |x, _| if x >= 5 { 0 } else { x + 1 })
-        );
-        assert_eq!(
-            found[8],
-            (0..70).fold(0, |x: i32, _| if x == 0 || x > 5 { 5 } else { x - 1 })
-        );
+        assert_eq!(found[7], (0..70).fold(0, |x, _| if x >= 5 { 0 } else { x + 1 }));
+        assert_eq!(found[8], (0..70).fold(0, |x: i32, _| if x == 0 || x > 5 { 5 } else { x - 1 }));
         assert_eq!(found[9], -(0..70).sum::<i32>());
         let longs = device.download::<u64>(longs, 3);
         assert_eq!(longs[0], (0..70).sum::<u64>());
-        assert_eq!(
-            longs[2],
-            (0..70).fold(0u64, |x, _| x.wrapping_mul(3).wrapping_add(1))
-        );
+        assert_eq!(longs[2], (0..70).fold(0u64, |x, _| x.wrapping_mul(3).wrapping_add(1)));
         assert_eq!(device.download::<f32>(single, 1), [105.0]);
         assert_eq!(device.download::<f64>(double, 1), [175.0]);
     });
@@ -238,13 +179,7 @@ fn bitonic_sort_sorts_each_block() {
             let mut noise = Noise::new(10);
             let mut data: Vec<i32> = (0..2 * size).map(|_| noise.next() as i32 >> 16).collect();
             let pointer = device.upload(&data);
-            device.run_shared(
-                "bitonic",
-                2,
-                size as u32,
-                4 * size as u32,
-                ArgumentList::new().pointer(pointer),
-            );
+            device.run_shared("bitonic", 2, size as u32, 4 * size as u32, ArgumentList::new().pointer(pointer));
             data.chunks_mut(size).for_each(<[i32]>::sort_unstable);
             assert_eq!(device.download::<i32>(pointer, 2 * size), data);
         }
@@ -257,16 +192,8 @@ fn block_scan_is_exclusive_and_reports_totals() {
         let n = 1000usize;
         let mut noise = Noise::new(11);
         let input: Vec<i32> = (0..n).map(|_| noise.below(100) as i32).collect();
-        let (source, target, sums) = (
-            device.upload(&input),
-            device.zeros::<i32>(n),
-            device.zeros::<i32>(4),
-        );
-        let arguments = ArgumentList::new()
-            .pointer(source)
-            .pointer(target)
-            .pointer(sums)
-            .i32(n as i32);
+        let (source, target, sums) = (device.upload(&input), device.zeros::<i32>(n), device.zeros::<i32>(4));
+        let arguments = ArgumentList::new().pointer(source).pointer(target).pointer(sums).i32(n as i32);
         device.run_shared("scan_block", 4, 128, 1024, arguments);
         let mut expected = Vec::new();
         let mut totals = Vec::new();
@@ -294,16 +221,11 @@ fn constant_and_dynamic_shared_memory_are_initialised_and_placed() {
             1,
             n as u32,
             12 * n as u32,
-            ArgumentList::new()
-                .pointer(source)
-                .pointer(target)
-                .i32(n as i32),
+            ArgumentList::new().pointer(source).pointer(target).i32(n as i32),
         );
         let expected: Vec<f64> = (0..n)
             .map(|t| {
-                let sum: f64 = (0..8)
-                    .map(|i| (i + 1) as f64 * f64::from(input[(t + i) % n]))
-                    .sum();
+                let sum: f64 = (0..8).map(|i| (i + 1) as f64 * f64::from(input[(t + i) % n])).sum();
                 sum + 2.0 * f64::from(input[n - 1 - t]) + [1.0, 2.0, 3.0, 4.0][t & 3]
             })
             .collect();
@@ -318,9 +240,7 @@ fn local_arrays_belong_to_their_thread() {
     for_each_compiler("17_local_array", |device| {
         let threads = 70usize;
         let mut noise = Noise::new(17);
-        let mut input: Vec<i32> = (0..32 * threads)
-            .map(|_| noise.below(1000) as i32)
-            .collect();
+        let mut input: Vec<i32> = (0..32 * threads).map(|_| noise.below(1000) as i32).collect();
         let (source, target) = (device.upload(&input), device.zeros::<i32>(32 * threads));
         device.run(
             "local_array",
@@ -341,10 +261,7 @@ fn local_arrays_belong_to_their_thread() {
 fn interpreted_programs_diverge_and_agree() {
     for_each_compiler("19_switch", |device| {
         let mut noise = Noise::new(19);
-        let code: Vec<i32> = (0..300)
-            .map(|_| noise.below(12) as i32)
-            .filter(|op| *op != 9)
-            .collect();
+        let code: Vec<i32> = (0..300).map(|_| noise.below(12) as i32).filter(|op| *op != 9).collect();
         let threads = 128usize;
         let (source, target) = (device.upload(&code), device.zeros::<i32>(threads));
         // One element of slack is not given: an operand behind the end would be a fault, so the last is harmless.
@@ -391,9 +308,7 @@ fn vector_loads_and_stores_keep_their_elements_apart() {
         let mut noise = Noise::new(20);
         let a = noise.reals(4 * n, -1.0, 1.0);
         let c: Vec<i32> = (0..2 * n).map(|_| noise.next() as i32).collect();
-        let e: Vec<f64> = (0..2 * n)
-            .map(|_| f64::from(noise.real(-2.0, 2.0)))
-            .collect();
+        let e: Vec<f64> = (0..2 * n).map(|_| f64::from(noise.real(-2.0, 2.0))).collect();
         let g: Vec<u8> = (0..4 * n).map(|_| noise.next() as u8).collect();
         let s: Vec<i16> = (0..2 * n).map(|_| noise.next() as i16).collect();
         let (da, dc, de, dg, ds) = (
@@ -421,10 +336,7 @@ fn vector_loads_and_stores_keep_their_elements_apart() {
             let q = [c[2 * i] ^ c[2 * i + 1], c[2 * i + 1]];
             let found = device.download::<i32>(d.offset(8 * i as u64), 2);
             // Every thread also races on the first two integers.
-            assert_eq!(
-                if i == 0 { found[1] } else { found[0] },
-                if i == 0 { q[1] } else { q[0] }
-            );
+            assert_eq!(if i == 0 { found[1] } else { found[0] }, if i == 0 { q[1] } else { q[0] });
             assert_eq!(found[1], q[1]);
             assert_eq!(
                 device.download::<i32>(d.offset(8 * (i + n) as u64), 2),
@@ -450,9 +362,8 @@ fn hashing_finds_the_same_minimum() {
         const K: [u32; 64] = {
             let mut k = [0u32; 64];
             let given = [
-                0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
-                0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
-                0x9bdc06a7, 0xc19bf174,
+                0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01,
+                0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
             ];
             let mut i = 0;
             while i < 16 {
@@ -461,19 +372,14 @@ fn hashing_finds_the_same_minimum() {
             }
             k
         };
-        let header: Vec<u32> = (0..15)
-            .map(|i| 0x9e37_79b9u32.wrapping_mul(i + 1))
-            .collect();
+        let header: Vec<u32> = (0..15).map(|i| 0x9e37_79b9u32.wrapping_mul(i + 1)).collect();
         let (source, best) = (device.upload(&header), device.upload(&[u32::MAX]));
         let iterations = 3;
         device.run(
             "sha256_mine",
             [2, 1, 1],
             [80, 1, 1],
-            ArgumentList::new()
-                .pointer(source)
-                .pointer(best)
-                .i32(iterations),
+            ArgumentList::new().pointer(source).pointer(best).i32(iterations),
         );
         let mut expected = u32::MAX;
         for id in 0..160u32 {
@@ -497,8 +403,7 @@ fn hashing_finds_the_same_minimum() {
                         .wrapping_add((e & f) ^ (!e & g))
                         .wrapping_add(K[i])
                         .wrapping_add(w[i & 15]);
-                    let t2 = (a.rotate_right(2) ^ a.rotate_right(13) ^ a.rotate_right(22))
-                        .wrapping_add((a & b) ^ (a & c) ^ (b & c));
+                    let t2 = (a.rotate_right(2) ^ a.rotate_right(13) ^ a.rotate_right(22)).wrapping_add((a & b) ^ (a & c) ^ (b & c));
                     v = [t1.wrapping_add(t2), a, b, c, d.wrapping_add(t1), e, f, g];
                     let (s0, s1) = (w[(i + 1) & 15], w[(i + 14) & 15]);
                     w[i & 15] = w[i & 15]

@@ -39,11 +39,7 @@ pub(super) use {by_integer, by_width};
 
 impl<'a> Lowering<'a> {
     pub(super) fn arithmetic(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let float = at
-            .modifiers()
-            .iter()
-            .filter_map(|word| T::from_name(word))
-            .any(T::is_float);
+        let float = at.modifiers().iter().filter_map(|word| T::from_name(word)).any(T::is_float);
         if float {
             return self.float_arithmetic(at);
         }
@@ -81,24 +77,15 @@ impl<'a> Lowering<'a> {
     }
 
     /// Destination and all sources of one type.
-    pub(super) fn same_type(
-        &mut self,
-        at: At<'a, '_>,
-        function: LaneFunction,
-        scalar: T,
-    ) -> Result<(), LoadError> {
+    pub(super) fn same_type(&mut self, at: At<'a, '_>, function: LaneFunction, scalar: T) -> Result<(), LoadError> {
         let expected = match at.instruction.opcode {
-            "abs" | "neg" | "not" | "cnot" | "sqrt" | "rcp" | "rsqrt" | "sin" | "cos" | "ex2"
-            | "lg2" | "tanh" | "brev" => 2,
+            "abs" | "neg" | "not" | "cnot" | "sqrt" | "rcp" | "rsqrt" | "sin" | "cos" | "ex2" | "lg2" | "tanh" | "brev" => 2,
             "mad" | "fma" | "sad" => 4,
             _ => 3,
         };
         let operands = at.all_operands();
         if operands.len() != expected {
-            return Err(at.invalid(format!(
-                "expected {expected} operands, found {}",
-                operands.len()
-            )));
+            return Err(at.invalid(format!("expected {expected} operands, found {}", operands.len())));
         }
         let width = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.form())?;
         let sources = operands[1..]
@@ -140,22 +127,12 @@ impl<'a> Lowering<'a> {
         self.same_type(at, function, scalar)
     }
 
-    fn wide(
-        &mut self,
-        at: At<'a, '_>,
-        function: LaneFunction,
-        scalar: T,
-        wide: T,
-        add: bool,
-    ) -> Result<(), LoadError> {
+    fn wide(&mut self, at: At<'a, '_>, function: LaneFunction, scalar: T, wide: T, add: bool) -> Result<(), LoadError> {
         let operands = at.all_operands();
         if operands.len() != if add { 4 } else { 3 } {
             return Err(at.invalid("wrong number of operands"));
         }
-        let mut sources = vec![
-            self.source(at, &operands[1], scalar)?,
-            self.source(at, &operands[2], scalar)?,
-        ];
+        let mut sources = vec![self.source(at, &operands[1], scalar)?, self.source(at, &operands[2], scalar)?];
         if add {
             sources.push(self.source(at, &operands[3], wide)?);
         }

@@ -15,11 +15,8 @@ impl<'a> Lowering<'a> {
                 "global" => space = Space::Global,
                 "shared" | "shared::cta" => space = Space::Shared,
                 // All orders and scopes are served by sequentially consistent host atomics.
-                "relaxed" | "acquire" | "release" | "acq_rel" | "cta" | "gpu" | "sys" | "noftz" => {
-                }
-                "add" | "min" | "max" | "inc" | "dec" | "and" | "or" | "xor" | "exch" | "cas"
-                    if operation.is_none() =>
-                {
+                "relaxed" | "acquire" | "release" | "acq_rel" | "cta" | "gpu" | "sys" | "noftz" => {}
+                "add" | "min" | "max" | "inc" | "dec" | "and" | "or" | "xor" | "exch" | "cas" if operation.is_none() => {
                     operation = Some(*word)
                 }
                 other => match T::from_name(other) {
@@ -52,13 +49,9 @@ impl<'a> Lowering<'a> {
         };
         let operands = at.all_operands();
         let returns = at.instruction.opcode == "atom";
-        let expected =
-            usize::from(returns) + 2 + usize::from(operation == AtomicOperation::CompareExchange);
+        let expected = usize::from(returns) + 2 + usize::from(operation == AtomicOperation::CompareExchange);
         if operands.len() != expected {
-            return Err(at.invalid(format!(
-                "expected {expected} operands, found {}",
-                operands.len()
-            )));
+            return Err(at.invalid(format!("expected {expected} operands, found {}", operands.len())));
         }
         let (targets, rest) = if returns {
             (vec![self.target(at, &operands[0], width)?], &operands[1..])

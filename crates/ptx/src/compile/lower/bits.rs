@@ -68,12 +68,7 @@ impl<'a> Lowering<'a> {
                     by_integer!(scalar, unary, Find)
                 };
                 let [target, value] = at.operands()?;
-                self.two_types(
-                    at,
-                    function.ok_or_else(|| at.form())?,
-                    (target, T::U32),
-                    &[(value, scalar)],
-                )
+                self.two_types(at, function.ok_or_else(|| at.form())?, (target, T::U32), &[(value, scalar)])
             }
             "bfe" => {
                 let function = by_integer!(scalar, ternary, Extract).ok_or_else(|| at.form())?;
@@ -94,12 +89,7 @@ impl<'a> Lowering<'a> {
                     _ => return Err(at.form()),
                 };
                 let [target, low, high, amount] = at.operands()?;
-                self.two_types(
-                    at,
-                    function,
-                    (target, T::B32),
-                    &[(low, T::B32), (high, T::B32), (amount, T::U32)],
-                )
+                self.two_types(at, function, (target, T::B32), &[(low, T::B32), (high, T::B32), (amount, T::U32)])
             }
             "prmt" if scalar == T::B32 && operands.len() == 4 => {
                 let [target, low, high, pick] = at.operands()?;
@@ -135,21 +125,14 @@ impl<'a> Lowering<'a> {
         let (Some(width), T::B32 | T::B64) = (Width::of_bytes(scalar.bytes()), scalar) else {
             return Err(at.form());
         };
-        let (field, into) = (
-            self.source(at, field, scalar)?,
-            self.source(at, into, scalar)?,
-        );
-        let (position, length) = (
-            self.source(at, position, T::U32)?,
-            self.source(at, length, T::U32)?,
-        );
+        let (field, into) = (self.source(at, field, scalar)?, self.source(at, into, scalar)?);
+        let (position, length) = (self.source(at, position, T::U32)?, self.source(at, length, T::U32)?);
         let target = self.target(at, target, width)?;
         // mask = ((1 << length) − 1) << position, amounts being bytes; shifts clamp as the ISA's loop does.
         let guard = self.guard.take();
         let byte = self.constant(Width::W32, 0xff);
         let ones = self.constant(width, u64::MAX);
-        let (low_position, low_length) =
-            (self.new_register(Width::W32), self.new_register(Width::W32));
+        let (low_position, low_length) = (self.new_register(Width::W32), self.new_register(Width::W32));
         self.lane(binary::<int::And<u32>>(), low_position, &[position, byte]);
         self.lane(binary::<int::And<u32>>(), low_length, &[length, byte]);
         let mut parts = [0; 6];
@@ -169,11 +152,7 @@ impl<'a> Lowering<'a> {
         self.lane(not, outside, &[mask]);
         self.lane(and, kept, &[into, outside]);
         self.guard = guard;
-        self.lane(
-            by_width!(scalar, binary, Or).ok_or_else(|| at.form())?,
-            target,
-            &[new, kept],
-        );
+        self.lane(by_width!(scalar, binary, Or).ok_or_else(|| at.form())?, target, &[new, kept]);
         Ok(())
     }
 
@@ -186,9 +165,7 @@ impl<'a> Lowering<'a> {
         let Operand::Constant(table) = table else {
             return Err(at.invalid("the table is not a constant"));
         };
-        let table = table
-            .bits(T::B32)
-            .ok_or_else(|| at.invalid("the table is not an integer"))?;
+        let table = table.bits(T::B32).ok_or_else(|| at.invalid("the table is not an integer"))?;
         let inputs = [
             self.source(at, a, T::B32)?,
             self.source(at, b, T::B32)?,
@@ -196,11 +173,7 @@ impl<'a> Lowering<'a> {
         ];
         let target = self.target(at, target, Width::W32)?;
         let guard = self.guard.take();
-        let (and, or, not) = (
-            binary::<int::And<u32>>(),
-            binary::<int::Or<u32>>(),
-            unary::<int::Not<u32>>(),
-        );
+        let (and, or, not) = (binary::<int::And<u32>>(), binary::<int::Or<u32>>(), unary::<int::Not<u32>>());
         let mut complements = [0; 3];
         for (input, complement) in inputs.iter().zip(&mut complements) {
             *complement = self.new_register(Width::W32);

@@ -22,8 +22,7 @@ macro_rules! by_float {
 }
 
 const COMPARISONS: [&str; 18] = [
-    "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu",
-    "geu", "num", "nan",
+    "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
 ];
 
 fn comparison(name: &str, scalar: T, ftz: bool) -> Option<LaneFunction> {
@@ -83,15 +82,9 @@ impl<'a> Lowering<'a> {
         flags: &[&str],
         rest_operands: &[Operand<'a>],
     ) -> Result<(RegisterId, Option<(LaneFunction, RegisterId)>), LoadError> {
-        let name = flags
-            .iter()
-            .find(|word| COMPARISONS.contains(word))
-            .ok_or_else(|| at.form())?;
+        let name = flags.iter().find(|word| COMPARISONS.contains(word)).ok_or_else(|| at.form())?;
         let function = comparison(name, scalar, flags.contains(&"ftz")).ok_or_else(|| at.form())?;
-        let combine = match flags
-            .iter()
-            .find(|word| matches!(**word, "and" | "or" | "xor"))
-        {
+        let combine = match flags.iter().find(|word| matches!(**word, "and" | "or" | "xor")) {
             Some(&"and") => Some(logic::<select::PredicateAnd>()),
             Some(&"or") => Some(logic::<select::PredicateOr>()),
             Some(_) => Some(logic::<select::PredicateXor>()),
@@ -147,10 +140,7 @@ impl<'a> Lowering<'a> {
                     None => (logic::<select::PredicateCopy>(), compared),
                 };
                 // Both read before either is written: the combining predicate may be a target.
-                let (p, q) = (
-                    self.new_register(Width::Predicate),
-                    self.new_register(Width::Predicate),
-                );
+                let (p, q) = (self.new_register(Width::Predicate), self.new_register(Width::Predicate));
                 let guard = self.guard.take();
                 self.lane(function, p, &[compared, with]);
                 self.lane(function, q, &[inverted, with]);
@@ -202,11 +192,7 @@ impl<'a> Lowering<'a> {
         self.guard = guard;
         let (truth, zero) = (self.constant(Width::W32, truth), self.zero(Width::W32));
         let target = self.target(at, first, Width::W32)?;
-        self.lane(
-            crate::lanes::select::<select::Select<u32>>(),
-            target,
-            &[truth, zero, holds],
-        );
+        self.lane(crate::lanes::select::<select::Select<u32>>(), target, &[truth, zero, holds]);
         Ok(())
     }
 
@@ -214,20 +200,13 @@ impl<'a> Lowering<'a> {
     fn select(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let scalar = at.one_type(at.modifiers())?;
         let function = match Width::of_bytes(scalar.bytes()) {
-            Some(Width::W16) if scalar.bytes() == 2 => {
-                crate::lanes::select::<select::Select<u16>>()
-            }
+            Some(Width::W16) if scalar.bytes() == 2 => crate::lanes::select::<select::Select<u16>>(),
             Some(Width::W32) => crate::lanes::select::<select::Select<u32>>(),
             Some(Width::W64) => crate::lanes::select::<select::Select<u64>>(),
             _ => return Err(at.form()),
         };
         let [target, a, b, predicate] = at.operands()?;
-        self.two_types(
-            at,
-            function,
-            (target, scalar),
-            &[(a, scalar), (b, scalar), (predicate, T::Pred)],
-        )
+        self.two_types(at, function, (target, scalar), &[(a, scalar), (b, scalar), (predicate, T::Pred)])
     }
 
     /// `slct` (PTX ISA §9.7.6.4).
@@ -256,11 +235,7 @@ impl<'a> Lowering<'a> {
         let sign = self.source(at, sign, by)?;
         let flushed = self.new_register(Width::W32);
         let guard = self.guard.take();
-        self.lane(
-            unary::<fl::Flushing<select::Copy1<f32>>>(),
-            flushed,
-            &[sign],
-        );
+        self.lane(unary::<fl::Flushing<select::Copy1<f32>>>(), flushed, &[sign]);
         self.guard = guard;
         let sources = [self.source(at, a, to)?, self.source(at, b, to)?, flushed];
         let width = Width::of_bytes(to.bytes()).ok_or_else(|| at.form())?;

@@ -14,12 +14,7 @@ impl<'a> Lowering<'a> {
                 let Operand::Name(name, 0) = target else {
                     return Err(at.invalid("expected a label"));
                 };
-                let label = self
-                    .scopes
-                    .iter()
-                    .rev()
-                    .find_map(|scope| scope.labels.get(name))
-                    .copied();
+                let label = self.scopes.iter().rev().find_map(|scope| scope.labels.get(name)).copied();
                 let label = label.ok_or_else(|| at.undeclared(name))?;
                 self.emit(Action::Branch(label), vec![], vec![]);
                 Ok(())
@@ -90,9 +85,7 @@ impl<'a> Lowering<'a> {
 
     /// `membar`, `fence` (PTX ISA §9.7.13.4): one strong fence serves all scopes and orders.
     pub(super) fn fence(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let known = [
-            "cta", "gl", "sys", "gpu", "sc", "acq_rel", "acquire", "release",
-        ];
+        let known = ["cta", "gl", "sys", "gpu", "sc", "acq_rel", "acquire", "release"];
         if at.modifiers().iter().all(|word| known.contains(word)) && at.all_operands().is_empty() {
             self.emit(Action::Fence, vec![], vec![]);
             Ok(())

@@ -88,17 +88,14 @@ macro_rules! clamp {
 
 impl<'a> Lowering<'a> {
     pub(super) fn conversion(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let (flags, rest) = at.split(&[
-            "rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "ftz", "sat",
-        ]);
+        let (flags, rest) = at.split(&["rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "ftz", "sat"]);
         let [to, from] = rest.as_slice() else {
             return Err(at.form());
         };
         let (Some(to), Some(from)) = (T::from_name(to), T::from_name(from)) else {
             return Err(at.form());
         };
-        let bit =
-            |scalar: T| matches!(scalar, T::B8 | T::B16 | T::B32 | T::B64 | T::B128 | T::Pred);
+        let bit = |scalar: T| matches!(scalar, T::B8 | T::B16 | T::B32 | T::B64 | T::B128 | T::Pred);
         let half = |scalar: T| matches!(scalar, T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2);
         if bit(to) || bit(from) || half(to) || half(from) {
             return Err(at.form());
@@ -107,11 +104,7 @@ impl<'a> Lowering<'a> {
         let rounding = flags.iter().copied().find(|word| word.starts_with('r'));
         let [target, source] = at.operands()?;
         let source = self.any_source(at, source, from)?;
-        let target = self.any_target(
-            at,
-            target,
-            Width::of_bytes(to.bytes()).ok_or_else(|| at.form())?,
-        )?;
+        let target = self.any_target(at, target, Width::of_bytes(to.bytes()).ok_or_else(|| at.form())?)?;
         if self.width(source).bytes() < from.bytes() || self.width(target).bytes() < to.bytes() {
             return Err(at.invalid("a register is narrower than its type"));
         }
@@ -162,42 +155,23 @@ impl<'a> Lowering<'a> {
     }
 
     /// The value of type `from` in a register exactly as wide as the type (16 bits for bytes).
-    fn read_as(
-        &mut self,
-        at: At<'a, '_>,
-        source: RegisterId,
-        from: T,
-    ) -> Result<RegisterId, LoadError> {
+    fn read_as(&mut self, at: At<'a, '_>, source: RegisterId, from: T) -> Result<RegisterId, LoadError> {
         let width = Width::of_bytes(from.bytes()).ok_or_else(|| at.form())?;
         let mut value = source;
         if self.width(value) != width {
             let next = self.new_register(width);
-            self.lane(
-                resize(self.width(value), false, width).ok_or_else(|| at.form())?,
-                next,
-                &[value],
-            );
+            self.lane(resize(self.width(value), false, width).ok_or_else(|| at.form())?, next, &[value]);
             value = next;
         }
         if from.bytes() == 1 {
             let next = self.new_register(width);
-            self.lane(
-                narrow(from, width).ok_or_else(|| at.form())?,
-                next,
-                &[value],
-            );
+            self.lane(narrow(from, width).ok_or_else(|| at.form())?, next, &[value]);
             value = next;
         }
         Ok(value)
     }
 
-    fn integer_function(
-        &mut self,
-        at: At<'a, '_>,
-        from: T,
-        to: T,
-        sat: bool,
-    ) -> Result<LaneFunction, LoadError> {
+    fn integer_function(&mut self, at: At<'a, '_>, from: T, to: T, sat: bool) -> Result<LaneFunction, LoadError> {
         let widths = (Width::of_bytes(from.bytes()), Width::of_bytes(to.bytes()));
         let (Some(from_width), Some(to_width)) = widths else {
             return Err(at.form());
@@ -231,14 +205,7 @@ impl<'a> Lowering<'a> {
             .ok_or_else(|| at.form())
     }
 
-    fn float_to_integer(
-        &mut self,
-        at: At<'a, '_>,
-        from: T,
-        to: T,
-        rounding: Option<&str>,
-        ftz: bool,
-    ) -> Result<LaneFunction, LoadError> {
+    fn float_to_integer(&mut self, at: At<'a, '_>, from: T, to: T, rounding: Option<&str>, ftz: bool) -> Result<LaneFunction, LoadError> {
         // A flushed subnormal and the subnormal itself differ for rpi and rmi only.
         let function = match (from, rounding) {
             (T::F32, Some("rni")) => to_integer!(f32, to, cv::NearestEven),
@@ -254,14 +221,7 @@ impl<'a> Lowering<'a> {
         function.ok_or_else(|| at.form())
     }
 
-    fn integer_to_float(
-        &mut self,
-        at: At<'a, '_>,
-        from: T,
-        to: T,
-        rounding: Option<&str>,
-        sat: bool,
-    ) -> Result<LaneFunction, LoadError> {
+    fn integer_to_float(&mut self, at: At<'a, '_>, from: T, to: T, rounding: Option<&str>, sat: bool) -> Result<LaneFunction, LoadError> {
         let from = match from {
             T::U8 => T::U16,
             T::S8 => T::S16,
@@ -293,57 +253,27 @@ impl<'a> Lowering<'a> {
             (T::F32, T::F64, None, false, false) => unary::<cv::Widen>(),
             (T::F32, T::F64, None, true, false) => unary::<cv::FlushedConversion<cv::Widen>>(),
             (T::F64, T::F32, Some("rn"), false, false) => unary::<cv::NarrowFloat>(),
-            (T::F64, T::F32, Some("rn"), true, false) => {
-                unary::<cv::FlushedConversion<cv::NarrowFloat>>()
-            }
+            (T::F64, T::F32, Some("rn"), true, false) => unary::<cv::FlushedConversion<cv::NarrowFloat>>(),
             (T::F64, T::F32, Some("rn"), false, true) => unary::<fl::Saturating<cv::NarrowFloat>>(),
-            (T::F64, T::F32, Some("rz"), false, false) => {
-                unary::<cv::NarrowFloatDirected<TowardZero>>()
-            }
+            (T::F64, T::F32, Some("rz"), false, false) => unary::<cv::NarrowFloatDirected<TowardZero>>(),
             (T::F64, T::F32, Some("rm"), false, false) => unary::<cv::NarrowFloatDirected<Down>>(),
             (T::F64, T::F32, Some("rp"), false, false) => unary::<cv::NarrowFloatDirected<Up>>(),
-            (T::F32, T::F32, None | Some("rn"), false, true) => {
-                unary::<fl::Saturating<select::Copy1<f32>>>()
-            }
-            (T::F32, T::F32, None | Some("rn"), true, true) => {
-                unary::<fl::Saturating<fl::Flushing<select::Copy1<f32>>>>()
-            }
-            (T::F32, T::F32, None | Some("rn"), true, false) => {
-                unary::<fl::Flushing<select::Copy1<f32>>>()
-            }
+            (T::F32, T::F32, None | Some("rn"), false, true) => unary::<fl::Saturating<select::Copy1<f32>>>(),
+            (T::F32, T::F32, None | Some("rn"), true, true) => unary::<fl::Saturating<fl::Flushing<select::Copy1<f32>>>>(),
+            (T::F32, T::F32, None | Some("rn"), true, false) => unary::<fl::Flushing<select::Copy1<f32>>>(),
             (T::F32, T::F32, None | Some("rn"), false, false) => unary::<select::Copy1<f32>>(),
-            (T::F32, T::F32, Some("rni"), false, false) => {
-                unary::<cv::RoundToIntegral<f32, cv::NearestEven>>()
-            }
-            (T::F32, T::F32, Some("rzi"), false, false) => {
-                unary::<cv::RoundToIntegral<f32, TowardZero>>()
-            }
-            (T::F32, T::F32, Some("rmi"), false, false) => {
-                unary::<cv::RoundToIntegral<f32, Down>>()
-            }
+            (T::F32, T::F32, Some("rni"), false, false) => unary::<cv::RoundToIntegral<f32, cv::NearestEven>>(),
+            (T::F32, T::F32, Some("rzi"), false, false) => unary::<cv::RoundToIntegral<f32, TowardZero>>(),
+            (T::F32, T::F32, Some("rmi"), false, false) => unary::<cv::RoundToIntegral<f32, Down>>(),
             (T::F32, T::F32, Some("rpi"), false, false) => unary::<cv::RoundToIntegral<f32, Up>>(),
-            (T::F32, T::F32, Some("rni"), true, false) => {
-                unary::<fl::Flushing<cv::RoundToIntegral<f32, cv::NearestEven>>>()
-            }
-            (T::F32, T::F32, Some("rzi"), true, false) => {
-                unary::<fl::Flushing<cv::RoundToIntegral<f32, TowardZero>>>()
-            }
-            (T::F32, T::F32, Some("rmi"), true, false) => {
-                unary::<fl::Flushing<cv::RoundToIntegral<f32, Down>>>()
-            }
-            (T::F32, T::F32, Some("rpi"), true, false) => {
-                unary::<fl::Flushing<cv::RoundToIntegral<f32, Up>>>()
-            }
+            (T::F32, T::F32, Some("rni"), true, false) => unary::<fl::Flushing<cv::RoundToIntegral<f32, cv::NearestEven>>>(),
+            (T::F32, T::F32, Some("rzi"), true, false) => unary::<fl::Flushing<cv::RoundToIntegral<f32, TowardZero>>>(),
+            (T::F32, T::F32, Some("rmi"), true, false) => unary::<fl::Flushing<cv::RoundToIntegral<f32, Down>>>(),
+            (T::F32, T::F32, Some("rpi"), true, false) => unary::<fl::Flushing<cv::RoundToIntegral<f32, Up>>>(),
             (T::F64, T::F64, None | Some("rn"), false, false) => unary::<select::Copy1<f64>>(),
-            (T::F64, T::F64, Some("rni"), false, false) => {
-                unary::<cv::RoundToIntegral<f64, cv::NearestEven>>()
-            }
-            (T::F64, T::F64, Some("rzi"), false, false) => {
-                unary::<cv::RoundToIntegral<f64, TowardZero>>()
-            }
-            (T::F64, T::F64, Some("rmi"), false, false) => {
-                unary::<cv::RoundToIntegral<f64, Down>>()
-            }
+            (T::F64, T::F64, Some("rni"), false, false) => unary::<cv::RoundToIntegral<f64, cv::NearestEven>>(),
+            (T::F64, T::F64, Some("rzi"), false, false) => unary::<cv::RoundToIntegral<f64, TowardZero>>(),
+            (T::F64, T::F64, Some("rmi"), false, false) => unary::<cv::RoundToIntegral<f64, Down>>(),
             (T::F64, T::F64, Some("rpi"), false, false) => unary::<cv::RoundToIntegral<f64, Up>>(),
             _ => return Err(at.form()),
         };

@@ -38,13 +38,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn unpack(
-        &mut self,
-        at: At<'a, '_>,
-        scalar: T,
-        parts: &[Operand<'a>],
-        source: &Operand<'a>,
-    ) -> Result<(), LoadError> {
+    fn unpack(&mut self, at: At<'a, '_>, scalar: T, parts: &[Operand<'a>], source: &Operand<'a>) -> Result<(), LoadError> {
         let (_, width) = Self::part_type(at, scalar, parts.len())?;
         let source = self.source(at, source, scalar)?;
         let targets = parts
@@ -56,11 +50,7 @@ impl<'a> Lowering<'a> {
         // A target may be a part of nothing else, so writing them in order is safe.
         if let [first, second, third, fourth] = targets[..] {
             let (lower, upper) = (self.new_register(Width::W32), self.new_register(Width::W32));
-            self.lane(
-                unary::<crate::lanes::convert::Resize<u64, u32>>(),
-                lower,
-                &[source],
-            );
+            self.lane(unary::<crate::lanes::convert::Resize<u64, u32>>(), lower, &[source]);
             self.lane(unary::<select::Upper<u32, u64>>(), upper, &[source]);
             self.guard = guard;
             for (half, low_part, high_part) in [(lower, first, second), (upper, third, fourth)] {
@@ -81,13 +71,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    fn pack(
-        &mut self,
-        at: At<'a, '_>,
-        scalar: T,
-        target: &Operand<'a>,
-        parts: &[Operand<'a>],
-    ) -> Result<(), LoadError> {
+    fn pack(&mut self, at: At<'a, '_>, scalar: T, target: &Operand<'a>, parts: &[Operand<'a>]) -> Result<(), LoadError> {
         let (part, width) = Self::part_type(at, scalar, parts.len())?;
         let mut values = parts
             .iter()
@@ -134,11 +118,7 @@ impl<'a> Lowering<'a> {
         match window {
             None => self.emit(Action::Copy, vec![target], vec![source]),
             Some(window) => {
-                let shift = if to.is_empty() {
-                    window
-                } else {
-                    window.wrapping_neg()
-                };
+                let shift = if to.is_empty() { window } else { window.wrapping_neg() };
                 let window = self.constant(Width::W64, shift);
                 self.lane(binary::<int::Add<u64>>(), target, &[source, window]);
             }
@@ -165,8 +145,7 @@ impl<'a> Lowering<'a> {
                 "const" => access.space = Space::Constant,
                 "param" | "param::entry" => access.space = Space::Parameter,
                 "volatile" | "relaxed" | "acquire" | "release" | "mmio" => access.ordered = true,
-                "weak" | "nc" | "cta" | "gpu" | "sys" | "ca" | "cg" | "cs" | "lu" | "cv" | "wb"
-                | "wt" | "uni" => {}
+                "weak" | "nc" | "cta" | "gpu" | "sys" | "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "uni" => {}
                 "v2" => access.count = 2,
                 "v4" => access.count = 4,
                 "v8" => access.count = 8,
@@ -176,9 +155,7 @@ impl<'a> Lowering<'a> {
                     }
                 }
                 other => match T::from_name(other) {
-                    Some(found) if scalar.is_none() && found.bytes() <= 8 && found != T::Pred => {
-                        scalar = Some(found)
-                    }
+                    Some(found) if scalar.is_none() && found.bytes() <= 8 && found != T::Pred => scalar = Some(found),
                     _ => return Err(at.form()),
                 },
             }
@@ -208,10 +185,7 @@ impl<'a> Lowering<'a> {
             .iter()
             .map(|element| self.any_target(at, element, natural))
             .collect::<Result<Vec<_>, _>>()?;
-        if targets
-            .iter()
-            .any(|register| self.width(*register).bytes() < scalar.bytes())
-        {
+        if targets.iter().any(|register| self.width(*register).bytes() < scalar.bytes()) {
             return Err(at.invalid("the destination is narrower than the type"));
         }
         let place = self.address(at, address)?;
@@ -225,10 +199,7 @@ impl<'a> Lowering<'a> {
         }
         access.offset = place.offset;
         let first = targets.first().map(|register| self.width(*register));
-        if targets
-            .iter()
-            .any(|register| Some(self.width(*register)) != first)
-        {
+        if targets.iter().any(|register| Some(self.width(*register)) != first) {
             return Err(at.unsupported("vector elements of different widths"));
         }
         self.emit(Action::Load(access), targets, vec![place.register]);
@@ -236,14 +207,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// A kernel parameter named directly is known when the launch begins.
-    fn load_parameter(
-        &mut self,
-        at: At<'a, '_>,
-        targets: &[RegisterId],
-        offset: u32,
-        left: u32,
-        scalar: T,
-    ) -> Result<(), LoadError> {
+    fn load_parameter(&mut self, at: At<'a, '_>, targets: &[RegisterId], offset: u32, left: u32, scalar: T) -> Result<(), LoadError> {
         let bytes = scalar.bytes() as u32;
         if bytes * targets.len() as u32 > left {
             return Err(at.invalid("the access goes past the parameter"));

@@ -16,9 +16,7 @@ macro_rules! by_float {
             (T::F32, false, false) => Ok($make::<fl::$operation<f32>>()),
             (T::F32, true, false) => Ok($make::<fl::Flushing<fl::$operation<f32>>>()),
             (T::F32, false, true) => Ok($make::<fl::Saturating<fl::$operation<f32>>>()),
-            (T::F32, true, true) => {
-                Ok($make::<fl::Saturating<fl::Flushing<fl::$operation<f32>>>>())
-            }
+            (T::F32, true, true) => Ok($make::<fl::Saturating<fl::Flushing<fl::$operation<f32>>>>()),
             (T::F64, false, false) => Ok($make::<fl::$operation<f64>>()),
             _ => Err($at.form()),
         }
@@ -70,14 +68,10 @@ struct Modifiers<'a> {
 
 impl<'a> Lowering<'a> {
     fn float_modifiers(&mut self, at: At<'a, '_>) -> Result<Modifiers<'a>, LoadError> {
-        let (flags, rest) = at.split(&[
-            "ftz", "sat", "approx", "full", "NaN", "rn", "rz", "rm", "rp",
-        ]);
+        let (flags, rest) = at.split(&["ftz", "sat", "approx", "full", "NaN", "rn", "rz", "rm", "rp"]);
         let scalar = at.one_type(&rest)?;
         let has = |word: &str| flags.contains(&word);
-        let mut rounding = flags
-            .iter()
-            .filter(|word| matches!(**word, "rn" | "rz" | "rm" | "rp"));
+        let mut rounding = flags.iter().filter(|word| matches!(**word, "rn" | "rz" | "rm" | "rp"));
         let first = rounding.next().copied();
         if rounding.next().is_some() || !matches!(scalar, T::F32 | T::F64) {
             return Err(at.form());
@@ -103,10 +97,7 @@ impl<'a> Lowering<'a> {
         } = self.float_modifiers(at)?;
         let opcode = at.instruction.opcode;
         let function: Result<LaneFunction, LoadError> = match (opcode, rounding) {
-            (
-                "add" | "sub" | "mul" | "mad" | "fma" | "div",
-                Some(direction @ ("rz" | "rm" | "rp")),
-            ) => {
+            ("add" | "sub" | "mul" | "mad" | "fma" | "div", Some(direction @ ("rz" | "rm" | "rp"))) => {
                 if scalar != T::F32 || sat || approximate || nan {
                     return Err(at.form());
                 }
@@ -181,22 +172,16 @@ impl<'a> Lowering<'a> {
             ("rcp", Some("rn"), false) | ("rcp", None, true) => {
                 by_float!(at, scalar, ftz && single, false, unary, Reciprocal)
             }
-            ("rsqrt", None, true) if single && ftz => {
-                Ok(unary::<fl::Flushing<function::ReciprocalSquareRoot>>())
-            }
+            ("rsqrt", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::ReciprocalSquareRoot>>()),
             ("rsqrt", None, true) if single => Ok(unary::<function::ReciprocalSquareRoot>()),
             ("rsqrt", None, true) => Ok(unary::<function::ReciprocalSquareRoot64>()),
             ("sin", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Sine>>()),
             ("sin", None, true) if single => Ok(unary::<function::Sine>()),
             ("cos", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Cosine>>()),
             ("cos", None, true) if single => Ok(unary::<function::Cosine>()),
-            ("ex2", None, true) if single && ftz => {
-                Ok(unary::<fl::Flushing<function::Exponential2>>())
-            }
+            ("ex2", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Exponential2>>()),
             ("ex2", None, true) if single => Ok(unary::<function::Exponential2>()),
-            ("lg2", None, true) if single && ftz => {
-                Ok(unary::<fl::Flushing<function::Logarithm2>>())
-            }
+            ("lg2", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Logarithm2>>()),
             ("lg2", None, true) if single => Ok(unary::<function::Logarithm2>()),
             ("tanh", None, true) if single => Ok(unary::<function::HyperbolicTangent>()),
             _ => Err(at.form()),
@@ -207,14 +192,7 @@ impl<'a> Lowering<'a> {
     /// `testp` (PTX ISA §9.7.3.1), by comparisons of the magnitude.
     fn test_property(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         use crate::lanes::{logic, relation, select};
-        let (property, rest) = at.split(&[
-            "finite",
-            "infinite",
-            "number",
-            "notanumber",
-            "normal",
-            "subnormal",
-        ]);
+        let (property, rest) = at.split(&["finite", "infinite", "number", "notanumber", "normal", "subnormal"]);
         let scalar = at.one_type(&rest)?;
         let [target, source] = at.operands()?;
         let source = self.source(at, source, scalar)?;
@@ -225,18 +203,10 @@ impl<'a> Lowering<'a> {
                 u64::from(f32::INFINITY.to_bits()),
                 u64::from(f32::MIN_POSITIVE.to_bits()),
             ),
-            T::F64 => (
-                Width::W64,
-                f64::INFINITY.to_bits(),
-                f64::MIN_POSITIVE.to_bits(),
-            ),
+            T::F64 => (Width::W64, f64::INFINITY.to_bits(), f64::MIN_POSITIVE.to_bits()),
             _ => return Err(at.form()),
         };
-        let (infinite, normal, zero) = (
-            self.constant(width, infinite),
-            self.constant(width, normal),
-            self.zero(width),
-        );
+        let (infinite, normal, zero) = (self.constant(width, infinite), self.constant(width, normal), self.zero(width));
         let magnitude = self.new_register(width);
         let guard = self.guard.take();
         let double = scalar == T::F64;
@@ -269,20 +239,14 @@ impl<'a> Lowering<'a> {
         } else {
             relation::<fl::Numbers<f32>>()
         };
-        let (first, second) = (
-            self.new_register(Width::Predicate),
-            self.new_register(Width::Predicate),
-        );
+        let (first, second) = (self.new_register(Width::Predicate), self.new_register(Width::Predicate));
         match property.as_slice() {
             ["finite"] => self.lane(less, first, &[magnitude, infinite]),
             ["infinite"] => self.lane(equal, first, &[magnitude, infinite]),
             ["number"] => self.lane(number, first, &[magnitude, magnitude]),
             ["notanumber"] => self.lane(nan, first, &[magnitude, magnitude]),
             ["normal"] => {
-                let (below, not_below) = (
-                    self.new_register(Width::Predicate),
-                    self.new_register(Width::Predicate),
-                );
+                let (below, not_below) = (self.new_register(Width::Predicate), self.new_register(Width::Predicate));
                 self.lane(less, below, &[magnitude, normal]);
                 self.lane(logic::<select::PredicateNot>(), not_below, &[below]);
                 self.lane(less, second, &[magnitude, infinite]);

@@ -31,33 +31,22 @@ impl<'a> Lowering<'a> {
         match (registers.count, width) {
             (None, Some(width)) => {
                 let id = self.new_register(width);
-                self.scopes[scope_index]
-                    .registers
-                    .insert(registers.name, id);
+                self.scopes[scope_index].registers.insert(registers.name, id);
             }
             // 128-bit registers are refused where they are used.
-            (count, _) => self.scopes[scope_index].families.push((
-                registers.name,
-                count.unwrap_or(0),
-                registers.scalar,
-            )),
+            (count, _) => self.scopes[scope_index]
+                .families
+                .push((registers.name, count.unwrap_or(0), registers.scalar)),
         }
     }
 
     pub(super) fn declare_variable(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
-        let refused = |reason: &str| {
-            LoadError::new(
-                variable.position,
-                variable.name,
-                LoadErrorKind::Unsupported(reason.to_owned()),
-            )
-        };
+        let refused = |reason: &str| LoadError::new(variable.position, variable.name, LoadErrorKind::Unsupported(reason.to_owned()));
         let place = match variable.space {
             Space::Shared => match variable.elements {
                 None => {
                     self.result.uses_dynamic_shared = true;
-                    self.result.shared_alignment =
-                        self.result.shared_alignment.max(variable.alignment);
+                    self.result.shared_alignment = self.result.shared_alignment.max(variable.alignment);
                     Place::DynamicShared
                 }
                 Some(_) => Place::Shared(self.reserve_shared(variable)?),
@@ -67,10 +56,7 @@ impl<'a> Lowering<'a> {
                     .bytes()
                     .filter(|bytes| *bytes < super::SPACE_LIMIT)
                     .ok_or_else(|| refused("local variable beyond 2 GiB"))?;
-                let start = self
-                    .result
-                    .local_bytes
-                    .next_multiple_of(variable.alignment.max(1));
+                let start = self.result.local_bytes.next_multiple_of(variable.alignment.max(1));
                 self.result.local_bytes = start + bytes;
                 Place::Local(start)
             }
@@ -83,20 +69,14 @@ impl<'a> Lowering<'a> {
     }
 
     fn reserve_shared(&mut self, variable: &Variable<'a>) -> Result<u64, LoadError> {
-        let bytes = variable
-            .bytes()
-            .filter(|bytes| *bytes < super::SPACE_LIMIT)
-            .ok_or_else(|| {
-                LoadError::new(
-                    variable.position,
-                    variable.name,
-                    LoadErrorKind::Unsupported("shared variable beyond 2 GiB".into()),
-                )
-            })?;
-        let start = self
-            .result
-            .static_shared_bytes
-            .next_multiple_of(variable.alignment.max(1));
+        let bytes = variable.bytes().filter(|bytes| *bytes < super::SPACE_LIMIT).ok_or_else(|| {
+            LoadError::new(
+                variable.position,
+                variable.name,
+                LoadErrorKind::Unsupported("shared variable beyond 2 GiB".into()),
+            )
+        })?;
+        let start = self.result.static_shared_bytes.next_multiple_of(variable.alignment.max(1));
         self.result.static_shared_bytes = start + bytes;
         self.result.shared_alignment = self.result.shared_alignment.max(variable.alignment);
         Ok(start)
@@ -108,17 +88,13 @@ impl<'a> Lowering<'a> {
             if let Some(found) = self.scopes[index].registers.get(name) {
                 return Some(Ok(*found));
             }
-            let family = self.scopes[index]
-                .families
-                .iter()
-                .find(|(prefix, count, _)| {
-                    // `%r<8>` declares %r0 … %r7; compilers write numbers without leading zeros.
-                    name.strip_prefix(prefix).is_some_and(|digits| {
-                        (*count == 0 && digits.is_empty())
-                            || (digits.bytes().all(|byte| byte.is_ascii_digit())
-                                && digits.parse::<u64>().is_ok_and(|number| number < *count))
-                    })
-                });
+            let family = self.scopes[index].families.iter().find(|(prefix, count, _)| {
+                // `%r<8>` declares %r0 … %r7; compilers write numbers without leading zeros.
+                name.strip_prefix(prefix).is_some_and(|digits| {
+                    (*count == 0 && digits.is_empty())
+                        || (digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse::<u64>().is_ok_and(|number| number < *count))
+                })
+            });
             if let Some((_, _, scalar)) = family {
                 let scalar = *scalar;
                 let Some(width) = Width::of_bytes(scalar.bytes()) else {
@@ -133,11 +109,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// A declared register, or an error.
-    pub(crate) fn named_register(
-        &mut self,
-        at: At<'a, '_>,
-        name: &'a str,
-    ) -> Result<RegisterId, LoadError> {
+    pub(crate) fn named_register(&mut self, at: At<'a, '_>, name: &'a str) -> Result<RegisterId, LoadError> {
         match self.register(name) {
             Some(Ok(id)) => Ok(id),
             Some(Err(scalar)) => Err(at.unsupported(format!("registers of type {scalar}"))),
@@ -145,29 +117,17 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    pub(crate) fn typed_register(
-        &mut self,
-        at: At<'a, '_>,
-        name: &'a str,
-        width: Width,
-    ) -> Result<RegisterId, LoadError> {
+    pub(crate) fn typed_register(&mut self, at: At<'a, '_>, name: &'a str, width: Width) -> Result<RegisterId, LoadError> {
         let id = self.named_register(at, name)?;
         if self.width(id) == width {
             Ok(id)
         } else {
-            Err(at.invalid(format!(
-                "register {name} does not have the instruction's width"
-            )))
+            Err(at.invalid(format!("register {name} does not have the instruction's width")))
         }
     }
 
     /// A register to write, of exactly this width.
-    pub(crate) fn target(
-        &mut self,
-        at: At<'a, '_>,
-        operand: &Operand<'a>,
-        width: Width,
-    ) -> Result<RegisterId, LoadError> {
+    pub(crate) fn target(&mut self, at: At<'a, '_>, operand: &Operand<'a>, width: Width) -> Result<RegisterId, LoadError> {
         match operand {
             Operand::Name(name, 0) => self.typed_register(at, name, width),
             Operand::Sink => Ok(self.new_register(width)),
@@ -176,12 +136,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// A register to write, of whatever width it was declared with.
-    pub(crate) fn any_target(
-        &mut self,
-        at: At<'a, '_>,
-        operand: &Operand<'a>,
-        sink: Width,
-    ) -> Result<RegisterId, LoadError> {
+    pub(crate) fn any_target(&mut self, at: At<'a, '_>, operand: &Operand<'a>, sink: Width) -> Result<RegisterId, LoadError> {
         match operand {
             Operand::Name(name, 0) => self.named_register(at, name),
             Operand::Sink => Ok(self.new_register(sink)),
@@ -190,14 +145,8 @@ impl<'a> Lowering<'a> {
     }
 
     /// A value of type `scalar` in a register of exactly its width.
-    pub(crate) fn source(
-        &mut self,
-        at: At<'a, '_>,
-        operand: &Operand<'a>,
-        scalar: ScalarType,
-    ) -> Result<RegisterId, LoadError> {
-        let width = Width::of_bytes(scalar.bytes())
-            .ok_or_else(|| at.unsupported(format!("operands of type {scalar}")))?;
+    pub(crate) fn source(&mut self, at: At<'a, '_>, operand: &Operand<'a>, scalar: ScalarType) -> Result<RegisterId, LoadError> {
+        let width = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.unsupported(format!("operands of type {scalar}")))?;
         let id = self.any_source(at, operand, scalar)?;
         if self.width(id) == width {
             Ok(id)
@@ -207,31 +156,21 @@ impl<'a> Lowering<'a> {
     }
 
     /// A value in a register of whatever width: registers as declared, constants as wide as `scalar`.
-    pub(crate) fn any_source(
-        &mut self,
-        at: At<'a, '_>,
-        operand: &Operand<'a>,
-        scalar: ScalarType,
-    ) -> Result<RegisterId, LoadError> {
-        let width = Width::of_bytes(scalar.bytes())
-            .ok_or_else(|| at.unsupported(format!("operands of type {scalar}")))?;
+    pub(crate) fn any_source(&mut self, at: At<'a, '_>, operand: &Operand<'a>, scalar: ScalarType) -> Result<RegisterId, LoadError> {
+        let width = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.unsupported(format!("operands of type {scalar}")))?;
         match operand {
             Operand::Constant(constant) => {
-                let bits = constant.bits(scalar).ok_or_else(|| {
-                    at.invalid("the constant does not fit the instruction's type")
-                })?;
+                let bits = constant
+                    .bits(scalar)
+                    .ok_or_else(|| at.invalid("the constant does not fit the instruction's type"))?;
                 Ok(self.constant(width, bits))
             }
             Operand::Name(name, addend) => {
                 if let Some(found) = self.register(name) {
                     return match (found, addend) {
                         (Ok(id), 0) => Ok(id),
-                        (Ok(_), _) => {
-                            Err(at.invalid("a register with an offset is no operand here"))
-                        }
-                        (Err(scalar), _) => {
-                            Err(at.unsupported(format!("registers of type {scalar}")))
-                        }
+                        (Ok(_), _) => Err(at.invalid("a register with an offset is no operand here")),
+                        (Err(scalar), _) => Err(at.unsupported(format!("registers of type {scalar}"))),
                     };
                 }
                 if let Some(found) = self.special(at, name, None, width)? {
@@ -239,21 +178,15 @@ impl<'a> Lowering<'a> {
                 }
                 self.variable_address(at, name, *addend, width)
             }
-            Operand::Component(name, component) => {
-                match self.special(at, name, Some(component), width)? {
-                    Some(found) => Ok(found),
-                    None => Err(at.unsupported(format!("{name}.{component}"))),
-                }
-            }
+            Operand::Component(name, component) => match self.special(at, name, Some(component), width)? {
+                Some(found) => Ok(found),
+                None => Err(at.unsupported(format!("{name}.{component}"))),
+            },
             Operand::Not(name) if width == Width::Predicate => {
                 let register = self.typed_register(at, name, Width::Predicate)?;
                 let inverted = self.new_register(Width::Predicate);
                 let guard = self.guard.take();
-                self.lane(
-                    crate::lanes::logic::<crate::lanes::select::PredicateNot>(),
-                    inverted,
-                    &[register],
-                );
+                self.lane(crate::lanes::logic::<crate::lanes::select::PredicateNot>(), inverted, &[register]);
                 self.guard = guard;
                 Ok(inverted)
             }
@@ -262,13 +195,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// The address of a variable as a value.
-    fn variable_address(
-        &mut self,
-        at: At<'a, '_>,
-        name: &'a str,
-        addend: i64,
-        width: Width,
-    ) -> Result<RegisterId, LoadError> {
+    fn variable_address(&mut self, at: At<'a, '_>, name: &'a str, addend: i64, width: Width) -> Result<RegisterId, LoadError> {
         match self.variable(at, name, addend)? {
             Some((origin, _)) => Ok(self.fixed(width, origin)),
             None if self.parameters.contains_key(name) => {
@@ -280,28 +207,12 @@ impl<'a> Lowering<'a> {
     }
 
     /// The origin of a variable's address and its space.
-    fn variable(
-        &mut self,
-        at: At<'a, '_>,
-        name: &'a str,
-        addend: i64,
-    ) -> Result<Option<(Origin, Space)>, LoadError> {
-        let place = self
-            .scopes
-            .iter()
-            .rev()
-            .find_map(|scope| scope.variables.get(name))
-            .copied();
+    fn variable(&mut self, at: At<'a, '_>, name: &'a str, addend: i64) -> Result<Option<(Origin, Space)>, LoadError> {
+        let place = self.scopes.iter().rev().find_map(|scope| scope.variables.get(name)).copied();
         if let Some(place) = place {
             return Ok(Some(match place {
-                Place::Shared(offset) => (
-                    Origin::Constant(offset.wrapping_add(addend as u64)),
-                    Space::Shared,
-                ),
-                Place::Local(offset) => (
-                    Origin::Constant(offset.wrapping_add(addend as u64)),
-                    Space::Local,
-                ),
+                Place::Shared(offset) => (Origin::Constant(offset.wrapping_add(addend as u64)), Space::Shared),
+                Place::Local(offset) => (Origin::Constant(offset.wrapping_add(addend as u64)), Space::Local),
                 Place::DynamicShared => (Origin::DynamicShared { addend }, Space::Shared),
             }));
         }
@@ -324,10 +235,7 @@ impl<'a> Lowering<'a> {
                     start
                 }
             };
-            return Ok(Some((
-                Origin::Constant(start.wrapping_add(addend as u64)),
-                Space::Shared,
-            )));
+            return Ok(Some((Origin::Constant(start.wrapping_add(addend as u64)), Space::Shared)));
         }
         if variable.is_external {
             return Err(at.unsupported(format!("external variable {name}")));
@@ -337,11 +245,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// `[…]` as register plus offset.
-    pub(crate) fn address(
-        &mut self,
-        at: At<'a, '_>,
-        operand: &Operand<'a>,
-    ) -> Result<Address, LoadError> {
+    pub(crate) fn address(&mut self, at: At<'a, '_>, operand: &Operand<'a>) -> Result<Address, LoadError> {
         let Operand::Address { base, addend } = operand else {
             return Err(at.invalid("expected an address in brackets"));
         };
@@ -396,13 +300,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Special registers (PTX ISA §10). `None` where the name is not one.
-    fn special(
-        &mut self,
-        at: At<'a, '_>,
-        name: &str,
-        component: Option<&str>,
-        width: Width,
-    ) -> Result<Option<RegisterId>, LoadError> {
+    fn special(&mut self, at: At<'a, '_>, name: &str, component: Option<&str>, width: Width) -> Result<Option<RegisterId>, LoadError> {
         let axis = match component {
             Some("x") => 0,
             Some("y") => 1,
@@ -429,11 +327,7 @@ impl<'a> Lowering<'a> {
             ("%lanemask_ge", None) => Special::LaneMask(LaneMask::GreaterOrEqual),
             ("%dynamic_smem_size", None) => Special::DynamicSharedBytes,
             ("%total_smem_size", None) => Special::TotalSharedBytes,
-            (
-                "%clock" | "%clock64" | "%globaltimer" | "%clock_hi" | "%globaltimer_lo"
-                | "%globaltimer_hi",
-                None,
-            ) => {
+            ("%clock" | "%clock64" | "%globaltimer" | "%clock_hi" | "%globaltimer_lo" | "%globaltimer_hi", None) => {
                 let target = self.new_register(width);
                 let guard = self.guard.take();
                 self.emit(crate::compile::ir::Action::Clock, vec![target], vec![]);

@@ -59,10 +59,7 @@ impl<'a> Lowering<'a> {
             _ => return Err(at.form()),
         };
         let [target, predicate, mask] = at.operands()?;
-        let sources = vec![
-            self.source(at, mask, T::B32)?,
-            self.source(at, predicate, T::Pred)?,
-        ];
+        let sources = vec![self.source(at, mask, T::B32)?, self.source(at, predicate, T::Pred)?];
         let target = self.target(at, target, width)?;
         self.emit_skippable(Action::Vote(vote), vec![target], sources);
         Ok(())
@@ -81,10 +78,7 @@ impl<'a> Lowering<'a> {
             Operand::Pair(first, second) if all => (&**first, Some(&**second)),
             single => (single, None),
         };
-        let sources = vec![
-            self.source(at, mask, T::B32)?,
-            self.source(at, value, scalar)?,
-        ];
+        let sources = vec![self.source(at, mask, T::B32)?, self.source(at, value, scalar)?];
         let mut targets = vec![self.target(at, first, Width::W32)?];
         if let Some(second) = second {
             targets.push(self.target(at, second, Width::Predicate)?);
@@ -106,10 +100,7 @@ impl<'a> Lowering<'a> {
             _ => return Err(at.form()),
         };
         let [target, value, mask] = at.operands()?;
-        let sources = vec![
-            self.source(at, mask, T::B32)?,
-            self.source(at, value, T::B32)?,
-        ];
+        let sources = vec![self.source(at, mask, T::B32)?, self.source(at, value, T::B32)?];
         let target = self.target(at, target, Width::W32)?;
         self.emit_skippable(Action::Reduce(reduction), vec![target], sources);
         Ok(())
