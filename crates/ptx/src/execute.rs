@@ -8,6 +8,7 @@
 mod address;
 mod atomic;
 mod group;
+mod pattern;
 mod scratch;
 mod warp;
 mod worker;

@@ -64,6 +64,8 @@ pub(crate) struct Instruction {
     /// `d` overlaps a source: compute beside it.
     pub(crate) overlaps: bool,
     pub(crate) width: Width,
+    /// What is known of the addresses in `d` no longer holds; 0 where nothing is kept of it.
+    pub(crate) forgets: u16,
     pub(crate) guarded: bool,
     pub(crate) guard_negated: bool,
     pub(crate) guard: Place,
@@ -88,6 +90,10 @@ pub(crate) struct MemoryDetail {
     pub(crate) narrow_address: bool,
     /// The address is the same for all lanes, known without looking.
     pub(crate) uniform_address: bool,
+    /// Where the pattern of the address register is remembered until it is written; 0 for nowhere.
+    pub(crate) pattern: u16,
+    /// Offset of each element behind the access's address in host memory.
+    pub(crate) steps: Vec<usize>,
     /// Where the interpreter remembers the allocation this instruction last touched.
     pub(crate) site: u32,
     pub(crate) address: Place,
@@ -180,6 +186,10 @@ pub(crate) struct Code {
     pub(crate) static_shared_bytes: u64,
     pub(crate) shared_alignment: u64,
     pub(crate) local_bytes: u64,
+    /// Bytes of one lane's local memory that lie together before the next lane's.
+    pub(crate) local_granule: u64,
+    /// Patterns remembered in each group, the unused first one included.
+    pub(crate) patterns: usize,
     pub(crate) uses_symbols: bool,
 }
 

@@ -7,11 +7,14 @@ use super::place::Places;
 use super::uniform::{Class, Uniform};
 use crate::lanes::memory::{LoadFunction, StoreFunction, load, load_ordered, store, store_ordered};
 use crate::lanes::{LANES, LaneFunction, logic, select, unary};
+use crate::types::Space;
 
 struct Encoder<'a> {
     lowered: &'a Lowered,
     uniform: &'a Uniform,
     places: &'a Places,
+    /// Per register: where its pattern as an address is remembered.
+    patterns: Vec<u16>,
     code: Code,
 }
 
@@ -80,10 +83,73 @@ fn store_function(access: &Access) -> Option<StoreFunction> {
     })
 }
 
+/// Where the patterns of address registers are remembered: those that several accesses, or one access several times,
+/// may use between two writes. Only registers that nothing but lane operations write take part.
+fn address_patterns(lowered: &Lowered, uniform: &Uniform) -> Vec<u16> {
+    let mut used = vec![false; lowered.registers.len()];
+    let mut written_otherwise = used.clone();
+    for (index, operation) in lowered.operations.iter().enumerate() {
+        match operation.action {
+            Action::Load(_) | Action::Store(_) | Action::Atomic(..) => {
+                used[uniform.alias[operation.sources[0] as usize] as usize] = true;
+            }
+            _ => {}
+        }
+        if !uniform.removed[index] && !matches!(operation.action, Action::Lane(_) | Action::Copy) {
+            for target in &operation.targets {
+                written_otherwise[*target as usize] = true;
+            }
+        }
+    }
+    let mut next = 0u16;
+    (0..lowered.registers.len())
+        .map(|register| {
+            let varies = uniform.classes[register] >= Class::Lane;
+            if used[register] && !written_otherwise[register] && varies && next < u16::MAX {
+                next += 1;
+                next
+            } else {
+                0
+            }
+        })
+        .collect()
+}
+
+/// Local memory is interleaved, so that lanes at the same index of their arrays lie side by side: by as little as no
+/// element is wider than. Where generic addresses may reach it, a whole access has to lie together.
+fn local_granule(lowered: &Lowered) -> u64 {
+    let mut granule = 4;
+    for operation in &lowered.operations {
+        if let Action::Load(access) | Action::Store(access) | Action::Atomic(access, _) = operation.action {
+            match access.space {
+                Space::Local => granule = granule.max(u64::from(access.element)),
+                Space::Generic => return 32,
+                _ => {}
+            }
+        }
+    }
+    granule
+}
+
+fn steps(access: &Access, granule: u64) -> Vec<usize> {
+    (0..u64::from(access.count))
+        .map(|index| {
+            let offset = index * u64::from(access.element);
+            let far = access.space == Space::Local;
+            (if far {
+                offset / granule * granule * LANES as u64 + offset % granule
+            } else {
+                offset
+            }) as usize
+        })
+        .collect()
+}
+
 pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &Places) -> Code {
     let mut encoder = Encoder {
         lowered: &lowered,
         uniform,
+        patterns: address_patterns(&lowered, uniform),
         places,
         code: Code {
             instructions: Vec::new(),
@@ -102,10 +168,13 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
             statements: Vec::new(),
             static_shared_bytes: lowered.static_shared_bytes,
             shared_alignment: lowered.shared_alignment,
-            local_bytes: lowered.local_bytes.next_multiple_of(16),
+            local_bytes: lowered.local_bytes.next_multiple_of(32),
+            local_granule: local_granule(&lowered),
+            patterns: 1,
             uses_symbols: lowered.uses_symbols,
         },
     };
+    encoder.code.patterns = 1 + usize::from(encoder.patterns.iter().copied().max().unwrap_or(0));
     encoder.values();
     for index in &uniform.launch {
         let instruction = encoder.lane(&lowered.operations[*index], false);
@@ -197,6 +266,7 @@ impl Encoder<'_> {
             keeps: false,
             overlaps: false,
             width: Width::W32,
+            forgets: 0,
             guarded: false,
             guard_negated: false,
             guard: unused,
@@ -235,6 +305,7 @@ impl Encoder<'_> {
             keeps,
             overlaps,
             width,
+            forgets: self.patterns[target as usize],
             d,
             a: sources[0],
             b: sources[1],
@@ -332,6 +403,8 @@ impl Encoder<'_> {
             offset: access.offset,
             narrow_address: width_of(address) == Width::W32,
             uniform_address: self.uniform.classes[self.uniform.alias[address as usize] as usize] < Class::Lane,
+            pattern: self.patterns[self.uniform.alias[address as usize] as usize],
+            steps: steps(access, self.code.local_granule),
             site: self.code.memory.len() as u32,
             address: place,
             registers,

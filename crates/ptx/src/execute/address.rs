@@ -4,21 +4,36 @@
 //! the lowest and the highest address with the allocation this instruction touched last admits the whole access; only
 //! where that fails are lanes looked at one by one.
 
-#![allow(clippy::needless_range_loop, reason = "several arrays are walked lane by lane")]
-
 use std::sync::Arc;
 
+use super::pattern::{Pattern, interleave, pattern, spread, widen};
 use super::worker::{Site, Stop, Worker};
 use super::{LOCAL_WINDOW, SHARED_WINDOW};
 use crate::compile::code::MemoryDetail;
 use crate::fault::FaultKind;
+use crate::lanes::LANES;
 use crate::lanes::memory::{Shape, for_each_lane};
-use crate::lanes::{LANES, Level, level};
 use crate::memory::Allocation;
 use crate::types::Space;
 
 /// Addresses below this are taken for null plus an index.
 const NULL_GUARD: u64 = 1 << 16;
+
+/// A pattern and the lanes it holds for; none where the register was written since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) mask: u64,
+    pattern: Pattern,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self {
+            mask: 0,
+            pattern: Pattern::uniform(0),
+        }
+    }
+}
 
 /// An allocation held for the rest of the launch.
 pub(super) struct Kept {
@@ -27,124 +42,14 @@ pub(super) struct Kept {
     _allocation: Arc<Allocation>,
 }
 
-/// How a group's addresses lie.
-#[derive(Clone, Copy)]
-struct Pattern {
-    shape: Shape,
-    low: u64,
-    high: u64,
-    /// Or of all addresses.
-    bits: u64,
-}
-
-#[inline(always)]
-fn pattern_body(addresses: &[u64; LANES], mask: u64, size: u64) -> Pattern {
-    let first = mask.trailing_zeros() as usize;
-    let base = addresses[first];
-    if mask == u64::MAX {
-        let (mut apart, mut differs) = (0, 0);
-        for lane in 0..LANES {
-            apart |= addresses[lane] ^ base.wrapping_add(lane as u64 * size);
-            differs |= addresses[lane] ^ base;
-        }
-        if apart == 0 {
-            return Pattern {
-                shape: Shape::Contiguous,
-                low: base,
-                high: base.wrapping_add(63 * size),
-                bits: base,
-            };
-        }
-        if differs == 0 {
-            return Pattern {
-                shape: Shape::Uniform,
-                low: base,
-                high: base,
-                bits: base,
-            };
-        }
-        let (mut low, mut high, mut bits) = (base, base, 0);
-        for address in addresses {
-            low = low.min(*address);
-            high = high.max(*address);
-            bits |= address;
-        }
-        return Pattern {
-            shape: Shape::Gather,
-            low,
-            high,
-            bits,
-        };
-    }
-    let (mut apart, mut differs, mut low, mut high, mut bits) = (0, 0, base, base, 0);
-    let start = base.wrapping_sub(first as u64 * size);
-    for lane in 0..LANES {
-        let active = 0u64.wrapping_sub((mask >> lane) & 1);
-        let address = (addresses[lane] & active) | (base & !active);
-        apart |= (address ^ start.wrapping_add(lane as u64 * size)) & active;
-        differs |= address ^ base;
-        low = low.min(address);
-        high = high.max(address);
-        bits |= address;
-    }
-    let shape = if differs == 0 {
-        Shape::Uniform
-    } else if apart == 0 {
-        Shape::Contiguous
-    } else {
-        Shape::Gather
-    };
-    Pattern { shape, low, high, bits }
-}
-
-#[inline(always)]
-fn widen_body(narrow: &[u32; LANES], offset: u32, wide: &mut [u64; LANES]) {
-    for lane in 0..LANES {
-        wide[lane] = u64::from(narrow[lane].wrapping_add(offset));
-    }
-}
-
-#[inline(always)]
-fn spread_body(addresses: &[u64; LANES], add: u64, pointers: &mut [*mut u8; LANES]) {
-    for lane in 0..LANES {
-        pointers[lane] = std::ptr::without_provenance_mut(addresses[lane].wrapping_add(add) as usize);
-    }
-}
-
-macro_rules! leveled {
-    ($name:ident = $body:ident($($argument:ident: $type:ty),*) -> $out:ty) => {
-        fn $name($($argument: $type),*) -> $out {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                fn v3($($argument: $type),*) -> $out { $body($($argument),*) }
-                #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-                fn avx512($($argument: $type),*) -> $out { $body($($argument),*) }
-                match level() {
-                    Level::Baseline => {}
-                    // SAFETY: the level was detected.
-                    Level::V3 => return unsafe { v3($($argument),*) },
-                    // SAFETY: the level was detected.
-                    Level::Avx512 => return unsafe { avx512($($argument),*) },
-                }
-            }
-            $body($($argument),*)
-        }
-    };
-}
-
-leveled!(pattern = pattern_body(addresses: &[u64; LANES], mask: u64, size: u64) -> Pattern);
-leveled!(widen = widen_body(narrow: &[u32; LANES], offset: u32, wide: &mut [u64; LANES]) -> ());
-leveled!(spread = spread_body(addresses: &[u64; LANES], add: u64, pointers: &mut [*mut u8; LANES]) -> ());
-
 impl Worker<'_> {
     pub(super) fn load(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
         self.resolve(detail, active, pc)?;
         if let Some(function) = detail.load {
-            for (index, register) in detail.registers.iter().enumerate() {
+            for (register, step) in detail.registers.iter().zip(&detail.steps) {
                 let d = self.at(*register);
                 // SAFETY: `resolve` admitted the whole access of every active lane; `d` is a register.
-                unsafe { function(self.resolved, index * detail.element as usize, d, active) }
+                unsafe { function(self.resolved, *step, d, active) }
             }
         }
         Ok(())
@@ -153,10 +58,10 @@ impl Worker<'_> {
     pub(super) fn store(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
         self.resolve(detail, active, pc)?;
         if let Some(function) = detail.store {
-            for (index, register) in detail.registers.iter().enumerate() {
+            for (register, step) in detail.registers.iter().zip(&detail.steps) {
                 let s = self.at(*register);
                 // SAFETY: as in `load`.
-                unsafe { function(self.resolved, index * detail.element as usize, s, active) }
+                unsafe { function(self.resolved, *step, s, active) }
             }
         }
         Ok(())
@@ -191,67 +96,137 @@ impl Worker<'_> {
     /// Fills in where each active lane's access lies in host memory, all `element * count` bytes of it.
     pub(super) fn resolve(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
         let size = u64::from(detail.element * detail.count);
-        let register = self.at(detail.address);
-        let mut offset = detail.offset as u64;
-        let addresses: *const [u64; LANES] = if detail.narrow_address {
-            // SAFETY: the register holds 64 words; the wide area 64 addresses.
-            unsafe { widen(&*register.cast(), offset as u32, &mut *self.wide) };
-            offset = 0;
-            self.wide
-        } else {
-            register.cast()
-        };
-        // SAFETY: 64 addresses, not written while they are read here.
-        let addresses = unsafe { &*addresses };
-        if detail.space != Space::Local {
-            let found = if detail.uniform_address {
-                let base = addresses[0];
-                Pattern {
-                    shape: Shape::Uniform,
-                    low: base,
-                    high: base,
-                    bits: base,
+        let offset = detail.offset as u64;
+        let computed;
+        let found: &Pattern = if detail.uniform_address {
+            let register = self.at(detail.address);
+            // SAFETY: the register has 64 addresses of its width.
+            computed = Pattern::uniform(unsafe {
+                if detail.narrow_address {
+                    u64::from(*register.cast::<u32>())
+                } else {
+                    *register.cast::<u64>()
                 }
+            });
+            &computed
+        } else {
+            let known: *mut Known = self.pattern_at(usize::from(detail.pattern));
+            // SAFETY: an element of `known`, which nothing else touches until the access has been resolved.
+            let known = unsafe { &mut *known };
+            let fits = known.pattern.stride == size || known.pattern.shape == Shape::Uniform;
+            if active & !known.mask == 0 && fits {
+                &known.pattern
             } else {
-                pattern(addresses, active, size)
-            };
-            for attempt in 0..2 {
-                let low = found.low.wrapping_add(offset);
-                let high = found.high.wrapping_add(offset);
-                let window = self.window(detail, low);
-                let aligned = (if found.shape == Shape::Gather { found.bits | offset } else { low }) & (size - 1) == 0;
-                if low >= window.start && low <= high && high < window.end && window.end - high >= size && aligned {
-                    self.resolved.shape = found.shape;
-                    self.resolved.stride = size as usize;
-                    match found.shape {
-                        Shape::Uniform => {
-                            self.resolved.base = window.host.wrapping_add((low - window.start) as usize);
-                        }
-                        Shape::Contiguous => {
-                            let before = active.trailing_zeros() as usize * size as usize;
-                            self.resolved.base = window.host.wrapping_add((low - window.start) as usize).wrapping_sub(before);
-                        }
-                        Shape::Gather => {
-                            let add = offset
-                                .wrapping_sub(window.start)
-                                .wrapping_add(window.host.expose_provenance() as u64);
-                            spread(addresses, add, &mut self.resolved.pointers);
+                computed = pattern(self.addresses(detail), active, size);
+                if detail.pattern != 0 {
+                    *known = Known {
+                        mask: active,
+                        pattern: computed,
+                    };
+                }
+                &computed
+            }
+        };
+        if detail.space == Space::Local {
+            if self.resolve_local(detail, found, offset, size) {
+                return Ok(());
+            }
+            return self.resolve_lanes(detail, active, pc);
+        }
+        let low = found.low.wrapping_add(offset);
+        let high = found.high.wrapping_add(offset);
+        let bits = match found.shape {
+            Shape::Uniform | Shape::Contiguous => low,
+            Shape::Rows | Shape::Gather => found.bits | offset,
+        };
+        for attempt in 0..2 {
+            let window = self.window(detail, low);
+            if low >= window.start && low <= high && high < window.end && window.end - high >= size && bits & (size - 1) == 0 {
+                self.resolved.shape = found.shape;
+                self.resolved.stride = size as usize;
+                let add = offset.wrapping_sub(window.start) as usize;
+                match found.shape {
+                    Shape::Uniform => self.resolved.base = window.host.wrapping_add(add.wrapping_add(found.low as usize)),
+                    Shape::Contiguous => self.resolved.base = window.host.wrapping_add(add.wrapping_add(found.base as usize)),
+                    Shape::Rows => {
+                        let row = usize::from(found.row);
+                        self.resolved.row = row;
+                        self.resolved.uniform_rows = found.uniform_rows;
+                        for index in 0..LANES / row {
+                            self.resolved.pointers[index * row] = window.host.wrapping_add(add.wrapping_add(found.rows[index] as usize));
                         }
                     }
-                    return Ok(());
+                    Shape::Gather => {
+                        let add = (add as u64).wrapping_add(window.host.expose_provenance() as u64);
+                        let addresses = self.addresses(detail);
+                        spread(addresses, add, &mut self.resolved.pointers);
+                    }
                 }
-                // Another allocation than last time: look it up once.
-                if attempt == 1 || !matches!(detail.space, Space::Global | Space::Constant | Space::Generic) {
-                    break;
-                }
-                let lane = active.trailing_zeros() as usize;
-                match self.locate(addresses[lane].wrapping_add(offset)) {
-                    Some(site) => self.sites[detail.site as usize] = site,
-                    None => break,
-                }
+                return Ok(());
+            }
+            // Another allocation than last time: look it up once.
+            if attempt == 1 || !matches!(detail.space, Space::Global | Space::Constant | Space::Generic) {
+                break;
+            }
+            match self.locate(low) {
+                Some(site) => self.sites[detail.site as usize] = site,
+                None => break,
             }
         }
-        self.resolve_lanes(detail, active, addresses, offset, pc)
+        self.resolve_lanes(detail, active, pc)
+    }
+
+    /// The register's 64 addresses, without the offset.
+    fn addresses<'b>(&self, detail: &MemoryDetail) -> &'b [u64; LANES] {
+        let register = self.at(detail.address);
+        // SAFETY: registers have 64 elements, the wide area 64 addresses; neither is written before the access ends.
+        unsafe {
+            if detail.narrow_address {
+                widen(&*register.cast(), &mut *self.wide);
+                &*self.wide
+            } else {
+                &*register.cast()
+            }
+        }
+    }
+
+    /// What is remembered of an address register of the running group.
+    #[inline(always)]
+    pub(super) fn pattern_at(&mut self, pattern: usize) -> &mut Known {
+        // SAFETY: as many were made for each group as its code has.
+        unsafe { self.known.get_unchecked_mut(self.running * self.code.patterns + pattern) }
+    }
+
+    /// Local memory is interleaved: `granule` bytes of lane 0, of lane 1, …, then the next of lane 0. An access of all
+    /// lanes at one address is thereby one of consecutive places.
+    fn resolve_local(&mut self, detail: &MemoryDetail, found: &Pattern, offset: u64, size: u64) -> bool {
+        let (low, high) = (found.low.wrapping_add(offset), found.high.wrapping_add(offset));
+        if low > high || high >= self.local_bytes || self.local_bytes - high < size || (found.bits | offset) & (size - 1) != 0 {
+            return false;
+        }
+        let granule = self.code.local_granule;
+        let base = self.local_base();
+        if found.shape == Shape::Uniform {
+            self.resolved.shape = Shape::Contiguous;
+            self.resolved.stride = granule as usize;
+            self.resolved.base = base.wrapping_add((low / granule * granule * LANES as u64 + low % granule) as usize);
+        } else {
+            self.resolved.shape = Shape::Gather;
+            let addresses = self.addresses(detail);
+            interleave(
+                addresses,
+                offset,
+                granule.trailing_zeros(),
+                base.expose_provenance() as u64,
+                &mut self.resolved.pointers,
+            );
+        }
+        true
+    }
+
+    /// Local memory of the running group.
+    fn local_base(&self) -> *mut u8 {
+        self.local.wrapping_add(self.running * LANES * self.local_bytes as usize)
     }
 
     /// The allocation that holds an address.
@@ -281,14 +256,18 @@ impl Worker<'_> {
     }
 
     #[cold]
-    fn resolve_lanes(&mut self, detail: &MemoryDetail, active: u64, addresses: &[u64; LANES], offset: u64, pc: u32) -> Result<(), Stop> {
+    fn resolve_lanes(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
+        let addresses = self.addresses(detail);
         let size = u64::from(detail.element * detail.count);
         let mut failed = None;
         for_each_lane(active, |lane| {
             if failed.is_some() {
                 return;
             }
-            let address = addresses[lane].wrapping_add(offset);
+            let mut address = addresses[lane].wrapping_add(detail.offset as u64);
+            if detail.narrow_address {
+                address &= u64::from(u32::MAX);
+            }
             match self.resolve_lane(detail, lane, address, size) {
                 Ok(pointer) => self.resolved.pointers[lane] = pointer,
                 Err(kind) => failed = Some((lane, address, kind)),
@@ -311,12 +290,9 @@ impl Worker<'_> {
         let outside = FaultKind::OutOfBounds { bytes: size as u32 };
         let local = |worker: &Self, at: u64| {
             let inside = at.checked_add(size).is_some_and(|end| end <= worker.local_bytes);
-            // SAFETY: local storage holds `local_bytes` for every lane of every group.
-            inside.then(|| unsafe {
-                worker
-                    .local
-                    .add((worker.running * LANES + lane) * worker.local_bytes as usize + at as usize)
-            })
+            let granule = worker.code.local_granule;
+            let far = at / granule * granule * LANES as u64 + lane as u64 * granule + at % granule;
+            inside.then(|| worker.local_base().wrapping_add(far as usize))
         };
         let linear = |site: Site| {
             let at = address.checked_sub(site.start)?;

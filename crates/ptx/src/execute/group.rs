@@ -158,6 +158,7 @@ impl Worker<'_> {
                     Kind::Lane => {
                         let active = self.guarded(instruction, mask);
                         if active != 0 {
+                            self.pattern_at(usize::from(instruction.forgets)).mask = 0;
                             let whole = active == live || !(instruction.keeps || ahead || instruction.guarded);
                             let (d, a, b, c) = (
                                 self.at(instruction.d),

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::address::Kept;
+use super::address::{Kept, Known};
 use super::group::Group;
 use super::worker::Site;
 use crate::compile::code::Lines;
@@ -22,6 +22,7 @@ pub(super) struct Scratch {
     pub(super) groups: Vec<Group>,
     pub(super) sites: Vec<Site>,
     pub(super) kept: Vec<Kept>,
+    pub(super) known: Vec<Known>,
 }
 
 thread_local! {
@@ -41,6 +42,7 @@ pub(super) fn take() -> Box<Scratch> {
             groups: Vec::new(),
             sites: Vec::new(),
             kept: Vec::new(),
+            known: Vec::new(),
         })
     })
 }

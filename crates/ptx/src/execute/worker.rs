@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Session;
-use super::address::Kept;
+use super::address::{Kept, Known};
 use super::group::{BlockBarrier, Group, Waiting};
 use super::scratch::{self, Scratch};
 use crate::compile::code::{Code, Instruction, LaunchValue, Place};
@@ -56,6 +56,8 @@ pub(super) struct Worker<'a> {
     pub(super) resolved: &'a mut Resolved,
     pub(super) sites: &'a mut Vec<Site>,
     pub(super) kept: &'a mut Vec<Kept>,
+    /// Patterns of address registers, group by group.
+    pub(super) known: &'a mut Vec<Known>,
     pub(super) groups: &'a mut Vec<Group>,
     pub(super) shared: *mut u8,
     pub(super) shared_bytes: u64,
@@ -97,6 +99,8 @@ impl<'a> Worker<'a> {
         scratch.registers.grow(group_bytes * groups);
         scratch.shared.grow(shared_bytes as usize + 64);
         scratch.local.grow(local_bytes as usize * LANES * groups);
+        scratch.known.clear();
+        scratch.known.resize(code.patterns * groups, Known::default());
         scratch.sites.clear();
         scratch.sites.resize(code.memory.len(), Site::EMPTY);
         scratch.groups.resize_with(groups, Group::default);
@@ -123,6 +127,7 @@ impl<'a> Worker<'a> {
             resolved: &mut scratch.resolved,
             sites: &mut scratch.sites,
             kept: &mut scratch.kept,
+            known: &mut scratch.known,
             groups: &mut scratch.groups,
             shared: scratch.shared.pointer(),
             shared_bytes,

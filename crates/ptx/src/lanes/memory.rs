@@ -11,6 +11,8 @@ pub(crate) enum Shape {
     Uniform,
     /// Lane i at `base + i * stride`.
     Contiguous,
+    /// Rows of `row` lanes, each uniform or contiguous: row r begins at `pointers[r * row]`.
+    Rows,
     /// Lane i at `pointers[i]`.
     Gather,
 }
@@ -22,6 +24,10 @@ pub(crate) struct Resolved {
     pub(crate) base: *mut u8,
     pub(crate) stride: usize,
     pub(crate) shape: Shape,
+    /// Lanes in a row: 8 or 16.
+    pub(crate) row: usize,
+    /// Bit r: row r is uniform, else contiguous.
+    pub(crate) uniform_rows: u8,
 }
 
 impl Resolved {
@@ -31,6 +37,8 @@ impl Resolved {
             base: std::ptr::null_mut(),
             stride: 0,
             shape: Shape::Gather,
+            row: 16,
+            uniform_rows: 0,
         }
     }
 
@@ -39,6 +47,11 @@ impl Resolved {
         match self.shape {
             Shape::Uniform => self.base,
             Shape::Contiguous => self.base.wrapping_add(lane * self.stride),
+            Shape::Rows => {
+                let row = lane / self.row;
+                let along = if (self.uniform_rows >> row) & 1 != 0 { 0 } else { lane % self.row };
+                self.pointers[row * self.row].wrapping_add(along * self.stride)
+            }
             Shape::Gather => self.pointers[lane],
         }
     }
@@ -127,6 +140,13 @@ unsafe fn load_body<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, 
                         .extend()
                 });
             }
+            (Shape::Rows, u64::MAX) if resolved.row == 16 => load_rows::<E, R, 16>(resolved, offset, d),
+            (Shape::Rows, u64::MAX) => load_rows::<E, R, 8>(resolved, offset, d),
+            (Shape::Rows, _) => {
+                for_each_lane(mask, |lane| {
+                    *d.add(lane) = resolved.pointer(lane).add(offset).cast::<E>().read_unaligned().extend()
+                });
+            }
             (Shape::Gather, u64::MAX) => {
                 for lane in 0..LANES {
                     *d.add(lane) = resolved.pointers[lane].add(offset).cast::<E>().read_unaligned().extend();
@@ -136,6 +156,31 @@ unsafe fn load_body<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, 
                 for_each_lane(mask, |lane| {
                     *d.add(lane) = resolved.pointers[lane].add(offset).cast::<E>().read_unaligned().extend()
                 });
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The contract of [`LoadFunction`] for all lanes and rows of `ROW` lanes.
+#[inline(always)]
+unsafe fn load_rows<E: Element<R>, R: Copy, const ROW: usize>(resolved: &Resolved, offset: usize, d: *mut R) {
+    for row in 0..LANES / ROW {
+        let d = d.wrapping_add(row * ROW);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let base = resolved.pointers[row * ROW].add(offset);
+            if (resolved.uniform_rows >> row) & 1 != 0 {
+                let value = base.cast::<E>().read_unaligned().extend();
+                for lane in 0..ROW {
+                    *d.add(lane) = value;
+                }
+            } else if resolved.stride == size_of::<E>() && size_of::<E>() == size_of::<R>() {
+                std::ptr::copy_nonoverlapping(base, d.cast::<u8>(), ROW * size_of::<E>());
+            } else {
+                for lane in 0..ROW {
+                    *d.add(lane) = base.add(lane * resolved.stride).cast::<E>().read_unaligned().extend();
+                }
             }
         }
     }
@@ -159,6 +204,17 @@ unsafe fn store_body<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, 
                 } else {
                     for lane in 0..LANES {
                         base.add(lane * resolved.stride).cast::<E>().write_unaligned(*s.add(lane));
+                    }
+                }
+            }
+            (Shape::Rows, u64::MAX) if resolved.uniform_rows == 0 && resolved.stride == size_of::<E>() => {
+                for row in 0..LANES / resolved.row {
+                    let at = row * resolved.row;
+                    let base = resolved.pointers[at].add(offset);
+                    if resolved.row == 16 {
+                        std::ptr::copy_nonoverlapping(s.add(at).cast(), base, 16 * size_of::<E>());
+                    } else {
+                        std::ptr::copy_nonoverlapping(s.add(at).cast(), base, 8 * size_of::<E>());
                     }
                 }
             }
