@@ -12,18 +12,23 @@ use super::{LOCAL_WINDOW, SHARED_WINDOW};
 use crate::compile::code::MemoryDetail;
 use crate::fault::FaultKind;
 use crate::lanes::LANES;
-use crate::lanes::memory::{Shape, for_each_lane};
+use crate::lanes::memory::{Resolved, Shape, for_each_lane};
 use crate::memory::Allocation;
 use crate::types::Space;
 
 /// Addresses below this are taken for null plus an index.
 const NULL_GUARD: u64 = 1 << 16;
 
-/// A pattern and the lanes it holds for; none where the register was written since.
+/// What is remembered of an address register: its pattern, the lanes it holds for (none once the register is written)
+/// and where the addresses, without any instruction's offset, lie in the window they were last found in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) mask: u64,
     pattern: Pattern,
+    /// No window where `end` is 0.
+    window: Site,
+    space: Space,
+    resolved: Resolved,
 }
 
 impl Default for Known {
@@ -31,8 +36,23 @@ impl Default for Known {
         Self {
             mask: 0,
             pattern: Pattern::uniform(0),
+            window: Site::EMPTY,
+            space: Space::Generic,
+            resolved: Resolved::new(),
         }
     }
+}
+
+/// Whether all of a pattern's accesses lie in a window and are aligned.
+#[inline(always)]
+fn fits(found: &Pattern, offset: u64, size: u64, window: &Site) -> bool {
+    let low = found.low.wrapping_add(offset);
+    let high = found.high.wrapping_add(offset);
+    let bits = match found.shape {
+        Shape::Uniform | Shape::Contiguous => low,
+        Shape::Rows | Shape::Gather => found.bits | offset,
+    };
+    low >= window.start && low <= high && high < window.end && window.end - high >= size && bits & (size - 1) == 0
 }
 
 /// An allocation held for the rest of the launch.
@@ -44,24 +64,24 @@ pub(super) struct Kept {
 
 impl Worker<'_> {
     pub(super) fn load(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
-        self.resolve(detail, active, pc)?;
+        let (resolved, add) = self.resolve(detail, active, pc)?;
         if let Some(function) = detail.load {
             for (register, step) in detail.registers.iter().zip(&detail.steps) {
                 let d = self.at(*register);
                 // SAFETY: `resolve` admitted the whole access of every active lane; `d` is a register.
-                unsafe { function(self.resolved, *step, d, active) }
+                unsafe { function(&*resolved, step.wrapping_add(add), d, active) }
             }
         }
         Ok(())
     }
 
     pub(super) fn store(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
-        self.resolve(detail, active, pc)?;
+        let (resolved, add) = self.resolve(detail, active, pc)?;
         if let Some(function) = detail.store {
             for (register, step) in detail.registers.iter().zip(&detail.steps) {
                 let s = self.at(*register);
                 // SAFETY: as in `load`.
-                unsafe { function(self.resolved, *step, s, active) }
+                unsafe { function(&*resolved, step.wrapping_add(add), s, active) }
             }
         }
         Ok(())
@@ -93,75 +113,61 @@ impl Worker<'_> {
         }
     }
 
-    /// Fills in where each active lane's access lies in host memory, all `element * count` bytes of it.
-    pub(super) fn resolve(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
+    /// Where each active lane's access lies in host memory, all `element * count` bytes of it, and bytes to add.
+    #[inline(always)]
+    pub(super) fn resolve(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(*const Resolved, usize), Stop> {
         let size = u64::from(detail.element * detail.count);
         let offset = detail.offset as u64;
-        let computed;
-        let found: &Pattern = if detail.uniform_address {
+        let known = self.pattern_at(usize::from(detail.pattern));
+        if active & !known.mask == 0
+            && known.space == detail.space
+            && known.resolved.stride as u64 == size
+            && fits(&known.pattern, offset, size, &known.window)
+        {
+            return Ok((&raw const known.resolved, offset as usize));
+        }
+        self.resolve_anew(detail, active, pc)?;
+        Ok((&raw const *self.resolved, 0))
+    }
+
+    #[inline(never)]
+    fn resolve_anew(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
+        let size = u64::from(detail.element * detail.count);
+        let offset = detail.offset as u64;
+        let found = if detail.uniform_address {
             let register = self.at(detail.address);
             // SAFETY: the register has 64 addresses of its width.
-            computed = Pattern::uniform(unsafe {
+            Pattern::uniform(unsafe {
                 if detail.narrow_address {
                     u64::from(*register.cast::<u32>())
                 } else {
                     *register.cast::<u64>()
                 }
-            });
-            &computed
+            })
         } else {
-            let known: *mut Known = self.pattern_at(usize::from(detail.pattern));
-            // SAFETY: an element of `known`, which nothing else touches until the access has been resolved.
-            let known = unsafe { &mut *known };
-            let fits = known.pattern.stride == size || known.pattern.shape == Shape::Uniform;
-            if active & !known.mask == 0 && fits {
-                &known.pattern
+            let known = self.pattern_at(usize::from(detail.pattern));
+            if active & !known.mask == 0 && (known.pattern.stride == size || known.pattern.shape == Shape::Uniform) {
+                known.pattern
             } else {
-                computed = pattern(self.addresses(detail), active, size);
+                let found = pattern(self.addresses(detail), active, size);
                 if detail.pattern != 0 {
-                    *known = Known {
-                        mask: active,
-                        pattern: computed,
-                    };
+                    let known = self.pattern_at(usize::from(detail.pattern));
+                    (known.mask, known.pattern, known.window) = (active, found, Site::EMPTY);
                 }
-                &computed
+                found
             }
         };
         if detail.space == Space::Local {
-            if self.resolve_local(detail, found, offset, size) {
+            if self.resolve_local(detail, &found, offset, size) {
                 return Ok(());
             }
             return self.resolve_lanes(detail, active, pc);
         }
         let low = found.low.wrapping_add(offset);
-        let high = found.high.wrapping_add(offset);
-        let bits = match found.shape {
-            Shape::Uniform | Shape::Contiguous => low,
-            Shape::Rows | Shape::Gather => found.bits | offset,
-        };
         for attempt in 0..2 {
             let window = self.window(detail, low);
-            if low >= window.start && low <= high && high < window.end && window.end - high >= size && bits & (size - 1) == 0 {
-                self.resolved.shape = found.shape;
-                self.resolved.stride = size as usize;
-                let add = offset.wrapping_sub(window.start) as usize;
-                match found.shape {
-                    Shape::Uniform => self.resolved.base = window.host.wrapping_add(add.wrapping_add(found.low as usize)),
-                    Shape::Contiguous => self.resolved.base = window.host.wrapping_add(add.wrapping_add(found.base as usize)),
-                    Shape::Rows => {
-                        let row = usize::from(found.row);
-                        self.resolved.row = row;
-                        self.resolved.uniform_rows = found.uniform_rows;
-                        for index in 0..LANES / row {
-                            self.resolved.pointers[index * row] = window.host.wrapping_add(add.wrapping_add(found.rows[index] as usize));
-                        }
-                    }
-                    Shape::Gather => {
-                        let add = (add as u64).wrapping_add(window.host.expose_provenance() as u64);
-                        let addresses = self.addresses(detail);
-                        spread(addresses, add, &mut self.resolved.pointers);
-                    }
-                }
+            if fits(&found, offset, size, &window) {
+                self.place(detail, &found, &window, size);
                 return Ok(());
             }
             // Another allocation than last time: look it up once.
@@ -174,6 +180,42 @@ impl Worker<'_> {
             }
         }
         self.resolve_lanes(detail, active, pc)
+    }
+
+    /// A pattern inside a window as host addresses.
+    fn place(&mut self, detail: &MemoryDetail, found: &Pattern, window: &Site, size: u64) {
+        let offset = detail.offset as usize;
+        let host = |address: u64| window.host.wrapping_add((address as usize).wrapping_sub(window.start as usize));
+        self.resolved.shape = found.shape;
+        self.resolved.stride = size as usize;
+        match found.shape {
+            Shape::Uniform => self.resolved.base = host(found.low),
+            Shape::Contiguous => self.resolved.base = host(found.base),
+            Shape::Rows => {
+                self.resolved.row = found.row;
+                self.resolved.uniform_rows = found.uniform_rows;
+                for (row, first) in self.resolved.rows.iter_mut().zip(found.rows) {
+                    *row = host(first);
+                }
+            }
+            Shape::Gather => {
+                let add = (window.host.expose_provenance() as u64)
+                    .wrapping_sub(window.start)
+                    .wrapping_add(offset as u64);
+                let addresses = self.addresses(detail);
+                spread(addresses, add, self.pointers);
+                return;
+            }
+        }
+        if detail.pattern != 0 && !detail.uniform_address {
+            let resolved = *self.resolved;
+            let known = self.pattern_at(usize::from(detail.pattern));
+            (known.window, known.space, known.resolved) = (*window, detail.space, resolved);
+        }
+        self.resolved.base = self.resolved.base.wrapping_add(offset);
+        for row in &mut self.resolved.rows {
+            *row = row.wrapping_add(offset);
+        }
     }
 
     /// The register's 64 addresses, without the offset.
@@ -218,7 +260,7 @@ impl Worker<'_> {
                 offset,
                 granule.trailing_zeros(),
                 base.expose_provenance() as u64,
-                &mut self.resolved.pointers,
+                self.pointers,
             );
         }
         true
@@ -269,7 +311,7 @@ impl Worker<'_> {
                 address &= u64::from(u32::MAX);
             }
             match self.resolve_lane(detail, lane, address, size) {
-                Ok(pointer) => self.resolved.pointers[lane] = pointer,
+                Ok(pointer) => self.pointers[lane] = pointer,
                 Err(kind) => failed = Some((lane, address, kind)),
             }
         });

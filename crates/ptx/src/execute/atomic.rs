@@ -112,7 +112,7 @@ perform!(perform64, u64, AtomicU64, apply64);
 
 impl Worker<'_> {
     pub(super) fn atomic(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
-        self.resolve(detail, active, pc)?;
+        let (resolved, add) = self.resolve(detail, active, pc)?;
         let Some(operation) = detail.atomic else {
             return Ok(());
         };
@@ -124,7 +124,8 @@ impl Worker<'_> {
             return Ok(());
         };
         for_each_lane(active, |lane| {
-            let pointer = self.resolved.pointer(lane);
+            // SAFETY: what `resolve` returned stays until the next access.
+            let pointer = unsafe { (*resolved).pointer(lane).wrapping_add(add) };
             // SAFETY: `resolve` admitted the access, aligned; operands and target are registers of its width.
             unsafe {
                 if detail.element == 4 {

@@ -92,19 +92,13 @@ fn pattern_body(addresses: &[u64; LANES], mask: u64, stride: u64) -> Pattern {
             found.bits |= address;
         }
         found.shape = Shape::Gather;
-        for (row, uniform) in [
-            (16, rows::<16>(addresses, stride, &mut found.rows)),
-            (8, rows::<8>(addresses, stride, &mut [0; 8])),
-        ] {
-            if let Some(uniform) = uniform {
-                found.shape = Shape::Rows;
-                found.row = row;
-                found.uniform_rows = uniform;
-                for index in 0..LANES / usize::from(row) {
-                    found.rows[index] = addresses[index * usize::from(row)];
-                }
-                break;
-            }
+        let mut firsts = [0; 8];
+        let by_rows = rows::<16>(addresses, stride, &mut firsts)
+            .map(|uniform| (16, uniform))
+            .or_else(|| rows::<8>(addresses, stride, &mut firsts).map(|uniform| (8, uniform)));
+        if let Some((row, uniform)) = by_rows {
+            found.shape = Shape::Rows;
+            (found.row, found.uniform_rows, found.rows) = (row, uniform, firsts);
         }
         return found;
     }

@@ -6,6 +6,7 @@ use super::address::{Kept, Known};
 use super::group::Group;
 use super::worker::Site;
 use crate::compile::code::Lines;
+use crate::lanes::LANES;
 use crate::lanes::memory::Resolved;
 
 /// More than this is given back after a launch.
@@ -18,7 +19,8 @@ pub(super) struct Scratch {
     pub(super) local: Lines,
     /// One register beside the others, mask words and widened addresses.
     pub(super) side: Lines,
-    pub(super) resolved: Box<Resolved>,
+    pub(super) resolved: Resolved,
+    pub(super) pointers: Box<[*mut u8; LANES]>,
     pub(super) groups: Vec<Group>,
     pub(super) sites: Vec<Site>,
     pub(super) kept: Vec<Kept>,
@@ -38,7 +40,8 @@ pub(super) fn take() -> Box<Scratch> {
             shared: Lines::default(),
             local: Lines::default(),
             side: Lines::of_bytes(2048),
-            resolved: Box::new(Resolved::new()),
+            resolved: Resolved::new(),
+            pointers: Box::new([std::ptr::null_mut(); LANES]),
             groups: Vec::new(),
             sites: Vec::new(),
             kept: Vec::new(),

@@ -54,6 +54,7 @@ pub(super) struct Worker<'a> {
     pub(super) words_of: u64,
     pub(super) wide: *mut [u64; LANES],
     pub(super) resolved: &'a mut Resolved,
+    pub(super) pointers: &'a mut [*mut u8; LANES],
     pub(super) sites: &'a mut Vec<Site>,
     pub(super) kept: &'a mut Vec<Kept>,
     /// Patterns of address registers, group by group.
@@ -104,6 +105,7 @@ impl<'a> Worker<'a> {
         scratch.sites.clear();
         scratch.sites.resize(code.memory.len(), Site::EMPTY);
         scratch.groups.resize_with(groups, Group::default);
+        scratch.resolved.pointers = &raw const *scratch.pointers;
         let registers = scratch.registers.pointer();
         let side = scratch.side.pointer();
         Self {
@@ -125,6 +127,7 @@ impl<'a> Worker<'a> {
             // SAFETY: as above.
             wide: unsafe { side.add(1024) }.cast(),
             resolved: &mut scratch.resolved,
+            pointers: &mut scratch.pointers,
             sites: &mut scratch.sites,
             kept: &mut scratch.kept,
             known: &mut scratch.known,

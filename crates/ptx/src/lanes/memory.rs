@@ -17,29 +17,43 @@ pub(crate) enum Shape {
     Gather,
 }
 
-/// Host addresses of an access; those of lanes outside the mask mean nothing.
-#[repr(C, align(64))]
+/// Host addresses of an access; those of lanes outside its mask mean nothing.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolved {
-    pub(crate) pointers: [*mut u8; LANES],
     pub(crate) base: *mut u8,
     pub(crate) stride: usize,
     pub(crate) shape: Shape,
     /// Lanes in a row: 8 or 16.
-    pub(crate) row: usize,
+    pub(crate) row: u8,
     /// Bit r: row r is uniform, else contiguous.
     pub(crate) uniform_rows: u8,
+    /// Where rows begin.
+    pub(crate) rows: [*mut u8; 8],
+    /// Where lanes lie when they are gathered.
+    pub(crate) pointers: *const [*mut u8; LANES],
 }
 
 impl Resolved {
     pub(crate) fn new() -> Self {
         Self {
-            pointers: [std::ptr::null_mut(); LANES],
             base: std::ptr::null_mut(),
             stride: 0,
             shape: Shape::Gather,
             row: 16,
             uniform_rows: 0,
+            rows: [std::ptr::null_mut(); 8],
+            pointers: std::ptr::null(),
         }
+    }
+
+    /// The lanes' pointers.
+    ///
+    /// # Safety
+    /// The shape is [`Shape::Gather`] and the pointers live.
+    #[inline(always)]
+    unsafe fn gathered(&self) -> &[*mut u8; LANES] {
+        // SAFETY: the caller's contract.
+        unsafe { &*self.pointers }
     }
 
     #[inline(always)]
@@ -48,11 +62,16 @@ impl Resolved {
             Shape::Uniform => self.base,
             Shape::Contiguous => self.base.wrapping_add(lane * self.stride),
             Shape::Rows => {
-                let row = lane / self.row;
-                let along = if (self.uniform_rows >> row) & 1 != 0 { 0 } else { lane % self.row };
-                self.pointers[row * self.row].wrapping_add(along * self.stride)
+                let row = lane / usize::from(self.row);
+                let along = if (self.uniform_rows >> row) & 1 != 0 {
+                    0
+                } else {
+                    lane % usize::from(self.row)
+                };
+                self.rows[row].wrapping_add(along * self.stride)
             }
-            Shape::Gather => self.pointers[lane],
+            // SAFETY: gathered accesses carry their pointers.
+            Shape::Gather => unsafe { self.gathered()[lane] },
         }
     }
 }
@@ -104,7 +123,7 @@ unsafe fn load_body<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, 
     unsafe {
         match (resolved.shape, mask) {
             (Shape::Uniform, _) => {
-                let value = resolved.base.add(offset).cast::<E>().read_unaligned().extend();
+                let value = resolved.base.wrapping_add(offset).cast::<E>().read_unaligned().extend();
                 if mask == u64::MAX {
                     for lane in 0..LANES {
                         *d.add(lane) = value;
@@ -114,7 +133,7 @@ unsafe fn load_body<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, 
                 }
             }
             (Shape::Contiguous, u64::MAX) => {
-                let base = resolved.base.add(offset);
+                let base = resolved.base.wrapping_add(offset);
                 if resolved.stride == size_of::<E>() {
                     if size_of::<E>() == size_of::<R>() {
                         std::ptr::copy_nonoverlapping(base, d.cast::<u8>(), LANES * size_of::<E>());
@@ -144,17 +163,19 @@ unsafe fn load_body<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, 
             (Shape::Rows, u64::MAX) => load_rows::<E, R, 8>(resolved, offset, d),
             (Shape::Rows, _) => {
                 for_each_lane(mask, |lane| {
-                    *d.add(lane) = resolved.pointer(lane).add(offset).cast::<E>().read_unaligned().extend()
+                    *d.add(lane) = resolved.pointer(lane).wrapping_add(offset).cast::<E>().read_unaligned().extend()
                 });
             }
             (Shape::Gather, u64::MAX) => {
+                let pointers = resolved.gathered();
                 for lane in 0..LANES {
-                    *d.add(lane) = resolved.pointers[lane].add(offset).cast::<E>().read_unaligned().extend();
+                    *d.add(lane) = pointers[lane].wrapping_add(offset).cast::<E>().read_unaligned().extend();
                 }
             }
             (Shape::Gather, _) => {
+                let pointers = resolved.gathered();
                 for_each_lane(mask, |lane| {
-                    *d.add(lane) = resolved.pointers[lane].add(offset).cast::<E>().read_unaligned().extend()
+                    *d.add(lane) = pointers[lane].wrapping_add(offset).cast::<E>().read_unaligned().extend()
                 });
             }
         }
@@ -169,7 +190,7 @@ unsafe fn load_rows<E: Element<R>, R: Copy, const ROW: usize>(resolved: &Resolve
         let d = d.wrapping_add(row * ROW);
         // SAFETY: the caller's contract.
         unsafe {
-            let base = resolved.pointers[row * ROW].add(offset);
+            let base = resolved.rows[row].wrapping_add(offset);
             if (resolved.uniform_rows >> row) & 1 != 0 {
                 let value = base.cast::<E>().read_unaligned().extend();
                 for lane in 0..ROW {
@@ -195,10 +216,10 @@ unsafe fn store_body<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, 
             (Shape::Uniform, _) => {
                 // All lanes write one place: the last one wins.
                 let lane = 63 - mask.leading_zeros() as usize;
-                resolved.base.add(offset).cast::<E>().write_unaligned(*s.add(lane));
+                resolved.base.wrapping_add(offset).cast::<E>().write_unaligned(*s.add(lane));
             }
             (Shape::Contiguous, u64::MAX) => {
-                let base = resolved.base.add(offset);
+                let base = resolved.base.wrapping_add(offset);
                 if resolved.stride == size_of::<E>() {
                     std::ptr::copy_nonoverlapping(s.cast::<u8>(), base, LANES * size_of::<E>());
                 } else {
@@ -208,9 +229,9 @@ unsafe fn store_body<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, 
                 }
             }
             (Shape::Rows, u64::MAX) if resolved.uniform_rows == 0 && resolved.stride == size_of::<E>() => {
-                for row in 0..LANES / resolved.row {
-                    let at = row * resolved.row;
-                    let base = resolved.pointers[at].add(offset);
+                for row in 0..LANES / usize::from(resolved.row) {
+                    let at = row * usize::from(resolved.row);
+                    let base = resolved.rows[row].wrapping_add(offset);
                     if resolved.row == 16 {
                         std::ptr::copy_nonoverlapping(s.add(at).cast(), base, 16 * size_of::<E>());
                     } else {
