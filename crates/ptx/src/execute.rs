@@ -93,6 +93,7 @@ pub(crate) struct Session<'a> {
     memory: &'a Memory,
     cancel: &'a Cancel,
     blocks: u64,
+    workers: u64,
     next_block: AtomicU64,
     steps_left: AtomicU64,
     steps: AtomicU64,
@@ -109,7 +110,12 @@ pub(crate) fn run(
     cancel: &Cancel,
 ) -> Result<LaunchStatistics, Fault> {
     check(program, launch)?;
-    let blocks = launch.grid.iter().map(|extent| u64::from(*extent)).product::<u64>();
+    let blocks = volume(launch.grid);
+    let workers = if launch.deterministic {
+        1
+    } else {
+        launch.threads.get().min(usize::try_from(blocks).unwrap_or(usize::MAX))
+    };
     let session = Session {
         program,
         launch,
@@ -117,16 +123,12 @@ pub(crate) fn run(
         memory,
         cancel,
         blocks,
+        workers: workers as u64,
         next_block: AtomicU64::new(0),
         steps_left: AtomicU64::new(launch.step_limit.unwrap_or(u64::MAX)),
         steps: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         fault: Mutex::new(None),
-    };
-    let workers = if launch.deterministic {
-        1
-    } else {
-        launch.threads.get().min(usize::try_from(blocks).unwrap_or(usize::MAX))
     };
     if workers == 1 {
         worker::work(&session);
@@ -143,10 +145,15 @@ pub(crate) fn run(
         Some((_, fault)) => Err(fault),
         None => Ok(LaunchStatistics {
             blocks,
-            threads: blocks * launch.block.iter().map(|extent| u64::from(*extent)).product::<u64>(),
+            threads: blocks * volume(launch.block),
             steps: session.steps.load(Ordering::Relaxed),
         }),
     }
+}
+
+/// Blocks of a grid or threads of a block; the largest number where it does not fit.
+pub(crate) fn volume(extent: [u32; 3]) -> u64 {
+    extent.iter().fold(1, |product, extent| product.saturating_mul(u64::from(*extent)))
 }
 
 fn check(program: &Program<'_>, launch: &Launch) -> Result<(), Fault> {
@@ -156,7 +163,7 @@ fn check(program: &Program<'_>, launch: &Launch) -> Result<(), Fault> {
         return refuse(format!("grid ({x}, {y}, {z}) is not within (2147483647, 65535, 65535)"));
     }
     let [x, y, z] = launch.block;
-    let threads = u64::from(x) * u64::from(y) * u64::from(z);
+    let threads = volume(launch.block);
     if threads == 0 || threads > u64::from(BLOCK_LIMIT) || z > 64 {
         return refuse(format!(
             "block ({x}, {y}, {z}) does not have 1 to {BLOCK_LIMIT} threads, at most 64 along z"
@@ -178,12 +185,21 @@ impl Session<'_> {
         if self.launch.step_limit.is_none() {
             return Ok(FUEL);
         }
+        // Ever smaller shares, so that none sits on steps another needs.
+        let share = |left: u64| left.min((left / (2 * self.workers)).clamp(256, FUEL));
         let taken = self
             .steps_left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(FUEL)));
-        match taken.unwrap_or(0).min(FUEL) {
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left - share(left)));
+        match share(taken.unwrap_or(0)) {
             0 => Err(FaultKind::StepLimit(self.launch.step_limit.unwrap_or(0))),
             fuel => Ok(fuel),
+        }
+    }
+
+    /// Steps a worker did not take.
+    fn give_back(&self, steps: u64) {
+        if self.launch.step_limit.is_some() {
+            self.steps_left.fetch_add(steps, Ordering::Relaxed);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::cancel::Cancel;
 use crate::compile::code::Code;
 use crate::compile::compile;
 use crate::error::{LoadError, LoadErrorKind};
-use crate::execute::{self, Launch, LaunchStatistics, Program};
+use crate::execute::{self, Launch, LaunchStatistics, Program, volume};
 use crate::fault::Fault;
 use crate::memory::{DevicePointer, Memory, MemoryError};
 use crate::parser::parse;
@@ -345,9 +345,10 @@ impl Kernel {
 
     /// The most threads a block may have: `.maxntid` or `.reqntid`, else 1024.
     pub fn max_threads(&self) -> u32 {
-        let limit = self.entry().thread_limit.map_or(u64::from(execute::BLOCK_LIMIT), |limit| {
-            limit.extent.iter().map(|extent| u64::from(*extent)).product()
-        });
+        let limit = self
+            .entry()
+            .thread_limit
+            .map_or(u64::from(execute::BLOCK_LIMIT), |limit| volume(limit.extent));
         limit.min(u64::from(execute::BLOCK_LIMIT)) as u32
     }
 
@@ -380,7 +381,7 @@ impl Kernel {
             return refuse("the kernel uses module-scope variables and the module was not instantiated".into());
         }
         if let Some(limit) = entry.thread_limit {
-            let threads = launch.block.iter().map(|extent| u64::from(*extent)).product::<u64>();
+            let threads = volume(launch.block);
             if limit.required && launch.block != limit.extent {
                 return refuse(format!("block {:?} is not the required {:?}", launch.block, limit.extent));
             }

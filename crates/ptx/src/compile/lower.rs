@@ -20,7 +20,9 @@ use crate::parser::collapse;
 use crate::syntax::{self, Function, Instruction, Operand, Source};
 use crate::types::ScalarType;
 
-/// Shared and local variables beyond this are refused when the module is loaded.
+/// Local memory of a thread (CUDA's limit on every device).
+const LOCAL_LIMIT: u64 = 512 << 10;
+/// No single shared or local variable is larger, so that sums of sizes cannot overflow.
 const SPACE_LIMIT: u64 = 1 << 31;
 
 pub(crate) struct Lowering<'a> {
@@ -148,12 +150,15 @@ pub(crate) fn lower<'a>(
     lowering.emit(Action::Exit, vec![], vec![]);
     let end = lowering.result.operations.len() - 1;
     lowering.result.labels = lowering.label_positions.iter().map(|position| position.unwrap_or(end)).collect();
-    if lowering.result.static_shared_bytes > SPACE_LIMIT || lowering.result.local_bytes > SPACE_LIMIT {
-        return Err(LoadError::new(
-            function.position,
-            format!(".entry {}", function.name),
-            LoadErrorKind::Unsupported("shared or local variables beyond 2 GiB".into()),
-        ));
+    let refuse = |what: &str| {
+        let reason = LoadErrorKind::Unsupported(what.to_owned());
+        Err(LoadError::new(function.position, format!(".entry {}", function.name), reason))
+    };
+    if lowering.result.static_shared_bytes > crate::execute::SHARED_LIMIT {
+        return refuse("more than 227 KiB of shared memory");
+    }
+    if lowering.result.local_bytes > LOCAL_LIMIT {
+        return refuse("more than 512 KiB of local memory a thread");
     }
     Ok(lowering.result)
 }

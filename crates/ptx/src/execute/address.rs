@@ -332,9 +332,11 @@ impl Worker<'_> {
         let outside = FaultKind::OutOfBounds { bytes: size as u32 };
         let local = |worker: &Self, at: u64| {
             let inside = at.checked_add(size).is_some_and(|end| end <= worker.local_bytes);
-            let granule = worker.code.local_granule;
-            let far = at / granule * granule * LANES as u64 + lane as u64 * granule + at % granule;
-            inside.then(|| worker.local_base().wrapping_add(far as usize))
+            inside.then(|| {
+                let granule = worker.code.local_granule;
+                let far = at / granule * granule * LANES as u64 + lane as u64 * granule + at % granule;
+                worker.local_base().wrapping_add(far as usize)
+            })
         };
         let linear = |site: Site| {
             let at = address.checked_sub(site.start)?;

@@ -96,6 +96,13 @@ impl Group {
 }
 
 impl Worker<'_> {
+    /// Counts the instructions of a run from `began` to `pc`.
+    #[inline(always)]
+    fn spend(&mut self, began: u32, pc: u32) -> Result<(), Stop> {
+        self.fuel -= i64::from(pc - began) + 1;
+        if self.fuel < 0 { self.refuel(Some(pc)) } else { Ok(()) }
+    }
+
     /// The lanes of `mask` for which an instruction's guard holds.
     #[inline(always)]
     fn guarded(&self, instruction: &Instruction, mask: u64) -> u64 {
@@ -122,10 +129,7 @@ impl Worker<'_> {
             macro_rules! go {
                 ($next:expr) => {{
                     let next: u32 = $next;
-                    self.fuel -= i64::from(pc - began) + 1;
-                    if self.fuel < 0 {
-                        self.refuel(pc)?;
-                    }
+                    self.spend(began, pc)?;
                     let back = next <= pc;
                     pc = next;
                     began = next;
@@ -236,7 +240,7 @@ impl Worker<'_> {
                             next_ready = self.groups[group].lowest_ready();
                         }
                         if mask == 0 {
-                            self.fuel -= i64::from(pc - began) + 1;
+                            self.spend(began, pc)?;
                             continue 'pick;
                         }
                         go!(pc + 1)
@@ -257,7 +261,7 @@ impl Worker<'_> {
                         let waits = self.arrive(instruction.detail, mask, pc)?;
                         next_ready = self.groups[group].lowest_ready();
                         if waits {
-                            self.fuel -= i64::from(pc - began) + 1;
+                            self.spend(began, pc)?;
                             continue 'pick;
                         }
                         go!(pc + 1)
@@ -275,7 +279,7 @@ impl Worker<'_> {
                             });
                             mask &= !missing;
                             if mask == 0 {
-                                self.fuel -= i64::from(pc - began) + 1;
+                                self.spend(began, pc)?;
                                 continue 'pick;
                             }
                         }

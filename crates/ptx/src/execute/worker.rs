@@ -80,6 +80,7 @@ pub(super) fn work(session: &Session<'_>) {
     let steps = {
         let mut worker = Worker::new(session, &mut scratch);
         worker.blocks();
+        session.give_back(u64::try_from(worker.fuel).unwrap_or(0));
         worker.fuelled.saturating_add_signed(-worker.fuel)
     };
     session.steps.fetch_add(steps, Ordering::Relaxed);
@@ -255,6 +256,9 @@ impl<'a> Worker<'a> {
 
     /// Runs the block `block_index` to its end.
     fn block(&mut self) -> Result<(), Stop> {
+        if self.fuel <= 0 {
+            self.refuel(None)?;
+        }
         for (place, width, axis) in &self.code.block_values {
             // SAFETY: the place is a register of this width in the uniform area.
             unsafe { splat(self.at(*place), *width, u64::from(self.block_index[usize::from(*axis)])) }
@@ -291,22 +295,24 @@ impl<'a> Worker<'a> {
 
     /// More steps, unless the launch is over.
     #[cold]
-    pub(super) fn refuel(&mut self, pc: u32) -> Result<(), Stop> {
+    pub(super) fn refuel(&mut self, pc: Option<u32>) -> Result<(), Stop> {
         let stop = |kind| Stop {
             kind,
-            pc: Some(pc),
+            pc,
             thread: None,
             address: None,
         };
         if self.session.is_stopped() {
             return Err(stop(FaultKind::Cancelled));
         }
-        while self.fuel < 0 {
+        loop {
             let fuel = self.session.refuel().map_err(stop)?;
             self.fuel += fuel as i64;
             self.fuelled += fuel;
+            if self.fuel >= 0 {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// No lane can go on, and some have not ended.

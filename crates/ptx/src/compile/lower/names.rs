@@ -6,6 +6,18 @@ use crate::error::{LoadError, LoadErrorKind};
 use crate::syntax::{Operand, Registers, Variable};
 use crate::types::{ScalarType, Space};
 
+/// Special registers that are known and not provided (PTX ISA §10).
+const UNSUPPORTED_SPECIALS: [&str; 8] = [
+    "%pm",
+    "%envreg",
+    "%cluster",
+    "%nclusterid",
+    "%is_explicit_cluster",
+    "%reserved_smem",
+    "%aggr_smem",
+    "%current_graph",
+];
+
 /// Where a variable of the function lies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
@@ -334,7 +346,7 @@ impl<'a> Lowering<'a> {
                 self.guard = guard;
                 return Ok(Some(target));
             }
-            _ if name.starts_with('%') => {
+            _ if UNSUPPORTED_SPECIALS.iter().any(|known| name.starts_with(known)) => {
                 return Err(at.unsupported(format!("special register {name}")));
             }
             _ => return Ok(None),
