@@ -29,6 +29,8 @@ use std::sync::Arc;
 use clap::{Parser, ValueEnum};
 use sahasra_wire::frame::Decoder;
 
+pub use self::program::bounded_message;
+
 use self::board::{Board, MAX_LANES};
 use self::protocol::{Ready, ToExecutor, from_executor::Kind, to_executor};
 use self::queue::message;

@@ -26,9 +26,9 @@ pub use self::memory::CudaArea;
 pub use self::probe::{Gpu, Probe, probe};
 
 /// Chunks at a time: as many kernels as any GPU runs at once gain little beyond this, and each lane is a thread.
-const LANES: usize = 32;
+pub const LANES: u32 = 32;
 /// Pinned memory of a stream for each direction, in bytes: larger copies go in pieces.
-const STAGING: usize = 1 << 20;
+const STAGING: usize = 256 << 10;
 /// Room for the compiler's words.
 const LOG: usize = 8 << 10;
 /// A kernel's parameters fit 4 KiB before PTX ISA 8.1 and 32,764 bytes since: a kernel that declares more than it is given
@@ -223,7 +223,7 @@ impl Device for CudaDevice {
     const FAULTS_POISON: bool = true;
 
     fn lanes(&self) -> usize {
-        LANES
+        LANES as usize
     }
 
     fn used_bytes(&self) -> u64 {

@@ -29,20 +29,21 @@ pub struct Failed {
 impl Failed {
     /// A failure that leaves the process intact.
     pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
-        let mut message = message.into();
-        if message.len() > MAX_MESSAGE_BYTES {
-            let end = (0..=MAX_MESSAGE_BYTES)
-                .rev()
-                .find(|end| message.is_char_boundary(*end))
-                .unwrap_or(0);
-            message.truncate(end);
-        }
         Self {
             code,
-            message,
+            message: bounded_message(message.into()),
             poisoned: false,
         }
     }
+}
+
+/// A message of a failure, cut to what a status may hold.
+pub fn bounded_message(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        let end = (0..=MAX_MESSAGE_BYTES).rev().find(|end| message.is_char_boundary(*end));
+        message.truncate(end.unwrap_or(0));
+    }
+    message
 }
 
 impl From<DeviceError> for Failed {

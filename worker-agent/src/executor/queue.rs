@@ -411,3 +411,6 @@ impl<D: Device> State<D> {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests;

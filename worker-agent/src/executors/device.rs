@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -100,8 +100,10 @@ pub struct DeviceLoad {
     pub healthy: bool,
 }
 
-/// Starts in a row that may fail before a device counts as unhealthy.
+/// Starts in a row that may fail before a device counts as unhealthy,
 const FAILED_STARTS: u32 = 3;
+/// until so long after the last of them: then it may be tried again.
+const UNHEALTHY: Duration = Duration::from_secs(60);
 
 /// What the supervisors of one device share.
 #[derive(Debug)]
@@ -111,7 +113,8 @@ pub(super) struct DeviceState {
     pub(super) waiting: AtomicU32,
     /// Somebody waits for room: idle executors end.
     pub(super) wanted: Notify,
-    failed_starts: AtomicU32,
+    /// Failed starts in a row, and when the last was.
+    failed_starts: Mutex<(u32, Option<Instant>)>,
     executors: Mutex<Vec<(u32, Arc<Board>)>>,
 }
 
@@ -122,7 +125,7 @@ impl DeviceState {
             room: Arc::new(Semaphore::new(executors.max(1) as usize)),
             waiting: AtomicU32::new(0),
             wanted: Notify::new(),
-            failed_starts: AtomicU32::new(0),
+            failed_starts: Mutex::default(),
             executors: Mutex::default(),
         }
     }
@@ -161,16 +164,19 @@ impl DeviceState {
 
     /// An executor's device is open.
     pub(super) fn ready(&self) {
-        self.failed_starts.store(0, Ordering::Relaxed);
+        *self.failed_starts() = (0, None);
     }
 
     /// An executor did not come so far.
     pub(super) fn failed_to_start(&self) {
-        self.failed_starts.fetch_add(1, Ordering::Relaxed);
+        let mut failed = self.failed_starts();
+        *failed = (failed.0 + 1, Some(Instant::now()));
     }
 
     /// Load now.
     pub(super) fn load(&self) -> DeviceLoad {
+        let (failed, last) = *self.failed_starts();
+        let healthy = failed < FAILED_STARTS || last.is_none_or(|last| last.elapsed() >= UNHEALTHY);
         let executors = self.executors();
         let running = |(_, board): &(u32, Arc<Board>)| {
             board
@@ -181,8 +187,12 @@ impl DeviceState {
         DeviceLoad {
             active_executions: executors.iter().map(running).sum::<usize>() as u64,
             executors: executors.len() as u32,
-            healthy: self.failed_starts.load(Ordering::Relaxed) < FAILED_STARTS,
+            healthy,
         }
+    }
+
+    fn failed_starts(&self) -> MutexGuard<'_, (u32, Option<Instant>)> {
+        self.failed_starts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn executors(&self) -> MutexGuard<'_, Vec<(u32, Arc<Board>)>> {

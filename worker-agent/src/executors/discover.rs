@@ -7,7 +7,7 @@ use tokio::io::AsyncReadExt;
 use super::PoolConfig;
 use super::device::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind};
 use super::spawn;
-use crate::device::cuda::{Gpu, Probe};
+use crate::device::cuda::{Gpu, LANES, Probe};
 
 /// Memory that an engine needs beside contexts: fragments, and what a driver takes as it goes. In bytes.
 const HEADROOM: u64 = 256 << 20;
@@ -87,7 +87,7 @@ fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {
         total_bytes: gpu.total_bytes,
         allocatable_bytes: gpu.free_bytes.saturating_sub(reserved),
         context_bytes: gpu.context_bytes,
-        lanes: gpu.multiprocessors,
+        lanes: LANES,
     }
 }
 

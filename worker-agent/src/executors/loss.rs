@@ -101,3 +101,162 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sahasra_wire::burst::Program;
+    use sha2::{Digest, Sha256};
+    use tokio::sync::mpsc;
+
+    use super::super::ProgramSpec;
+    use super::super::outstanding::WorkRange;
+    use super::super::run::{Events, Run, Shared};
+    use super::*;
+
+    const RUN: u64 = 7;
+
+    /// A run with ten chunks handed over.
+    fn handed_over() -> (BTreeMap<u64, Entry>, Run, Events) {
+        let program = Program {
+            digest: Sha256::digest(b"").to_vec().into(),
+            grid: vec![1; 3],
+            block: vec![1; 3],
+            chunk_timeout_milliseconds: 1000,
+            ..Program::default()
+        };
+        let (commands, _) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared::new(RUN, ProgramSpec::new(program).unwrap(), 100, 1 << 20, commands));
+        let (run, events) = Run::open(Arc::clone(&shared));
+        run.submit(vec![WorkRange {
+            first: 0,
+            count: 10,
+            attempt: 2,
+        }])
+        .unwrap();
+        (BTreeMap::from([(RUN, Entry::new(shared))]), run, events)
+    }
+
+    fn loss<'a>(board: &'a Board, cause: Option<&'a Cause>, timeouts: &'a HashMap<u64, Duration>) -> Loss<'a> {
+        Loss {
+            board,
+            cause,
+            how: "executor was ended by signal 9",
+            ready: true,
+            fruitless: 1,
+            timeouts,
+            grace: Duration::from_secs(1),
+        }
+    }
+
+    /// Codes by index; `None` for what was returned.
+    fn outcomes(events: &mut Events) -> BTreeMap<u64, Option<FailureCode>> {
+        let mut outcomes = BTreeMap::new();
+        while let Some(event) = events.try_next() {
+            let (range, code) = match event {
+                Event::Failed { range, code, .. } => (range, Some(code)),
+                Event::Returned { range } => (range, None),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(range.attempt, 2);
+            for index in range.first..range.first + range.count {
+                assert_eq!(outcomes.insert(index, code), None, "{index} came twice");
+            }
+        }
+        outcomes
+    }
+
+    #[test]
+    fn only_what_was_in_flight_is_charged() {
+        let (mut runs, _run, mut events) = handed_over();
+        let (board, _file) = Board::create().unwrap();
+        board.begin(0, Activity::Running { run: RUN, index: 4 });
+        board.begin(1, Activity::Running { run: RUN, index: 5 });
+        board.time_out(1);
+        // Of a run that was closed meanwhile, and one that came back already.
+        board.begin(2, Activity::Running { run: 99, index: 1 });
+        board.begin(3, Activity::Running { run: RUN, index: 77 });
+        account(&mut runs, loss(&board, None, &HashMap::new()));
+        let outcomes = outcomes(&mut events);
+        assert_eq!(outcomes.len(), 10);
+        assert_eq!(outcomes[&4], Some(FailureCode::ExecutorLost));
+        assert_eq!(outcomes[&5], Some(FailureCode::ChunkTimeout));
+        assert_eq!(outcomes.values().filter(|code| code.is_none()).count(), 8);
+    }
+
+    #[test]
+    fn suspects_of_a_poisoned_context_are_kept_once() {
+        let (mut runs, run, mut events) = handed_over();
+        let (board, _file) = Board::create().unwrap();
+        board.begin(0, Activity::Running { run: RUN, index: 4 });
+        board.begin(1, Activity::Running { run: RUN, index: 5 });
+        board.poison();
+        account(&mut runs, loss(&board, None, &HashMap::new()));
+        assert_eq!(outcomes(&mut events).values().filter(|code| code.is_none()).count(), 8);
+        assert_eq!(run.outstanding(), 2, "the suspects run again without costing an attempt");
+        let entry = runs.get_mut(&RUN).unwrap();
+        assert_eq!(entry.suspects.iter().map(|range| range.first).collect::<Vec<_>>(), [4, 5]);
+
+        // Handed over alone, and the context is poisoned again without a word about whose fault it was.
+        entry.alone = entry.suspects.drain(..).map(|range| range.first).collect();
+        let (board, _file) = Board::create().unwrap();
+        board.begin(0, Activity::Running { run: RUN, index: 4 });
+        board.poison();
+        account(&mut runs, loss(&board, None, &HashMap::new()));
+        let outcomes = outcomes(&mut events);
+        assert_eq!(outcomes, BTreeMap::from([(4, Some(FailureCode::ExecutorLost)), (5, None)]));
+        assert_eq!(run.outstanding(), 0);
+    }
+
+    #[test]
+    fn a_crash_while_preparing_is_charged_to_the_program() {
+        let (mut runs, _run, mut events) = handed_over();
+        let (board, _file) = Board::create().unwrap();
+        board.begin(0, Activity::Preparing { run: RUN });
+        account(&mut runs, loss(&board, None, &HashMap::new()));
+        assert!(outcomes(&mut events).values().all(|code| *code == Some(FailureCode::ExecutorLost)));
+        // But not when the process was ended for another reason.
+        let (mut runs, _run, mut events) = handed_over();
+        let cause = Cause::Killed {
+            run: 1,
+            code: FailureCode::GrantExpired,
+        };
+        account(&mut runs, loss(&board, Some(&cause), &HashMap::new()));
+        assert!(outcomes(&mut events).values().all(Option::is_none));
+    }
+
+    #[test]
+    fn processes_that_keep_ending_with_nothing_in_flight_are_charged_in_the_end() {
+        let (board, _file) = Board::create().unwrap();
+        let timeouts = HashMap::new();
+        for fruitless in 1..=FREE_LOSSES + 1 {
+            let (mut runs, _run, mut events) = handed_over();
+            let lost = Loss {
+                fruitless,
+                ..loss(&board, None, &timeouts)
+            };
+            account(&mut runs, lost);
+            let charged = outcomes(&mut events).values().all(Option::is_some);
+            assert_eq!(charged, fruitless > FREE_LOSSES);
+        }
+    }
+
+    #[test]
+    fn a_hung_chunk_is_told_from_those_that_ran_beside_it() {
+        let (mut runs, _run, mut events) = handed_over();
+        let (board, _file) = Board::create().unwrap();
+        board.begin(0, Activity::Running { run: RUN, index: 4 });
+        let timeouts = HashMap::from([(RUN, Duration::ZERO)]);
+        let lost = Loss {
+            grace: Duration::ZERO,
+            ..loss(&board, Some(&Cause::Hung), &timeouts)
+        };
+        account(&mut runs, lost);
+        assert_eq!(outcomes(&mut events)[&4], Some(FailureCode::ChunkTimeout));
+        let (mut runs, _run, mut events) = handed_over();
+        let timeouts = HashMap::from([(RUN, Duration::from_secs(60))]);
+        account(&mut runs, loss(&board, Some(&Cause::Hung), &timeouts));
+        assert_eq!(outcomes(&mut events)[&4], Some(FailureCode::ExecutorLost));
+    }
+}

@@ -164,4 +164,44 @@ mod tests {
         assert!(outstanding.insert(range(0, 5, 1)));
         assert_eq!(outstanding.chunks(), 11);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn it_holds_what_a_map_of_single_indices_holds(
+            steps in proptest::collection::vec((0u8..3, 0u64..60, 0u64..20, 1u32..3), 1..60)
+        ) {
+            let mut outstanding = Outstanding::default();
+            let mut model = BTreeMap::new();
+            for (step, first, count, attempt) in steps {
+                let indices = first..first + count;
+                match step {
+                    0 => {
+                        let free = count > 0 && indices.clone().all(|index| !model.contains_key(&index));
+                        proptest::prop_assert_eq!(outstanding.insert(range(first, count, attempt)), free);
+                        if free {
+                            model.extend(indices.map(|index| (index, attempt)));
+                        }
+                    }
+                    1 => {
+                        let held = count > 0 && indices.clone().all(|index| model.get(&index) == Some(&attempt));
+                        proptest::prop_assert_eq!(outstanding.remove(range(first, count, attempt)), held);
+                        if held {
+                            model.retain(|index, _| !indices.contains(index));
+                        }
+                    }
+                    _ => {
+                        let taken = outstanding.take(first).map(|taken| taken.attempt);
+                        proptest::prop_assert_eq!(taken, model.remove(&first));
+                    }
+                }
+                proptest::prop_assert_eq!(outstanding.chunks(), model.len() as u64);
+            }
+            let left: BTreeMap<u64, u32> = outstanding
+                .drain()
+                .into_iter()
+                .flat_map(|left| (left.first..left.first + left.count).map(move |index| (index, left.attempt)))
+                .collect();
+            proptest::prop_assert_eq!(left, model);
+        }
+    }
 }

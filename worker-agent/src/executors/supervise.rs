@@ -205,16 +205,7 @@ impl Supervisor {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Open(shared) => {
-                let entry = Entry {
-                    shared: Arc::clone(&shared),
-                    concurrency: 0,
-                    change: 0,
-                    settled: 0,
-                    opened: false,
-                    waiting: Vec::new(),
-                    suspects: Vec::new(),
-                    alone: Vec::new(),
-                };
+                let entry = Entry::new(Arc::clone(&shared));
                 self.runs.insert(shared.id, entry);
             }
             Command::Submit(id, ranges) => {
@@ -390,7 +381,7 @@ impl Supervisor {
                     process.ready = true;
                 }
             }
-            from_executor::Kind::Unavailable(reason) => self.unavailable = Some(reason),
+            from_executor::Kind::Unavailable(reason) => self.unavailable = Some(bounded(reason)),
             from_executor::Kind::Ended(ended) => {
                 if let Some(process) = &mut self.process {
                     process.progressed = true;
@@ -422,7 +413,7 @@ impl Supervisor {
                     };
                     run.alone
                         .retain(|index| *index < range.first || *index - range.first >= range.count);
-                    let message = failure.message;
+                    let message = bounded(failure.message);
                     sensible &= run.shared.settle(Event::Failed { range, code, message });
                 }
                 if run.shared.must_pause() {
@@ -576,6 +567,19 @@ impl Supervisor {
 }
 
 impl Entry {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            concurrency: 0,
+            change: 0,
+            settled: 0,
+            opened: false,
+            waiting: Vec::new(),
+            suspects: Vec::new(),
+            alone: Vec::new(),
+        }
+    }
+
     fn has_work(&self) -> bool {
         !self.waiting.is_empty() || !self.suspects.is_empty()
     }
@@ -585,4 +589,9 @@ impl Entry {
         self.waiting.clear();
         self.alone.clear();
     }
+}
+
+/// An executor bounds its messages itself; one that no longer does what it was made for does not.
+fn bounded(message: String) -> String {
+    crate::executor::bounded_message(message)
 }
