@@ -1,6 +1,6 @@
 //! The command line and the environment: the only reader of both.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
 
@@ -25,6 +25,9 @@ pub struct Args {
     /// How long a leader that fell silent keeps its office.
     #[arg(long, env = "SAHASRA_LEADER_TIMEOUT", default_value = "15s", value_parser = duration)]
     pub leader_timeout: Duration,
+    /// Folder below which jobs may name files and keep results under file:// URLs; nowhere when absent.
+    #[arg(long, env = "SAHASRA_FILE_STORE_ROOT")]
+    pub file_store_root: Option<PathBuf>,
     /// Which events are logged, such as `info,sahasra_operator=debug`.
     #[arg(long, env = "SAHASRA_LOG", default_value = "info")]
     pub log: String,

@@ -8,6 +8,8 @@ use kube::{
     runtime::events::{Event, EventType, Recorder},
 };
 
+use sahasra_store::StorePolicy;
+
 use crate::{
     agents::{AgentClient, Directory},
     clock::Clock,
@@ -28,6 +30,8 @@ pub struct Context {
     pub pool: Arc<Pool>,
     /// Figures.
     pub metrics: Arc<Metrics>,
+    /// Which stores jobs may name.
+    pub stores: StorePolicy,
     /// Where to die, in tests.
     pub faults: Faults,
     /// Monotonic time.

@@ -23,6 +23,7 @@ use kube::{
     runtime::events::{Recorder, Reporter},
 };
 use sahasra_service::{health::Readiness, server, shutdown};
+use sahasra_store::StorePolicy;
 use tokio::net::TcpListener;
 
 pub mod agents;
@@ -70,6 +71,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         directory: directory.clone(),
         pool: pool.clone(),
         metrics: metrics.clone(),
+        stores: StorePolicy {
+            file_root: args.file_store_root.clone(),
+        },
         faults,
         clock,
     });

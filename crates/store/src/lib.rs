@@ -39,14 +39,17 @@ pub enum OpenError {
     /// A file outside the allowed folder.
     #[error("file stores are not allowed here, or not in {0:?}")]
     FileNotAllowed(String),
+    /// The URL names a folder where an object is wanted.
+    #[error("store URL {0:?} names no object")]
+    NoObject(String),
     /// A setting that is unknown or would use rights that are not the job's.
     #[error("store setting {0:?} is unknown or not a job's to use")]
     Setting(String),
     /// The store's own refusal.
     #[error("store cannot be opened")]
     Store(#[from] object_store::Error),
-    /// The folder cannot be made.
-    #[error("folder cannot be made")]
+    /// The folder cannot be made, or the file not be found.
+    #[error("file or folder cannot be reached")]
     Folder(#[from] std::io::Error),
 }
 
@@ -127,14 +130,59 @@ fn checked(options: &BTreeMap<String, String>, prefixes: &[&str], known: &[&str]
 /// # Errors
 /// [`OpenError`]. Whether the rights suffice shows at the first use.
 pub fn open(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn ObjectStore>, OpenError> {
-    let parsed = Url::parse(url).map_err(|source| OpenError::Url {
+    open_parsed(policy, &parse(url)?, options, Missing::Make)
+}
+
+/// Opens the folder of the object that `url` names, for reading: the folder, and the object's name in it.
+///
+/// # Errors
+/// As [`open`]; and when a `file://` folder does not exist.
+pub fn open_object(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn ObjectStore>, Path), OpenError> {
+    let mut folder = parse(url)?;
+    let whole = Path::from_url_path(folder.path()).map_err(object_store::Error::from)?;
+    let name = whole.filename().ok_or_else(|| OpenError::NoObject(url.to_owned()))?.to_owned();
+    // Only ever shorter: what the policy allows for the folder it allows for what lies in it.
+    folder
+        .path_segments_mut()
+        .map_err(|()| OpenError::Scheme(url.to_owned()))?
+        .pop_if_empty()
+        .pop();
+    let store = open_parsed(policy, &folder, options, Missing::Refuse)?;
+    // Whoever can write to a shared folder can put a link there, to what only this process may read.
+    if let (Ok(file), Some(root)) = (parse(url)?.to_file_path(), &policy.file_root)
+        && folder.scheme() == "file"
+        && !file.canonicalize()?.starts_with(root.canonicalize()?)
+    {
+        return Err(OpenError::FileNotAllowed(folder.path().to_owned()));
+    }
+    Ok((store, Path::from(name)))
+}
+
+fn parse(url: &str) -> Result<Url, OpenError> {
+    Url::parse(url).map_err(|source| OpenError::Url {
         url: url.to_owned(),
         source,
-    })?;
+    })
+}
+
+/// What becomes of a `file://` folder that does not exist.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Make,
+    Refuse,
+}
+
+fn open_parsed(
+    policy: &StorePolicy,
+    parsed: &Url,
+    options: &BTreeMap<String, String>,
+    missing: Missing,
+) -> Result<Arc<dyn ObjectStore>, OpenError> {
+    let url = parsed.as_str();
     let scheme = || OpenError::Scheme(url.to_owned());
-    let (kind, folder) = ObjectStoreScheme::parse(&parsed).map_err(|_| scheme())?;
+    let (kind, folder) = ObjectStoreScheme::parse(parsed).map_err(|_| scheme())?;
     match kind {
-        ObjectStoreScheme::Local => open_folder(policy, &parsed),
+        ObjectStoreScheme::Local => open_folder(policy, parsed, missing),
         ObjectStoreScheme::AmazonS3 => {
             let settings = checked(options, &["aws_"], S3_SETTINGS)?;
             let mut builder = AmazonS3Builder::new().with_url(url).with_retry(retries());
@@ -181,7 +229,7 @@ pub fn open(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>)
     }
 }
 
-fn open_folder(policy: &StorePolicy, url: &Url) -> Result<Arc<dyn ObjectStore>, OpenError> {
+fn open_folder(policy: &StorePolicy, url: &Url, missing: Missing) -> Result<Arc<dyn ObjectStore>, OpenError> {
     let refused = || OpenError::FileNotAllowed(url.path().to_owned());
     let root = policy.file_root.as_deref().ok_or_else(refused)?;
     std::fs::create_dir_all(root)?;
@@ -197,7 +245,9 @@ fn open_folder(policy: &StorePolicy, url: &Url) -> Result<Arc<dyn ObjectStore>, 
     if !existing.canonicalize()?.starts_with(&root) {
         return Err(refused());
     }
-    std::fs::create_dir_all(&folder)?;
+    if missing == Missing::Make {
+        std::fs::create_dir_all(&folder)?;
+    }
     let store = LocalFileSystem::new_with_prefix(&folder)?;
     Ok(Arc::new(PrefixStore::new(store, Path::default())))
 }
@@ -244,6 +294,40 @@ mod tests {
             let outcome = open(&StorePolicy::default(), url, &BTreeMap::new());
             assert!(matches!(outcome, Err(OpenError::Scheme(_) | OpenError::Url { .. })), "{url}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_object_is_read_below_the_root_alone_and_no_folder_is_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        std::fs::create_dir_all(root.join("a")).unwrap();
+        std::fs::write(root.join("a/input 1.bin"), b"mine").unwrap();
+        std::fs::write(directory.path().join("token"), b"the operator's own").unwrap();
+        std::os::unix::fs::symlink(directory.path().join("token"), root.join("a/link")).unwrap();
+        let policy = StorePolicy {
+            file_root: Some(root.clone()),
+        };
+        let nothing = BTreeMap::new();
+        let url = |path: &str| format!("file://{}/{path}", root.display());
+
+        let (store, name) = open_object(&policy, &url("a/input%201.bin"), &nothing).unwrap();
+        assert_eq!(&store.get(&name).await.unwrap().bytes().await.unwrap()[..], b"mine");
+
+        for outside in ["../token", "a/../../token", "%2e%2e/token"] {
+            let outcome = open_object(&policy, &url(outside), &nothing);
+            assert!(matches!(outcome, Err(OpenError::FileNotAllowed(_))), "{outside}");
+        }
+        assert!(open_object(&StorePolicy::default(), &url("a/input%201.bin"), &nothing).is_err());
+        assert!(open_object(&policy, &url("absent/x"), &nothing).is_err());
+        assert!(!root.join("absent").exists());
+        assert!(matches!(open_object(&policy, "s3://bucket", &nothing), Err(OpenError::NoObject(_))));
+        let (store, name) = open_object(&policy, "s3://bucket/job/kernel.ptx", &nothing).unwrap();
+        assert_eq!((name.as_ref(), format!("{store:?}").contains("job")), ("kernel.ptx", true));
+
+        assert!(matches!(
+            open_object(&policy, &url("a/link"), &nothing),
+            Err(OpenError::FileNotAllowed(_))
+        ));
     }
 
     #[tokio::test]

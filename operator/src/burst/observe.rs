@@ -10,6 +10,7 @@ use k8s_openapi::{
 use kube::{Api, Client};
 use object_store::ObjectStoreExt;
 use sahasra_crds::burst_job::{BurstJobSpec, BytesSource, PtxSource, kernel::ConfigMapKeyReference};
+use sahasra_store::StorePolicy;
 
 /// Largest PTX read from a store, in bytes: what NVCC makes of a large library.
 const MAX_PTX_BYTES: u64 = 8 << 20;
@@ -61,8 +62,9 @@ impl ObserveError {
 }
 
 /// Fetches all of it.
-pub async fn observe(client: &Client, namespace: &str, spec: &BurstJobSpec) -> Result<Observed, ObserveError> {
+pub async fn observe(client: &Client, stores: &StorePolicy, namespace: &str, spec: &BurstJobSpec) -> Result<Observed, ObserveError> {
     let reader = Reader {
+        stores,
         config_maps: Api::namespaced(client.clone(), namespace),
         secrets: Api::namespaced(client.clone(), namespace),
     };
@@ -70,6 +72,10 @@ pub async fn observe(client: &Client, namespace: &str, spec: &BurstJobSpec) -> R
         Some(reference) => reader.secret("spec.output.store.secretRef", &reference.name).await?,
         None => BTreeMap::new(),
     };
+    if let Some(output) = &spec.output {
+        let opened = sahasra_store::open(stores, &output.store.url, &store_options);
+        opened.map_err(|error| missing("spec.output.store", "StoreInvalid", with_causes(&error)))?;
+    }
     let ptx = reader.ptx(&spec.kernel.ptx, &store_options).await?;
     let mut inputs = Vec::with_capacity(spec.kernel.args.len());
     let mut total = 0;
@@ -97,18 +103,19 @@ pub async fn observe(client: &Client, namespace: &str, spec: &BurstJobSpec) -> R
     })
 }
 
-struct Reader {
+struct Reader<'a> {
+    stores: &'a StorePolicy,
     config_maps: Api<ConfigMap>,
     secrets: Api<Secret>,
 }
 
-impl Reader {
+impl Reader<'_> {
     async fn ptx(&self, source: &PtxSource, options: &BTreeMap<String, String>) -> Result<Bytes, ObserveError> {
         let path = "spec.kernel.ptx";
         match (&source.inline, &source.config_map_key_ref, &source.url) {
             (Some(text), ..) => Ok(Bytes::copy_from_slice(text.as_bytes())),
             (_, Some(reference), _) => self.config_map(&format!("{path}.configMapKeyRef"), reference).await,
-            (_, _, Some(url)) => fetch(&format!("{path}.url"), url, options, MAX_PTX_BYTES).await,
+            (_, _, Some(url)) => fetch(self.stores, &format!("{path}.url"), url, options, MAX_PTX_BYTES).await,
             _ => Err(missing(
                 path,
                 "InvalidSpec",
@@ -125,7 +132,7 @@ impl Reader {
                 Ok(decoded.map_err(wrong)?.0.into())
             }
             (_, Some(reference), _) => self.config_map(&format!("{path}.configMapKeyRef"), reference).await,
-            (_, _, Some(url)) => fetch(&format!("{path}.url"), url, options, MAX_INPUT_BYTES).await,
+            (_, _, Some(url)) => fetch(self.stores, &format!("{path}.url"), url, options, MAX_INPUT_BYTES).await,
             _ => Err(missing(
                 path,
                 "InvalidSpec",
@@ -182,10 +189,11 @@ impl Reader {
     }
 }
 
-async fn fetch(path: &str, url: &str, options: &BTreeMap<String, String>, limit: u64) -> Result<Bytes, ObserveError> {
+/// Reads an object with the job's own rights: never with this process's, which may read every Secret.
+async fn fetch(stores: &StorePolicy, path: &str, url: &str, options: &BTreeMap<String, String>, limit: u64) -> Result<Bytes, ObserveError> {
     let failed = |error: object_store::Error| missing(path, "StoreUnreadable", error.to_string());
-    let parsed = url::Url::parse(url).map_err(|error| missing(path, "InvalidSpec", format!("{url:?} is no URL: {error}")))?;
-    let (store, key) = object_store::parse_url_opts(&parsed, options).map_err(failed)?;
+    let (store, key) =
+        sahasra_store::open_object(stores, url, options).map_err(|error| missing(path, "StoreUnreadable", with_causes(&error)))?;
     let found = store.get(&key).await.map_err(failed)?;
     if found.meta.size > limit {
         let message = format!("the object has {} bytes, more than {limit}", found.meta.size);
@@ -194,10 +202,63 @@ async fn fetch(path: &str, url: &str, options: &BTreeMap<String, String>, limit:
     found.bytes().await.map_err(failed)
 }
 
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    crate::pool::Causes(error).to_string()
+}
+
 fn missing(path: &str, reason: &'static str, message: String) -> ObserveError {
     ObserveError::Missing {
         path: path.to_owned(),
         reason,
         message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_reads_no_file_that_is_only_this_process_s_to_read() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let token = directory.path().join("token");
+        std::fs::write(&token, "the operator's own").expect("written");
+        let allowed = directory.path().join("results");
+        std::fs::create_dir(&allowed).expect("made");
+        let nothing = BTreeMap::new();
+        for stores in [StorePolicy::default(), StorePolicy { file_root: Some(allowed) }] {
+            let url = format!("file://{}", token.display());
+            let outcome = fetch(&stores, "spec.kernel.ptx.url", &url, &nothing, MAX_PTX_BYTES).await;
+            let Err(ObserveError::Missing { reason, message, .. }) = outcome else {
+                panic!("it was read: {outcome:?}")
+            };
+            assert_eq!(reason, "StoreUnreadable");
+            assert!(!message.contains("own"), "{message}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_object_below_the_shared_folder_is_read_up_to_the_limit() {
+        let directory = tempfile::tempdir().expect("a folder");
+        std::fs::write(directory.path().join("kernel.ptx"), "0123456789").expect("written");
+        let stores = StorePolicy {
+            file_root: Some(directory.path().to_owned()),
+        };
+        let url = format!("file://{}/kernel.ptx", directory.path().display());
+        let read = fetch(&stores, "spec.kernel.ptx.url", &url, &BTreeMap::new(), 10)
+            .await
+            .expect("read");
+        assert_eq!(&read[..], b"0123456789");
+        let outcome = fetch(&stores, "spec.kernel.ptx.url", &url, &BTreeMap::new(), 9).await;
+        assert!(
+            matches!(
+                outcome,
+                Err(ObserveError::Missing {
+                    reason: "InputTooLarge",
+                    ..
+                })
+            ),
+            "{outcome:?}"
+        );
     }
 }

@@ -181,7 +181,7 @@ impl Reconciler {
 
     async fn check(&self, job: &BurstJob) -> Result<Result<ValidBurst, Refused>, ReconcileError> {
         let namespace = job.namespace().unwrap_or_default();
-        let observed = match observe(&self.context.client, &namespace, &job.spec).await {
+        let observed = match observe(&self.context.client, &self.context.stores, &namespace, &job.spec).await {
             Ok(observed) => observed,
             Err(ObserveError::Missing { path, reason, message }) => {
                 return Ok(Err(Refused {

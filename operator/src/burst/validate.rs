@@ -102,13 +102,6 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
             format!("the results take {result_bytes} bytes in all, a ConfigMap takes {MAX_INLINE_RESULT_BYTES}: give output.store"),
         );
     }
-    if let Some(store) = &store {
-        let url = url::Url::parse(&store.url).map_err(|error| error.to_string());
-        let opened = url.and_then(|url| object_store::parse_url_opts(&url, &store.options).map_err(|error| error.to_string()));
-        if let Err(error) = opened {
-            return refuse("spec.output.store", "StoreInvalid", error);
-        }
-    }
     let (layout, aggregate, aggregated_output) = match &store {
         None => (whole, spec.aggregate.clone(), None),
         Some(_) => aggregated_alone(spec, &whole),

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use object_store::ObjectStoreExt;
+use object_store::{ObjectStoreExt, path::Path};
 use sahasra_crds::{
     BurstJob,
     conditions::{COMPLETE, FAILED},
@@ -151,11 +151,10 @@ impl Coordinator {
         let (Results::Store(segments), Some(folder)) = (self.results(), self.store_folder()) else {
             return Ok(());
         };
-        let url = url::Url::parse(&folder.url).map_err(|error| error.to_string())?;
-        let (store, path) = object_store::parse_url_opts(&url, &folder.options).map_err(|error| error.to_string())?;
+        let store = sahasra_store::open(&self.context.stores, &folder.url, &folder.options).map_err(|error| error.to_string())?;
         let manifest = manifest(self.burst.total, &segments);
         store
-            .put(&path.join("manifest.json"), manifest.into_bytes().into())
+            .put(&Path::from("manifest.json"), manifest.into_bytes().into())
             .await
             .map(|_| ())
             .map_err(|error| error.to_string())
