@@ -1,0 +1,117 @@
+//! An agent process of a test's own.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex, mpsc},
+    time::{Duration, Instant},
+};
+
+/// No step of a test takes longer on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct AgentProcess {
+    child: Child,
+    pub url: String,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl AgentProcess {
+    /// Starts an agent without Kubernetes that lends 1 GiB, and waits until it serves.
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sahasra-worker"));
+        command
+            .args(["agent", "--no-kubernetes", "--node-name", "node", "--listen", "127.0.0.1:0"])
+            .args(["--no-cuda", "--cpu-memory", "1Gi", "--log", "info"])
+            .args(arguments)
+            .env_clear()
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (sender, address) = mpsc::channel();
+        let (stderr, lines) = (child.stderr.take().unwrap(), Arc::clone(&log));
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if let Some(rest) = line.split("serving address=").nth(1) {
+                    let _ = sender.send(rest.split(' ').next().unwrap_or_default().to_owned());
+                }
+                lines.lock().unwrap().push(line);
+            }
+        });
+        let address = address.recv_timeout(PATIENCE);
+        let address = address.unwrap_or_else(|_| panic!("the agent does not serve: {:#?}", log.lock().unwrap()));
+        Self {
+            child,
+            url: format!("http://{address}"),
+            log,
+        }
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    pub fn terminate(&self) {
+        rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).unwrap();
+    }
+
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "the agent does not end: {:#?}", self.log());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Its executor processes.
+    pub fn executors(&self) -> Vec<rustix::process::Pid> {
+        let mut executors = Vec::new();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+            let Ok(stat) = std::fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))) else { continue };
+            // The fields after the name, which may itself hold brackets: state, then the parent.
+            let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+            if fields.get(1).and_then(|parent| parent.parse::<u32>().ok()) == Some(self.child.id()) && fields[0] != "Z" {
+                executors.push(rustix::process::Pid::from_raw(pid).unwrap());
+            }
+        }
+        executors
+    }
+
+    pub fn kill_executors(&self) -> usize {
+        let executors = self.executors();
+        for pid in &executors {
+            let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+        }
+        executors.len()
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+}
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the agent's log:\n{}", self.log().join("\n"));
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Chunks out, results in.
+
+use std::time::Duration;
+
+use sahasra_wire::{
+    burst::{FailureCode, Store},
+    grants::RefusalCode,
+};
+
+use super::{
+    agent_process::AgentProcess,
+    coordinator::{Collected, Coordinator, owner, range},
+    programs,
+};
+
+const TTL: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn a_thousand_chunks_come_back_once_each_with_their_results() {
+    let agent = AgentProcess::start(&[]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    coordinator.acquire(300, TTL).await;
+    let mut stream = coordinator.stream(programs::square(1_000)).await;
+    let opened = stream.opened().await;
+    assert_eq!((opened.boot_id == coordinator.boot_id, opened.outstanding.len()), (true, 0));
+    assert!(opened.max_outstanding_chunks >= 1_000);
+    stream.submit(vec![range(0, 600, 1)]).await;
+    stream.submit(vec![range(600, 400, 1)]).await;
+    let collected = stream.collect(1_000).await;
+    assert!(collected.repeated.is_empty() && collected.failures.is_empty(), "{:?}", collected.failures);
+    for (index, (attempt, outputs)) in &collected.results {
+        assert_eq!((*attempt, outputs), (1, &programs::squared(*index)), "{index}");
+    }
+    let metrics = coordinator.metrics().await;
+    assert!(metrics.contains("gpu_chunks_total{outcome=\"Succeeded\"} 1000"), "{metrics}");
+    coordinator.release().await;
+    coordinator.until_free().await;
+}
+
+#[tokio::test]
+async fn no_more_chunks_run_than_slices_are_held() {
+    let agent = AgentProcess::start(&["--cpu-threads", "4"]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    coordinator.acquire(1, TTL).await;
+    let mut stream = coordinator.stream(programs::stuck_from(0, 8)).await;
+    stream.opened().await;
+    stream.submit(vec![range(0, 8, 1)]).await;
+    let most = async |expected: u64| {
+        let start = std::time::Instant::now();
+        loop {
+            let active = coordinator.inventory().await.devices[0].active_executions;
+            assert!(active <= expected, "{active} chunks on {expected} slices");
+            if active == expected {
+                return;
+            }
+            assert!(start.elapsed() < super::agent_process::PATIENCE, "{active} chunks on {expected} slices");
+        }
+    };
+    most(1).await;
+    coordinator.acquire(2, TTL).await;
+    most(3).await;
+}
+
+#[tokio::test]
+async fn chunks_without_a_grant_fail_and_those_of_an_ended_one_too() {
+    let agent = AgentProcess::start(&[]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    let mut stream = coordinator.stream(programs::stuck_from(2, 100)).await;
+    stream.opened().await;
+    stream.submit(vec![range(0, 2, 1)]).await;
+    let collected = stream.collect(2).await;
+    assert!(collected.failures.values().all(|(code, _)| *code == FailureCode::GrantExpired));
+
+    let mut request = coordinator.acquisition(1, Duration::from_secs(2));
+    request.grace_milliseconds = 500;
+    coordinator.try_acquire(&request).await.unwrap();
+    stream.submit(vec![range(0, 100, 2)]).await;
+    let mut collected = Collected {
+        sequence: collected.sequence,
+        ..Collected::default()
+    };
+    stream.collect_into(&mut collected, 100).await;
+    assert_eq!(collected.results.keys().copied().collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(collected.failures.len(), 98);
+    assert!(
+        collected.failures.values().all(|(code, _)| *code == FailureCode::GrantExpired),
+        "{:?}",
+        collected.failures
+    );
+    coordinator.until_free().await;
+}
+
+#[tokio::test]
+async fn what_has_not_started_is_returned_when_withdrawn() {
+    let agent = AgentProcess::start(&[]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    coordinator.acquire(1, TTL).await;
+    let mut stream = coordinator.stream(programs::stuck_from(1, 50)).await;
+    stream.opened().await;
+    stream.submit(vec![range(0, 50, 1)]).await;
+    let mut collected = stream.collect(1).await;
+    stream.withdraw().await;
+    while collected.returned.is_empty() {
+        collected.add(stream.next().await.unwrap());
+    }
+    let returned: u64 = collected.returned.iter().map(|range| range.count).sum();
+    assert!(returned >= 48 && collected.failures.is_empty(), "{collected:?}");
+    assert!(collected.returned.iter().all(|range| range.attempt == 1));
+}
+
+#[tokio::test]
+async fn over_submission_and_nonsense_refuse_the_stream() {
+    let agent = AgentProcess::start(&[]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    coordinator.acquire(1, TTL).await;
+    let program = programs::stuck_from(0, 1 << 20);
+    let wrong = |limit: u64| {
+        let mut elsewhere = range(0, 1, 1);
+        elsewhere.device = "gpu-9".to_owned();
+        [
+            (vec![range(0, limit + 1, 1)], RefusalCode::Invalid, "outstanding"),
+            (vec![range(5, 1, 1), range(5, 1, 1)], RefusalCode::Invalid, "outstanding"),
+            (vec![range(5, 0, 1)], RefusalCode::Invalid, "none"),
+            (vec![range(u64::MAX, 2, 1)], RefusalCode::Invalid, "none"),
+            (vec![elsewhere], RefusalCode::UnknownDevice, "gpu-9"),
+        ]
+    };
+    for case in 0..5 {
+        let mut stream = coordinator.stream(program.clone()).await;
+        let opened = stream.opened().await;
+        assert!(opened.outstanding.is_empty(), "nothing of a refused submission was taken");
+        let [ref cases @ ..] = wrong(opened.max_outstanding_chunks);
+        let (ranges, code, word) = cases[case].clone();
+        stream.submit(ranges).await;
+        let refusal = stream.refused().await;
+        assert_eq!(refusal.code(), code, "{refusal:?}");
+        assert!(refusal.message.contains(word), "{refusal:?}");
+        assert!(stream.next().await.is_none(), "nothing follows");
+    }
+}
+
+#[tokio::test]
+async fn streams_that_must_not_open_are_refused() {
+    let agent = AgentProcess::start(&[]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    let open = |boot: &str, term: u64, program| sahasra_wire::burst::Open {
+        owner: owner("a", term),
+        boot_id: boot.to_owned(),
+        program,
+        covered: Vec::new(),
+    };
+    let boot = coordinator.boot_id.clone();
+    coordinator.of_term(5).acquire(1, TTL).await;
+    let mut other_digest = programs::square(1);
+    other_digest.digest = bytes::Bytes::from(vec![0; 32]);
+    for (open, code) in [
+        (open("another", 5, programs::square(1)), RefusalCode::OtherBoot),
+        (open(&boot, 4, programs::square(1)), RefusalCode::StaleTerm),
+        (open(&boot, 5, other_digest), RefusalCode::Invalid),
+    ] {
+        let mut stream = coordinator.stream_as(open).await;
+        assert_eq!(stream.refused().await.code(), code);
+    }
+}
+
+#[tokio::test]
+async fn results_go_to_the_store_and_only_the_aggregated_output_comes_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().to_str().unwrap();
+    let agent = AgentProcess::start(&["--file-store-root", root]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    coordinator.acquire(100, TTL).await;
+    let mut program = programs::square(500);
+    program.store = Some(Store {
+        url: format!("file://{root}/job"),
+        options: Default::default(),
+    });
+    program.aggregated_output = Some(0);
+    let mut stream = coordinator.stream(program).await;
+    stream.opened().await;
+    stream.submit(vec![range(0, 500, 1)]).await;
+    let collected = stream.collect(500).await;
+    assert_eq!(collected.failures.len(), 0, "{:?}", collected.failures);
+    assert!(!collected.segments.is_empty());
+    let mut stored = std::collections::BTreeMap::new();
+    for name in &collected.segments {
+        assert!(name.contains(&coordinator.boot_id) && name.contains("term-1"), "{name}");
+        let bytes = std::fs::read(directory.path().join("job").join(name)).unwrap();
+        for (index, outputs) in sahasra_store::segment::records(&bytes).unwrap() {
+            stored.insert(index, outputs.to_vec());
+        }
+    }
+    for (index, (_, outputs)) in &collected.results {
+        assert_eq!(outputs, &programs::squared(*index));
+        assert_eq!(stored.get(index), Some(outputs));
+    }
+    assert_eq!(stored.len(), 500);
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_written_fails_the_chunks_for_now() {
+    let agent = AgentProcess::start(&[]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    coordinator.acquire(10, TTL).await;
+    let mut program = programs::square(10);
+    program.store = Some(Store {
+        url: "file:///somewhere".to_owned(),
+        options: Default::default(),
+    });
+    let mut stream = coordinator.stream(program).await;
+    stream.opened().await;
+    stream.submit(vec![range(0, 10, 1)]).await;
+    let collected = stream.collect(10).await;
+    assert_eq!(collected.failures.len(), 10);
+    for (code, message) in collected.failures.values() {
+        assert_eq!(*code, FailureCode::StoreUnavailable);
+        assert!(message.contains("not allowed"), "{message}");
+    }
+}

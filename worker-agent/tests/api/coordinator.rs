@@ -1,0 +1,346 @@
+//! A coordinator as small as one can be: unary calls, and streams whose frames a test sends and takes itself.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use sahasra_wire::{
+    CONTENT_TYPE, Message,
+    burst::{
+        Acknowledge, ChunkRange, ClientFrame, FailureCode, Open, Opened, Program, ServerFrame, Submit, Withdraw, client_frame,
+        server_frame,
+    },
+    frame::{self, Decoder},
+    grants::{
+        AcquireRequest, AcquireResponse, Grant, Owner, Refusal, ReleaseRequest, ReleaseResponse, RenewOwner, RenewRequest,
+        RenewResponse,
+    },
+    inventory::Inventory,
+    path,
+};
+use tokio::sync::mpsc;
+
+/// A device of the CPU engine.
+pub const DEVICE: &str = "cpu-0";
+/// Size of a slice in the tests: 1 GiB has 1024.
+pub const SLICE: u64 = 1 << 20;
+
+type Body = BoxBody<Bytes, std::convert::Infallible>;
+
+#[derive(Clone)]
+pub struct Coordinator {
+    client: Client<HttpConnector, Body>,
+    url: String,
+    pub boot_id: String,
+    pub owner: Owner,
+}
+
+pub fn owner(uid: &str, term: u64) -> Owner {
+    Owner {
+        uid: uid.to_owned(),
+        namespace: "team".to_owned(),
+        name: format!("BurstJob/{uid}"),
+        term,
+    }
+}
+
+pub fn range(first: u64, count: u64, attempt: u32) -> ChunkRange {
+    ChunkRange {
+        device: DEVICE.to_owned(),
+        first,
+        count,
+        attempt,
+    }
+}
+
+impl Coordinator {
+    pub async fn new(url: &str, uid: &str) -> Self {
+        let mut coordinator = Self {
+            client: Client::builder(TokioExecutor::new()).http2_only(true).build_http(),
+            url: url.to_owned(),
+            boot_id: String::new(),
+            owner: owner(uid, 1),
+        };
+        coordinator.boot_id = coordinator.inventory().await.boot_id;
+        coordinator
+    }
+
+    /// The same owner, coordinated by another.
+    pub fn of_term(&self, term: u64) -> Self {
+        Self {
+            owner: owner(&self.owner.uid, term),
+            client: Client::builder(TokioExecutor::new()).http2_only(true).build_http(),
+            ..self.clone()
+        }
+    }
+
+    pub async fn request(&self, method: Method, path: &str, content_type: &str, body: Bytes) -> (StatusCode, Bytes) {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url))
+            .header("content-type", content_type)
+            .body(Full::new(body).boxed())
+            .unwrap();
+        let response = self.client.request(request).await.unwrap();
+        (response.status(), response.into_body().collect().await.unwrap().to_bytes())
+    }
+
+    async fn call<A: Message + Default>(&self, path: &str, message: &impl Message) -> A {
+        let body = Bytes::from(message.encode_to_vec());
+        let (status, body) = self.request(Method::POST, path, CONTENT_TYPE, body).await;
+        assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+        A::decode(body).unwrap()
+    }
+
+    pub async fn inventory(&self) -> Inventory {
+        let (status, body) = self.request(Method::GET, path::INVENTORY, CONTENT_TYPE, Bytes::new()).await;
+        assert_eq!(status, StatusCode::OK);
+        Inventory::decode(body).unwrap()
+    }
+
+    pub async fn metrics(&self) -> String {
+        let (status, body) = self.request(Method::GET, "/metrics", "", Bytes::new()).await;
+        assert_eq!(status, StatusCode::OK);
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    pub fn acquisition(&self, slices: u32, ttl: Duration) -> AcquireRequest {
+        AcquireRequest {
+            owner: self.owner.clone(),
+            boot_id: self.boot_id.clone(),
+            device: DEVICE.to_owned(),
+            slice_bytes: SLICE,
+            slices,
+            at_least: 1,
+            ttl_milliseconds: ttl.as_millis() as u64,
+            grace_milliseconds: 2_000,
+        }
+    }
+
+    pub async fn try_acquire(&self, request: &AcquireRequest) -> Result<Grant, Refusal> {
+        let response: AcquireResponse = self.call(path::ACQUIRE, request).await;
+        match (response.grant, response.refusal) {
+            (Some(grant), None) => Ok(grant),
+            (None, Some(refusal)) => Err(refusal),
+            other => panic!("exactly one must be there: {other:?}"),
+        }
+    }
+
+    pub async fn acquire(&self, slices: u32, ttl: Duration) -> Grant {
+        self.try_acquire(&self.acquisition(slices, ttl)).await.unwrap()
+    }
+
+    pub async fn renew(&self, grants: &[&Grant], ttl: Duration) -> RenewResponse {
+        let owner = RenewOwner {
+            owner: self.owner.clone(),
+            grants: grants.iter().map(|grant| grant.id.clone()).collect(),
+            ttl_milliseconds: ttl.as_millis() as u64,
+        };
+        self.call(path::RENEW, &RenewRequest { owners: vec![owner] }).await
+    }
+
+    pub async fn release(&self) -> ReleaseResponse {
+        self.release_as(ReleaseRequest {
+            owner: self.owner.clone(),
+            ..ReleaseRequest::default()
+        })
+        .await
+    }
+
+    pub async fn release_as(&self, request: ReleaseRequest) -> ReleaseResponse {
+        self.call(path::RELEASE, &request).await
+    }
+
+    /// Waits until nothing is lent.
+    pub async fn until_free(&self) {
+        let start = tokio::time::Instant::now();
+        loop {
+            let inventory = self.inventory().await;
+            if inventory.devices.iter().all(|device| device.leased_bytes == 0) {
+                return;
+            }
+            assert!(start.elapsed() < super::agent_process::PATIENCE, "{:?}", inventory.grants);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Opens a stream and sends its first frame.
+    pub async fn stream(&self, program: Program) -> Stream {
+        self.stream_as(Open {
+            owner: self.owner.clone(),
+            boot_id: self.boot_id.clone(),
+            program,
+            covered: Vec::new(),
+        })
+        .await
+    }
+
+    pub async fn stream_as(&self, open: Open) -> Stream {
+        let (sender, frames) = mpsc::channel::<Bytes>(64);
+        let frames = futures::stream::unfold(frames, |mut frames| async move {
+            let frame: Bytes = frames.recv().await?;
+            Some((Ok(Frame::data(frame)), frames))
+        });
+        let request = Request::post(format!("{}{}", self.url, path::BURSTS))
+            .header("content-type", CONTENT_TYPE)
+            .body(StreamBody::new(frames).boxed())
+            .unwrap();
+        let stream = async {
+            let response = self.client.request(request).await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK);
+            response.into_body()
+        };
+        let first = frame::encode(&ClientFrame::from(client_frame::Kind::Open(Box::new(open))));
+        sender.send(first).await.unwrap();
+        Stream {
+            sender: Some(sender),
+            body: stream.await,
+            decoder: Decoder::default(),
+        }
+    }
+}
+
+/// One stream. Dropping it breaks it.
+pub struct Stream {
+    sender: Option<mpsc::Sender<Bytes>>,
+    body: Incoming,
+    decoder: Decoder,
+}
+
+/// What became of each index, and the highest sequence number seen.
+#[derive(Default, Debug)]
+pub struct Collected {
+    pub results: BTreeMap<u64, (u32, Vec<u8>)>,
+    pub failures: BTreeMap<u64, (FailureCode, String)>,
+    pub returned: Vec<ChunkRange>,
+    pub segments: Vec<String>,
+    pub sequence: u64,
+    /// Indices that came more than once.
+    pub repeated: Vec<u64>,
+}
+
+impl Collected {
+    pub fn answered(&self) -> u64 {
+        let returned: u64 = self.returned.iter().map(|range| range.count).sum();
+        (self.results.len() + self.failures.len()) as u64 + returned
+    }
+
+    pub fn add(&mut self, kind: server_frame::Kind) {
+        match kind {
+            server_frame::Kind::Results(results) => {
+                assert!(results.sequence > self.sequence, "sequence numbers grow");
+                self.sequence = results.sequence;
+                if !results.segment.is_empty() {
+                    self.segments.push(results.segment);
+                }
+                for run in results.runs {
+                    let size = run.outputs.len() / run.count as usize;
+                    for place in 0..run.count {
+                        let start = place as usize * size;
+                        let outputs = run.outputs[start..start + size].to_vec();
+                        if self.results.insert(run.first + place, (run.attempt, outputs)).is_some() {
+                            self.repeated.push(run.first + place);
+                        }
+                    }
+                }
+            }
+            server_frame::Kind::Failures(failures) => {
+                assert!(failures.sequence > self.sequence, "sequence numbers grow");
+                self.sequence = failures.sequence;
+                for failure in failures.failures {
+                    for index in failure.first..failure.first + failure.count {
+                        if self.failures.insert(index, (failure.code(), failure.message.clone())).is_some() {
+                            self.repeated.push(index);
+                        }
+                    }
+                }
+            }
+            server_frame::Kind::Returned(returned) => self.returned.extend(returned.ranges),
+            other => panic!("unexpected frame {other:?}"),
+        }
+    }
+}
+
+impl Stream {
+    pub async fn send(&self, kind: client_frame::Kind) {
+        let frame = frame::encode(&ClientFrame::from(kind));
+        let sender = self.sender.as_ref().expect("the stream is open");
+        sender.send(frame).await.expect("the agent reads");
+    }
+
+    pub async fn submit(&self, ranges: Vec<ChunkRange>) {
+        self.send(client_frame::Kind::Submit(Submit { ranges })).await;
+    }
+
+    pub async fn acknowledge(&self, sequence: u64) {
+        self.send(client_frame::Kind::Acknowledge(Acknowledge { sequence })).await;
+    }
+
+    pub async fn withdraw(&self) {
+        self.send(client_frame::Kind::Withdraw(Withdraw::default())).await;
+    }
+
+    /// Says that nothing more is sent.
+    pub fn end(&mut self) {
+        self.sender = None;
+    }
+
+    /// The next frame; `None` when the agent has ended the stream.
+    pub async fn next(&mut self) -> Option<server_frame::Kind> {
+        loop {
+            if let Some(frame) = self.decoder.next_message::<ServerFrame>().unwrap() {
+                return Some(frame.kind.expect("a frame has content"));
+            }
+            let next = tokio::time::timeout(super::agent_process::PATIENCE, self.body.frame());
+            match next.await.expect("the agent goes on")? {
+                Ok(frame) => self.decoder.extend(frame.into_data().unwrap_or_default()),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    pub async fn opened(&mut self) -> Opened {
+        match self.next().await {
+            Some(server_frame::Kind::Opened(opened)) => opened,
+            other => panic!("the stream was not accepted: {other:?}"),
+        }
+    }
+
+    pub async fn refused(&mut self) -> Refusal {
+        loop {
+            match self.next().await {
+                Some(server_frame::Kind::Refused(refusal)) => return refusal,
+                Some(_) => {}
+                None => panic!("the stream ended without a word"),
+            }
+        }
+    }
+
+    /// Takes frames until so many chunks are answered.
+    pub async fn collect(&mut self, chunks: u64) -> Collected {
+        let mut collected = Collected::default();
+        self.collect_into(&mut collected, chunks).await;
+        collected
+    }
+
+    pub async fn collect_into(&mut self, collected: &mut Collected, chunks: u64) {
+        while collected.answered() < chunks {
+            let kind = self.next().await.expect("the stream goes on");
+            collected.add(kind);
+        }
+    }
+}
+
+/// Keeps the compiler from calling what only some users need unused.
+#[allow(dead_code)]
+pub async fn drain(body: Incoming) {
+    let mut stream = body.into_data_stream();
+    while stream.next().await.is_some() {}
+}
