@@ -79,8 +79,12 @@ impl AgentProcess {
     pub fn executors(&self) -> Vec<rustix::process::Pid> {
         let mut executors = Vec::new();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            let Ok(stat) = std::fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))) else { continue };
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            let Ok(stat) = std::fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))) else {
+                continue;
+            };
             // The fields after the name, which may itself hold brackets: state, then the parent.
             let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
             if fields.get(1).and_then(|parent| parent.parse::<u32>().ok()) == Some(self.child.id()) && fields[0] != "Z" {

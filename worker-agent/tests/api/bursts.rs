@@ -27,7 +27,11 @@ async fn a_thousand_chunks_come_back_once_each_with_their_results() {
     stream.submit(vec![range(0, 600, 1)]).await;
     stream.submit(vec![range(600, 400, 1)]).await;
     let collected = stream.collect(1_000).await;
-    assert!(collected.repeated.is_empty() && collected.failures.is_empty(), "{:?}", collected.failures);
+    assert!(
+        collected.repeated.is_empty() && collected.failures.is_empty(),
+        "{:?}",
+        collected.causes()
+    );
     for (index, (attempt, outputs)) in &collected.results {
         assert_eq!((*attempt, outputs), (1, &programs::squared(*index)), "{index}");
     }
@@ -53,7 +57,10 @@ async fn no_more_chunks_run_than_slices_are_held() {
             if active == expected {
                 return;
             }
-            assert!(start.elapsed() < super::agent_process::PATIENCE, "{active} chunks on {expected} slices");
+            assert!(
+                start.elapsed() < super::agent_process::PATIENCE,
+                "{active} chunks on {expected} slices"
+            );
         }
     };
     most(1).await;
@@ -85,7 +92,7 @@ async fn chunks_without_a_grant_fail_and_those_of_an_ended_one_too() {
     assert!(
         collected.failures.values().all(|(code, _)| *code == FailureCode::GrantExpired),
         "{:?}",
-        collected.failures
+        collected.causes()
     );
     coordinator.until_free().await;
 }
@@ -104,7 +111,7 @@ async fn what_has_not_started_is_returned_when_withdrawn() {
         collected.add(stream.next().await.unwrap());
     }
     let returned: u64 = collected.returned.iter().map(|range| range.count).sum();
-    assert!(returned >= 48 && collected.failures.is_empty(), "{collected:?}");
+    assert!(returned >= 48 && collected.failures.is_empty(), "{:?}", collected.causes());
     assert!(collected.returned.iter().all(|range| range.attempt == 1));
 }
 
@@ -180,7 +187,7 @@ async fn results_go_to_the_store_and_only_the_aggregated_output_comes_back() {
     stream.opened().await;
     stream.submit(vec![range(0, 500, 1)]).await;
     let collected = stream.collect(500).await;
-    assert_eq!(collected.failures.len(), 0, "{:?}", collected.failures);
+    assert_eq!(collected.failures.len(), 0, "{:?}", collected.causes());
     assert!(!collected.segments.is_empty());
     let mut stored = std::collections::BTreeMap::new();
     for name in &collected.segments {

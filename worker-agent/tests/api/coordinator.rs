@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
-use futures::StreamExt;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::body::{Frame, Incoming};
@@ -14,13 +13,11 @@ use hyper_util::{
 use sahasra_wire::{
     CONTENT_TYPE, Message,
     burst::{
-        Acknowledge, ChunkRange, ClientFrame, FailureCode, Open, Opened, Program, ServerFrame, Submit, Withdraw, client_frame,
-        server_frame,
+        Acknowledge, ChunkRange, ClientFrame, FailureCode, Open, Opened, Program, ServerFrame, Submit, Withdraw, client_frame, server_frame,
     },
     frame::{self, Decoder},
     grants::{
-        AcquireRequest, AcquireResponse, Grant, Owner, Refusal, ReleaseRequest, ReleaseResponse, RenewOwner, RenewRequest,
-        RenewResponse,
+        AcquireRequest, AcquireResponse, Grant, Owner, Refusal, ReleaseRequest, ReleaseResponse, RenewOwner, RenewRequest, RenewResponse,
     },
     inventory::Inventory,
     path,
@@ -232,6 +229,15 @@ impl Collected {
         (self.results.len() + self.failures.len()) as u64 + returned
     }
 
+    /// How many chunks failed for each cause.
+    pub fn causes(&self) -> BTreeMap<(FailureCode, &str), usize> {
+        let mut causes = BTreeMap::new();
+        for (code, message) in self.failures.values() {
+            *causes.entry((*code, message.as_str())).or_default() += 1;
+        }
+        causes
+    }
+
     pub fn add(&mut self, kind: server_frame::Kind) {
         match kind {
             server_frame::Kind::Results(results) => {
@@ -336,11 +342,4 @@ impl Stream {
             collected.add(kind);
         }
     }
-}
-
-/// Keeps the compiler from calling what only some users need unused.
-#[allow(dead_code)]
-pub async fn drain(body: Incoming) {
-    let mut stream = body.into_data_stream();
-    while stream.next().await.is_some() {}
 }

@@ -29,7 +29,12 @@ const HEADER: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 /// Does nothing; its output stays zero.
 pub fn empty(chunks: u64) -> Program {
     let ptx = format!("{HEADER}.visible .entry empty(.param .u64 out)\n{{\n\tret;\n}}\n");
-    program(ptx, "empty", vec![argument::Kind::OutputBytes(4)], &format!("{{\"count\": {chunks}}}"))
+    program(
+        ptx,
+        "empty",
+        vec![argument::Kind::OutputBytes(4)],
+        &format!("{{\"count\": {chunks}}}"),
+    )
 }
 
 /// Writes `index * index + offset`, then waits for `rounds` rounds of a loop; `u32`.

@@ -39,7 +39,7 @@ async fn running_chunks_end_and_the_rest_is_given_back() {
     };
     assert_eq!(refusal.code(), RefusalCode::ShuttingDown);
     assert_eq!(collected.answered(), 2_000, "each chunk was answered");
-    assert!(collected.failures.is_empty(), "{:?}", collected.failures);
+    assert!(collected.failures.is_empty(), "{:?}", collected.causes());
     assert!(!collected.returned.is_empty());
     assert_eq!(agent.wait().code(), Some(0));
 }
@@ -65,7 +65,7 @@ async fn what_does_not_end_within_the_grace_is_killed_and_said_so() {
     assert_eq!(refusal.code(), RefusalCode::ShuttingDown);
     let collected = stream.collect(10).await;
     let returned: u64 = collected.returned.iter().map(|range| range.count).sum();
-    assert_eq!((collected.failures.len(), returned), (1, 9), "{collected:?}");
+    assert_eq!((collected.failures.len(), returned), (1, 9), "{:?}", collected.causes());
     assert_eq!(collected.failures[&0].0, FailureCode::ShuttingDown);
     assert_eq!(stream.refused().await.code(), RefusalCode::ShuttingDown);
     drop(stream);
