@@ -81,11 +81,13 @@ async fn chunks_without_a_grant_fail_and_those_of_an_ended_one_too() {
     let mut request = coordinator.acquisition(1, Duration::from_secs(2));
     request.grace_milliseconds = 500;
     coordinator.try_acquire(&request).await.unwrap();
-    stream.submit(vec![range(0, 100, 2)]).await;
+    stream.submit(vec![range(0, 2, 2)]).await;
     let mut collected = Collected {
         sequence: collected.sequence,
         ..Collected::default()
     };
+    stream.collect_into(&mut collected, 2).await;
+    stream.submit(vec![range(2, 98, 1)]).await;
     stream.collect_into(&mut collected, 100).await;
     assert_eq!(collected.results.keys().copied().collect::<Vec<_>>(), [0, 1]);
     assert_eq!(collected.failures.len(), 98);
@@ -104,8 +106,9 @@ async fn what_has_not_started_is_returned_when_withdrawn() {
     coordinator.acquire(1, TTL).await;
     let mut stream = coordinator.stream(programs::stuck_from(1, 50)).await;
     stream.opened().await;
-    stream.submit(vec![range(0, 50, 1)]).await;
+    stream.submit(vec![range(0, 1, 1)]).await;
     let mut collected = stream.collect(1).await;
+    stream.submit(vec![range(1, 49, 1)]).await;
     stream.withdraw().await;
     while collected.returned.is_empty() {
         collected.add(stream.next().await.unwrap());

@@ -197,7 +197,7 @@ impl Coordinator {
         let first = frame::encode(&ClientFrame::from(client_frame::Kind::Open(Box::new(open))));
         sender.send(first).await.unwrap();
         Stream {
-            sender: Some(sender),
+            sender,
             body: stream.await,
             decoder: Decoder::default(),
         }
@@ -206,7 +206,7 @@ impl Coordinator {
 
 /// One stream. Dropping it breaks it.
 pub struct Stream {
-    sender: Option<mpsc::Sender<Bytes>>,
+    sender: mpsc::Sender<Bytes>,
     body: Incoming,
     decoder: Decoder,
 }
@@ -277,8 +277,7 @@ impl Collected {
 impl Stream {
     pub async fn send(&self, kind: client_frame::Kind) {
         let frame = frame::encode(&ClientFrame::from(kind));
-        let sender = self.sender.as_ref().expect("the stream is open");
-        sender.send(frame).await.expect("the agent reads");
+        self.sender.send(frame).await.expect("the agent reads");
     }
 
     pub async fn submit(&self, ranges: Vec<ChunkRange>) {
@@ -291,11 +290,6 @@ impl Stream {
 
     pub async fn withdraw(&self) {
         self.send(client_frame::Kind::Withdraw(Withdraw::default())).await;
-    }
-
-    /// Says that nothing more is sent.
-    pub fn end(&mut self) {
-        self.sender = None;
     }
 
     /// The next frame; `None` when the agent has ended the stream.

@@ -22,8 +22,9 @@ async fn a_killed_executor_fails_what_it_ran_and_the_agent_goes_on() {
     coordinator.acquire(2, TTL).await;
     let mut stream = coordinator.stream(programs::stuck_from(10, 20)).await;
     stream.opened().await;
-    stream.submit(vec![range(0, 12, 1)]).await;
+    stream.submit(vec![range(0, 10, 1)]).await;
     let mut collected = stream.collect(10).await;
+    stream.submit(vec![range(10, 2, 1)]).await;
     let start = std::time::Instant::now();
     while coordinator.inventory().await.devices[0].active_executions < 2 {
         assert!(start.elapsed() < PATIENCE);
