@@ -5,11 +5,10 @@ use std::{
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, mpsc},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-/// No step of a test takes longer on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+use super::coordinator::PATIENCE;
 
 pub struct AgentProcess {
     child: Child,

@@ -58,7 +58,7 @@ async fn no_more_chunks_run_than_slices_are_held() {
                 return;
             }
             assert!(
-                start.elapsed() < super::agent_process::PATIENCE,
+                start.elapsed() < super::coordinator::PATIENCE,
                 "{active} chunks on {expected} slices"
             );
         }

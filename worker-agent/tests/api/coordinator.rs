@@ -24,6 +24,8 @@ use sahasra_wire::{
 };
 use tokio::sync::mpsc;
 
+/// No step of a test takes longer on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A device of the CPU engine.
 pub const DEVICE: &str = "cpu-0";
 /// Size of a slice in the tests: 1 GiB has 1024.
@@ -163,7 +165,7 @@ impl Coordinator {
             if inventory.devices.iter().all(|device| device.leased_bytes == 0) {
                 return;
             }
-            assert!(start.elapsed() < super::agent_process::PATIENCE, "{:?}", inventory.grants);
+            assert!(start.elapsed() < PATIENCE, "{:?}", inventory.grants);
             tokio::task::yield_now().await;
         }
     }
@@ -298,7 +300,7 @@ impl Stream {
             if let Some(frame) = self.decoder.next_message::<ServerFrame>().unwrap() {
                 return Some(frame.kind.expect("a frame has content"));
             }
-            let next = tokio::time::timeout(super::agent_process::PATIENCE, self.body.frame());
+            let next = tokio::time::timeout(PATIENCE, self.body.frame());
             match next.await.expect("the agent goes on")? {
                 Ok(frame) => self.decoder.extend(frame.into_data().unwrap_or_default()),
                 Err(_) => return None,

@@ -26,15 +26,11 @@ fn program(ptx: String, entry: &str, arguments: Vec<argument::Kind>, chunks: &st
 
 const HEADER: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
-/// Does nothing; its output stays zero.
-pub fn empty(chunks: u64) -> Program {
+/// Does nothing: each chunk gives so many bytes of zeros.
+pub fn zeros(chunks: u64, bytes: u64) -> Program {
     let ptx = format!("{HEADER}.visible .entry empty(.param .u64 out)\n{{\n\tret;\n}}\n");
-    program(
-        ptx,
-        "empty",
-        vec![argument::Kind::OutputBytes(4)],
-        &format!("{{\"count\": {chunks}}}"),
-    )
+    let outputs = vec![argument::Kind::OutputBytes(bytes)];
+    program(ptx, "empty", outputs, &format!("{{\"count\": {chunks}}}"))
 }
 
 /// Writes `index * index + offset`, then waits for `rounds` rounds of a loop; `u32`.
@@ -91,15 +87,4 @@ pub fn stuck_from(first: u64, chunks: u64) -> Program {
 
 pub fn squared(index: u64) -> Vec<u8> {
     (index * index + index % 7).to_le_bytes()[..4].to_vec()
-}
-
-/// Each chunk gives so many bytes of zeros.
-pub fn bulky(chunks: u64, bytes: u64) -> Program {
-    let ptx = format!("{HEADER}.visible .entry empty(.param .u64 out)\n{{\n\tret;\n}}\n");
-    program(
-        ptx,
-        "empty",
-        vec![argument::Kind::OutputBytes(bytes)],
-        &format!("{{\"count\": {chunks}}}"),
-    )
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
 
 use super::{
-    agent_process::{AgentProcess, PATIENCE},
-    coordinator::{Coordinator, range},
+    agent_process::AgentProcess,
+    coordinator::{Coordinator, PATIENCE, range},
     programs,
 };
 
