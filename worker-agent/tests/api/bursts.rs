@@ -139,7 +139,7 @@ async fn over_submission_and_nonsense_refuse_the_stream() {
         let mut stream = coordinator.stream(program.clone()).await;
         let opened = stream.opened().await;
         assert!(opened.outstanding.is_empty(), "nothing of a refused submission was taken");
-        let [ref cases @ ..] = wrong(opened.max_outstanding_chunks);
+        let cases = wrong(opened.max_outstanding_chunks);
         let (ranges, code, word) = cases[case].clone();
         stream.submit(ranges).await;
         let refusal = stream.refused().await;
