@@ -130,6 +130,8 @@ fn checked(options: &BTreeMap<String, String>, prefixes: &[&str], known: &[&str]
 /// # Errors
 /// [`OpenError`]. Whether the rights suffice shows at the first use.
 pub fn open(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn ObjectStore>, OpenError> {
+    // The HTTP client asks the process for its TLS provider; an error says that it has one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     open_parsed(policy, &parse(url)?, options, Missing::Make)
 }
 
