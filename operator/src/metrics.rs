@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use sahasra_wire::burst::FailureCode;
 
 /// Every figure, registered once. Shared behind an `Arc`.
 #[derive(Debug)]
@@ -52,6 +53,10 @@ impl Metrics {
             peak_since_scrape: AtomicI64::new(0),
             registry,
         };
+        for code in (0..=FailureCode::Unsupported as i32).filter_map(|code| FailureCode::try_from(code).ok()) {
+            // Shown from the start: a rate over a figure that appears with its first event misses that event.
+            metrics.submit_errors.with_label_values(&[code.label()]);
+        }
         let collectors: [Box<dyn prometheus::core::Collector>; 11] = [
             Box::new(metrics.leases_active.clone()),
             Box::new(metrics.leases_peak.clone()),

@@ -133,7 +133,7 @@ impl Pool {
                 break;
             }
         }
-        let actions = self.picture().take_out(uid, immediately);
+        let actions = self.picture().take_out(uid, immediately, self.clock.now());
         let mut calls: FuturesUnordered<_> = actions.into_iter().map(|action| self.perform(action)).collect();
         let mut workers = Vec::new();
         while let Some(failed) = calls.next().await {
@@ -145,7 +145,7 @@ impl Pool {
 
     /// Lets a claim go without giving anything back: another operator acts for the owner, or soon will.
     pub fn forget(&self, uid: &str) {
-        self.picture().take_out(uid, false);
+        self.picture().take_out(uid, false, self.clock.now());
         self.changed.notify_one();
     }
 

@@ -22,6 +22,8 @@ const UNREACHABLE_FOR: (u64, u64) = (250, 5_000);
 const GIVE_UP_AFTER: u64 = 3_000;
 /// While someone waits, or something drains, agents with grants that are not ours are asked so often what they have.
 const REFRESH_EVERY: u64 = 500;
+/// A grant that was given back and is still listed so much later was not: the call was lost.
+const RETURNED_WITHIN: u64 = 5_000;
 /// Parts of its ttl after which a grant is renewed, and how much earlier it may go along with another's renewal.
 const RENEW_AT: u64 = 3;
 
@@ -91,6 +93,8 @@ struct ClaimState {
     fenced: bool,
     /// It wants nothing any more.
     ending: bool,
+    /// It has held its minimum. Who is not renewed is not served again after that.
+    served: bool,
     view: watch::Sender<ClaimView>,
 }
 
@@ -110,6 +114,8 @@ pub(super) struct Picture {
     metrics: Arc<Metrics>,
     workers: BTreeMap<Name, WorkerView>,
     claims: BTreeMap<Name, ClaimState>,
+    /// Grants on their way back, since then: an inventory may still list them.
+    returning: BTreeMap<GrantId, u64>,
 }
 
 impl Picture {
@@ -118,6 +124,7 @@ impl Picture {
             metrics,
             workers: BTreeMap::new(),
             claims: BTreeMap::new(),
+            returning: BTreeMap::new(),
         }
     }
 
@@ -201,6 +208,7 @@ impl Picture {
             renewals: 0,
             fenced: false,
             ending: false,
+            served: false,
             view,
             request,
         };
@@ -232,11 +240,12 @@ impl Picture {
     }
 
     /// Takes the claim out; gives back what is to be released, one request a worker.
-    pub(super) fn take_out(&mut self, uid: &str, immediately: bool) -> Vec<Action> {
+    pub(super) fn take_out(&mut self, uid: &str, immediately: bool, now: u64) -> Vec<Action> {
         let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
         let mut by_worker: BTreeMap<Name, Vec<GrantId>> = BTreeMap::new();
         for held in &claim.grants {
             by_worker.entry(held.device.worker.clone()).or_default().push(held.id.clone());
+            self.returning.insert(held.id.clone(), now);
             self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
             // Until the agent has said otherwise, it is still there.
             if let Some(device) = self.device_mut(&held.device) {
@@ -296,8 +305,9 @@ impl Picture {
     }
 
     /// Shows the claim's owner what it holds, if that changed.
-    fn publish(&self, id: &Name) {
-        let Some(claim) = self.claims.get(id) else { return };
+    fn publish(&mut self, id: &Name) {
+        let Some(claim) = self.claims.get_mut(id) else { return };
+        claim.served |= claim.grants.iter().map(|held| held.slices).sum::<u32>() >= claim.request.min;
         let grants = claim.grants.iter().map(|held| {
             let worker = self.workers.get(&held.device.worker);
             HeldGrant {
@@ -324,6 +334,16 @@ impl Picture {
 }
 
 impl ClaimState {
+    /// Whether it may be given slices, or some of its slices taken.
+    fn is_open(&self) -> bool {
+        !self.ending && !self.fenced && !self.is_spent()
+    }
+
+    /// It is not renewed and has had its slices: what is left of them ends by itself.
+    fn is_spent(&self) -> bool {
+        self.served && !self.request.renewed
+    }
+
     /// Held and asked for.
     fn slices_by_device(&self) -> BTreeMap<DeviceId, u32> {
         let mut slices = self.acquiring.clone();

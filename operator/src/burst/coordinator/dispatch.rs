@@ -257,7 +257,7 @@ impl Coordinator {
     fn rebalance(&mut self, now: u64) {
         let mut dry = false;
         for device in self.devices.values_mut() {
-            let idle = device.window.slices() > 0 && device.outstanding < device.window.slices();
+            let idle = device.outstanding * 2 < device.window.slices();
             device.idle_since = if idle { device.idle_since.or(Some(now)) } else { None };
             dry |= device.idle_since.is_some_and(|since| now - since >= REBALANCE_AFTER);
         }
@@ -265,7 +265,7 @@ impl Coordinator {
             return;
         }
         let fullest = (self.devices.iter())
-            .filter(|(_, device)| device.window.slices() > 0 && device.outstanding > device.window.slices())
+            .filter(|(_, device)| device.outstanding > device.window.slices() + device.window.slices() / 2)
             .max_by_key(|(_, device)| device.outstanding)
             .map(|(key, _)| key.clone());
         let Some(key) = fullest else { return };

@@ -85,6 +85,7 @@ impl Coordinator {
             }
         };
         self.held = Default::default();
+        self.status.lease = None;
         let verdicts = self.verdicts(end);
         self.status.completion_time = Some(Time(timestamp()));
         self.status.results = Some(self.results_status(true));
@@ -93,7 +94,7 @@ impl Coordinator {
         }
         self.context.faults.reached(Step::Completion);
         let verdict = &verdicts[0];
-        self.event(end == End::Failed, &verdict.reason, verdict.message.clone());
+        self.event(end == End::Failed, verdict.kind, verdict.message.clone());
         let counts = self.account.counts();
         tracing::info!(
             job = self.owner().name,

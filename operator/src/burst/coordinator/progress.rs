@@ -129,7 +129,7 @@ impl Coordinator {
     pub(super) fn progress_status(&self) -> BurstJobStatus {
         let mut next = self.status.clone();
         next.term = status::signed(self.term);
-        next.lease = self.lease.clone().or(next.lease);
+        next.lease = self.lease.clone();
         status::count(&mut next, &self.account);
         let aggregate = (!self.account.completed().is_empty()).then(|| self.aggregator.status(|index| self.burst.parameters(index)));
         let results = self.checkpoint_version.as_ref().map(|_| self.results_status(false));

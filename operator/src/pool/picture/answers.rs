@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use sahasra_scheduler::{DeviceId, Load, Name};
 use sahasra_wire::{
-    grants::{AcquireRequest, Grant, Refusal, RefusalCode, ReleaseRequest, RenewOutcome, RenewRequest},
+    grants::{AcquireRequest, Grant, GrantId, Refusal, RefusalCode, ReleaseRequest, RenewOutcome, RenewRequest},
     inventory::Inventory,
 };
 
-use super::{Action, Held, Picture, REFRESH_EVERY, REFUSED_FOR, UNREACHABLE_FOR};
+use super::{Action, Held, Picture, REFRESH_EVERY, REFUSED_FOR, RETURNED_WITHIN, UNREACHABLE_FOR};
 
 impl Picture {
     /// The answer to an acquire; `asked` is when it was sent. Gives back the request that undoes it when nobody wants it any more.
@@ -169,22 +169,25 @@ impl Picture {
         }
         // Of claims here is also what was granted and whose answer is still on its way.
         let mut ours: BTreeMap<&str, u64> = BTreeMap::new();
-        for grant in inventory
-            .grants
-            .iter()
-            .filter(|grant| !grant.draining && self.claims.contains_key(grant.owner_uid.as_str()))
-        {
+        let stays = |grant: &&Grant| {
+            !grant.draining && !self.returning.contains_key(&grant.id) && self.claims.contains_key(grant.owner_uid.as_str())
+        };
+        for grant in inventory.grants.iter().filter(stays) {
             *ours.entry(&grant.device).or_default() += u64::from(grant.slices) * grant.slice_bytes;
         }
+        let listed = |id: &GrantId| inventory.grants.iter().any(|grant| grant.id == *id);
+        self.returning
+            .retain(|id, since| id.boot_id != inventory.boot_id || *since >= asked || (listed(id) && *since + RETURNED_WITHIN > asked));
         let mut actions = Vec::new();
         for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
             let Some(claim) = self.claims.get(grant.owner_uid.as_str()) else {
                 continue;
             };
             let device = DeviceId::new(worker.clone(), grant.device.as_str());
-            let known = claim.grants.iter().any(|held| held.id == grant.id);
+            let known = claim.grants.iter().any(|held| held.id == grant.id) || self.returning.contains_key(&grant.id);
             if !known && claim.acquiring.is_empty() && grant.term <= claim.request.owner.term {
                 tracing::info!(owner = claim.request.owner.name, %device, "giving back a grant that nobody knows of");
+                self.returning.insert(grant.id.clone(), now);
                 actions.push(Action::Release {
                     worker: worker.clone(),
                     endpoint: endpoint.clone(),
@@ -192,7 +195,7 @@ impl Picture {
                         owner: claim.request.owner.clone(),
                         grants: vec![grant.id.clone()],
                         keep_slices: 0,
-                        immediately: true,
+                        immediately: false,
                     },
                 });
             }

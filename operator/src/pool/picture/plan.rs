@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sahasra_scheduler::{Assignment, ClaimKind, DeviceId, Name, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
 
-use super::{Action, GIVE_UP_AFTER, Picture, REFRESH_EVERY, RENEW_AT, sooner};
+use super::{Action, ClaimState, GIVE_UP_AFTER, Picture, REFRESH_EVERY, RENEW_AT, sooner};
 
 impl Picture {
     /// Decides what to ask of whom now, marks it as asked, and says when time alone changes the answer.
@@ -50,8 +50,8 @@ impl Picture {
         let mut previous = Vec::new();
         for (id, claim) in &self.claims {
             let held = claim.slices_by_device();
-            if claim.ending {
-                // It wants nothing more, and what it holds it gives back itself.
+            if claim.ending || claim.is_spent() {
+                // It wants nothing more, and what it holds it gives back itself or lets expire.
                 for (device, slices) in held {
                     let bytes = u64::from(slices) * claim.request.slice_bytes;
                     if let Some(device) = devices.iter_mut().find(|other| other.id == device) {
@@ -91,7 +91,7 @@ impl Picture {
         for claim in self.claims.values_mut() {
             claim.refused.retain(|_, (until, _)| *until > now);
         }
-        if self.claims.values().all(|claim| claim.ending) {
+        if !self.claims.values().any(ClaimState::is_open) {
             return None;
         }
         let (problem, previous) = self.problem();
@@ -100,7 +100,7 @@ impl Picture {
         // What goes back goes first: it is free for others when its agent has confirmed it.
         for id in &ids {
             let why_not = solution.refusal_of(id).map(|refusal| self.explain(id, refusal));
-            let Some(claim) = self.claims.get_mut(id).filter(|claim| !claim.ending && !claim.fenced) else {
+            let Some(claim) = self.claims.get_mut(id).filter(|claim| claim.is_open()) else {
                 continue;
             };
             claim.why_not = why_not;
@@ -116,7 +116,7 @@ impl Picture {
             });
             let surplus: Vec<(DeviceId, u32)> = surplus.collect();
             for (device, slices) in surplus {
-                self.shrink(id, &device, slices, actions);
+                self.shrink(id, &device, slices, now, actions);
             }
         }
         let mut free = self.free_bytes();
@@ -152,7 +152,7 @@ impl Picture {
     /// Asks for what a claim lacks of its `target` on a device, as far as that is free there now.
     pub(super) fn acquire(&mut self, id: &Name, device: &DeviceId, target: u32, free: &mut u64, actions: &mut Vec<Action>) {
         let Some(worker) = self.workers.get(&device.worker) else { return };
-        let Some(claim) = self.claims.get_mut(id).filter(|claim| !claim.ending && !claim.fenced) else {
+        let Some(claim) = self.claims.get_mut(id).filter(|claim| claim.is_open()) else {
             return;
         };
         if claim.acquiring.contains_key(device) {
@@ -187,7 +187,7 @@ impl Picture {
     }
 
     /// Gives slices of a claim on a device back: whole grants first, then a part of one.
-    pub(super) fn shrink(&mut self, id: &Name, device: &DeviceId, mut surplus: u32, actions: &mut Vec<Action>) {
+    pub(super) fn shrink(&mut self, id: &Name, device: &DeviceId, mut surplus: u32, now: u64, actions: &mut Vec<Action>) {
         let Some(claim) = self.claims.get_mut(id) else { return };
         let Some(endpoint) = self.workers.get(&device.worker).map(|worker| worker.endpoint.clone()) else {
             return;
@@ -204,6 +204,9 @@ impl Picture {
             surplus -= part;
             freed += part;
             requests.entry(held.slices).or_default().push(held.id.clone());
+            if held.slices == 0 {
+                self.returning.insert(held.id.clone(), now);
+            }
         }
         claim.grants.retain(|held| held.slices > 0);
         let owner = claim.request.owner.clone();
@@ -308,23 +311,29 @@ impl Picture {
 
     /// Drops what nobody extended in time, by this side's clock, which started earlier than the agent's.
     pub(super) fn expire(&mut self, now: u64) {
-        let mut changed = Vec::new();
+        let mut expired = Vec::new();
         for (id, claim) in &mut self.claims {
             let ttl = claim.request.ttl_milliseconds;
-            let before = claim.grants.len();
             claim.grants.retain(|held| {
                 let alive = held.renewed + ttl > now;
                 if !alive {
-                    tracing::warn!(owner = claim.request.owner.name, device = %held.device, "a grant expired");
+                    tracing::info!(owner = claim.request.owner.name, device = %held.device, "a grant expired");
                     self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
+                    let bytes = u64::from(held.slices) * claim.request.slice_bytes;
+                    expired.push((id.clone(), held.id.clone(), held.device.clone(), bytes));
                 }
                 alive
             });
-            if claim.grants.len() != before {
-                changed.push(id.clone());
-            }
         }
-        for id in changed {
+        for (id, grant, device, bytes) in expired {
+            // The agent's own clock decides when it is free.
+            self.returning.insert(grant, now);
+            if let Some(known) = self.device_mut(&device) {
+                known.foreign_bytes += bytes;
+            }
+            if let Some(worker) = self.workers.get_mut(&device.worker) {
+                worker.ask_at = Some(worker.ask_at.map_or(now + REFRESH_EVERY, |at| at.min(now + REFRESH_EVERY)));
+            }
             self.publish(&id);
         }
     }

@@ -211,7 +211,7 @@ fn an_answer_that_comes_too_late_is_given_back() {
     picture.claim(request("one", 1, 4), Vec::new(), 0);
     let (actions, _) = picture.plan(0);
     let asked = acquires(&actions);
-    picture.take_out("one", true);
+    picture.take_out("one", true, 3);
     let undo = picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 4)), 0, 5);
     let undone = releases(&undo.into_iter().collect::<Vec<_>>());
     assert_eq!(undone[0].grants, [grant("one", "boot", 1, 4).id]);
@@ -263,4 +263,48 @@ fn a_higher_term_at_an_agent_fences_the_claim() {
     picture.acquired(&"a".into(), &acquires(&actions)[0], Err(refusal), 0, 1);
     assert!(view.borrow().fenced);
     assert_eq!(acquires(&picture.plan(10_000).0), []);
+}
+
+#[test]
+fn what_is_on_its_way_back_is_not_taken_for_unknown() {
+    let mut picture = picture();
+    picture.claim(request("one", 1, 100), Vec::new(), 0);
+    granted(&mut picture, "one", 0);
+    picture.claim(
+        ClaimRequest {
+            priority: 1,
+            ..request("two", 8, 8)
+        },
+        Vec::new(),
+        10,
+    );
+    let (actions, _) = picture.plan(10);
+    assert_eq!(releases(&actions)[0].keep_slices, 0, "{actions:?}");
+    // An inventory that crosses the release still lists the grant.
+    let listed = inventory("boot", vec![grant("one", "boot", 1, 8)]);
+    assert_eq!(releases(&picture.inventoried(&"a".into(), &listed, 11, 12)), []);
+    assert_eq!(acquires(&picture.plan(13).0), [], "nothing is free yet");
+    // Long after that the call must have been lost.
+    let late = 10 + RETURNED_WITHIN;
+    assert_eq!(releases(&picture.inventoried(&"a".into(), &listed, late, late + 1)).len(), 1);
+}
+
+#[test]
+fn who_is_not_renewed_is_served_once() {
+    let mut picture = picture();
+    let brief = ClaimRequest {
+        renewed: false,
+        ..request("brief", 1, 1)
+    };
+    let view = picture.claim(brief, Vec::new(), 0);
+    granted(&mut picture, "brief", 0);
+    assert_eq!(view.borrow().slices(), 1);
+    assert_eq!(picture.plan(TTL / 2).0, []);
+    let (actions, _) = picture.plan(TTL);
+    assert_eq!((view.borrow().slices(), acquires(&actions)), (0, vec![]));
+    // It is not free for others before the agent says so.
+    picture.claim(request("one", 8, 8), Vec::new(), TTL + 1);
+    assert_eq!(acquires(&picture.plan(TTL + 1).0), []);
+    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), TTL + 2, TTL + 3);
+    assert_eq!(acquires(&picture.plan(TTL + 3).0)[0].slices, 8);
 }
