@@ -1,18 +1,24 @@
-//! Does the PTX have the entry, and does the entry take these arguments?
+//! Does the PTX have the entry, and does the entry take these arguments and this shape?
 //!
 //! The signature is read here, from the text, whatever the instructions are: PTX that only a GPU can run is no error of
-//! the job's. A text that is no PTX has no entry.
+//! the job's. Then the CPU engine's own parser looks at all of it. What it finds wrong is refused, unless the job asks
+//! for a class of GPU, whose driver has the last word; what it does not support is refused for the class `cpu` alone.
 
 use sahasra_crds::burst_job::{Argument, Kernel};
 use sahasra_parameters::Program as Chunks;
 
+use sahasra_ptx::{LoadErrorKind, Module};
+
 use super::{Invalid, refuse};
+
+/// Class of the CPU engine's devices.
+const CPU: &str = "cpu";
 
 /// Largest sum of a kernel's parameters in bytes (PTX ISA, kernel function parameters, from 8.1 on: 32 764).
 const MAX_PARAMETER_BYTES: usize = 32_764;
 
 /// Checks entry, arity and sizes.
-pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, _class: Option<&str>) -> Result<(), Invalid> {
+pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<&str>) -> Result<(), Invalid> {
     let Ok(text) = std::str::from_utf8(ptx) else {
         return refuse("spec.kernel.ptx", "InvalidPtx", "it is not UTF-8 text");
     };
@@ -67,7 +73,44 @@ pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, _class: Option
             return refuse(format!("spec.kernel.args[{index}]"), "ArgumentSize", message);
         }
     }
-    Ok(())
+    check_module(text, kernel, class)
+}
+
+/// What the CPU engine says of the whole text and of the entry's launch bounds.
+fn check_module(text: &str, kernel: &Kernel, class: Option<&str>) -> Result<(), Invalid> {
+    let module = match Module::load(text) {
+        Ok(module) => module,
+        Err(error) => {
+            let refused = match error.kind {
+                LoadErrorKind::Unsupported(_) => class == Some(CPU),
+                _ => class.is_none_or(|class| class == CPU),
+            };
+            return if refused {
+                refuse("spec.kernel.ptx", "InvalidPtx", error.to_string())
+            } else {
+                Ok(())
+            };
+        }
+    };
+    let Some(entry) = module.entry(&kernel.entry) else { return Ok(()) };
+    let size = |axis: usize| kernel.block.get(axis).copied().unwrap_or(1);
+    let block = [size(0), size(1), size(2)];
+    let threads: i64 = block.iter().product();
+    if threads > i64::from(entry.max_threads()) {
+        let message = format!(
+            "{threads} threads: .entry {} takes at most {} in a block",
+            kernel.entry,
+            entry.max_threads()
+        );
+        return refuse("spec.kernel.block", "LaunchBounds", message);
+    }
+    match entry.required_block() {
+        Some(required) if required.map(i64::from) != block => {
+            let message = format!(".entry {} takes blocks of {required:?} only", kernel.entry);
+            refuse("spec.kernel.block", "LaunchBounds", message)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Bytes of an argument as the kernel takes it: pointers have 8.

@@ -110,3 +110,30 @@ fn with_a_store_only_the_aggregated_output_comes_back() {
     assert_eq!(burst.aggregate.unwrap().argmax.unwrap().output, 0);
     assert_eq!(burst.result_bytes, 10 * 1032);
 }
+
+#[test]
+fn ptx_that_is_wrong_is_refused_and_ptx_for_a_gpu_is_its_drivers_affair() {
+    let with = |class: Option<&str>, instruction: &str| {
+        let mut manifest = manifest();
+        manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace("ret;", &format!("{instruction}; ret;")));
+        if let Some(class) = class {
+            manifest["slice"]["class"] = json!(class);
+        }
+        check(&manifest).map(drop)
+    };
+    let wrong = with(None, "add.u32 %r1, %r2").unwrap_err();
+    assert_eq!((wrong.path.as_str(), wrong.reason), ("spec.kernel.ptx", "InvalidPtx"));
+    assert!(wrong.message.contains("line 4"), "{wrong}");
+    assert!(with(Some("h100"), "add.u32 %r1, %r2").is_ok());
+    let lacking = "tcgen05.fence::before_thread_sync";
+    assert!(with(Some("cpu"), lacking).is_err());
+    assert!(with(Some("h100"), lacking).is_ok());
+}
+
+#[test]
+fn a_blocks_shape_must_suit_the_entry() {
+    let mut manifest = manifest();
+    manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace("{ ret; }", ".maxntid 16, 1, 1 { ret; }"));
+    let invalid = check(&manifest).unwrap_err();
+    assert_eq!((invalid.path.as_str(), invalid.reason), ("spec.kernel.block", "LaunchBounds"));
+}
