@@ -158,15 +158,18 @@ fn condition(job: &DynamicObject, kind: &str) -> Option<String> {
 fn best(screen: &Screen, job: &DynamicObject) -> Result<(), DemoError> {
     let best = job.data.pointer("/status/aggregate/best/0");
     let best = best.ok_or_else(|| DemoError::Burst("its status names no best chunk".to_owned()))?;
-    screen.title(&format!(
-        "Best configuration: chunk {} with validation loss {}",
-        best["index"], best["value"]
-    ))?;
+    let loss = single(&best["value"]);
+    screen.title(&format!("Best configuration: chunk {} with validation loss {loss}", best["index"]))?;
     let parameters = best["parameters"].as_object().into_iter().flatten();
     for (name, value) in parameters {
-        screen.line(&format!("    {name:<14} {value}"))?;
+        screen.line(&format!("    {name:<14} {}", single(value)))?;
     }
     Ok(())
+}
+
+/// The kernel computes in single precision: its 0.1 stands as 0.10000000149 in JSON.
+fn single(value: &Value) -> String {
+    value.as_f64().map_or_else(|| value.to_string(), |value| (value as f32).to_string())
 }
 
 /// Runs the example's own check: all configurations again, on the host, by another program.

@@ -1,41 +1,147 @@
 //! What runs inside the cluster.
 
-use sahasra_e2e::{ControlPlane, EXISTING_CLUSTER_VARIABLE, Options};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sahasra_e2e::{ControlPlane, EXISTING_CLUSTER_VARIABLE, NAMESPACE, Options, eventually, tools};
+
+/// Images are there already, processes are started and a burst of seconds runs: on a loaded machine it all takes a while.
+const WITHIN: Duration = Duration::from_secs(180);
 
 /// The cluster that this process runs in; its kinds come from the chart.
-async fn cluster() -> ControlPlane {
-    assert!(
-        std::env::var_os(EXISTING_CLUSTER_VARIABLE).is_some(),
-        "these tests run in a cluster: use e2e/node/run"
-    );
-    let no_kinds: [&str; 0] = [];
-    ControlPlane::start(Options::default().custom_resource_definitions(no_kinds))
-        .await
-        .expect("the cluster answers")
+struct Cluster(ControlPlane);
+
+impl Cluster {
+    async fn find() -> Self {
+        assert!(
+            std::env::var_os(EXISTING_CLUSTER_VARIABLE).is_some(),
+            "these tests run in a cluster: use e2e/node/run"
+        );
+        let no_kinds: [&str; 0] = [];
+        Self(
+            ControlPlane::start(Options::default().custom_resource_definitions(no_kinds))
+                .await
+                .expect("the cluster answers"),
+        )
+    }
+
+    async fn kubectl(&self, arguments: &str) -> String {
+        self.0
+            .kubectl(arguments.split(' '))
+            .await
+            .expect("kubectl runs")
+            .success()
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    async fn run(&self, program: std::path::PathBuf, arguments: &[&str]) -> String {
+        let output = Command::new(&program)
+            .args(arguments)
+            .current_dir(tools::workspace_root())
+            .env("KUBECONFIG", self.0.kubeconfig())
+            .env("KUBECTL", tools::kubectl().await.expect("kubectl"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("it can be run");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "{} {arguments:?} ended with {}: {said}",
+            program.display(),
+            output.status
+        );
+        said
+    }
 }
 
-async fn kubectl(cluster: &ControlPlane, arguments: &str) -> String {
-    cluster
-        .kubectl(arguments.split(' '))
-        .await
-        .expect("kubectl runs")
-        .success()
-        .expect("kubectl succeeds")
+impl Drop for Cluster {
+    /// The cluster is gone a moment after a failure: what it looked like goes to stderr now.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for arguments in [
+            "get pods,burstjobs,vramleases,gpuworkers -A -o wide",
+            "get events -A --sort-by=.lastTimestamp",
+            "describe pods -n sahasra-system",
+            "logs -n sahasra-system --tail=40 --prefix -l app.kubernetes.io/part-of=sahasra",
+            "get burstjobs -A -o yaml",
+        ] {
+            let mut command = Command::new("kubectl");
+            command.args(arguments.split(' ')).env("KUBECONFIG", self.0.kubeconfig());
+            eprintln!("--- kubectl {arguments}");
+            // It is a report of another failure: its own is not one more.
+            let _ = command.stdout(std::io::stderr()).status();
+        }
+    }
 }
 
 #[tokio::test]
 #[ignore = "runs inside the cluster that the_whole_node starts"]
 async fn a_pod_of_a_local_image_runs_to_its_end_as_nobody() {
-    let cluster = cluster().await;
-    kubectl(
-        &cluster,
-        "run hello --image=localhost/busybox:e2e --image-pull-policy=Never --restart=Never -- -c id",
-    )
-    .await;
-    kubectl(&cluster, "wait --for=jsonpath={.status.phase}=Succeeded pod/hello --timeout=60s").await;
+    let cluster = Cluster::find().await;
+    cluster
+        .kubectl("run hello --image=localhost/busybox:e2e --image-pull-policy=Never --restart=Never -- -c id")
+        .await;
+    cluster
+        .kubectl("wait --for=jsonpath={.status.phase}=Succeeded pod/hello --timeout=60s")
+        .await;
     assert_eq!(
-        kubectl(&cluster, "logs hello").await,
+        cluster.kubectl("logs hello").await,
         "uid=65532(nonroot) gid=65532(nonroot) groups=65532(nonroot)\n"
     );
-    kubectl(&cluster, "delete pod hello --wait").await;
+    cluster.kubectl("delete pod hello --wait").await;
+}
+
+#[tokio::test]
+#[ignore = "runs inside the cluster that the_whole_node starts"]
+async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lease_when_uninstalled() {
+    let cluster = Cluster::find().await;
+    let helm = tools::helm().await.expect("helm");
+    let images = "operator.image.repository=localhost/sahasra-operator,operator.image.tag=e2e,\
+                  worker.image.repository=localhost/sahasra-worker,worker.image.tag=e2e";
+    let install = [
+        "install",
+        "sahasra",
+        "helm/sahasra",
+        "--namespace",
+        NAMESPACE,
+        "--create-namespace",
+        "--set",
+        images,
+    ];
+    cluster.run(helm.clone(), &install).await;
+    cluster
+        .kubectl("rollout status -n sahasra-system deployment/sahasra-operator --timeout=120s")
+        .await;
+    cluster
+        .kubectl("rollout status -n sahasra-system daemonset/sahasra-worker --timeout=120s")
+        .await;
+    cluster.kubectl("wait --for=create gpuworkers/node0 --timeout=30s").await;
+    cluster.kubectl("wait --for=condition=Ready gpuworkers/node0 --timeout=30s").await;
+
+    cluster.kubectl("apply --server-side -f examples/hyperparameter-search/").await;
+    cluster
+        .kubectl("wait --for=condition=Complete burstjob/hyperparameter-search --timeout=180s")
+        .await;
+    let check = tools::workspace_root().join("examples/check");
+    println!("{}", cluster.run(check, &["hyperparameter-search"]).await);
+
+    cluster
+        .kubectl("delete burstjobs --all --all-namespaces --wait --timeout=60s")
+        .await;
+    let none = async || cluster.kubectl("get vramleases -A -o name").await.is_empty().then_some(());
+    assert!(eventually(WITHIN, none).await.is_some(), "a lease outlives its burst");
+
+    cluster
+        .run(
+            helm,
+            &["uninstall", "sahasra", "--namespace", NAMESPACE, "--wait", "--timeout=120s"],
+        )
+        .await;
+    let gone = async || cluster.kubectl("get pods -n sahasra-system -o name").await.is_empty().then_some(());
+    assert!(eventually(WITHIN, gone).await.is_some(), "pods outlive the chart");
+    // The definitions, and with them everybody's objects, stay: there must be none that holds VRAM.
+    assert_eq!(cluster.kubectl("get vramleases,gpusessions,burstjobs -A -o name").await, "");
 }
