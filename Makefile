@@ -7,7 +7,9 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 CARGO_DENY := target/tools/bin/cargo-deny
-BINARIES := target/release/sahasra-operator target/release/sahasra-worker
+RELEASE := $(CURDIR)/target/release
+E2E_TESTS := $(patsubst e2e/tests/%.rs,--test %,$(filter-out e2e/tests/node.rs,$(wildcard e2e/tests/*.rs)))
+# Commands name the whole workspace, so that dependencies get the same features everywhere and are built once a profile.
 
 .PHONY: help
 help: ## List the targets
@@ -15,23 +17,22 @@ help: ## List the targets
 
 .PHONY: demo
 demo: build tools ## Run a 1000-chunk burst on a real control plane on this machine, and take everything down again
-	SAHASRA_BIN_DIR=$(CURDIR)/target/release target/release/sahasra-demo
+	SAHASRA_BIN_DIR=$(RELEASE) target/release/sahasra-demo
 
 .PHONY: test
-test: ## Every test: unit, property, device contract, examples, end to end, node (the last needs root)
-	cargo test --workspace --exclude sahasra-e2e
+test: build tools ## Every test: unit, property, device contract, examples, end to end, node (the last needs root)
+	SAHASRA_BIN_DIR=$(RELEASE) cargo test --workspace -- --skip the_whole_node
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
-	$(MAKE) e2e
 	$(MAKE) node
 
 .PHONY: e2e
 e2e: build tools ## End-to-end tests: processes against a real kube-apiserver and etcd
-	SAHASRA_BIN_DIR=$(CURDIR)/target/release cargo test --package sahasra-e2e -- --skip the_whole_node
+	SAHASRA_BIN_DIR=$(RELEASE) cargo test --workspace $(E2E_TESTS)
 
 .PHONY: node
 node: build tools ## Smoke test on a real node (kubelet, containerd, the chart); root on Linux, else skipped
-	SAHASRA_BIN_DIR=$(CURDIR)/target/release e2e/node/run
+	SAHASRA_BIN_DIR=$(RELEASE) e2e/node/run
 
 .PHONY: verify
 verify: verify-generated verify-chart verify-docs verify-rust ## What must hold of every commit besides the tests
@@ -57,7 +58,7 @@ verify-rust: $(CARGO_DENY)
 
 .PHONY: generate
 generate: ## Write everything that is generated: CRDs, chart CRDs, manifests, ConfigMaps of the examples
-	cargo run --quiet --package sahasra-crds
+	cargo run --quiet --bin sahasra-crds
 	examples/generate
 	helm/generate
 
