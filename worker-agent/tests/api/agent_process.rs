@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, mpsc},
     time::Instant,
@@ -19,13 +19,22 @@ pub struct AgentProcess {
 impl AgentProcess {
     /// Starts an agent without Kubernetes that lends 1 GiB, and waits until it serves.
     pub fn start(arguments: &[&str]) -> Self {
+        Self::spawn(|command| command.arg("--no-kubernetes").args(arguments))
+    }
+
+    /// One that registers itself.
+    pub fn with_kubernetes(kubeconfig: &Path, arguments: &[&str]) -> Self {
+        Self::spawn(|command| command.arg("--kubeconfig").arg(kubeconfig).args(arguments))
+    }
+
+    fn spawn(more: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sahasra-worker"));
         command
-            .args(["agent", "--no-kubernetes", "--node-name", "node", "--listen", "127.0.0.1:0"])
+            .args(["agent", "--node-name", "node", "--listen", "127.0.0.1:0"])
             .args(["--no-cuda", "--cpu-memory", "1Gi", "--log", "info"])
-            .args(arguments)
             .env_clear()
             .stderr(Stdio::piped());
+        more(&mut command);
         let mut child = command.spawn().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let (sender, address) = mpsc::channel();
@@ -57,6 +66,14 @@ impl AgentProcess {
 
     pub fn terminate(&self) {
         rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).unwrap();
+    }
+
+    pub fn pause(&self) {
+        rustix::process::kill_process(self.pid(), rustix::process::Signal::STOP).unwrap();
+    }
+
+    pub fn resume(&self) {
+        rustix::process::kill_process(self.pid(), rustix::process::Signal::CONT).unwrap();
     }
 
     pub fn is_alive(&mut self) -> bool {

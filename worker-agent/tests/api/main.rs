@@ -3,9 +3,11 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod agent_process;
+mod api_server;
 mod bursts;
 mod coordinator;
 mod loss;
 mod programs;
+mod registration;
 mod shutdown;
 mod unary;

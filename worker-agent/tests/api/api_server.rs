@@ -1,0 +1,137 @@
+//! As much of an API server as an agent sees: objects by path, created, read and patched.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use warp::Filter;
+
+pub const WORKER: &str = "/apis/sahasra.dev/v1alpha1/gpuworkers/node";
+pub const HEARTBEAT: &str = "/apis/coordination.k8s.io/v1/namespaces/sahasra-system/leases/sahasra-worker-node";
+pub const NODE: &str = "/api/v1/nodes/node";
+
+#[derive(Clone, Default)]
+pub struct Objects {
+    objects: Arc<Mutex<BTreeMap<String, Value>>>,
+    /// Every write: method and path.
+    writes: Arc<Mutex<Vec<String>>>,
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key.as_str()], value);
+        }
+    }
+}
+
+impl Objects {
+    pub fn get(&self, path: &str) -> Option<Value> {
+        self.objects.lock().unwrap().get(path).cloned()
+    }
+
+    pub fn put(&self, path: &str, object: Value) {
+        self.objects.lock().unwrap().insert(path.to_owned(), object);
+    }
+
+    pub fn delete(&self, path: &str) {
+        self.objects.lock().unwrap().remove(path);
+    }
+
+    pub fn writes(&self) -> Vec<String> {
+        self.writes.lock().unwrap().clone()
+    }
+
+    /// Waits until the object is as `wanted`.
+    pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let start = tokio::time::Instant::now();
+        loop {
+            if let Some(object) = self.get(path).filter(|object| wanted(object)) {
+                return object;
+            }
+            assert!(start.elapsed() < super::coordinator::PATIENCE, "{:?}", self.get(path));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn answer(&self, method: &Method, path: &str, body: &[u8]) -> (StatusCode, Value) {
+        let missing = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
+        let object = path.strip_suffix("/status").unwrap_or(path);
+        if method != Method::GET {
+            self.writes.lock().unwrap().push(format!("{method} {path}"));
+        }
+        let mut objects = self.objects.lock().unwrap();
+        match method.as_str() {
+            "POST" => {
+                let mut created: Value = serde_json::from_slice(body).unwrap();
+                created["metadata"]["uid"] = json!("uid");
+                created["metadata"]["resourceVersion"] = json!("1");
+                let name = created["metadata"]["name"].as_str().unwrap();
+                objects.insert(format!("{path}/{name}"), created.clone());
+                (StatusCode::CREATED, created)
+            }
+            "PATCH" => match objects.get_mut(object) {
+                Some(found) => {
+                    let patch: Value = serde_json::from_slice(body).unwrap();
+                    assert_eq!(
+                        path.ends_with("/status"),
+                        patch.get("status").is_some(),
+                        "a status has its own path"
+                    );
+                    merge(found, &patch);
+                    (StatusCode::OK, found.clone())
+                }
+                None => (StatusCode::NOT_FOUND, missing),
+            },
+            _ => match objects.get(object) {
+                Some(found) => (StatusCode::OK, found.clone()),
+                None => (StatusCode::NOT_FOUND, missing),
+            },
+        }
+    }
+
+    /// Serves on the address until cancelled.
+    pub async fn serve(&self, listener: TcpListener, stop: CancellationToken) {
+        let objects = self.clone();
+        let routes = warp::method().and(warp::path::full()).and(warp::body::bytes()).map(
+            move |method: Method, path: warp::path::FullPath, body: bytes::Bytes| {
+                let (status, object) = objects.answer(&method, path.as_str(), &body);
+                warp::reply::with_status(warp::reply::json(&object), status)
+            },
+        );
+        let limits = sahasra_service::server::Limits {
+            drain_timeout: std::time::Duration::ZERO,
+            ..Default::default()
+        };
+        sahasra_service::server::serve(listener, sahasra_service::server::Cleartext, warp::service(routes), limits, stop).await;
+    }
+}
+
+/// A kubeconfig for a server at that address.
+pub fn kubeconfig(directory: &std::path::Path, address: SocketAddr) -> PathBuf {
+    let path = directory.join("kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": format!("http://{address}")}}],
+        "users": [{"name": "test", "user": {"token": "test"}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    });
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}

@@ -1,0 +1,126 @@
+//! What an agent writes of itself at an API server, and that it needs none.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    agent_process::AgentProcess,
+    api_server::{HEARTBEAT, NODE, Objects, WORKER, kubeconfig},
+    coordinator::Coordinator,
+};
+
+const PACE: [&str; 4] = ["--heartbeat-interval-seconds", "0.2", "--status-interval-seconds", "0.2"];
+
+fn ready(worker: &Value) -> (&str, &str) {
+    let condition = &worker["status"]["conditions"][0];
+    (
+        condition["status"].as_str().unwrap_or_default(),
+        condition["reason"].as_str().unwrap_or_default(),
+    )
+}
+
+#[tokio::test]
+async fn an_agent_registers_itself_reports_load_and_says_when_it_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let kubeconfig = kubeconfig(directory.path(), listener.local_addr().unwrap());
+    let objects = Objects::default();
+    objects.put(
+        NODE,
+        json!({"metadata": {"name": "node", "uid": "node-uid", "labels": {"size": "big"}}}),
+    );
+    let stop = CancellationToken::new();
+    let server = tokio::spawn({
+        let (objects, stop) = (objects.clone(), stop.clone());
+        async move { objects.serve(listener, stop).await }
+    });
+    let classes = directory.path().join("classes.yaml");
+    std::fs::write(&classes, "classes: [{class: huge, nodeLabels: {size: b*}}]").unwrap();
+    let mut arguments = vec!["--class-table", classes.to_str().unwrap()];
+    arguments.extend(PACE);
+    let mut agent = AgentProcess::with_kubernetes(&kubeconfig, &arguments);
+
+    let worker = objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    assert_eq!(worker["spec"]["nodeName"], "node");
+    assert_eq!(worker["metadata"]["ownerReferences"][0]["uid"], "node-uid");
+    assert_eq!(worker["status"]["bootId"], coordinator.boot_id.as_str());
+    assert_eq!(worker["status"]["endpoint"], agent.url.as_str());
+    assert_eq!(worker["status"]["devices"][0]["class"], "huge");
+    assert_eq!(worker["status"]["summary"]["allocatableMiB"], 1024);
+    let first = objects.until(HEARTBEAT, |_| true).await;
+    assert_eq!(first["metadata"]["ownerReferences"][0]["kind"], "Node");
+    objects
+        .until(HEARTBEAT, |lease| lease["spec"]["renewTime"] != first["spec"]["renewTime"])
+        .await;
+
+    // Nothing changes: only heartbeats are written.
+    let before = objects.writes().len();
+    objects.until(HEARTBEAT, |_| objects.writes().len() >= before + 5).await;
+    let idle = &objects.writes()[before..];
+    assert!(idle.iter().all(|write| write.contains("/leases/")), "{idle:?}");
+
+    coordinator.acquire(100, Duration::from_secs(60)).await;
+    objects
+        .until(WORKER, |worker| worker["status"]["summary"]["leasedMiB"] == 100)
+        .await;
+
+    objects.delete(WORKER);
+    objects.until(HEARTBEAT, |_| true).await;
+    coordinator.release().await;
+    let again = objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
+    assert_eq!(again["status"]["summary"]["leasedMiB"], 0, "made anew");
+
+    agent.terminate();
+    objects.until(WORKER, |worker| ready(worker) == ("False", "ShuttingDown")).await;
+    assert_eq!(agent.wait().code(), Some(0));
+    stop.cancel();
+    server.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_serves_without_an_api_server_and_registers_once_there_is_one() {
+    let directory = tempfile::tempdir().unwrap();
+    // Reserved, and nobody accepts: the connection stands, the answer never comes.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let kubeconfig = kubeconfig(directory.path(), listener.local_addr().unwrap());
+    let agent = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    coordinator.acquire(1, Duration::from_secs(1)).await;
+    coordinator.until_free().await;
+
+    let objects = Objects::default();
+    // Another start of the agent was here, and the operator has marked it as stale.
+    objects.put(
+        WORKER,
+        json!({
+            "apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuWorker",
+            "metadata": {"name": "node"}, "spec": {"nodeName": "node"},
+            "status": {"bootId": "earlier", "conditions": [{
+                "type": "Ready", "status": "False", "reason": "HeartbeatLost", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]},
+        }),
+    );
+    let serving = objects.clone();
+    tokio::spawn(async move { serving.serve(listener, CancellationToken::new()).await });
+    let worker = objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
+    assert_eq!(worker["status"]["bootId"], coordinator.boot_id.as_str());
+    assert_ne!(worker["status"]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
+
+    // While the agent could not be heard it was marked again: it notices the gap by its own clock.
+    let stale = json!([{
+        "type": "Ready", "status": "False", "reason": "HeartbeatLost", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]);
+    agent.pause();
+    let mut marked = objects.get(WORKER).unwrap();
+    marked["status"]["conditions"] = stale;
+    objects.put(WORKER, marked);
+    std::thread::sleep(Duration::from_millis(1_000));
+    agent.resume();
+    objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
+}
