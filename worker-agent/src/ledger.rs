@@ -14,14 +14,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use sahasra_wire::grants::{
-    AcquireRequest, Grant, GrantId, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewOwner,
-};
+use sahasra_wire::grants::{Grant, GrantId};
 
 mod holding;
 #[cfg(test)]
 mod properties;
 mod records;
+mod requests;
 #[cfg(test)]
 mod tests;
 
@@ -81,14 +80,6 @@ pub struct Ledger {
     totals: Totals,
 }
 
-fn refusal(code: RefusalCode, free_bytes: u64, message: String) -> Refusal {
-    Refusal {
-        code: code as i32,
-        message,
-        free_bytes,
-    }
-}
-
 impl Ledger {
     /// A ledger that has lent nothing. `boot_id` names this start of the agent and must never have been used before.
     pub fn new(boot_id: String, devices: Vec<Device>) -> Self {
@@ -120,208 +111,6 @@ impl Ledger {
     /// Names this start of the agent.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
-    }
-
-    /// Hears a coordinator: records its term, or refuses it as stale. Every request for an owner starts here.
-    pub fn hear(&mut self, now: Duration, owner: &Owner) -> Result<(), Refusal> {
-        if owner.uid.is_empty() || owner.uid.len() > 128 || owner.namespace.len() > 253 || owner.name.len() > 512 {
-            return Err(refusal(
-                RefusalCode::Invalid,
-                0,
-                "owner: uid must have 1 to 128 bytes, namespace at most 253, name at most 512".to_owned(),
-            ));
-        }
-        if let Some(known) = self.owners.get_mut(&owner.uid) {
-            if owner.term < known.term {
-                let message = format!("term {} is stale: {} has spoken for {}", owner.term, known.term, owner.name);
-                return Err(refusal(RefusalCode::StaleTerm, 0, message));
-            }
-            if owner.namespace != known.namespace {
-                let message = format!("owner {} is of namespace {:?}", owner.uid, known.namespace);
-                return Err(refusal(RefusalCode::Invalid, 0, message));
-            }
-            known.term = owner.term;
-            known.heard = now;
-            return Ok(());
-        }
-        if self.silent_owners >= MAX_SILENT_OWNERS {
-            self.forget_longest_silent();
-        }
-        self.owners.insert(
-            owner.uid.clone(),
-            OwnerState {
-                term: owner.term,
-                namespace: owner.namespace.clone(),
-                holdings: BTreeMap::new(),
-                heard: now,
-            },
-        );
-        self.silent_owners += 1;
-        self.wake_by(now + TERM_MEMORY);
-        Ok(())
-    }
-
-    /// Grants up to `request.slices` slices, or refuses with the cause and the bytes that are free.
-    pub fn acquire(&mut self, now: Duration, request: &AcquireRequest) -> Result<Grant, Refusal> {
-        self.expire(now);
-        if request.boot_id != self.boot_id {
-            let message = format!("this is boot {}, not {}", self.boot_id, request.boot_id);
-            return Err(refusal(RefusalCode::OtherBoot, 0, message));
-        }
-        self.hear(now, &request.owner)?;
-        let Some(place) = self.place(&request.device) else {
-            let message = format!("no device {:?} here", request.device);
-            return Err(refusal(RefusalCode::UnknownDevice, 0, message));
-        };
-        let load = self.devices[place].load;
-        let free = load.allocatable_bytes - load.leased_bytes;
-        if self.shutting_down {
-            let message = "the agent is shutting down".to_owned();
-            return Err(refusal(RefusalCode::ShuttingDown, free, message));
-        }
-        if !load.healthy {
-            let message = format!("device {} reported an error that only a reset mends", request.device);
-            return Err(refusal(RefusalCode::Unhealthy, free, message));
-        }
-        let invalid = |message: &str| Err(refusal(RefusalCode::Invalid, free, message.to_owned()));
-        let (ttl, grace) = (
-            Duration::from_millis(request.ttl_milliseconds),
-            Duration::from_millis(request.grace_milliseconds),
-        );
-        if request.slice_bytes == 0 || request.slices == 0 || request.at_least > request.slices {
-            return invalid("slice size and slices must be above 0, at_least no more than slices");
-        }
-        if ttl.is_zero() || ttl > MAX_DURATION || grace > MAX_DURATION {
-            return invalid("time to live must be above 0, it and the grace at most 30 days");
-        }
-        let owner = self.owners.get_mut(&request.owner.uid).expect("the owner was just heard");
-        if let Some(holding) = owner.holdings.get(&place)
-            && holding.slice_bytes() != request.slice_bytes
-        {
-            return invalid("the owner holds slices of another size on this device");
-        }
-        let slices = (free / request.slice_bytes).min(u64::from(request.slices)) as u32;
-        if slices < request.at_least.max(1) || self.grants >= MAX_GRANTS {
-            let message = if self.grants >= MAX_GRANTS {
-                format!("{MAX_GRANTS} grants are held, which is the limit of an agent")
-            } else {
-                format!(
-                    "{} slices of {} bytes are wanted, {slices} are free on {}",
-                    request.at_least.max(1),
-                    request.slice_bytes,
-                    request.device,
-                )
-            };
-            return Err(refusal(RefusalCode::Capacity, free, message));
-        }
-        self.counter += 1;
-        if owner.holdings.is_empty() {
-            self.silent_owners -= 1;
-        }
-        let device = &mut self.devices[place];
-        let holding = owner.holdings.entry(place).or_insert_with(|| Holding::new(request.slice_bytes));
-        let before = (holding.slices(), holding.grants());
-        holding.add(self.counter, slices, now + ttl, grace);
-        let after = (holding.slices(), holding.grants());
-        device.load.slices = device.load.slices + after.0 - before.0;
-        device.load.leased_bytes = device.load.leased_bytes + after.0 * request.slice_bytes - before.0 * request.slice_bytes;
-        self.grants = self.grants + after.1 - before.1;
-        self.totals.granted_slices += u64::from(slices);
-        self.totals.freed_slices += before.0 + u64::from(slices) - after.0;
-        self.wake_by(now + ttl);
-        Ok(Grant {
-            id: self.id(self.counter),
-            owner_uid: request.owner.uid.clone(),
-            device: request.device.clone(),
-            slice_bytes: request.slice_bytes,
-            slices,
-            expires_in_milliseconds: request.ttl_milliseconds,
-            draining: false,
-            term: request.owner.term,
-        })
-    }
-
-    /// Extends grants of one owner: each lasts `ttl` from `now`. One outcome a grant, in the order asked.
-    pub fn renew(&mut self, now: Duration, request: &RenewOwner) -> Vec<RenewOutcome> {
-        self.expire(now);
-        let ttl = Duration::from_millis(request.ttl_milliseconds);
-        let refused = match self.hear(now, &request.owner) {
-            Err(refusal) => Some(refusal.code()),
-            Ok(()) if ttl.is_zero() || ttl > MAX_DURATION => Some(RefusalCode::Invalid),
-            Ok(()) => None,
-        };
-        let owner = self.owners.get_mut(&request.owner.uid);
-        let mut holdings = owner.map(|owner| &mut owner.holdings);
-        let mut outcomes = Vec::with_capacity(request.grants.len());
-        for id in &request.grants {
-            let refusal = if let Some(code) = refused {
-                code
-            } else if id.boot_id != self.boot_id {
-                RefusalCode::OtherBoot
-            } else {
-                let mut holdings = holdings.iter_mut().flat_map(|holdings| holdings.values_mut());
-                if holdings.any(|holding| holding.renew(id.counter, now + ttl)) {
-                    RefusalCode::Unspecified
-                } else {
-                    RefusalCode::Invalid
-                }
-            };
-            outcomes.push(RenewOutcome {
-                id: id.clone(),
-                renewed: refusal == RefusalCode::Unspecified,
-                refusal: refusal as i32,
-            });
-        }
-        self.wake_by(now + ttl.min(MAX_DURATION));
-        outcomes
-    }
-
-    /// Gives grants back, wholly or down to `keep_slices` each. Grants that are gone, of another boot or of another
-    /// owner are passed over: asking twice does no more than asking once.
-    pub fn release(&mut self, now: Duration, request: &ReleaseRequest) -> ReleaseResponse {
-        self.expire(now);
-        let heard = self.hear(now, &request.owner).and_then(|()| {
-            if request.grants.is_empty() && request.keep_slices > 0 {
-                let message = "keep_slices applies to grants that are named".to_owned();
-                return Err(refusal(RefusalCode::Invalid, 0, message));
-            }
-            Ok(())
-        });
-        if let Err(refusal) = heard {
-            return ReleaseResponse {
-                refusal: Some(refusal),
-                ..ReleaseResponse::default()
-            };
-        }
-        let owner = &self.owners[&request.owner.uid];
-        let mut named: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
-        for (place, holding) in &owner.holdings {
-            let counters = if request.grants.is_empty() {
-                holding.counters()
-            } else {
-                let of_this_boot = request.grants.iter().filter(|id| id.boot_id == self.boot_id);
-                of_this_boot.map(|id| id.counter).filter(|counter| holding.has(*counter)).collect()
-            };
-            named.insert(*place, counters);
-        }
-        let mut response = ReleaseResponse::default();
-        for (place, counters) in named {
-            self.change(now, &request.owner.uid, place, false, |holding| {
-                for counter in &counters {
-                    holding.end(*counter, request.keep_slices, now, request.immediately);
-                }
-            });
-            let holding = self.owners.get(&request.owner.uid).and_then(|owner| owner.holdings.get(&place));
-            for counter in counters {
-                if holding.is_some_and(|holding| holding.is_draining(counter)) {
-                    response.draining += 1;
-                } else if holding.is_none_or(|holding| !holding.has(counter)) {
-                    response.freed += 1;
-                }
-            }
-        }
-        self.sweep_kills(now);
-        response
     }
 
     /// Takes up to `wanted` of the owner's active slices on the device into use: returns how many. An executor may run
@@ -529,17 +318,5 @@ impl Ledger {
             }
         }
         self.wake = wake;
-    }
-
-    /// Forgets an eighth of the owners that hold nothing, those silent the longest.
-    fn forget_longest_silent(&mut self) {
-        let silent = self.owners.iter().filter(|(_, owner)| owner.holdings.is_empty());
-        let mut silent: Vec<(Duration, String)> = silent.map(|(uid, owner)| (owner.heard, uid.clone())).collect();
-        silent.sort_unstable();
-        silent.truncate(MAX_SILENT_OWNERS / 8);
-        self.silent_owners -= silent.len();
-        for (_, uid) in silent {
-            self.owners.remove(&uid);
-        }
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
+use sahasra_wire::grants::{AcquireRequest, Owner, RefusalCode, ReleaseRequest, RenewOwner};
+
 use super::*;
 
 const OWNERS: u8 = 3;

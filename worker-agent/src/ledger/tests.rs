@@ -1,5 +1,7 @@
 //! What single calls do. How they combine is in [`super::properties`].
 
+use sahasra_wire::grants::{AcquireRequest, Owner, RefusalCode, ReleaseRequest, RenewOwner};
+
 use super::*;
 
 const GIB: u64 = 1 << 30;
