@@ -254,7 +254,8 @@ pub struct Opened {
 /// Chunks that succeeded.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Results {
-    /// Grows by one with every [`Results`] and [`Failures`] of an owner on this boot.
+    /// Grows by one with every [`Results`] and [`Failures`] of an owner on this boot. It skips numbers, and never goes
+    /// back, when the agent had dropped what it knew of the owner (nobody listened and its grants had ended).
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Device that ran them.
@@ -320,7 +321,8 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Chunks that come back unstarted; they cost no retry.
+/// Chunks that come back unstarted, because they were withdrawn, their slices were released or the agent shuts down;
+/// they cost no retry.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Returned {
     /// Which.

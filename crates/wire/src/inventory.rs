@@ -14,7 +14,8 @@ pub struct Inventory {
     /// The devices.
     #[prost(message, repeated, tag = "3")]
     pub devices: Vec<Device>,
-    /// Every grant, draining ones included.
+    /// Every grant, draining ones included. One given back in part while more was in use than it kept stands here twice:
+    /// what it kept, and what drains.
     #[prost(message, repeated, tag = "4")]
     pub grants: Vec<Grant>,
     /// It takes no new work.
