@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, ServiceAccount};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
-use sahasra_e2e::{ControlPlane, Options, eventually, tools};
+use sahasra_e2e::{ControlPlane, Options, Pool, PoolOptions, eventually, tools};
 
 const NAMESPACE: &str = "sahasra-system";
 const WITHIN: Duration = Duration::from_secs(20);
@@ -121,6 +121,38 @@ async fn the_operator_and_the_agents_may_do_what_they_need_and_nothing_else() {
         assert_eq!(given(&control_plane, account, "default").await, rights, "{account} elsewhere");
         rights.extend(expected(at_home));
         assert_eq!(given(&control_plane, account, NAMESPACE).await, rights, "{account} at home");
+    }
+}
+
+const LEASE: &str = "
+apiVersion: sahasra.dev/v1alpha1
+kind: VramLease
+metadata: {name: reserved, namespace: default}
+spec: {slice: {vram: 64Mi}, slices: {min: 2, max: 4}}
+";
+
+/// Exact is also: not too little. Operator and agent run with the chart's rights here.
+#[tokio::test]
+async fn a_lease_is_granted_and_given_back_with_the_charts_rights() {
+    let pool = Pool::start(PoolOptions::default().agents(1))
+        .await
+        .expect("an operator and an agent start");
+    let control_plane = &pool.control_plane;
+    let applied = control_plane
+        .kubectl_with_input(["apply", "--server-side", "-f", "-"], LEASE)
+        .await
+        .expect("kubectl runs");
+    applied.success().expect("the lease is accepted");
+    for arguments in [
+        "wait --for=condition=Granted vramlease/reserved --timeout=60s",
+        "delete vramlease/reserved --wait --timeout=60s",
+    ] {
+        let output = control_plane.kubectl(arguments.split(' ')).await.expect("kubectl runs");
+        output.success().expect("it happens in time");
+    }
+    for server in pool.agents.iter().chain([&pool.operator]) {
+        let held = server.metric("gpu_leases_active").await.expect("metrics");
+        assert_eq!(held, Some(0.0), "{} holds something", server.url());
     }
 }
 
