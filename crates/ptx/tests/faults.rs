@@ -434,3 +434,22 @@ fn a_local_address_far_outside_is_out_of_bounds() {
     let body = ".local .align 4 .b8 l[64]; mov.u64 %rd5, l; cvta.local.u64 %rd6, %rd5; st.u32 [%rd6+64], %r2;";
     assert_eq!(run.fault(body, 33).kind, FaultKind::OutOfBounds { bytes: 4 });
 }
+
+#[test]
+fn a_launch_does_not_see_registers_or_memory_of_the_one_before() {
+    let run = Run::new();
+    let launch = Launch::new([1, 1, 1], [70, 1, 1]);
+    let spaces = ".local .align 4 .b8 l[64]; mov.u64 %rd5, l;";
+    run.launch(
+        &format!("{spaces} mov.u32 %r9, 77; @%p1 mov.u32 %r9, 3; st.local.u32 [%rd5+8], %r9; st.shared.u32 [%rd4+8], %r9;"),
+        &launch,
+    )
+    .expect("runs");
+    // %r9 is never written where %p1, itself never written, does not hold.
+    run.launch(
+        &format!("{spaces} @%p1 mov.u32 %r9, 3; ld.local.u32 %r10, [%rd5+8]; ld.shared.u32 %r11, [%rd4+8]; or.b32 %r9, %r9, %r10; or.b32 %r9, %r9, %r11; st.global.u32 [%rd3], %r9;"),
+        &launch,
+    )
+    .expect("runs");
+    assert_eq!(run.words(70), vec![0; 70]);
+}

@@ -158,6 +158,14 @@ impl Lines {
         }
     }
 
+    /// Zeros at least this many bytes, making room for them.
+    pub(crate) fn clear(&mut self, bytes: usize) {
+        let lines = bytes.div_ceil(64);
+        let old = self.0.len().min(lines);
+        self.0[..old].fill(Line([0; 64]));
+        self.grow(bytes);
+    }
+
     pub(crate) fn pointer(&mut self) -> *mut u8 {
         self.0.as_mut_ptr().cast()
     }

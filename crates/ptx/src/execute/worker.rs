@@ -98,9 +98,10 @@ impl<'a> Worker<'a> {
             code.static_shared_bytes.next_multiple_of(code.shared_alignment.max(1)) + u64::from(session.launch.dynamic_shared_bytes);
         let local_bytes = code.local_bytes;
         scratch.uniform.grow(code.uniform_bytes);
-        scratch.registers.grow(group_bytes * groups);
+        // What is read before it is written is zero, not what an earlier launch left.
+        scratch.registers.clear(group_bytes * groups);
         scratch.shared.grow(shared_bytes as usize + 64);
-        scratch.local.grow(local_bytes as usize * LANES * groups);
+        scratch.local.clear(local_bytes as usize * LANES * groups);
         scratch.known.clear();
         scratch.known.resize(code.patterns * groups, Known::default());
         scratch.sites.clear();
