@@ -267,9 +267,10 @@ impl Pool {
                 }
                 Err(error) => {
                     tracing::warn!(worker = %worker, owner = request.owner.name, error = %Causes(&error), "release failed");
-                    if attempt == 0 {
-                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    if attempt > 0 || !matches!(error, AgentError::Unreachable(_)) {
+                        break;
                     }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             }
         }

@@ -103,6 +103,8 @@ struct Held {
     id: GrantId,
     device: DeviceId,
     slices: u32,
+    /// Since when it is known here: an inventory that was asked for before may not list it.
+    known: u64,
     /// When the request that last extended it was sent; the agent counts from later on.
     renewed: u64,
     renewing: bool,
@@ -196,6 +198,7 @@ impl Picture {
             id: grant.id,
             device: DeviceId::new(worker, grant.device),
             slices: grant.slices,
+            known: now,
             renewed: (now + grant.expires_in_milliseconds).saturating_sub(ttl),
             renewing: false,
         });

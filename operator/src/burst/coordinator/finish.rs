@@ -22,6 +22,8 @@ use crate::{
 
 /// How long a write of the end is tried again when the API server does not answer.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the end waits to be told for slices to be given back.
+const RETURNED_WITHIN: Duration = Duration::from_secs(1);
 /// First and longest wait in between.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -58,7 +60,7 @@ impl Coordinator {
         // VRAM goes back while the checkpoint is written: a crash in between costs at most running again what no checkpoint covers.
         let (uid, pool) = (self.owner().uid, self.context.pool.clone());
         let (objects, lease) = (self.objects.clone(), self.lease.take());
-        let returning = tokio::spawn(async move {
+        let mut returning = tokio::spawn(async move {
             let released = pool.release(&uid, end == End::Failed).await;
             let deleted = match &lease {
                 Some(lease) => objects.delete_lease(lease).await,
@@ -73,22 +75,12 @@ impl Coordinator {
         }
         self.streams.clear();
         self.view = None;
-        let released = match returning.await {
-            Ok((released, deleted)) => {
-                self.budget.spend();
-                deleted?;
-                released
-            }
-            Err(error) => {
-                tracing::error!(%error, "giving back was cut off");
-                Err(Unreleased { workers: Vec::new() })
-            }
-        };
+        // An agent that does not answer holds nobody's results back: the end is told, what it holds returns at expiry.
+        let returned = tokio::time::timeout(RETURNED_WITHIN, &mut returning).await;
         self.held = Default::default();
         self.status.lease = None;
         let verdicts = self.verdicts(end);
         self.status.completion_time = Some(Time(timestamp()));
-        self.status.results = Some(self.results_status(true));
         while let Err(error) = self.write_status_now(&verdicts).await {
             patient(error, began, &mut wait).await?;
         }
@@ -104,6 +96,21 @@ impl Coordinator {
             counts.retried,
             "finished"
         );
+        let returned = match returned {
+            Ok(returned) => returned,
+            Err(_) => returning.await,
+        };
+        self.budget.spend();
+        let released = match returned {
+            Ok((released, deleted)) => {
+                deleted?;
+                released
+            }
+            Err(error) => {
+                tracing::error!(%error, "giving back was cut off");
+                Err(Unreleased { workers: Vec::new() })
+            }
+        };
         match released {
             Ok(()) => self.objects.remove_finalizer().await?,
             // The reconciler removes it when the agents answer, or have had time enough.

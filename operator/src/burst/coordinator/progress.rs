@@ -132,7 +132,7 @@ impl Coordinator {
         next.lease = self.lease.clone();
         status::count(&mut next, &self.account);
         let aggregate = (!self.account.completed().is_empty()).then(|| self.aggregator.status(|index| self.burst.parameters(index)));
-        let results = self.checkpoint_version.as_ref().map(|_| self.results_status(false));
+        let results = self.checkpoint_version.as_ref().map(|_| self.results_status());
         status::describe(&mut next, self.held.slices(), self.peak_slices, aggregate, results);
         let slices = self.held.slices();
         let admitted = if self.view.is_none() {
@@ -157,11 +157,13 @@ impl Coordinator {
         next
     }
 
-    pub(super) fn results_status(&self, complete: bool) -> ResultsStatus {
+    pub(super) fn results_status(&self) -> ResultsStatus {
         let folder = self.store_folder();
         ResultsStatus {
             config_map: Some(self.objects.results_name()),
-            url: folder.filter(|_| complete).map(|folder| format!("{}/manifest.json", folder.url)),
+            url: folder
+                .filter(|_| self.status.completion_time.is_some())
+                .map(|folder| format!("{}/manifest.json", folder.url)),
             bytes: status::signed(self.burst.result_bytes),
         }
     }

@@ -49,6 +49,7 @@ impl Picture {
                     id: grant.id,
                     device: device.clone(),
                     slices: grant.slices,
+                    known: now,
                     renewed: asked,
                     renewing: false,
                 });
@@ -153,7 +154,7 @@ impl Picture {
         for (id, claim) in &mut self.claims {
             let before = claim.grants.len();
             claim.grants.retain(|held| {
-                if held.device.worker != *worker || held.renewed >= asked {
+                if held.device.worker != *worker || held.known >= asked {
                     return true;
                 }
                 let there = inventory.grants.iter().any(|grant| grant.id == held.id && !grant.draining);

@@ -308,3 +308,14 @@ fn who_is_not_renewed_is_served_once() {
     picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), TTL + 2, TTL + 3);
     assert_eq!(acquires(&picture.plan(TTL + 3).0)[0].slices, 8);
 }
+
+#[test]
+fn an_inventory_that_crosses_a_grant_does_not_end_it() {
+    let mut picture = picture();
+    let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
+    let (actions, _) = picture.plan(0);
+    // Asked at 0 and answered at 20; the inventory was asked for at 10, and made before the grant was.
+    picture.acquired(&"a".into(), &acquires(&actions)[0], Ok(grant("one", "boot", 1, 4)), 0, 20);
+    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 21);
+    assert_eq!(view.borrow().slices(), 4);
+}
