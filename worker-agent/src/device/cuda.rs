@@ -20,7 +20,7 @@ use sahasra_ptx::Cancel;
 
 use self::driver::{check, check_launch, check_load};
 use self::memory::Pinned;
-use super::{Arguments, Device, DeviceError, LaunchShape};
+use super::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 pub use self::memory::CudaArea;
 pub use self::probe::{Gpu, Probe, probe};
@@ -62,6 +62,7 @@ impl Context {
 pub struct CudaDevice {
     context: Arc<Context>,
     used: Arc<AtomicU64>,
+    total_bytes: u64,
     tells_parameters: bool,
 }
 
@@ -77,6 +78,7 @@ impl CudaDevice {
         let unavailable = |call, result| check(call, result).map_err(|error| DeviceError::Unavailable(error.to_string()));
         let mut device = 0;
         let mut version = 0;
+        let mut total = 0;
         let mut context = std::ptr::null_mut();
         let ordinal = i32::try_from(ordinal).map_err(|_| DeviceError::Unavailable(format!("there is no GPU {ordinal}")))?;
         // SAFETY: the driver is there; `cuInit` comes first; every pointer is to a local of the type that it writes.
@@ -84,6 +86,7 @@ impl CudaDevice {
             unavailable("cuInit", sys::cuInit(0))?;
             unavailable("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
             unavailable("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal))?;
+            unavailable("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut total, device))?;
             // Lanes sleep while their kernels run: the node's cores are other people's.
             unavailable(
                 "cuDevicePrimaryCtxSetFlags",
@@ -96,6 +99,7 @@ impl CudaDevice {
         Ok(Self {
             context,
             used: Arc::default(),
+            total_bytes: total as u64,
             tells_parameters: version >= DRIVER_WITH_PARAMETERS,
         })
     }
@@ -231,6 +235,13 @@ impl Device for CudaDevice {
     }
 
     fn allocate(&self, parts: &[u64]) -> Result<CudaArea, DeviceError> {
+        let bytes = rounded_bytes(parts);
+        if bytes > self.total_bytes {
+            return Err(DeviceError::OutOfMemory(format!(
+                "{bytes} bytes requested, the GPU has {}",
+                self.total_bytes
+            )));
+        }
         CudaArea::allocate(&self.context, &self.used, parts)
     }
 

@@ -64,12 +64,35 @@ struct Work {
     alone: bool,
 }
 
+impl Work {
+    fn continues(&self, next: &Self) -> bool {
+        self.first + self.count == next.first && self.attempt == next.attempt && self.alone == next.alone
+    }
+}
+
 enum Stage<D: Device> {
     /// What needs no device may be there from an earlier preparation.
     Waiting(Option<Arc<Code>>),
     Preparing,
     Ready(Arc<Prepared<D>>),
     Failed(Failed),
+}
+
+/// What is no longer needed. It is dropped after the lock: giving memory back may wait for whatever runs on the device.
+struct Released<D: Device> {
+    frames: Vec<Frame<D>>,
+    prepared: Option<Arc<Prepared<D>>>,
+    runs: Vec<Run<D>>,
+}
+
+impl<D: Device> Default for Released<D> {
+    fn default() -> Self {
+        Self {
+            frames: Vec::new(),
+            prepared: None,
+            runs: Vec::new(),
+        }
+    }
 }
 
 /// A lane's place on a run.
@@ -154,17 +177,21 @@ impl<D: Device> Run<D> {
         })))
     }
 
-    /// Answers a change of concurrency once it holds.
-    fn settle(&mut self) -> Option<FromExecutor> {
+    /// Answers a change of concurrency once it holds. The answer must be sent after `released` was dropped.
+    fn settle(&mut self, released: &mut Released<D>) -> Option<FromExecutor> {
         let change = self.change.as_ref()?;
         if self.seated > self.limit {
             return None;
         }
-        self.frames.truncate(self.limit.saturating_sub(self.seated) as usize);
+        let kept = self.frames.len().min(self.limit.saturating_sub(self.seated) as usize);
+        released.frames.extend(self.frames.drain(kept..));
         if self.limit == 0
             && let Stage::Ready(prepared) = &self.stage
         {
-            self.stage = Stage::Waiting(Some(Arc::clone(prepared.code())));
+            let code = Arc::clone(prepared.code());
+            if let Stage::Ready(prepared) = std::mem::replace(&mut self.stage, Stage::Waiting(Some(code))) {
+                released.prepared = Some(prepared);
+            }
         }
         let settled = Settled {
             run: self.id,
@@ -224,12 +251,17 @@ impl<D: Device> Queue<D> {
         let run = state.run(submit.run)?;
         for range in submit.ranges {
             run.waiting += range.count;
-            run.work.push_back(Work {
+            let work = Work {
                 first: range.first,
                 count: range.count,
                 attempt: range.attempt,
                 alone: submit.alone,
-            });
+            };
+            // Neighbours make one range: batches do not reach across two.
+            match run.work.back_mut() {
+                Some(last) if last.continues(&work) => last.count += work.count,
+                _ => run.work.push_back(work),
+            }
         }
         let failures = run.fail_waiting();
         self.changed.notify_all();
@@ -238,15 +270,17 @@ impl<D: Device> Queue<D> {
 
     /// A change of concurrency. Gives how many lanes all runs together may use.
     pub fn set_concurrency(&self, change: SetConcurrency) -> (usize, Option<FromExecutor>) {
+        let mut released = Released::default();
         let mut state = self.state();
         let mut settled = None;
         if let Some(run) = state.run(change.run) {
             run.limit = change.limit;
             run.change = Some(change);
-            settled = run.settle();
+            settled = run.settle(&mut released);
         }
         self.changed.notify_all();
         let wanted = state.runs.iter().fold(0usize, |sum, run| sum.saturating_add(run.limit as usize));
+        drop(state);
         (wanted.min(self.lanes), settled)
     }
 
@@ -279,14 +313,16 @@ impl<D: Device> Queue<D> {
 
     /// Forgets a run once no lane sits on it.
     pub fn close(&self, id: u64) {
+        let mut released = Released::default();
         let mut state = self.state();
         if let Some(run) = state.run(id) {
             run.closed = true;
             run.work.clear();
             run.waiting = 0;
         }
-        state.forget_closed();
+        state.forget_closed(&mut released);
         self.changed.notify_all();
+        drop(state);
     }
 
     /// Waits for a seat and something to do there.
@@ -343,21 +379,22 @@ impl<D: Device> Queue<D> {
 
     /// Leaves a seat. Everything about what ran there must have been sent.
     pub fn leave(&self, seat: Seat, frame: Option<Frame<D>>) -> Option<FromExecutor> {
+        let mut released = Released::default();
         let mut state = self.state();
         state.seated -= 1;
         state.exclusive = false;
         let mut settled = None;
         if let Some(run) = state.run(seat.run) {
             run.seated -= 1;
-            if let Some(frame) = frame
-                && run.seated < run.limit
-            {
-                run.frames.push(frame);
+            match frame {
+                Some(frame) if run.seated < run.limit => run.frames.push(frame),
+                surplus => released.frames.extend(surplus),
             }
-            settled = run.settle();
+            settled = run.settle(&mut released);
         }
-        state.forget_closed();
+        state.forget_closed(&mut released);
         self.changed.notify_all();
+        drop(state);
         settled
     }
 }
@@ -367,8 +404,8 @@ impl<D: Device> State<D> {
         self.runs.iter_mut().find(|run| run.id == id)
     }
 
-    fn forget_closed(&mut self) {
-        self.runs.retain(|run| !run.closed || run.seated > 0);
+    fn forget_closed(&mut self, released: &mut Released<D>) {
+        released.runs.extend(self.runs.extract_if(.., |run| run.closed && run.seated == 0));
     }
 
     fn sit(&mut self, lanes: usize) -> Option<(Seat, Task<D>)> {

@@ -470,12 +470,14 @@ impl Supervisor {
         let Some(process) = &self.process else { return };
         let config = &self.pool.config;
         let now = monotonic_nanoseconds();
+        // A driver may make memory and code wait for the kernels of other runs.
+        let preparation = config.start_timeout + self.timeouts.values().max().copied().unwrap_or_default();
         let mut active = 0;
         let mut cause = None;
         for slot in process.board.slots() {
             active += 1;
             let limit = match slot.activity {
-                Activity::Preparing { .. } => config.start_timeout,
+                Activity::Preparing { .. } => preparation,
                 Activity::Running { run, .. } => self.timeouts.get(&run).copied().unwrap_or_default() + config.grace,
             };
             if u128::from(now.saturating_sub(slot.since)) > limit.as_nanos() {
@@ -512,6 +514,10 @@ impl Supervisor {
 
     /// The process is gone or goes: no run is known to it any more.
     fn forget(&mut self) -> Option<Process> {
+        let process = self.process.take();
+        if let Some(process) = &process {
+            self.pool.states[self.place].remove(process.id());
+        }
         for run in self.runs.values_mut() {
             run.opened = false;
             if run.settled < run.change {
@@ -519,9 +525,7 @@ impl Supervisor {
                 run.shared.settled(run.concurrency);
             }
         }
-        let process = self.process.take()?;
-        self.pool.states[self.place].remove(process.id());
-        Some(process)
+        process
     }
 
     /// What comes from the process has ended: accounts for everything it had.
