@@ -18,6 +18,7 @@
 
 mod device;
 mod discover;
+mod entry;
 mod loss;
 mod outstanding;
 mod process;
@@ -110,7 +111,7 @@ struct Pool {
 
 impl Pool {
     /// Ends a supervisor that has neither process nor runs, unless it was just told something.
-    fn retire(&self, place: usize, namespace: &str, commands: &mpsc::UnboundedReceiver<supervise::Command>) -> bool {
+    fn retire(&self, place: usize, namespace: &str, commands: &mpsc::UnboundedReceiver<entry::Command>) -> bool {
         let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
         if !commands.is_empty() {
             return false;
@@ -124,7 +125,7 @@ impl Pool {
 struct Executors {
     shut_down: bool,
     /// Supervisors by place of the device and namespace.
-    supervisors: HashMap<(usize, String), mpsc::UnboundedSender<supervise::Command>>,
+    supervisors: HashMap<(usize, String), mpsc::UnboundedSender<entry::Command>>,
 }
 
 impl ExecutorPool {
@@ -195,7 +196,7 @@ impl ExecutorPool {
             commands.clone(),
         ));
         // Under the lock: a supervisor that is about to end sees this command first.
-        let _ = commands.send(supervise::Command::Open(Arc::clone(&shared)));
+        let _ = commands.send(entry::Command::Open(Arc::clone(&shared)));
         Ok(Run::open(shared))
     }
 
@@ -205,7 +206,7 @@ impl ExecutorPool {
         let mut executors = self.inner.executors.lock().unwrap_or_else(PoisonError::into_inner);
         executors.shut_down = true;
         for (_, commands) in executors.supervisors.drain() {
-            let _ = commands.send(supervise::Command::ShutDown);
+            let _ = commands.send(entry::Command::ShutDown);
         }
     }
 }

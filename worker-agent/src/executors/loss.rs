@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use sahasra_wire::burst::FailureCode;
 
+use super::entry::{Cause, Entry};
 use super::run::Event;
-use super::supervise::{Cause, Entry};
 use crate::executor::board::{Activity, Board, monotonic_nanoseconds};
 
 /// Processes in a row that may end with nothing in flight before their chunks are charged an attempt.

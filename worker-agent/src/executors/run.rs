@@ -8,8 +8,8 @@ use sahasra_wire::burst::FailureCode;
 use tokio::sync::{Notify, mpsc};
 
 use super::ProgramSpec;
+use super::entry::Command;
 use super::outstanding::{Outstanding, WorkRange};
-use super::supervise::Command;
 
 /// What comes back. Every index submitted is in exactly one `Succeeded`, `Failed` or `Returned` after its submission,
 /// whatever becomes of the executor.

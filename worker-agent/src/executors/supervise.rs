@@ -1,22 +1,24 @@
 //! The supervisor of one device and namespace: has at most one executor process at a time, and answers for every chunk
 //! handed over, whatever becomes of the process.
 
+mod messages;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sahasra_wire::burst::{ChunkRange, FailureCode};
+use sahasra_wire::burst::FailureCode;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Pool;
-use super::outstanding::WorkRange;
+use super::entry::{Cause, Command, Entry};
 use super::process::{Incoming, Process};
-use super::run::{Event, Shared};
+use super::run::Event;
 use super::{loss, words};
 use crate::executor::board::{Activity, monotonic_nanoseconds};
-use crate::executor::protocol::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
+use crate::executor::protocol::{Pause, to_executor};
 
 /// How often a process with work is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -26,65 +28,6 @@ const SILENCE: Duration = Duration::from_secs(10);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// Longest delay.
 const LAST_DELAY: Duration = Duration::from_secs(10);
-
-/// What a supervisor is told.
-#[derive(Debug)]
-pub(super) enum Command {
-    /// A new run.
-    Open(Arc<Shared>),
-    /// Chunks for a run.
-    Submit(u64, Vec<WorkRange>),
-    /// At most so many chunks of a run at a time.
-    SetConcurrency(u64, u32),
-    /// Give back what has not started.
-    Withdraw(u64),
-    /// Events were taken: go on.
-    Resume(u64),
-    /// Nobody takes the run's events any more.
-    Close(u64),
-    /// End the process.
-    Kill(u64, FailureCode),
-    /// End the process and this supervisor.
-    ShutDown,
-}
-
-/// A run as the supervisor has it.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) shared: Arc<Shared>,
-    concurrency: u32,
-    /// Number of the last change of concurrency, and of the last that was answered.
-    change: u64,
-    settled: u64,
-    /// The process knows it.
-    opened: bool,
-    /// Submitted while there was no process.
-    waiting: Vec<WorkRange>,
-    /// To be run alone: they were in flight when a context was poisoned.
-    pub(super) suspects: Vec<WorkRange>,
-    /// Handed over to be run alone.
-    pub(super) alone: Vec<u64>,
-}
-
-/// Why a process was ended by its supervisor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
-    /// A run's holder wanted it.
-    Killed {
-        /// Which run's.
-        run: u64,
-        /// What its chunks fail with.
-        code: FailureCode,
-    },
-    /// A chunk, or the preparation of a program, took too long.
-    Hung,
-    /// It did not become ready in time.
-    NotReady,
-    /// It said what makes no sense.
-    Nonsense(&'static str),
-    /// The pool shuts down.
-    ShutDown,
-}
 
 pub(super) struct Supervisor {
     pool: Arc<Pool>,
@@ -247,73 +190,9 @@ impl Supervisor {
         }
     }
 
-    fn set_concurrency(&mut self, id: u64, concurrency: u32) {
-        let Some(run) = self.runs.get_mut(&id) else { return };
-        run.concurrency = concurrency;
-        run.change += 1;
-        if run.opened {
-            let change = SetConcurrency {
-                run: id,
-                limit: concurrency,
-                change: run.change,
-            };
-            self.send(to_executor::Kind::SetConcurrency(change));
-        } else {
-            run.settled = run.change;
-            run.shared.settled(concurrency);
-            self.hand_over(id);
-        }
-    }
-
     fn send(&mut self, kind: to_executor::Kind) {
         if let Some(process) = &mut self.process {
             process.send(kind);
-        }
-    }
-
-    /// Gives the process what waits of a run.
-    fn hand_over(&mut self, id: u64) {
-        let (Some(process), Some(run)) = (&mut self.process, self.runs.get_mut(&id)) else {
-            return;
-        };
-        if !run.has_work() || (!run.opened && run.concurrency == 0) {
-            return;
-        }
-        self.idle_since = None;
-        if !run.opened {
-            run.opened = true;
-            let program = &run.shared.program;
-            let timeout = Duration::from_millis(program.program().chunk_timeout_milliseconds);
-            self.timeouts.insert(id, timeout);
-            process.send(to_executor::Kind::Open(Open {
-                run: id,
-                program: program.encoded().clone(),
-            }));
-            process.send(to_executor::Kind::SetConcurrency(SetConcurrency {
-                run: id,
-                limit: run.concurrency,
-                change: run.change,
-            }));
-            if run.shared.is_paused() {
-                process.send(to_executor::Kind::Pause(Pause { run: id, paused: true }));
-            }
-        }
-        run.alone.extend(run.suspects.iter().map(|suspect| suspect.first));
-        for (ranges, alone) in [(std::mem::take(&mut run.suspects), true), (std::mem::take(&mut run.waiting), false)] {
-            if ranges.is_empty() {
-                continue;
-            }
-            let ranges = ranges.into_iter().map(|range| ChunkRange {
-                device: String::new(),
-                first: range.first,
-                count: range.count,
-                attempt: range.attempt,
-            });
-            process.send(to_executor::Kind::Submit(Submit {
-                run: id,
-                ranges: ranges.collect(),
-                alone,
-            }));
         }
     }
 
@@ -370,84 +249,6 @@ impl Supervisor {
             run.suspects.clear();
             run.shared
                 .fail_all(FailureCode::ExecutorLost, &format!("executor does not start: {reason}"));
-        }
-    }
-
-    fn hear(&mut self, kind: from_executor::Kind) {
-        match kind {
-            from_executor::Kind::Ready(_) => {
-                self.pool.states[self.place].ready();
-                if let Some(process) = &mut self.process {
-                    process.ready = true;
-                }
-            }
-            from_executor::Kind::Unavailable(reason) => self.unavailable = Some(bounded(reason)),
-            from_executor::Kind::Ended(ended) => {
-                if let Some(process) = &mut self.process {
-                    process.progressed = true;
-                }
-                // A run that was closed may still have had chunks running.
-                let Some(run) = self.runs.get_mut(&ended.run) else { return };
-                let output_bytes = run.shared.program.output_bytes();
-                let mut sensible = true;
-                for done in ended.succeeded {
-                    let range = WorkRange {
-                        first: done.first,
-                        count: done.count,
-                        attempt: done.attempt,
-                    };
-                    run.alone
-                        .retain(|index| *index < range.first || *index - range.first >= range.count);
-                    sensible &= done.count.checked_mul(output_bytes) == Some(done.outputs.len() as u64)
-                        && run.shared.settle(Event::Succeeded {
-                            range,
-                            outputs: done.outputs,
-                        });
-                }
-                for failure in ended.failed {
-                    let code = failure.code();
-                    let range = WorkRange {
-                        first: failure.first,
-                        count: failure.count,
-                        attempt: failure.attempt,
-                    };
-                    run.alone
-                        .retain(|index| *index < range.first || *index - range.first >= range.count);
-                    let message = bounded(failure.message);
-                    sensible &= run.shared.settle(Event::Failed { range, code, message });
-                }
-                if run.shared.must_pause() {
-                    self.send(to_executor::Kind::Pause(Pause {
-                        run: ended.run,
-                        paused: true,
-                    }));
-                }
-                if !sensible {
-                    self.kill(Cause::Nonsense("results of chunks that it does not have"));
-                }
-            }
-            from_executor::Kind::Returned(returned) => {
-                let Some(run) = self.runs.get_mut(&returned.run) else { return };
-                let mut sensible = true;
-                for range in returned.ranges {
-                    let range = WorkRange {
-                        first: range.first,
-                        count: range.count,
-                        attempt: range.attempt,
-                    };
-                    sensible &= run.shared.settle(Event::Returned { range });
-                }
-                if !sensible {
-                    self.kill(Cause::Nonsense("chunks back that it does not have"));
-                }
-            }
-            from_executor::Kind::Settled(settled) => {
-                let Some(run) = self.runs.get_mut(&settled.run) else { return };
-                if settled.change > run.settled && settled.change <= run.change {
-                    run.settled = settled.change;
-                    run.shared.settled(settled.limit);
-                }
-            }
         }
     }
 
@@ -568,34 +369,4 @@ impl Supervisor {
     fn device(&self) -> &str {
         &self.pool.devices[self.place].name
     }
-}
-
-impl Entry {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            concurrency: 0,
-            change: 0,
-            settled: 0,
-            opened: false,
-            waiting: Vec::new(),
-            suspects: Vec::new(),
-            alone: Vec::new(),
-        }
-    }
-
-    fn has_work(&self) -> bool {
-        !self.waiting.is_empty() || !self.suspects.is_empty()
-    }
-
-    /// What a process had is no longer anywhere.
-    pub(super) fn clear_work(&mut self) {
-        self.waiting.clear();
-        self.alone.clear();
-    }
-}
-
-/// An executor bounds its messages itself; one that no longer does what it was made for does not.
-fn bounded(message: String) -> String {
-    crate::executor::bounded_message(message)
 }

@@ -1,0 +1,161 @@
+//! What a supervisor sends to its process, and what it makes of what comes back. Nothing of that is believed: chunks that
+//! the process does not have, or outputs of another size, end it.
+
+use std::time::Duration;
+
+use sahasra_wire::burst::ChunkRange;
+
+use super::Supervisor;
+use crate::executor::protocol::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
+use crate::executors::entry::Cause;
+use crate::executors::outstanding::WorkRange;
+use crate::executors::run::Event;
+
+impl Supervisor {
+    pub(super) fn set_concurrency(&mut self, id: u64, concurrency: u32) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        run.concurrency = concurrency;
+        run.change += 1;
+        if run.opened {
+            let change = SetConcurrency {
+                run: id,
+                limit: concurrency,
+                change: run.change,
+            };
+            self.send(to_executor::Kind::SetConcurrency(change));
+        } else {
+            run.settled = run.change;
+            run.shared.settled(concurrency);
+            self.hand_over(id);
+        }
+    }
+
+    /// Gives the process what waits of a run.
+    pub(super) fn hand_over(&mut self, id: u64) {
+        let (Some(process), Some(run)) = (&mut self.process, self.runs.get_mut(&id)) else {
+            return;
+        };
+        if !run.has_work() || (!run.opened && run.concurrency == 0) {
+            return;
+        }
+        self.idle_since = None;
+        if !run.opened {
+            run.opened = true;
+            let program = &run.shared.program;
+            let timeout = Duration::from_millis(program.program().chunk_timeout_milliseconds);
+            self.timeouts.insert(id, timeout);
+            process.send(to_executor::Kind::Open(Open {
+                run: id,
+                program: program.encoded().clone(),
+            }));
+            process.send(to_executor::Kind::SetConcurrency(SetConcurrency {
+                run: id,
+                limit: run.concurrency,
+                change: run.change,
+            }));
+            if run.shared.is_paused() {
+                process.send(to_executor::Kind::Pause(Pause { run: id, paused: true }));
+            }
+        }
+        run.alone.extend(run.suspects.iter().map(|suspect| suspect.first));
+        for (ranges, alone) in [(std::mem::take(&mut run.suspects), true), (std::mem::take(&mut run.waiting), false)] {
+            if ranges.is_empty() {
+                continue;
+            }
+            let ranges = ranges.into_iter().map(|range| ChunkRange {
+                device: String::new(),
+                first: range.first,
+                count: range.count,
+                attempt: range.attempt,
+            });
+            process.send(to_executor::Kind::Submit(Submit {
+                run: id,
+                ranges: ranges.collect(),
+                alone,
+            }));
+        }
+    }
+
+    pub(super) fn hear(&mut self, kind: from_executor::Kind) {
+        match kind {
+            from_executor::Kind::Ready(_) => {
+                self.pool.states[self.place].ready();
+                if let Some(process) = &mut self.process {
+                    process.ready = true;
+                }
+            }
+            from_executor::Kind::Unavailable(reason) => self.unavailable = Some(bounded(reason)),
+            from_executor::Kind::Ended(ended) => {
+                if let Some(process) = &mut self.process {
+                    process.progressed = true;
+                }
+                // A run that was closed may still have had chunks running.
+                let Some(run) = self.runs.get_mut(&ended.run) else { return };
+                let output_bytes = run.shared.program.output_bytes();
+                let mut sensible = true;
+                for done in ended.succeeded {
+                    let range = WorkRange {
+                        first: done.first,
+                        count: done.count,
+                        attempt: done.attempt,
+                    };
+                    run.alone
+                        .retain(|index| *index < range.first || *index - range.first >= range.count);
+                    sensible &= done.count.checked_mul(output_bytes) == Some(done.outputs.len() as u64)
+                        && run.shared.settle(Event::Succeeded {
+                            range,
+                            outputs: done.outputs,
+                        });
+                }
+                for failure in ended.failed {
+                    let code = failure.code();
+                    let range = WorkRange {
+                        first: failure.first,
+                        count: failure.count,
+                        attempt: failure.attempt,
+                    };
+                    run.alone
+                        .retain(|index| *index < range.first || *index - range.first >= range.count);
+                    let message = bounded(failure.message);
+                    sensible &= run.shared.settle(Event::Failed { range, code, message });
+                }
+                if run.shared.must_pause() {
+                    self.send(to_executor::Kind::Pause(Pause {
+                        run: ended.run,
+                        paused: true,
+                    }));
+                }
+                if !sensible {
+                    self.kill(Cause::Nonsense("results of chunks that it does not have"));
+                }
+            }
+            from_executor::Kind::Returned(returned) => {
+                let Some(run) = self.runs.get_mut(&returned.run) else { return };
+                let mut sensible = true;
+                for range in returned.ranges {
+                    let range = WorkRange {
+                        first: range.first,
+                        count: range.count,
+                        attempt: range.attempt,
+                    };
+                    sensible &= run.shared.settle(Event::Returned { range });
+                }
+                if !sensible {
+                    self.kill(Cause::Nonsense("chunks back that it does not have"));
+                }
+            }
+            from_executor::Kind::Settled(settled) => {
+                let Some(run) = self.runs.get_mut(&settled.run) else { return };
+                if settled.change > run.settled && settled.change <= run.change {
+                    run.settled = settled.change;
+                    run.shared.settled(settled.limit);
+                }
+            }
+        }
+    }
+}
+
+/// An executor bounds its messages itself; one that no longer does what it was made for does not.
+fn bounded(message: String) -> String {
+    crate::executor::bounded_message(message)
+}
