@@ -42,10 +42,12 @@ mod dispatch;
 mod finish;
 mod progress;
 mod secure;
+mod streams;
 
-use dispatch::{Device, Stream};
+use dispatch::Device;
 use progress::Written;
 pub(crate) use progress::lease_status;
+use streams::Stream;
 
 /// Events of all streams of a burst that wait to be handled; behind it HTTP/2's windows hold the agents back.
 const EVENTS: usize = 1024;

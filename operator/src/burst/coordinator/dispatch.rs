@@ -1,30 +1,21 @@
-//! Streams to agents: chunks out, results in.
+//! What is handed to which device, and what is taken back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use sahasra_wire::{
-    burst::FailureCode,
-    burst::{
-        Acknowledge, ChunkRange, Failures, Open, Opened, Program, Results as ResultsFrame, Submit, Withdraw, client_frame, server_frame,
-    },
-    grants::RefusalCode,
+use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_frame};
+
+use super::{
+    Coordinator, Hold,
+    streams::{State, Stream},
 };
-
-use super::{Coordinator, CoordinatorError, Hold};
 use crate::{
-    agents::stream::{BurstStream, StreamEvent, StreamId},
     burst::{
         account::{Batch, DeviceKey},
-        checkpoint::Results,
-        index_set::IndexSet,
         window::Window,
     },
     fault::Step,
-    pool::Causes,
 };
 
-/// First and longest wait before a broken stream is opened again, in milliseconds.
-const REOPEN_AFTER: (u64, u64) = (100, 5_000);
 /// How much longer than the grace of a grant its chunks are waited for when the grant has ended, in milliseconds.
 const OVERDUE: u64 = 2_000;
 /// A device has been idle for so long while another still queues: chunks are called back from there, in milliseconds.
@@ -33,47 +24,13 @@ const REBALANCE_AFTER: u64 = 250;
 /// A device on which the burst holds or held slices.
 #[derive(Debug)]
 pub(super) struct Device {
-    window: Window,
+    pub(super) window: Window,
     /// Chunks there, as the account has it.
     outstanding: u64,
     /// Since when it has no slices, if so.
     empty_since: Option<u64>,
     /// Since when it has had nothing to do, if so.
     idle_since: Option<u64>,
-}
-
-/// The stream to one worker.
-#[derive(Debug)]
-pub(super) struct Stream {
-    endpoint: String,
-    boot_id: String,
-    state: State,
-    /// Failures since it last was open.
-    failures: u32,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Not to be opened before that, in milliseconds of the clock.
-    Closed(u64),
-    Opening(u64, BurstStream),
-    Open {
-        number: u64,
-        stream: BurstStream,
-        max_outstanding: u64,
-        /// Of the last results or failures.
-        sequence: u64,
-        acknowledged: u64,
-        rebalanced: u64,
-    },
-}
-
-/// The device to which chunks belong that a worker had from a predecessor: which one is not told.
-fn adopted(worker: &str) -> DeviceKey {
-    DeviceKey {
-        worker: worker.to_owned(),
-        device: String::new(),
-    }
 }
 
 impl Coordinator {
@@ -129,47 +86,6 @@ impl Coordinator {
             self.lose_worker(&worker, "the worker is gone");
         }
         self.open_streams();
-    }
-
-    fn open_streams(&mut self) {
-        let now = self.context.clock.now();
-        let granted: BTreeSet<&str> = self.held.grants.iter().map(|grant| grant.worker.as_str()).collect();
-        // A stream without grants that is closed has nothing more to bring.
-        self.streams
-            .retain(|worker, stream| granted.contains(worker.as_str()) || !matches!(stream.state, State::Closed(_)));
-        let due: Vec<String> = (self.streams.iter())
-            .filter(|(_, stream)| matches!(stream.state, State::Closed(at) if at <= now))
-            .map(|(worker, _)| worker.clone())
-            .collect();
-        for worker in due {
-            let open = Open {
-                owner: self.owner(),
-                boot_id: self.streams[&worker].boot_id.clone(),
-                program: Program {
-                    store: self.store_folder(),
-                    ..self.burst.program.clone()
-                },
-                covered: self
-                    .covered
-                    .ranges()
-                    .flat_map(|(first, count)| [first, first + count - 1])
-                    .collect(),
-            };
-            self.stream_number += 1;
-            let id = StreamId {
-                worker: worker.clone(),
-                number: self.stream_number,
-            };
-            let Some(stream) = self.streams.get_mut(&worker) else { continue };
-            let opened = BurstStream::open(
-                self.context.agents.clone(),
-                stream.endpoint.clone(),
-                open,
-                id,
-                self.events_sender.clone(),
-            );
-            stream.state = State::Opening(self.stream_number, opened);
-        }
     }
 
     /// Hands out what is ready to run.
@@ -229,7 +145,7 @@ impl Coordinator {
         }
     }
 
-    fn submit(&mut self, worker: &str, ranges: Vec<ChunkRange>) {
+    pub(super) fn submit(&mut self, worker: &str, ranges: Vec<ChunkRange>) {
         let Some(Stream {
             state: State::Open { stream, .. },
             ..
@@ -242,7 +158,7 @@ impl Coordinator {
         }
     }
 
-    fn take_back(&mut self, worker: &str, ranges: &[ChunkRange]) {
+    pub(super) fn take_back(&mut self, worker: &str, ranges: &[ChunkRange]) {
         for range in ranges {
             let key = DeviceKey {
                 worker: worker.to_owned(),
@@ -254,7 +170,7 @@ impl Coordinator {
     }
 
     /// When one device has run dry while another still queues far more than it runs: calls what has not started back.
-    fn rebalance(&mut self, now: u64) {
+    pub(super) fn rebalance(&mut self, now: u64) {
         let mut dry = false;
         for device in self.devices.values_mut() {
             let idle = device.outstanding * 2 < device.window.slices();
@@ -290,197 +206,9 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn on_stream(&mut self, id: &StreamId, event: StreamEvent) -> Result<(), CoordinatorError> {
-        let current = self.streams.get(&id.worker).is_some_and(|stream| match &stream.state {
-            State::Opening(number, _) | State::Open { number, .. } => *number == id.number,
-            State::Closed(_) => false,
-        });
-        if !current {
-            return Ok(());
-        }
-        match event {
-            StreamEvent::Closed(error) => {
-                match &error {
-                    Some(error) => tracing::warn!(worker = id.worker, error = %Causes(error), "stream broke"),
-                    None => tracing::debug!(worker = id.worker, "stream ended"),
-                }
-                self.close(&id.worker);
-            }
-            StreamEvent::Frame(frame) => match *frame {
-                server_frame::Kind::Opened(opened) => self.on_opened(&id.worker, &opened),
-                server_frame::Kind::Refused(refusal) => {
-                    tracing::warn!(worker = id.worker, code = %refusal.code(), message = refusal.message, "stream refused");
-                    if refusal.code() == RefusalCode::StaleTerm {
-                        return Err(CoordinatorError::Superseded);
-                    }
-                    self.close(&id.worker);
-                }
-                server_frame::Kind::Results(results) => self.on_results(&id.worker, &results),
-                server_frame::Kind::Failures(failures) => self.on_failures(&id.worker, &failures),
-                server_frame::Kind::Returned(returned) => {
-                    self.take_back(&id.worker, &returned.ranges);
-                    for range in &returned.ranges {
-                        self.account.returned(&adopted(&id.worker), range.first, range.count);
-                    }
-                }
-            },
-        }
-        Ok(())
-    }
-
-    fn on_opened(&mut self, worker: &str, opened: &Opened) {
-        for pair in opened.outstanding.chunks_exact(2) {
-            let count = pair[1].saturating_add(1).saturating_sub(pair[0]);
-            self.account.adopt(&adopted(worker), pair[0], count.min(self.burst.total));
-        }
-        let Some(entry) = self.streams.get_mut(worker) else { return };
-        entry.failures = 0;
-        let now = self.context.clock.now();
-        entry.state = match std::mem::replace(&mut entry.state, State::Closed(0)) {
-            State::Opening(number, stream) => State::Open {
-                number,
-                stream,
-                max_outstanding: opened.max_outstanding_chunks,
-                sequence: 0,
-                acknowledged: 0,
-                rebalanced: now,
-            },
-            other => other,
-        };
-    }
-
-    fn on_results(&mut self, worker: &str, results: &ResultsFrame) {
-        self.seen(worker, results.sequence);
-        let bytes = self.burst.layout.record_bytes();
-        let mut answered = 0;
-        let mut done = 0;
-        for run in &results.runs {
-            let expected = usize::try_from(run.count).ok().and_then(|count| count.checked_mul(bytes));
-            if Some(run.outputs.len()) != expected || run.first.saturating_add(run.count) > self.burst.total {
-                tracing::error!(
-                    worker,
-                    first = run.first,
-                    count = run.count,
-                    bytes = run.outputs.len(),
-                    "results of the wrong size"
-                );
-                continue;
-            }
-            answered += run.count;
-            for (first, count) in self.account.succeeded(run.first, run.count) {
-                done += count;
-                for index in first..first + count {
-                    let at = usize::try_from(index - run.first).unwrap_or_default() * bytes;
-                    let record = &run.outputs[at..at + bytes];
-                    self.aggregator.add(index, record, &self.burst.layout);
-                    if let Results::Inline(records) = &mut self.results {
-                        let at = usize::try_from(index).unwrap_or_default() * bytes;
-                        records[at..at + bytes].copy_from_slice(record);
-                    }
-                }
-                if matches!(self.results, Results::Store(_)) {
-                    self.segments.entry(results.segment.clone()).or_default().insert(first, count);
-                }
-            }
-        }
-        self.context.metrics.chunks_done.inc_by(done);
-        self.answered(worker, &results.device, answered);
-    }
-
-    fn on_failures(&mut self, worker: &str, failures: &Failures) {
-        self.seen(worker, failures.sequence);
-        let key = DeviceKey {
-            worker: worker.to_owned(),
-            device: failures.device.clone(),
-        };
-        let now = self.context.clock.now();
-        let mut answered = 0;
-        for failure in &failures.failures {
-            answered += failure.count;
-            let code = failure.code();
-            let batch = Batch {
-                first: failure.first,
-                count: failure.count.min(self.burst.total),
-                attempt: failure.attempt,
-            };
-            let mut outcome = self.account.failed(&key, batch, code, &failure.message, now);
-            let inherited = self
-                .account
-                .adopted_failed(&adopted(worker), batch.first, batch.count, code, &failure.message, now);
-            outcome.retried += inherited.retried;
-            outcome.failed += inherited.failed;
-            tracing::debug!(worker, device = failures.device, first = failure.first, count = failure.count, %code, message = failure.message, "attempts failed");
-            self.context.metrics.submit_failed(code.label(), failure.count);
-            self.context.metrics.chunks_retried.inc_by(outcome.retried);
-            self.context.metrics.chunks_done.inc_by(outcome.failed);
-        }
-        self.answered(worker, &failures.device, answered);
-    }
-
-    fn seen(&mut self, worker: &str, number: u64) {
-        if let Some(Stream {
-            state: State::Open { sequence, .. },
-            ..
-        }) = self.streams.get_mut(worker)
-        {
-            *sequence = (*sequence).max(number);
-        }
-    }
-
-    fn answered(&mut self, worker: &str, device: &str, chunks: u64) {
-        let key = DeviceKey {
-            worker: worker.to_owned(),
-            device: device.to_owned(),
-        };
-        let now = self.context.clock.micros();
-        if let Some(device) = self.devices.get_mut(&key) {
-            device.window.answered(chunks, now);
-        }
-        self.recount(&key);
-    }
-
-    fn recount(&mut self, key: &DeviceKey) {
+    pub(super) fn recount(&mut self, key: &DeviceKey) {
         if let Some(device) = self.devices.get_mut(key) {
             device.outstanding = self.account.running_on(key);
-        }
-    }
-
-    /// The stream to a worker is no more: what it had is lost, and it is opened again after a while if grants remain.
-    fn close(&mut self, worker: &str) {
-        let now = self.context.clock.now();
-        if let Some(stream) = self.streams.get_mut(worker) {
-            let wait = (REOPEN_AFTER.0 << stream.failures.min(10)).min(REOPEN_AFTER.1);
-            stream.failures += 1;
-            stream.state = State::Closed(now + wait);
-        }
-        self.lose_worker(worker, "the stream to the agent broke");
-        self.context.pool.suspect(worker);
-    }
-
-    fn lose_worker(&mut self, worker: &str, why: &str) {
-        let mut keys: Vec<DeviceKey> = self.devices.keys().filter(|key| key.worker == worker).cloned().collect();
-        keys.push(adopted(worker));
-        for key in keys {
-            self.lose(&key, FailureCode::Disconnected, why);
-        }
-    }
-
-    fn lose(&mut self, key: &DeviceKey, code: FailureCode, why: &str) {
-        let outcome = self.account.lost(key, code, why, self.context.clock.now());
-        let attempts = outcome.retried + outcome.failed;
-        if attempts > 0 {
-            tracing::warn!(worker = key.worker, device = key.device, chunks = attempts, %code, why, "chunks lost");
-            self.context.metrics.submit_failed(code.label(), attempts);
-            self.context.metrics.chunks_retried.inc_by(outcome.retried);
-            self.context.metrics.chunks_done.inc_by(outcome.failed);
-        }
-        self.recount(key);
-    }
-
-    /// Closes every stream; what was there is lost.
-    pub(super) fn lose_all_streams(&mut self) {
-        for worker in std::mem::take(&mut self.streams).into_keys() {
-            self.lose_worker(&worker, "the burst was suspended");
         }
     }
 
@@ -521,53 +249,10 @@ impl Coordinator {
         retry.into_iter().chain(reopen).chain(overdue).chain(idle).chain(suspended).min()
     }
 
-    /// Sequence numbers that a checkpoint written now would cover.
-    pub(super) fn sequences(&self) -> Vec<(String, u64, u64)> {
-        (self.streams.iter())
-            .filter_map(|(worker, stream)| match stream.state {
-                State::Open {
-                    number,
-                    sequence,
-                    acknowledged,
-                    ..
-                } if sequence > acknowledged => Some((worker.clone(), number, sequence)),
-                _ => None,
-            })
-            .collect()
-    }
-
-    /// A checkpoint covers them: agents need not keep them any longer.
-    pub(super) fn acknowledge(&mut self, sequences: Vec<(String, u64, u64)>) {
-        for (worker, of, upto) in sequences {
-            if let Some(Stream {
-                state:
-                    State::Open {
-                        number,
-                        stream,
-                        acknowledged,
-                        ..
-                    },
-                ..
-            }) = self.streams.get_mut(&worker)
-                && *number == of
-                && stream.send(client_frame::Kind::Acknowledge(Acknowledge { sequence: upto }))
-            {
-                *acknowledged = upto;
-            }
-        }
-    }
-
-    fn max_outstanding(&self, worker: &str) -> Option<u64> {
+    pub(super) fn max_outstanding(&self, worker: &str) -> Option<u64> {
         match self.streams.get(worker)?.state {
             State::Open { max_outstanding, .. } => Some(max_outstanding),
             _ => None,
-        }
-    }
-
-    /// Indices that a written checkpoint covers.
-    pub(super) fn cover(&mut self, sets: [&IndexSet; 2]) {
-        for (first, count) in sets.into_iter().flat_map(IndexSet::ranges) {
-            self.covered.insert(first, count);
         }
     }
 }
