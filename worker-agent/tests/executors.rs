@@ -105,6 +105,37 @@ async fn parameters_inputs_and_constants_reach_the_kernel() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_chunk_gets_the_parameters_of_its_own_index() {
+    const CHUNKS: u64 = 5000;
+    let pool = pool().await;
+    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    let arguments = std::iter::once(argument::output(56)).chain(names.map(argument::parameter));
+    let work = kernel("echo", CHUNKS, arguments.collect()).chunks(
+        r#"{"count": 5000, "parameters": {
+            "a": {"type": "u8", "cel": "index % 256"}, "b": {"type": "s32", "cel": "-index"},
+            "c": {"type": "u32", "cel": "32 * (1 + index / 100)"}, "d": {"type": "s64", "cel": "index * -1000000007"},
+            "e": {"type": "u64", "cel": "index * index"}, "f": {"type": "f32", "cel": "0.1 + double(index % 10) * 0.05"},
+            "g": {"type": "f64", "cel": "0.0001 * (1.0 + double(index % 100) * 0.01)"}}}"#,
+    );
+    let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    run.set_concurrency(8);
+    run.submit(vec![range(0, CHUNKS)]).unwrap();
+    for (index, outcome) in collect(&mut events, CHUNKS).await {
+        let Outcome::Succeeded(bytes) = outcome else {
+            panic!("{index}: {outcome:?}")
+        };
+        let (signed, tenth, hundredth) = (index as i64, (index % 10) as f64, (index % 100) as f64);
+        assert_eq!(bytes[0], (index % 256) as u8);
+        assert_eq!(bytes[8..12], (-signed as i32).to_le_bytes());
+        assert_eq!(bytes[16..20], (32 * (1 + index as u32 / 100)).to_le_bytes());
+        assert_eq!(bytes[24..32], (signed * -1_000_000_007).to_le_bytes());
+        assert_eq!(bytes[32..40], (index * index).to_le_bytes());
+        assert_eq!(bytes[40..44], ((0.1 + tenth * 0.05) as f32).to_le_bytes());
+        assert_eq!(bytes[48..56], (0.0001 * (1.0 + hundredth * 0.01)).to_le_bytes());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn faults_fail_their_chunk_alone_with_a_code_and_the_place() {
     let pool = pool().await;
     for (entry, code) in [("stray", FailureCode::IllegalAddress), ("snap", FailureCode::Trap)] {
