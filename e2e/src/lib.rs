@@ -8,6 +8,7 @@
 //! `e2e/README.md` shows how a test is written.
 
 pub mod audit;
+pub mod bursts;
 mod certificates;
 mod control_plane;
 pub mod demo;
@@ -26,7 +27,7 @@ pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIAB
 pub use eventually::eventually;
 pub use identities::{Identities, NAMESPACE};
 pub use kubectl::{CommandError, Output};
-pub use pool::{Pool, PoolError, PoolOptions, Server, metric};
+pub use pool::{Pool, PoolError, PoolOptions, Server, SharedPool, Turn, metric};
 pub use ports::{Port, PortError};
 pub use process::{Descendant, HttpError, Process, ProcessError, Specification, get, is_alive, signal};
 pub use rustix::process::Signal;

@@ -9,11 +9,14 @@
 //! # }
 //! ```
 
+mod shared;
+
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::Value;
 
+pub use self::shared::{SharedPool, Turn};
 use crate::control_plane::{ControlPlane, ControlPlaneError, Options};
 use crate::identities::{Identities, NAMESPACE};
 use crate::kubectl::CommandError;

@@ -1,0 +1,276 @@
+//! Bursts of the test kernels (`e2e/tests/data/kernels/`), whose results a test computes itself, and what must hold of them.
+
+use std::fs;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::control_plane::{ControlPlane, ControlPlaneError, true_condition};
+use crate::eventually::eventually;
+use crate::pool::{Pool, PoolError};
+use crate::tools;
+
+/// Why a burst was not run, or what is wrong with one.
+#[derive(Debug, thiserror::Error)]
+pub enum BurstError {
+    /// A kernel could not be read.
+    #[error("read {}", path.display())]
+    Kernel {
+        /// The PTX file.
+        path: std::path::PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The API server refused or did not answer, or what was waited for did not happen.
+    #[error(transparent)]
+    ControlPlane(#[from] ControlPlaneError),
+    /// A server of the pool did not answer.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The status or the results are not what they should be.
+    #[error("{what}: {found}")]
+    Wrong {
+        /// What should be.
+        what: String,
+        /// What is.
+        found: String,
+    },
+}
+
+fn wrong(what: impl Into<String>, found: impl ToString) -> BurstError {
+    BurstError::Wrong {
+        what: what.into(),
+        found: found.to_string(),
+    }
+}
+
+/// A `BurstJob` to be applied.
+#[derive(Debug, Clone)]
+pub struct Burst {
+    namespace: String,
+    name: String,
+    spec: Value,
+}
+
+impl Burst {
+    /// `chunks` chunks of `entry` in `e2e/tests/data/kernels/ENTRY.ptx`, on slices of 4 MiB, with the arguments output and
+    /// index, which most test kernels begin with.
+    ///
+    /// # Errors
+    /// When the kernel cannot be read.
+    pub fn of(entry: &str, namespace: &str, name: &str, chunks: u64) -> Result<Self, BurstError> {
+        let path = tools::workspace_root().join(format!("e2e/tests/data/kernels/{entry}.ptx"));
+        let ptx = fs::read_to_string(&path).map_err(|source| BurstError::Kernel { path, source })?;
+        let spec = json!({
+            "kernel": {
+                "ptx": {"inline": ptx},
+                "entry": entry,
+                "block": [1],
+                "args": [{"output": {"type": "u32"}}, {"chunkIndex": {"type": "u32"}}],
+            },
+            "chunks": {"count": chunks},
+            "slice": {"vram": "4Mi"},
+            // Tests wait for what comes, not for the politeness of waits in between.
+            "retryPolicy": {"initialBackoffSeconds": 0, "maxBackoffSeconds": 1},
+            "aggregate": {"sum": {"output": 0}},
+        });
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            spec,
+        })
+    }
+
+    /// `chunks` chunks of so many steps each: [`steps`] computes their results.
+    ///
+    /// # Errors
+    /// When the kernel cannot be read.
+    pub fn of_steps(namespace: &str, name: &str, chunks: u64, steps: u32) -> Result<Self, BurstError> {
+        Ok(Self::of("steps", namespace, name, chunks)?.scalar(steps))
+    }
+
+    /// One more argument: the same `u32` for every chunk.
+    #[must_use]
+    pub fn scalar(self, value: u32) -> Self {
+        self.argument(json!({"scalar": {"type": "u32", "value": value}}))
+    }
+
+    /// One more argument.
+    #[must_use]
+    pub fn argument(mut self, argument: Value) -> Self {
+        if let Some(arguments) = self.spec.pointer_mut("/kernel/args").and_then(Value::as_array_mut) {
+            arguments.push(argument);
+        }
+        self
+    }
+
+    /// Sets a field of the spec.
+    #[must_use]
+    pub fn with(mut self, field: &str, value: Value) -> Self {
+        self.spec[field] = value;
+        self
+    }
+
+    /// As it is applied.
+    #[must_use]
+    pub fn manifest(&self) -> Value {
+        json!({
+            "apiVersion": "sahasra.dev/v1alpha1",
+            "kind": "BurstJob",
+            "metadata": {"namespace": self.namespace, "name": self.name},
+            "spec": self.spec,
+        })
+    }
+
+    /// Applies it.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn apply(&self, control_plane: &ControlPlane) -> Result<(), BurstError> {
+        control_plane.apply(&self.manifest().to_string()).await?;
+        Ok(())
+    }
+}
+
+/// What a chunk of `steps` steps gives.
+#[must_use]
+pub fn steps(index: u32, steps: u32) -> u32 {
+    (0..steps).fold(index, |x, _| x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+}
+
+/// A number in an object, by JSON pointer; -1 when it is not there.
+#[must_use]
+pub fn number(object: &DynamicObject, pointer: &str) -> i64 {
+    object.data.pointer(pointer).and_then(Value::as_i64).unwrap_or(-1)
+}
+
+/// Whether a burst has ended, well or not.
+#[must_use]
+pub fn has_ended(job: &DynamicObject) -> bool {
+    true_condition(job, "Complete").is_some() || true_condition(job, "Failed").is_some()
+}
+
+impl Pool {
+    /// Waits until the burst is `Complete`.
+    ///
+    /// # Errors
+    /// When it fails, or takes longer than `within`.
+    pub async fn completed(&self, namespace: &str, name: &str, within: Duration) -> Result<DynamicObject, BurstError> {
+        let job = self.ended(namespace, name, within).await?;
+        match true_condition(&job, "Complete") {
+            Some(_) => Ok(job),
+            None => Err(wrong(format!("{name} should be Complete"), &job.data["status"])),
+        }
+    }
+
+    /// Waits until the burst is `Complete` or `Failed`.
+    ///
+    /// # Errors
+    /// When it takes longer than `within`.
+    pub async fn ended(&self, namespace: &str, name: &str, within: Duration) -> Result<DynamicObject, BurstError> {
+        let ended = |job: Option<&DynamicObject>| job.is_some_and(has_ended);
+        let job = self.control_plane.wait_until("BurstJob", namespace, name, within, ended).await?;
+        job.ok_or_else(|| wrong(format!("{name} should exist"), "it does not"))
+    }
+
+    /// Waits until a metric of the operator has grown by `more` beyond `before`; what it is then.
+    ///
+    /// # Errors
+    /// When that takes longer than `within`.
+    pub async fn operator_metric_grows(&self, metric: &'static str, before: f64, more: f64, within: Duration) -> Result<f64, BurstError> {
+        let mut last = before;
+        let grown = eventually(within, async || {
+            last = self.operator.metric(metric).await.ok()??;
+            (last >= before + more).then_some(last)
+        });
+        match grown.await {
+            Some(value) => Ok(value),
+            None => Err(wrong(format!("{metric} should grow by {more} from {before}"), last)),
+        }
+    }
+
+    /// Waits until neither the operator nor any agent that runs has a slice lent, and no burst's `VramLease` is left.
+    ///
+    /// # Errors
+    /// When something is still held after `within`: what.
+    pub async fn nothing_held(&mut self, within: Duration) -> Result<(), BurstError> {
+        let mut last = String::new();
+        let mut running = Vec::new();
+        for server in std::iter::once(&mut self.operator).chain(&mut self.agents) {
+            if server.process.is_running() {
+                running.push(&*server);
+            }
+        }
+        let free = eventually(within, async || {
+            last.clear();
+            for server in &running {
+                let active = server.metric("gpu_leases_active").await;
+                let bytes = server.metric("gpu_vram_allocated_bytes").await;
+                if !matches!((&active, &bytes), (Ok(Some(0.0)), Ok(Some(0.0)))) {
+                    last += &format!("{}: {active:?} slices, {bytes:?} bytes; ", server.process.name());
+                }
+            }
+            let leases = self.control_plane.kubectl(["get", "vramleases", "-A", "-o", "name"]).await.ok()?;
+            let leases = leases.success().ok()?;
+            last += leases.trim();
+            last.is_empty().then_some(())
+        });
+        match free.await {
+            Some(()) => Ok(()),
+            None => Err(wrong("nothing should be held", last)),
+        }
+    }
+
+    /// Checks that a completed burst of [`Burst::of_steps`] counted every index exactly once: the counts, the sum, and every
+    /// row of the results.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub async fn every_index_counted_once(&self, job: &DynamicObject, chunks: u64, count: u32) -> Result<(), BurstError> {
+        let counts = ["pending", "running", "succeeded", "failed"].map(|count| number(job, &format!("/status/chunks/{count}")));
+        let total = i64::try_from(chunks).unwrap_or(i64::MAX);
+        if counts != [0, 0, total, 0] {
+            return Err(wrong("pending, running, succeeded, failed", format!("{counts:?}")));
+        }
+        if number(job, "/status/aggregate/count") != total {
+            return Err(wrong(
+                format!("the aggregate should cover {total}"),
+                &job.data["status"]["aggregate"],
+            ));
+        }
+        let results: Vec<u32> = (0..chunks).map(|index| steps(index as u32, count)).collect();
+        let sum: f64 = results.iter().copied().map(f64::from).sum();
+        if job.data.pointer("/status/aggregate/values/0").and_then(Value::as_f64) != Some(sum) {
+            return Err(wrong(format!("the sum should be {sum}"), &job.data["status"]["aggregate"]));
+        }
+        let expected: String = std::iter::once("index,output0\n".to_owned())
+            .chain(results.iter().enumerate().map(|(index, value)| format!("{index},{value}\n")))
+            .collect();
+        let found = self.results(job).await?;
+        if found != expected {
+            let differing = found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
+            return Err(wrong(
+                "results.csv should have every index once, with its value",
+                format!("{} lines, first difference {differing:?}", found.lines().count()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// `results.csv` of a completed burst.
+    ///
+    /// # Errors
+    /// When its ConfigMap is not there or has none.
+    pub async fn results(&self, job: &DynamicObject) -> Result<String, BurstError> {
+        let name = job.data.pointer("/status/results/configMap").and_then(Value::as_str);
+        let name = name.ok_or_else(|| wrong("the status should name the results", &job.data["status"]))?;
+        let namespace = job.metadata.namespace.as_deref().unwrap_or("default");
+        let config_maps: Api<ConfigMap> = Api::namespaced(self.control_plane.client().await?, namespace);
+        let found = config_maps.get(name).await.map_err(ControlPlaneError::from)?;
+        let csv = found.data.and_then(|mut data| data.remove("results.csv"));
+        csv.ok_or_else(|| wrong("the ConfigMap should have results.csv", name))
+    }
+}

@@ -1,0 +1,78 @@
+//! One pool for all tests of a binary, one after the other: a control plane is the expensive part of a test.
+
+use std::ops::{Deref, DerefMut};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::{Pool, PoolError, PoolOptions};
+use crate::process::Process;
+
+/// A pool that is started by the first test that borrows it.
+#[derive(Debug)]
+pub struct SharedPool {
+    options: fn() -> PoolOptions,
+    pool: Mutex<Option<Pool>>,
+}
+
+/// A test's turn with the pool. A test that panics has it reported and ended: the next starts another.
+#[derive(Debug)]
+pub struct Turn(MutexGuard<'static, Option<Pool>>);
+
+impl SharedPool {
+    /// A pool started as `options` says, once it is needed.
+    #[must_use]
+    pub const fn new(options: fn() -> PoolOptions) -> Self {
+        Self {
+            options,
+            pool: Mutex::const_new(None),
+        }
+    }
+
+    /// Waits for this test's turn. All servers run and are ready: those that an earlier test ended are started again.
+    ///
+    /// # Errors
+    /// When something does not start.
+    pub async fn borrow(&'static self) -> Result<Turn, PoolError> {
+        let mut pool = self.pool.lock().await;
+        match pool.as_mut() {
+            Some(running) => running.revive().await?,
+            None => *pool = Some(Pool::start((self.options)()).await?),
+        }
+        Ok(Turn(pool))
+    }
+}
+
+impl Pool {
+    /// Starts every server that does not run.
+    ///
+    /// # Errors
+    /// When one does not start.
+    pub async fn revive(&mut self) -> Result<(), PoolError> {
+        let servers = std::iter::once(&mut self.operator).chain(&mut self.agents);
+        let starts = servers.map(|server| Process::start(&mut server.process));
+        futures::future::try_join_all(starts).await?;
+        Ok(())
+    }
+}
+
+impl Deref for Turn {
+    type Target = Pool;
+
+    fn deref(&self) -> &Pool {
+        self.0.as_ref().expect("a borrowed pool was started")
+    }
+}
+
+impl DerefMut for Turn {
+    fn deref_mut(&mut self) -> &mut Pool {
+        self.0.as_mut().expect("a borrowed pool was started")
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            *self.0 = None;
+        }
+    }
+}
