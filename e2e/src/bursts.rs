@@ -8,8 +8,10 @@ use kube::Api;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
+use crate::audit::{Tally, Write};
 use crate::control_plane::{ControlPlane, ControlPlaneError, true_condition};
 use crate::eventually::eventually;
+use crate::identities::NAMESPACE;
 use crate::pool::{Pool, PoolError};
 use crate::tools;
 
@@ -222,6 +224,27 @@ impl Pool {
             Some(()) => Ok(()),
             None => Err(wrong("nothing should be held", last)),
         }
+    }
+
+    /// Checks that neither the operator nor an agent was ever refused anything for want of rights.
+    ///
+    /// # Errors
+    /// What was refused.
+    pub async fn nothing_forbidden(&self) -> Result<(), BurstError> {
+        let ours = format!("system:serviceaccount:{NAMESPACE}:");
+        let refused = |write: &Write| write.code == 403 && write.user.starts_with(&ours);
+        let refused = self.control_plane.audited_writes(refused).await?;
+        if !refused.is_empty() {
+            return Err(wrong("no write should be forbidden", Tally::of(&refused)));
+        }
+        for server in std::iter::once(&self.operator).chain(&self.agents) {
+            let log = fs::read(server.process.log()).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            if let Some(line) = log.lines().find(|line| line.to_lowercase().contains("forbidden")) {
+                return Err(wrong(format!("{} should not be forbidden anything", server.process.name()), line));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that a completed burst of [`Burst::of_steps`] counted every index exactly once: the counts, the sum, and every

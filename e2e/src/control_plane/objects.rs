@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::{ApiResource, DeleteParams, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::runtime::wait::await_condition;
 use serde_json::Value;
@@ -27,6 +27,15 @@ impl ControlPlane {
     /// When the API server does not answer.
     pub async fn object(&self, kind: &str, namespace: &str, name: &str) -> Result<Option<DynamicObject>, ControlPlaneError> {
         Ok(self.objects(kind, namespace).await?.get_opt(name).await?)
+    }
+
+    /// Deletes an object, without waiting until it is gone.
+    ///
+    /// # Errors
+    /// When it does not exist or the API server does not answer.
+    pub async fn delete(&self, kind: &str, namespace: &str, name: &str) -> Result<(), ControlPlaneError> {
+        self.objects(kind, namespace).await?.delete(name, &DeleteParams::default()).await?;
+        Ok(())
     }
 
     /// Watches an object until `wanted` accepts it (`None`: it does not exist) and returns it. An API server that is gone

@@ -1,0 +1,435 @@
+//! Bursts from `kubectl apply` to the last slice given back, on a pool of two agents with 1050 slices of 8 MiB.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kube::api::DynamicObject;
+use sahasra_e2e::audit::{Tally, Write};
+use sahasra_e2e::bursts::{Burst, number};
+use sahasra_e2e::manifests::{RefusedBy, wrong_manifests};
+use sahasra_e2e::{NAMESPACE, Pool, PoolOptions, SharedPool, Turn, eventually, tools};
+use serde_json::Value;
+use tokio::process::Command;
+
+/// Agents' memory: 150 slices of 28 MiB, 525 of 8 MiB.
+const MEMORY: &str = "4200Mi";
+/// A machine under load gets minutes.
+const WITHIN: Duration = Duration::from_secs(240);
+/// What is released is free at once.
+const FREE_WITHIN: Duration = Duration::from_secs(30);
+
+static POOL: SharedPool = SharedPool::new(|| {
+    let agent = ["--no-cuda", "--cpu-memory", MEMORY, "--heartbeat-interval-seconds", "1"];
+    PoolOptions::default().agents(2).agent_arguments(agent)
+});
+
+async fn pool() -> Turn {
+    POOL.borrow().await.expect("Sahasra starts")
+}
+
+async fn kubectl(pool: &Pool, arguments: &str) -> String {
+    let output = pool.control_plane.kubectl(arguments.split(' ')).await.expect("kubectl runs");
+    output.success().expect("kubectl succeeds")
+}
+
+/// Applies an example as its README says and waits as a user would.
+async fn run_example(pool: &Pool, name: &str) -> DynamicObject {
+    kubectl(pool, &format!("apply --server-side -f examples/{name}/")).await;
+    let timeout = WITHIN.as_secs();
+    kubectl(pool, &format!("wait --for=condition=Complete burstjob/{name} --timeout={timeout}s")).await;
+    let job = pool
+        .control_plane
+        .object("BurstJob", "default", name)
+        .await
+        .expect("the API server answers");
+    job.expect("a finished job stays")
+}
+
+/// The example's own check: everything again, on the host, by another program.
+async fn check_example(pool: &Pool, name: &str) {
+    let output = Command::new(tools::workspace_root().join("examples/check"))
+        .arg(name)
+        .env("KUBECONFIG", pool.control_plane.kubeconfig())
+        .env("KUBECTL", tools::kubectl().await.expect("kubectl"))
+        .output()
+        .await
+        .expect("the check runs");
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(output.status.success(), "examples/check {name}: {said}");
+}
+
+async fn delete_job(pool: &Pool, name: &str) {
+    kubectl(pool, &format!("delete burstjob {name} --timeout=60s")).await;
+}
+
+/// Writes by the operator and the agents, heartbeats apart.
+async fn writes(pool: &Pool) -> Vec<Write> {
+    let ours = format!("system:serviceaccount:{NAMESPACE}:");
+    let wanted = |write: &Write| write.is_stored() && !write.is_heartbeat() && write.user.starts_with(&ours);
+    pool.control_plane.audited_writes(wanted).await.expect("the audit log is read")
+}
+
+/// Waits until every agent has written so many more heartbeats.
+async fn observe_heartbeats(pool: &Pool, count: usize) {
+    let heartbeats = async || {
+        let written = pool
+            .control_plane
+            .audit()
+            .expect("an audit log")
+            .writes(|write| write.is_stored() && write.is_heartbeat());
+        let written = written.expect("the audit log is read");
+        let of = |index: usize| written.iter().filter(|write| write.name.contains(&format!("node-{index}"))).count();
+        (0..pool.agents.len()).map(of).min().unwrap_or(0)
+    };
+    let before = heartbeats().await;
+    let seen = eventually(Duration::from_secs(60), async || {
+        (heartbeats().await >= before + count).then_some(())
+    });
+    seen.await.expect("the agents' hearts beat");
+}
+
+#[tokio::test]
+async fn a_thousand_training_runs_end_with_the_same_verified_best_twice_and_leave_nothing() {
+    let mut pool = pool().await;
+    let mut outcomes = Vec::new();
+    for _ in 0..2 {
+        pool.operator
+            .metric("gpu_leases_active")
+            .await
+            .expect("a scrape, from which the peak counts");
+        let job = run_example(&pool, "hyperparameter-search").await;
+        let peak = pool.operator.metric("gpu_leases_active_peak").await.expect("a scrape");
+        assert!(peak >= Some(1000.0), "peak of slices: {peak:?}");
+        assert_eq!(number(&job, "/status/slices/peak"), 1000);
+        assert_eq!(number(&job, "/status/chunks/succeeded"), 1000);
+        assert_eq!(number(&job, "/status/slices/held"), 0);
+        check_example(&pool, "hyperparameter-search").await;
+        pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+
+        let described = kubectl(&pool, "describe burstjob hyperparameter-search").await;
+        for condition in ["Accepted", "Admitted", "Complete"] {
+            assert!(described.contains(condition), "{condition} is not in:\n{described}");
+        }
+        let events = described
+            .split("Events:")
+            .nth(1)
+            .expect("events")
+            .lines()
+            .filter(|line| line.contains("sahasra-operator"));
+        let events = events.count();
+        assert!((1..=6).contains(&events), "{events} events:\n{described}");
+
+        let aggregate = job.data["status"]["aggregate"].to_string();
+        let results = pool.results(&job).await.expect("results");
+        assert_eq!(results.lines().count(), 1001);
+        outcomes.push((aggregate, results));
+        delete_job(&pool, "hyperparameter-search").await;
+    }
+    assert_eq!(outcomes[0].0, outcomes[1].0);
+    assert!(outcomes[0].1 == outcomes[1].1, "the results differ");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+    pool.nothing_forbidden().await.expect("the chart's rights suffice");
+}
+
+#[tokio::test]
+async fn the_other_examples_agree_with_their_host_checks() {
+    let mut pool = pool().await;
+    for name in ["monte-carlo", "saxpy"] {
+        run_example(&pool, name).await;
+        check_example(&pool, name).await;
+        delete_job(&pool, name).await;
+    }
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn a_thousand_chunks_complete_on_three_hundred_slices() {
+    let mut pool = pool().await;
+    let burst = Burst::of_steps("default", "elastic", 1000, 1000).expect("a burst");
+    let burst = burst.with("slice", serde_json::json!({"vram": "28Mi"}));
+    burst.apply(&pool.control_plane).await.expect("applied");
+    let job = pool.completed("default", "elastic", WITHIN).await.expect("it completes");
+    assert_eq!(number(&job, "/status/slices/peak"), 300, "two agents of {MEMORY}");
+    pool.every_index_counted_once(&job, 1000, 1000).await.expect("exact accounting");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn a_burst_waits_with_its_reason_and_starts_when_slices_come_free() {
+    let mut pool = pool().await;
+    let holder = Burst::of("endless", "default", "holder", 2).expect("a burst");
+    let holder = holder.with("slice", serde_json::json!({"vram": "4000Mi"}));
+    holder.apply(&pool.control_plane).await.expect("applied");
+    let held = |job: Option<&DynamicObject>| job.is_some_and(|job| number(job, "/status/slices/held") == 2);
+    pool.control_plane
+        .wait_until("BurstJob", "default", "holder", WITHIN, held)
+        .await
+        .expect("it holds both devices");
+
+    let burst = Burst::of_steps("default", "waiter", 100, 10).expect("a burst");
+    let burst = burst.with("slice", serde_json::json!({"vram": "300Mi"}));
+    burst.apply(&pool.control_plane).await.expect("applied");
+    let waits = |job: Option<&DynamicObject>| {
+        job.is_some_and(|job| condition(job, "Admitted").is_some_and(|admitted| admitted["status"] == "False"))
+    };
+    let job = pool
+        .control_plane
+        .wait_until("BurstJob", "default", "waiter", WITHIN, waits)
+        .await
+        .expect("it says why it waits");
+    let admitted = condition(job.as_ref().expect("a job"), "Admitted").expect("Admitted").clone();
+    assert_eq!(admitted["reason"], "WaitingForSlices");
+    let message = admitted["message"].as_str().expect("a message");
+    assert!(
+        message.contains("node-0") && message.contains("node-1"),
+        "why not, for each device: {message}"
+    );
+
+    delete_job(&pool, "holder").await;
+    let job = pool.completed("default", "waiter", WITHIN).await.expect("it completes");
+    pool.every_index_counted_once(&job, 100, 10).await.expect("exact accounting");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
+    let conditions = object.data.pointer("/status/conditions")?.as_array()?;
+    conditions.iter().find(|condition| condition["type"] == kind)
+}
+
+#[tokio::test]
+async fn an_idle_system_writes_heartbeats_alone_and_a_burst_stays_inside_its_budget() {
+    /// More heartbeats than seconds pass between two writes of a worker's load.
+    const SETTLING: usize = 7;
+    let mut pool = pool().await;
+    observe_heartbeats(&pool, SETTLING).await;
+    let before = writes(&pool).await.len();
+    observe_heartbeats(&pool, SETTLING).await;
+    let idle = writes(&pool).await;
+    assert!(idle.len() == before, "written while idle:\n{}", Tally::of(&idle[before..]));
+
+    for (name, steps) in [("quick", 10), ("slow", 60_000)] {
+        let before = writes(&pool).await.len();
+        let burst = Burst::of_steps("default", name, 1000, steps).expect("a burst");
+        burst.apply(&pool.control_plane).await.expect("applied");
+        let job = pool.completed("default", name, WITHIN).await.expect("it completes");
+        pool.every_index_counted_once(&job, 1000, steps).await.expect("exact accounting");
+        pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+        observe_heartbeats(&pool, SETTLING).await;
+        let written = writes(&pool).await.split_off(before);
+        let seconds = seconds_between(&job, "/metadata/creationTimestamp", "/status/completionTime");
+        let allowed = 20.0 + seconds / 5.0;
+        println!(
+            "burst {name}: {} writes in {seconds} s, {allowed} allowed\n{}",
+            written.len(),
+            Tally::of(&written)
+        );
+        assert!(written.len() as f64 <= allowed, "{seconds} s:\n{}", Tally::of(&written));
+    }
+}
+
+/// Whole seconds between two times of an object.
+fn seconds_between(job: &DynamicObject, from: &str, to: &str) -> f64 {
+    let object = serde_json::to_value(job).expect("an object");
+    let time = |pointer: &str| {
+        let text = object.pointer(pointer).and_then(Value::as_str).expect(pointer);
+        text.parse::<k8s_openapi::jiff::Timestamp>().expect("a time").as_second()
+    };
+    (time(to) - time(from)) as f64
+}
+
+#[tokio::test]
+async fn what_the_api_server_cannot_see_is_refused_by_name_within_a_second() {
+    let pool = pool().await;
+    let namespace = pool.control_plane.create_namespace("accepted").await.expect("a namespace");
+    let wrong: Vec<_> = wrong_manifests()
+        .expect("manifests")
+        .into_iter()
+        .filter(|wrong| wrong.refused_by == RefusedBy::Accepted)
+        .collect();
+    assert!(wrong.len() >= 15, "{} manifests", wrong.len());
+    let mut slowest = Duration::ZERO;
+    for manifest in wrong {
+        let arguments = ["apply", "--server-side", "-n", &namespace, "-f", "-"];
+        let applied = pool
+            .control_plane
+            .kubectl_with_input(arguments, &manifest.text)
+            .await
+            .expect("kubectl runs");
+        applied.success().expect("the API server takes it");
+        let began = std::time::Instant::now();
+        let judged = |job: Option<&DynamicObject>| job.is_some_and(|job| condition(job, "Accepted").is_some());
+        let job = pool
+            .control_plane
+            .wait_until("BurstJob", &namespace, &manifest.name, WITHIN, judged)
+            .await;
+        let job = job.unwrap_or_else(|error| panic!("{}: {error}", manifest.name)).expect("a job");
+        let took = began.elapsed();
+        let accepted = condition(&job, "Accepted").expect("judged");
+        let message = accepted["message"].as_str().unwrap_or_default();
+        assert_eq!(accepted["status"], "False", "{}: {accepted}", manifest.name);
+        assert!(
+            message.contains(&manifest.field) && message.contains(&manifest.says),
+            "{}: {message:?} should name {:?} and say {:?}",
+            manifest.name,
+            manifest.field,
+            manifest.says
+        );
+        assert_eq!(job.data["status"]["state"], "Pending", "{}", manifest.name);
+        // From the answer of `kubectl apply` to the condition as a new watch shows it.
+        assert!(took < Duration::from_secs(1), "{} was refused after {took:?}", manifest.name);
+        slowest = slowest.max(took);
+    }
+    println!("slowest refusal: {slowest:?}");
+}
+
+#[tokio::test]
+async fn a_missing_config_map_is_waited_for() {
+    let mut pool = pool().await;
+    let namespace = pool.control_plane.create_namespace("late").await.expect("a namespace");
+    let example = tools::workspace_root().join("examples/monte-carlo");
+    let job = std::fs::read_to_string(example.join("monte-carlo.yaml")).expect("the job");
+    let config_map = std::fs::read_to_string(example.join("estimate-pi-configmap.yaml")).expect("the ConfigMap");
+    let apply = ["apply", "--server-side", "-n", &namespace, "-f", "-"];
+    pool.control_plane
+        .kubectl_with_input(apply, &job)
+        .await
+        .expect("kubectl runs")
+        .success()
+        .expect("applied");
+    let refused = |job: Option<&DynamicObject>| {
+        job.is_some_and(|job| condition(job, "Accepted").is_some_and(|accepted| accepted["status"] == "False"))
+    };
+    pool.control_plane
+        .wait_until("BurstJob", &namespace, "monte-carlo", WITHIN, refused)
+        .await
+        .expect("it says what is missing");
+    pool.control_plane
+        .kubectl_with_input(apply, &config_map)
+        .await
+        .expect("kubectl runs")
+        .success()
+        .expect("applied");
+    pool.completed(&namespace, "monte-carlo", WITHIN)
+        .await
+        .expect("it completes once the ConfigMap is there");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn columns_tell_what_runs_and_what_became_of_it() {
+    let mut pool = pool().await;
+    let namespace = pool.control_plane.create_namespace("columns").await.expect("a namespace");
+    let done = Burst::of_steps(&namespace, "done", 100, 1).expect("a burst");
+    done.apply(&pool.control_plane).await.expect("applied");
+    pool.completed(&namespace, "done", WITHIN).await.expect("it completes");
+    let failed = Burst::of("trap_at", &namespace, "failed", 100).expect("a burst").scalar(17);
+    failed.apply(&pool.control_plane).await.expect("applied");
+    pool.ended(&namespace, "failed", WITHIN).await.expect("it fails");
+    let running = Burst::of("endless", &namespace, "running", 4).expect("a burst");
+    running.apply(&pool.control_plane).await.expect("applied");
+    let held = |object: Option<&DynamicObject>| object.is_some_and(|object| number(object, "/status/slices") == 4);
+    pool.control_plane
+        .wait_until("VramLease", &namespace, "running", WITHIN, held)
+        .await
+        .expect("the lease is shown");
+    let runs = |object: Option<&DynamicObject>| {
+        object.is_some_and(|object| number(object, "/status/slices/held") == 4 && number(object, "/status/chunks/running") == 4)
+    };
+    pool.control_plane
+        .wait_until("BurstJob", &namespace, "running", WITHIN, runs)
+        .await
+        .expect("progress is shown");
+    for index in 0..pool.agents.len() {
+        let loaded = |worker: Option<&DynamicObject>| {
+            worker.is_some_and(|worker| {
+                number(worker, "/status/summary/leasedMiB") == 8 && number(worker, "/status/summary/activeExecutions") >= 1
+            })
+        };
+        pool.control_plane
+            .wait_until("GpuWorker", "", &format!("node-{index}"), WITHIN, loaded)
+            .await
+            .expect("the load is shown");
+    }
+    let mut printed = String::new();
+    for kind in ["burstjobs", "vramleases", "gpuworkers", "gpusessions"] {
+        let table = kubectl(&pool, &format!("get {kind} -n {namespace}")).await;
+        printed += &format!("$ kubectl get {kind}\n{}\n", without_age(&table));
+    }
+    // How many of two chunks a device runs at the same time depends on its threads.
+    let path = tools::workspace_root().join("e2e/tests/bursts/columns.txt");
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(printed == expected, "e2e/tests/bursts/columns.txt should be:\n{printed}");
+    delete_job_in(&pool, &namespace, "running").await;
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+async fn delete_job_in(pool: &Pool, namespace: &str, name: &str) {
+    kubectl(pool, &format!("delete burstjob {name} -n {namespace} --timeout=60s")).await;
+}
+
+/// A table without its last column, which tells the age.
+fn without_age(table: &str) -> String {
+    let age = table.lines().next().and_then(|header| header.find("AGE")).unwrap_or(usize::MAX);
+    let cut = |line: &str| line.chars().take(age).collect::<String>();
+    table.lines().map(|line| format!("{}\n", cut(line).trim_end())).collect()
+}
+
+#[tokio::test]
+async fn workers_and_metrics_have_the_shape_that_users_rely_on() {
+    let mut pool = pool().await;
+    let workers = pool.operator.get_json("/workers").await.expect("an answer");
+    let workers = workers.as_array().expect("a list");
+    assert_eq!(workers.len(), 2);
+    for (index, worker) in workers.iter().enumerate() {
+        let fields: BTreeSet<&str> = worker.as_object().expect("an object").keys().map(String::as_str).collect();
+        let expected = [
+            "id",
+            "status",
+            "active_executions",
+            "tensor_count",
+            "stored_tensor_bytes",
+            "last_seen",
+        ];
+        assert_eq!(fields, BTreeSet::from(expected));
+        assert_eq!(worker["id"], format!("node-{index}"));
+        assert_eq!(worker["status"], "ready");
+        for figure in ["active_executions", "tensor_count", "stored_tensor_bytes"] {
+            assert_eq!(worker[figure], 0, "{figure}");
+        }
+        let seen = worker["last_seen"]
+            .as_str()
+            .expect("a time")
+            .parse::<k8s_openapi::jiff::Timestamp>();
+        seen.expect("RFC 3339");
+    }
+    // A failure, so that errors have a label.
+    let burst = Burst::of("trap_at", "default", "shape", 10).expect("a burst").scalar(3);
+    burst.apply(&pool.control_plane).await.expect("applied");
+    pool.ended("default", "shape", WITHIN).await.expect("it ends");
+    delete_job(&pool, "shape").await;
+    let page = pool.operator.get("/metrics").await.expect("metrics");
+    for (name, kind) in [
+        ("gpu_leases_active", "gauge"),
+        ("gpu_leases_active_peak", "gauge"),
+        ("gpu_leases_granted_total", "counter"),
+        ("gpu_leases_released_total", "counter"),
+        ("gpu_submit_total", "counter"),
+        ("gpu_submit_errors", "counter"),
+        ("chunks_done", "counter"),
+        ("chunks_retry_total", "counter"),
+        ("gpu_vram_allocated_bytes", "gauge"),
+        ("reconcile_duration_seconds", "histogram"),
+    ] {
+        assert!(page.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind} in:\n{page}");
+    }
+    assert!(page.contains("gpu_submit_errors{code=\"Trap\"} 1"), "{page}");
+    let page = pool.agents[0].get("/metrics").await.expect("metrics");
+    for name in ["gpu_leases_active", "gpu_vram_allocated_bytes", "gpu_active_executions"] {
+        assert!(page.contains(&format!("# TYPE {name} gauge\n")), "{name} is not in:\n{page}");
+    }
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}

@@ -1,0 +1,322 @@
+//! What dies in the middle of a burst, and what becomes of the burst: every index is counted exactly once, whatever died.
+//!
+//! "In the middle" is a state, never a time: a burst that takes long enough, and a count of chunks done.
+
+use std::time::Duration;
+
+use kube::api::DynamicObject;
+use sahasra_e2e::bursts::{Burst, number};
+use sahasra_e2e::{Descendant, PoolOptions, SharedPool, Signal, Turn, eventually, is_alive, signal, true_condition};
+use serde_json::json;
+
+/// A machine under load gets minutes.
+const WITHIN: Duration = Duration::from_secs(240);
+/// What is released is free at once; what expires, within its lease's time.
+const FREE_WITHIN: Duration = Duration::from_secs(60);
+/// Chunks of the bursts here.
+const CHUNKS: u64 = 1000;
+/// Steps of a chunk: some milliseconds on one core.
+const STEPS: u32 = 100_000;
+/// So many chunks done are in the middle.
+const SOME: f64 = 100.0;
+
+static POOL: SharedPool = SharedPool::new(|| {
+    let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--heartbeat-interval-seconds", "1"];
+    PoolOptions::default()
+        .agents(2)
+        .agent_arguments(agent)
+        .operator_environment("SAHASRA_WORKER_TIMEOUT", "5s")
+        .operator_environment("SAHASRA_LEADER_TIMEOUT", "5s")
+});
+
+async fn pool() -> Turn {
+    POOL.borrow().await.expect("Sahasra starts")
+}
+
+/// Applies a burst and waits until some of its chunks are done.
+async fn in_the_middle(pool: &Turn, name: &str) {
+    let burst = Burst::of_steps("default", name, CHUNKS, STEPS).expect("a burst");
+    in_the_middle_of(pool, &burst).await;
+}
+
+async fn in_the_middle_of(pool: &Turn, burst: &Burst) {
+    let before = pool.operator.metric("chunks_done").await.expect("an answer").unwrap_or(0.0);
+    burst.apply(&pool.control_plane).await.expect("applied");
+    let done = pool
+        .operator_metric_grows("chunks_done", before, SOME, WITHIN)
+        .await
+        .expect("chunks are done")
+        - before;
+    assert!(done < CHUNKS as f64, "the burst was over before anything could be done to it");
+}
+
+/// The burst completes and every index is counted once; then it is deleted and nothing is held.
+async fn completes_exactly(pool: &mut Turn, name: &str) -> DynamicObject {
+    let job = pool.completed("default", name, WITHIN).await.expect("it completes");
+    pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
+    pool.revive().await.expect("all servers run");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+    pool.nothing_forbidden().await.expect("the chart's rights suffice");
+    job
+}
+
+fn executors(pool: &Turn, agent: usize) -> Vec<Descendant> {
+    let children = pool.agents[agent].process.children();
+    children.into_iter().filter(|child| child.command.contains(" executor")).collect()
+}
+
+#[tokio::test]
+async fn an_agent_killed_mid_burst_and_started_again_costs_only_repetitions() {
+    let mut pool = pool().await;
+    in_the_middle(&pool, "agent-restart").await;
+    let orphans = executors(&pool, 0);
+    assert!(!orphans.is_empty(), "the agent runs executors");
+    pool.agents[0].process.kill().await.expect("killed");
+    let gone = eventually(WITHIN, async || orphans.iter().all(|orphan| !is_alive(orphan.pid)).then_some(()));
+    gone.await.expect("executors die with their agent");
+    pool.agents[0].process.start().await.expect("it starts again");
+    let job = completes_exactly(&mut pool, "agent-restart").await;
+    assert!(number(&job, "/status/chunks/retried") > 0, "{}", job.data["status"]["chunks"]);
+}
+
+#[tokio::test]
+async fn an_agent_killed_mid_burst_for_good_leaves_its_chunks_to_the_others() {
+    let mut pool = pool().await;
+    in_the_middle(&pool, "agent-gone").await;
+    pool.agents[1].process.kill().await.expect("killed");
+    let job = completes_exactly(&mut pool, "agent-gone").await;
+    assert!(number(&job, "/status/chunks/retried") > 0, "{}", job.data["status"]["chunks"]);
+}
+
+#[tokio::test]
+async fn an_executor_killed_mid_burst_is_replaced_and_its_chunks_are_retried() {
+    let mut pool = pool().await;
+    in_the_middle(&pool, "executor").await;
+    let agent = pool.agents[0].process.pid();
+    let victims = executors(&pool, 0);
+    assert!(!victims.is_empty(), "the agent runs executors");
+    for victim in &victims {
+        signal(victim.pid, Signal::KILL).expect("killed");
+    }
+    let job = completes_exactly(&mut pool, "executor").await;
+    assert!(number(&job, "/status/chunks/retried") > 0, "{}", job.data["status"]["chunks"]);
+    assert_eq!(pool.agents[0].process.pid(), agent, "the agent lives");
+    assert!(pool.agents[0].process.is_running());
+}
+
+#[tokio::test]
+async fn an_operator_killed_mid_burst_takes_up_where_it_was() {
+    let mut pool = pool().await;
+    in_the_middle(&pool, "operator").await;
+    pool.operator.process.kill().await.expect("killed");
+    pool.operator.process.start().await.expect("it starts again");
+    let job = completes_exactly(&mut pool, "operator").await;
+    assert!(number(&job, "/status/term") >= 2, "{}", job.data["status"]);
+}
+
+#[tokio::test]
+async fn an_operator_killed_after_any_step_completes_the_burst_with_the_same_aggregate() {
+    let mut pool = pool().await;
+    for step in ["intent", "grant", "dispatch", "checkpoint", "completion"] {
+        pool.operator.process.kill().await.expect("killed");
+        pool.operator.process.set_environment("SAHASRA_FAIL_AT", Some(step));
+        pool.operator.process.start().await.expect("it starts");
+        let name = format!("dies-after-{step}");
+        let burst = Burst::of_steps("default", &name, CHUNKS, STEPS).expect("a burst");
+        burst.apply(&pool.control_plane).await.expect("applied");
+        pool.operator
+            .process
+            .wait(WITHIN)
+            .await
+            .unwrap_or_else(|error| panic!("{step}: {error}"));
+        pool.operator.process.set_environment("SAHASRA_FAIL_AT", None);
+        pool.operator.process.start().await.expect("it starts again");
+        let job = completes_exactly(&mut pool, &name).await;
+        println!(
+            "{step}: term {}, retried {}",
+            number(&job, "/status/term"),
+            number(&job, "/status/chunks/retried")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_second_operator_takes_over_when_the_first_is_killed() {
+    let mut pool = pool().await;
+    // It is ready only once it leads.
+    let first = pool.operator.process.pid();
+    in_the_middle(&pool, "takeover").await;
+    pool.operator.process.kill().await.expect("killed");
+    let second = pool
+        .start_operator("operator-b")
+        .await
+        .expect("a second operator leads after the first");
+    assert_ne!(second.process.pid(), first);
+    let job = pool.completed("default", "takeover", WITHIN).await.expect("it completes");
+    pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
+    let mut second = second;
+    second.process.terminate(FREE_WITHIN).await.expect("it ends");
+    pool.revive().await.expect("the first leads again");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn agents_free_everything_at_expiry_with_operator_and_api_server_stopped() {
+    let mut pool = pool().await;
+    let burst = Burst::of_steps("default", "alone", CHUNKS, STEPS).expect("a burst");
+    let burst = burst.with("lease", json!({"ttlSeconds": 5})).with("chunkTimeoutSeconds", json!(5));
+    in_the_middle_of(&pool, &burst).await;
+    pool.operator.process.kill().await.expect("killed");
+    pool.control_plane.stop_api_server().await.expect("stopped");
+    let free = eventually(FREE_WITHIN, async || {
+        for agent in &pool.agents {
+            let active = agent.metric("gpu_leases_active").await.ok()??;
+            let bytes = agent.metric("gpu_vram_allocated_bytes").await.ok()??;
+            if active != 0.0 || bytes != 0.0 {
+                return None;
+            }
+        }
+        Some(())
+    });
+    free.await.expect("agents free everything by themselves");
+    for agent in &pool.agents {
+        assert!(agent.metric("gpu_grants_expired_total").await.expect("an answer") > Some(0.0));
+    }
+    pool.control_plane.start_api_server().await.expect("it starts again");
+    pool.operator.process.start().await.expect("it starts again");
+    completes_exactly(&mut pool, "alone").await;
+}
+
+#[tokio::test]
+async fn a_burst_goes_on_while_the_api_server_is_away() {
+    let mut pool = pool().await;
+    in_the_middle(&pool, "outage").await;
+    pool.control_plane.stop_api_server().await.expect("stopped");
+    let before = pool
+        .operator
+        .metric("chunks_done")
+        .await
+        .expect("the operator lives")
+        .unwrap_or(0.0);
+    pool.operator_metric_grows("chunks_done", before, SOME, WITHIN)
+        .await
+        .expect("chunks go on");
+    pool.control_plane.start_api_server().await.expect("it starts again");
+    completes_exactly(&mut pool, "outage").await;
+}
+
+#[tokio::test]
+async fn an_agent_that_hangs_is_marked_lost_and_comes_back() {
+    let mut pool = pool().await;
+    in_the_middle(&pool, "hang").await;
+    pool.agents[1].process.signal(Signal::STOP).expect("stopped");
+    let lost = |worker: Option<&DynamicObject>| worker.is_some_and(|worker| ready(worker) == ("False", "HeartbeatLost"));
+    pool.control_plane
+        .wait_until("GpuWorker", "", "node-1", WITHIN, lost)
+        .await
+        .expect("it is marked");
+    let workers = pool.operator.get_json("/workers").await.expect("an answer");
+    let status = workers
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|worker| worker["id"] == "node-1")
+        .map(|worker| worker["status"].clone());
+    assert_eq!(status, Some(json!("stale")));
+    let job = pool
+        .completed("default", "hang", WITHIN)
+        .await
+        .expect("it completes without the agent");
+    pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
+    pool.agents[1].process.signal(Signal::CONT).expect("it goes on");
+    let back = |worker: Option<&DynamicObject>| worker.is_some_and(|worker| ready(worker).0 == "True");
+    pool.control_plane
+        .wait_until("GpuWorker", "", "node-1", WITHIN, back)
+        .await
+        .expect("it is ready again");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+fn ready(worker: &DynamicObject) -> (&str, &str) {
+    let conditions = worker.data.pointer("/status/conditions").and_then(serde_json::Value::as_array);
+    let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
+    ready.map_or(("", ""), |ready| {
+        (ready["status"].as_str().unwrap_or(""), ready["reason"].as_str().unwrap_or(""))
+    })
+}
+
+#[tokio::test]
+async fn an_agent_told_to_stop_drains_and_hands_its_chunks_back() {
+    let mut pool = pool().await;
+    in_the_middle(&pool, "drain").await;
+    let status = pool.agents[0].process.terminate(FREE_WITHIN).await.expect("it ends");
+    assert!(status.success(), "{status}");
+    pool.agents[0].process.start().await.expect("it starts again");
+    completes_exactly(&mut pool, "drain").await;
+}
+
+#[tokio::test]
+async fn a_kernel_that_traps_fails_the_burst_at_once_with_code_message_and_index() {
+    let mut pool = pool().await;
+    let burst = Burst::of("trap_at", "default", "traps", 100).expect("a burst").scalar(42);
+    burst.apply(&pool.control_plane).await.expect("applied");
+    let job = pool.ended("default", "traps", WITHIN).await.expect("it ends");
+    let failed = true_condition(&job, "Failed").expect("it failed");
+    assert_eq!(failed["reason"], "Trap");
+    assert!(failed["message"].as_str().expect("a message").contains("chunk 42"), "{failed}");
+    let failure = &job.data["status"]["failures"][0];
+    assert_eq!(
+        (&failure["index"], &failure["attempts"], &failure["code"]),
+        (&json!(42), &json!(1), &json!("Trap"))
+    );
+    assert!(failure["message"].as_str().expect("a message").contains("trap"), "{failure}");
+    assert_eq!(
+        (number(&job, "/status/chunks/failed"), number(&job, "/status/chunks/retried")),
+        (1, 0)
+    );
+    assert_eq!(job.data["status"]["failedIndexes"], "42");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn as_many_chunks_may_fail_as_the_burst_says() {
+    let mut pool = pool().await;
+    let burst = Burst::of("trap_at", "default", "lenient", 100).expect("a burst").scalar(42);
+    burst
+        .with("maxFailedChunks", json!(1))
+        .apply(&pool.control_plane)
+        .await
+        .expect("applied");
+    let job = pool.completed("default", "lenient", WITHIN).await.expect("it completes");
+    assert_eq!(
+        (number(&job, "/status/chunks/succeeded"), number(&job, "/status/chunks/failed")),
+        (99, 1)
+    );
+    let sum = f64::from((0..100).sum::<u32>() - 42);
+    assert_eq!(job.data["status"]["aggregate"]["values"], json!([sum]));
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn a_chunk_that_never_ends_is_stopped_and_fails_after_its_retries_alone() {
+    let mut pool = pool().await;
+    let burst = Burst::of("endless_at", "default", "endless", 100).expect("a burst").scalar(7);
+    let burst = burst
+        .with("chunkTimeoutSeconds", json!(1))
+        .with(
+            "retryPolicy",
+            json!({"maxRetries": 1, "initialBackoffSeconds": 0, "maxBackoffSeconds": 0}),
+        )
+        .with("maxFailedChunks", json!(1));
+    burst.apply(&pool.control_plane).await.expect("applied");
+    let job = pool.completed("default", "endless", WITHIN).await.expect("it completes");
+    assert_eq!(
+        (number(&job, "/status/chunks/succeeded"), number(&job, "/status/chunks/failed")),
+        (99, 1)
+    );
+    assert!(number(&job, "/status/chunks/retried") >= 1, "{}", job.data["status"]["chunks"]);
+    let failure = &job.data["status"]["failures"][0];
+    assert_eq!((&failure["index"], &failure["attempts"]), (&json!(7), &json!(2)));
+    println!("{failure}");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}

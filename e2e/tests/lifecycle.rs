@@ -1,0 +1,261 @@
+//! What users do with bursts and leases while they live: hold, resume, delete, let expire.
+
+use std::time::{Duration, Instant};
+
+use kube::api::DynamicObject;
+use sahasra_e2e::bursts::{Burst, number};
+use sahasra_e2e::{PoolOptions, SharedPool, Turn, eventually, true_condition};
+use serde_json::{Value, json};
+
+/// A machine under load gets minutes.
+const WITHIN: Duration = Duration::from_secs(240);
+/// What is released is free at once.
+const FREE_WITHIN: Duration = Duration::from_secs(60);
+const CHUNKS: u64 = 1000;
+/// Steps of a chunk: some milliseconds on one core.
+const STEPS: u32 = 100_000;
+
+static POOL: SharedPool = SharedPool::new(|| {
+    let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--heartbeat-interval-seconds", "1"];
+    PoolOptions::default().agents(2).agent_arguments(agent)
+});
+
+async fn pool() -> Turn {
+    POOL.borrow().await.expect("Sahasra starts")
+}
+
+async fn kubectl(pool: &Turn, arguments: &[&str]) -> String {
+    let output = pool.control_plane.kubectl(arguments).await.expect("kubectl runs");
+    output.success().expect("kubectl succeeds")
+}
+
+async fn in_the_middle_of(pool: &Turn, burst: &Burst, chunks: f64) {
+    let before = pool.operator.metric("chunks_done").await.expect("an answer").unwrap_or(0.0);
+    burst.apply(&pool.control_plane).await.expect("applied");
+    pool.operator_metric_grows("chunks_done", before, chunks, WITHIN)
+        .await
+        .expect("chunks are done");
+}
+
+/// Slices lent by all agents, by their own account.
+async fn lent(pool: &Turn) -> Option<f64> {
+    let mut slices = 0.0;
+    for agent in &pool.agents {
+        slices += agent.metric("gpu_leases_active").await.ok()??;
+    }
+    Some(slices)
+}
+
+#[tokio::test]
+async fn a_suspended_burst_gives_its_slices_back_and_goes_on_when_resumed() {
+    let mut pool = pool().await;
+    let burst = Burst::of_steps("default", "held", CHUNKS, STEPS).expect("a burst");
+    in_the_middle_of(&pool, &burst, 100.0).await;
+    let suspend = async |suspend: bool| {
+        let patch = format!(r#"{{"spec": {{"suspend": {suspend}}}}}"#);
+        kubectl(&pool, &["patch", "burstjob", "held", "--type=merge", "-p", &patch]).await;
+    };
+    suspend(true).await;
+    let suspended = |job: Option<&DynamicObject>| job.is_some_and(|job| true_condition(job, "Suspended").is_some());
+    let job = pool
+        .control_plane
+        .wait_until("BurstJob", "default", "held", WITHIN, suspended)
+        .await
+        .expect("it is suspended");
+    let job = job.expect("a job");
+    assert_eq!(job.data["status"]["state"], "Suspended");
+    assert_eq!(number(&job, "/status/slices/held"), 0);
+    let done = number(&job, "/status/chunks/succeeded");
+    assert!((100..1000).contains(&done), "{done} chunks done");
+    eventually(FREE_WITHIN, async || (lent(&pool).await == Some(0.0)).then_some(()))
+        .await
+        .expect("the slices are back");
+    suspend(false).await;
+    let job = pool.completed("default", "held", WITHIN).await.expect("it completes");
+    pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
+    assert_eq!(number(&job, "/status/chunks/retried"), 0, "what was called back had not begun");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn a_burst_that_is_created_suspended_takes_nothing_until_it_is_resumed() {
+    let mut pool = pool().await;
+    let burst = Burst::of_steps("default", "later", 100, 10)
+        .expect("a burst")
+        .with("suspend", json!(true));
+    burst.apply(&pool.control_plane).await.expect("applied");
+    let suspended = |job: Option<&DynamicObject>| job.is_some_and(|job| true_condition(job, "Suspended").is_some());
+    pool.control_plane
+        .wait_until("BurstJob", "default", "later", WITHIN, suspended)
+        .await
+        .expect("it is suspended");
+    assert_eq!(lent(&pool).await, Some(0.0));
+    kubectl(
+        &pool,
+        &[
+            "patch",
+            "burstjob",
+            "later",
+            "--type=merge",
+            "-p",
+            r#"{"spec": {"suspend": false}}"#,
+        ],
+    )
+    .await;
+    let job = pool.completed("default", "later", WITHIN).await.expect("it completes");
+    pool.every_index_counted_once(&job, 100, 10).await.expect("exact accounting");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn a_finished_burst_goes_when_its_time_has_come() {
+    let mut pool = pool().await;
+    let burst = Burst::of_steps("default", "fleeting", 10, 1)
+        .expect("a burst")
+        .with("ttlSecondsAfterFinished", json!(2));
+    burst.apply(&pool.control_plane).await.expect("applied");
+    pool.completed("default", "fleeting", WITHIN).await.expect("it completes");
+    let gone = |job: Option<&DynamicObject>| job.is_none();
+    pool.control_plane
+        .wait_until("BurstJob", "default", "fleeting", WITHIN, gone)
+        .await
+        .expect("it goes");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn deleting_a_burst_mid_burst_frees_every_ledger() {
+    const TIMES: usize = 20;
+    let mut pool = pool().await;
+    let mut latencies = Vec::new();
+    for round in 0..TIMES {
+        let name = format!("deleted-{round}");
+        // Chunks that run for seconds: what runs at the deletion is not waited for.
+        let burst = Burst::of("endless", "default", &name, 200)
+            .expect("a burst")
+            .with("slices", json!({"max": 200}));
+        burst.apply(&pool.control_plane).await.expect("applied");
+        let running = eventually(WITHIN, async || {
+            let mut active = 0.0;
+            for agent in &pool.agents {
+                active += agent.metric("gpu_active_executions").await.ok()??;
+            }
+            (lent(&pool).await == Some(200.0) && active >= 2.0).then_some(())
+        });
+        running.await.expect("it runs on 200 slices");
+        let began = Instant::now();
+        pool.control_plane.delete("BurstJob", "default", &name).await.expect("deleted");
+        let freed = eventually(FREE_WITHIN, async || (lent(&pool).await == Some(0.0)).then_some(began.elapsed()));
+        latencies.push(freed.await.expect("the ledgers are empty"));
+        let gone = |job: Option<&DynamicObject>| job.is_none();
+        pool.control_plane
+            .wait_until("BurstJob", "default", &name, WITHIN, gone)
+            .await
+            .expect("it goes");
+    }
+    latencies.sort();
+    println!(
+        "delete to empty ledgers, {TIMES} times: median {:?}, slowest {:?}",
+        latencies[TIMES / 2],
+        latencies[TIMES - 1]
+    );
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn a_lease_of_a_users_own_is_granted_renewed_and_released() {
+    let mut pool = pool().await;
+    let lease = |name: &str, renewal: &str| {
+        json!({
+            "apiVersion": "sahasra.dev/v1alpha1",
+            "kind": "VramLease",
+            "metadata": {"namespace": "default", "name": name},
+            "spec": {"owner": {"name": "alice"}, "slice": {"vram": "64Mi"}, "slices": {"min": 3, "max": 3}, "ttlSeconds": 5, "renewal": renewal},
+        })
+        .to_string()
+    };
+    let granted = |lease: Option<&DynamicObject>| {
+        lease.is_some_and(|lease| true_condition(lease, "Granted").is_some() && number(lease, "/status/slices") == 3)
+    };
+    pool.control_plane.apply(&lease("renewed", "Automatic")).await.expect("applied");
+    let renewed = pool
+        .control_plane
+        .wait_until("VramLease", "default", "renewed", WITHIN, granted)
+        .await
+        .expect("it is granted")
+        .expect("a lease");
+    let grants = renewed.data["status"]["grants"].as_array().expect("grants").iter();
+    assert_eq!(grants.filter_map(|grant| grant["slices"].as_i64()).sum::<i64>(), 3);
+    assert_eq!(lent(&pool).await, Some(3.0));
+
+    // Made later, with the same time to live: when it is over, the first would be too without renewals.
+    pool.control_plane.apply(&lease("fleeting", "Never")).await.expect("applied");
+    pool.control_plane
+        .wait_until("VramLease", "default", "fleeting", WITHIN, granted)
+        .await
+        .expect("it is granted");
+    let over = |lease: Option<&DynamicObject>| {
+        lease.is_some_and(|lease| condition(lease, "Granted").is_some_and(|granted| granted["status"] == "False"))
+    };
+    let fleeting = pool
+        .control_plane
+        .wait_until("VramLease", "default", "fleeting", WITHIN, over)
+        .await
+        .expect("it ends")
+        .expect("a lease");
+    println!("{}", condition(&fleeting, "Granted").expect("a condition"));
+    assert_eq!(number(&fleeting, "/status/slices"), 0);
+    assert_eq!(lent(&pool).await, Some(3.0), "the first is still held");
+    let still = pool
+        .control_plane
+        .object("VramLease", "default", "renewed")
+        .await
+        .expect("an answer")
+        .expect("a lease");
+    assert!(true_condition(&still, "Granted").is_some());
+
+    for name in ["renewed", "fleeting"] {
+        kubectl(&pool, &["delete", "vramlease", name, "--timeout=60s"]).await;
+    }
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+    pool.nothing_forbidden().await.expect("the chart's rights suffice");
+}
+
+#[tokio::test]
+async fn a_lease_survives_a_restart_of_the_operator() {
+    let mut pool = pool().await;
+    let lease = json!({
+        "apiVersion": "sahasra.dev/v1alpha1",
+        "kind": "VramLease",
+        "metadata": {"namespace": "default", "name": "lasting"},
+        "spec": {"slice": {"vram": "64Mi"}, "slices": {"min": 4, "max": 4}, "ttlSeconds": 30},
+    });
+    pool.control_plane.apply(&lease.to_string()).await.expect("applied");
+    let granted = |lease: Option<&DynamicObject>| lease.is_some_and(|lease| number(lease, "/status/slices") == 4);
+    let before = pool
+        .control_plane
+        .wait_until("VramLease", "default", "lasting", WITHIN, granted)
+        .await
+        .expect("granted")
+        .expect("a lease");
+    pool.operator.process.kill().await.expect("killed");
+    pool.operator.process.start().await.expect("it starts again");
+    let taken = |lease: Option<&DynamicObject>| {
+        lease.is_some_and(|lease| number(lease, "/status/term") == 2 && number(lease, "/status/slices") == 4)
+    };
+    let after = pool
+        .control_plane
+        .wait_until("VramLease", "default", "lasting", WITHIN, taken)
+        .await
+        .expect("adopted")
+        .expect("a lease");
+    assert_eq!(after.data["status"]["grants"], before.data["status"]["grants"], "the same grants");
+    assert_eq!(lent(&pool).await, Some(4.0));
+    kubectl(&pool, &["delete", "vramlease", "lasting", "--timeout=60s"]).await;
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
+    let conditions = object.data.pointer("/status/conditions")?.as_array()?;
+    conditions.iter().find(|condition| condition["type"] == kind)
+}
