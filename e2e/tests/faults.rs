@@ -161,51 +161,6 @@ async fn a_second_operator_takes_over_when_the_first_is_killed() {
 }
 
 #[tokio::test]
-async fn agents_free_everything_at_expiry_with_operator_and_api_server_stopped() {
-    let mut pool = pool().await;
-    let burst = Burst::of_steps("default", "alone", CHUNKS, STEPS).expect("a burst");
-    let burst = burst.with("lease", json!({"ttlSeconds": 5})).with("chunkTimeoutSeconds", json!(5));
-    in_the_middle_of(&pool, &burst).await;
-    pool.operator.process.kill().await.expect("killed");
-    pool.control_plane.stop_api_server().await.expect("stopped");
-    let free = eventually(FREE_WITHIN, async || {
-        for agent in &pool.agents {
-            let active = agent.metric("gpu_leases_active").await.ok()??;
-            let bytes = agent.metric("gpu_vram_allocated_bytes").await.ok()??;
-            if active != 0.0 || bytes != 0.0 {
-                return None;
-            }
-        }
-        Some(())
-    });
-    free.await.expect("agents free everything by themselves");
-    for agent in &pool.agents {
-        assert!(agent.metric("gpu_grants_expired_total").await.expect("an answer") > Some(0.0));
-    }
-    pool.control_plane.start_api_server().await.expect("it starts again");
-    pool.operator.process.start().await.expect("it starts again");
-    completes_exactly(&mut pool, "alone").await;
-}
-
-#[tokio::test]
-async fn a_burst_goes_on_while_the_api_server_is_away() {
-    let mut pool = pool().await;
-    in_the_middle(&pool, "outage").await;
-    pool.control_plane.stop_api_server().await.expect("stopped");
-    let before = pool
-        .operator
-        .metric("chunks_done")
-        .await
-        .expect("the operator lives")
-        .unwrap_or(0.0);
-    pool.operator_metric_grows("chunks_done", before, SOME, WITHIN)
-        .await
-        .expect("chunks go on");
-    pool.control_plane.start_api_server().await.expect("it starts again");
-    completes_exactly(&mut pool, "outage").await;
-}
-
-#[tokio::test]
 async fn an_agent_that_hangs_is_marked_lost_and_comes_back() {
     let mut pool = pool().await;
     in_the_middle(&pool, "hang").await;
@@ -293,7 +248,8 @@ async fn as_many_chunks_may_fail_as_the_burst_says() {
         (99, 1)
     );
     let sum = f64::from((0..100).sum::<u32>() - 42);
-    assert_eq!(job.data["status"]["aggregate"]["values"], json!([sum]));
+    let found = job.data.pointer("/status/aggregate/values/0").and_then(serde_json::Value::as_f64);
+    assert_eq!(found, Some(sum));
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
 }
 

@@ -195,7 +195,9 @@ async fn a_lease_of_a_users_own_is_granted_renewed_and_released() {
         .await
         .expect("it is granted");
     let over = |lease: Option<&DynamicObject>| {
-        lease.is_some_and(|lease| condition(lease, "Granted").is_some_and(|granted| granted["status"] == "False"))
+        lease.is_some_and(|lease| {
+            number(lease, "/status/slices") == 0 && condition(lease, "Granted").is_some_and(|granted| granted["status"] == "False")
+        })
     };
     let fleeting = pool
         .control_plane
@@ -204,8 +206,9 @@ async fn a_lease_of_a_users_own_is_granted_renewed_and_released() {
         .expect("it ends")
         .expect("a lease");
     println!("{}", condition(&fleeting, "Granted").expect("a condition"));
-    assert_eq!(number(&fleeting, "/status/slices"), 0);
-    assert_eq!(lent(&pool).await, Some(3.0), "the first is still held");
+    // The agents' clocks decide, and may decide later than the operator's.
+    let left = eventually(FREE_WITHIN, async || (lent(&pool).await == Some(3.0)).then_some(()));
+    left.await.expect("the first is still held, and alone");
     let still = pool
         .control_plane
         .object("VramLease", "default", "renewed")

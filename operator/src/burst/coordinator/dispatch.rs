@@ -70,6 +70,7 @@ impl Coordinator {
                     boot_id: (*boot_id).to_owned(),
                     state: State::Closed(now),
                     failures: 0,
+                    ending: false,
                 };
                 self.streams.insert((*worker).to_owned(), stream);
             }
@@ -250,8 +251,9 @@ impl Coordinator {
     }
 
     pub(super) fn max_outstanding(&self, worker: &str) -> Option<u64> {
-        match self.streams.get(worker)?.state {
-            State::Open { max_outstanding, .. } => Some(max_outstanding),
+        let stream = self.streams.get(worker)?;
+        match stream.state {
+            State::Open { max_outstanding, .. } if !stream.ending => Some(max_outstanding),
             _ => None,
         }
     }

@@ -29,6 +29,8 @@ pub(super) struct Stream {
     pub(super) state: State,
     /// Failures since it last was open.
     pub(super) failures: u32,
+    /// The agent said that it shuts down: it gets nothing more.
+    pub(super) ending: bool,
 }
 
 #[derive(Debug)]
@@ -213,6 +215,16 @@ impl Coordinator {
                 count: failure.count.min(self.burst.total),
                 attempt: failure.attempt,
             };
+            if code == FailureCode::ShuttingDown {
+                // Not the chunk's fault: it costs no attempt. And not there again.
+                if let Some(stream) = self.streams.get_mut(worker) {
+                    stream.ending = true;
+                }
+                self.account.returned(&key, batch.first, batch.count);
+                self.account.returned(&adopted(worker), batch.first, batch.count);
+                self.context.metrics.submit_failed(code.label(), failure.count);
+                continue;
+            }
             let mut outcome = self.account.failed(&key, batch, code, &failure.message, now);
             let inherited = self
                 .account

@@ -1,0 +1,99 @@
+//! The API server goes away in the middle of a burst, and comes back.
+//!
+//! Apart from the other faults: an API server that has just started refuses what its authorizer has not read yet, so that
+//! only elsewhere can be checked that nothing is ever forbidden.
+
+use std::time::Duration;
+
+use sahasra_e2e::bursts::Burst;
+use sahasra_e2e::{PoolOptions, SharedPool, Turn, eventually};
+use serde_json::json;
+
+/// A machine under load gets minutes.
+const WITHIN: Duration = Duration::from_secs(240);
+/// What is released is free at once; what expires, within its lease's time.
+const FREE_WITHIN: Duration = Duration::from_secs(60);
+/// Chunks of the bursts here.
+const CHUNKS: u64 = 1000;
+/// Steps of a chunk: some milliseconds on one core.
+const STEPS: u32 = 100_000;
+/// So many chunks done are in the middle.
+const SOME: f64 = 100.0;
+
+static POOL: SharedPool = SharedPool::new(|| {
+    let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--heartbeat-interval-seconds", "1"];
+    // An operator that cannot renew its office for that long gives it up: longer than the outages here.
+    PoolOptions::default()
+        .agents(2)
+        .agent_arguments(agent)
+        .operator_environment("SAHASRA_LEADER_TIMEOUT", "2m")
+});
+
+async fn pool() -> Turn {
+    POOL.borrow().await.expect("Sahasra starts")
+}
+
+async fn in_the_middle_of(pool: &Turn, burst: &Burst) {
+    let before = pool.operator.metric("chunks_done").await.expect("an answer").unwrap_or(0.0);
+    burst.apply(&pool.control_plane).await.expect("applied");
+    let grown = pool.operator_metric_grows("chunks_done", before, SOME, WITHIN).await;
+    assert!(
+        grown.expect("chunks are done") - before < CHUNKS as f64,
+        "the burst was over before anything could be done to it"
+    );
+}
+
+/// The burst completes, every index is counted once, and nothing is held.
+async fn completes_exactly(pool: &mut Turn, name: &str) {
+    let job = pool.completed("default", name, WITHIN).await.expect("it completes");
+    pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn agents_free_everything_at_expiry_with_operator_and_api_server_stopped() {
+    let mut pool = pool().await;
+    let burst = Burst::of_steps("default", "alone", CHUNKS, STEPS).expect("a burst");
+    let burst = burst.with("lease", json!({"ttlSeconds": 5})).with("chunkTimeoutSeconds", json!(5));
+    in_the_middle_of(&pool, &burst).await;
+    pool.operator.process.kill().await.expect("killed");
+    pool.control_plane.stop_api_server().await.expect("stopped");
+    let free = eventually(FREE_WITHIN, async || {
+        for agent in &pool.agents {
+            let active = agent.metric("gpu_leases_active").await.ok()??;
+            let bytes = agent.metric("gpu_vram_allocated_bytes").await.ok()??;
+            if active != 0.0 || bytes != 0.0 {
+                return None;
+            }
+        }
+        Some(())
+    });
+    free.await.expect("agents free everything by themselves");
+    let mut expired = 0.0;
+    for agent in &pool.agents {
+        expired += agent.metric("gpu_grants_expired_total").await.expect("an answer").unwrap_or(0.0);
+    }
+    assert!(expired >= 1.0, "nothing expired");
+    pool.control_plane.start_api_server().await.expect("it starts again");
+    pool.operator.process.start().await.expect("it starts again");
+    completes_exactly(&mut pool, "alone").await;
+}
+
+#[tokio::test]
+async fn a_burst_goes_on_while_the_api_server_is_away() {
+    let mut pool = pool().await;
+    let burst = Burst::of_steps("default", "outage", CHUNKS, STEPS).expect("a burst");
+    in_the_middle_of(&pool, &burst).await;
+    pool.control_plane.stop_api_server().await.expect("stopped");
+    let before = pool
+        .operator
+        .metric("chunks_done")
+        .await
+        .expect("the operator lives")
+        .unwrap_or(0.0);
+    pool.operator_metric_grows("chunks_done", before, SOME, WITHIN)
+        .await
+        .expect("chunks go on");
+    pool.control_plane.start_api_server().await.expect("it starts again");
+    completes_exactly(&mut pool, "outage").await;
+}
