@@ -246,6 +246,12 @@ impl Picture {
     pub(super) fn take_out(&mut self, uid: &str, immediately: bool, now: u64) -> Vec<Action> {
         let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
         let mut by_worker: BTreeMap<Name, Vec<GrantId>> = BTreeMap::new();
+        if immediately {
+            // What made room for others may still drain there, and is not among the claim's grants any more.
+            let drains = |view: &WorkerView| self.returning.keys().any(|id| id.boot_id == view.boot_id);
+            let draining = self.workers.iter().filter(|(_, view)| drains(view));
+            by_worker.extend(draining.map(|(worker, _)| (worker.clone(), Vec::new())));
+        }
         for held in &claim.grants {
             by_worker.entry(held.device.worker.clone()).or_default().push(held.id.clone());
             self.returning.insert(held.id.clone(), now);
@@ -259,7 +265,8 @@ impl Picture {
             let endpoint = self.workers.get(&worker)?.endpoint.clone();
             let request = ReleaseRequest {
                 owner: claim.request.owner.clone(),
-                grants,
+                // At once means all that is the owner's.
+                grants: if immediately { Vec::new() } else { grants },
                 keep_slices: 0,
                 immediately,
             };

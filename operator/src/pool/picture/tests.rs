@@ -319,3 +319,47 @@ fn an_inventory_that_crosses_a_grant_does_not_end_it() {
     picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 21);
     assert_eq!(view.borrow().slices(), 4);
 }
+
+#[test]
+fn ending_at_once_also_ends_what_was_making_room_for_others() {
+    let mut picture = picture();
+    picture.observe(&[worker("a", "boot"), worker("b", "boot-b")], 0);
+    picture.plan(0);
+    picture.inventoried(&"b".into(), &inventory("boot-b", Vec::new()), 0, 0);
+    let one = picture.claim(request("one", 1, 16), Vec::new(), 0);
+    let (actions, _) = picture.plan(0);
+    for request in acquires(&actions) {
+        let (worker, boot) = if request.boot_id == "boot" {
+            ("a", "boot")
+        } else {
+            ("b", "boot-b")
+        };
+        let grant = grant("one", boot, 1, request.slices);
+        assert_eq!(picture.acquired(&worker.into(), &request, Ok(grant), 0, 0), None);
+    }
+    assert_eq!(one.borrow().slices(), 16);
+    // Another of the same importance needs a whole device: one of the grants makes room, as its chunks end.
+    let large = ClaimRequest {
+        slice_bytes: 8 * SLICE,
+        ..request("two", 1, 1)
+    };
+    let _two = picture.claim(large, Vec::new(), 10);
+    let (actions, _) = picture.plan(10);
+    assert_eq!(
+        releases(&actions).iter().map(|release| release.immediately).collect::<Vec<_>>(),
+        [false]
+    );
+    assert_eq!(one.borrow().slices(), 8);
+    // Its owner is deleted before they have.
+    let actions = picture.take_out("one", true, 11);
+    let workers: Vec<&str> = actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Release { worker, .. } => Some(worker.as_ref()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(workers, ["a", "b"]);
+    let all = |release: &ReleaseRequest| release.grants.is_empty() && release.immediately && release.keep_slices == 0;
+    assert!(releases(&actions).iter().all(all), "{actions:?}");
+}
