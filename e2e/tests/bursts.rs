@@ -356,6 +356,13 @@ async fn columns_tell_what_runs_and_what_became_of_it() {
             .await
             .expect("the load is shown");
     }
+    let session = serde_json::json!({
+        "apiVersion": "sahasra.dev/v1alpha1",
+        "kind": "GpuSession",
+        "metadata": {"namespace": namespace, "name": "asked-for"},
+        "spec": {"class": "cpu", "vram": "512Mi"},
+    });
+    pool.control_plane.apply(&session.to_string()).await.expect("applied");
     let mut printed = String::new();
     for kind in ["burstjobs", "vramleases", "gpuworkers", "gpusessions"] {
         let table = kubectl(&pool, &format!("get {kind} -n {namespace}")).await;
