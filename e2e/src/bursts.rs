@@ -109,6 +109,13 @@ impl Burst {
         self
     }
 
+    /// These arguments instead of those it has.
+    #[must_use]
+    pub fn arguments(mut self, arguments: Value) -> Self {
+        self.spec["kernel"]["args"] = arguments;
+        self
+    }
+
     /// Sets a field of the spec.
     #[must_use]
     pub fn with(mut self, field: &str, value: Value) -> Self {
