@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 
 CARGO_DENY := target/tools/bin/cargo-deny
 RELEASE := $(CURDIR)/target/release
+# Tests run what the dev profile builds, with its assertions and overflow checks; the engine is optimised there too.
+DEBUG := $(CURDIR)/target/debug
 E2E_TESTS := $(patsubst e2e/tests/%.rs,--test %,$(filter-out e2e/tests/node.rs,$(wildcard e2e/tests/*.rs)))
 # Commands name the whole workspace, so that dependencies get the same features everywhere and are built once a profile.
 
@@ -20,19 +22,19 @@ demo: build tools ## Run a 1000-chunk burst on a real control plane on this mach
 	SAHASRA_BIN_DIR=$(RELEASE) target/release/sahasra-demo
 
 .PHONY: test
-test: build tools ## Every test: unit, property, device contract, examples, end to end, node (the last needs root)
-	SAHASRA_BIN_DIR=$(RELEASE) cargo test --workspace -- --skip the_whole_node
+test: debug tools ## Every test: unit, property, device contract, examples, end to end, node (the last needs root)
+	SAHASRA_BIN_DIR=$(DEBUG) cargo test --workspace -- --skip the_whole_node
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
 
 .PHONY: e2e
-e2e: build tools ## End-to-end tests: processes against a real kube-apiserver and etcd
-	SAHASRA_BIN_DIR=$(RELEASE) cargo test --workspace $(E2E_TESTS)
+e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver and etcd
+	SAHASRA_BIN_DIR=$(DEBUG) cargo test --workspace $(E2E_TESTS)
 
 .PHONY: node
-node: build tools ## Smoke test on a real node (kubelet, containerd, the chart); root on Linux, else skipped
-	SAHASRA_BIN_DIR=$(RELEASE) e2e/node/run
+node: debug tools ## Smoke test on a real node (kubelet, containerd, the chart); root on Linux, else skipped
+	SAHASRA_BIN_DIR=$(DEBUG) e2e/node/run
 
 .PHONY: verify
 verify: verify-generated verify-chart verify-docs verify-rust ## What must hold of every commit besides the tests
@@ -69,6 +71,10 @@ bench: build ## Measure, print tables, write target/bench/results.json
 .PHONY: build
 build: ## The binaries, optimised
 	cargo build --release --workspace --bins
+
+.PHONY: debug
+debug:
+	cargo build --workspace --bins
 
 .PHONY: tools
 tools: ## The control plane and helm, from pinned Go modules, once (about 7 minutes on 2 cores)
