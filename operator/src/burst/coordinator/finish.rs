@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use object_store::{ObjectStoreExt, path::Path};
 use sahasra_crds::{
     BurstJob,
-    conditions::{COMPLETE, FAILED},
+    conditions::{ADMITTED, COMPLETE, FAILED},
 };
 
 use super::{Coordinator, CoordinatorError, End};
@@ -79,7 +79,16 @@ impl Coordinator {
         let returned = tokio::time::timeout(RETURNED_WITHIN, &mut returning).await;
         self.held = Default::default();
         self.status.lease = None;
-        let verdicts = self.verdicts(end);
+        let mut verdicts = self.verdicts(end);
+        if self.started {
+            // A quick burst is over before progress was ever written.
+            verdicts.push(Verdict::new(
+                ADMITTED,
+                true,
+                "SlicesGranted",
+                "VRAM for the minimum of slices was held",
+            ));
+        }
         self.status.completion_time = Some(Time(timestamp()));
         while let Err(error) = self.write_status_now(&verdicts).await {
             patient(error, began, &mut wait).await?;
