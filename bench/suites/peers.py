@@ -4,20 +4,34 @@ What a burst of 1000 no-op chunks is compared with (`peers.noop_1000(context)` g
 They do less than a burst: no admission through an API server, no leased memory, no durable account.
 """
 
+import sys
+
 from measure import Result, Unavailable
 
 TASKS, RUNS = 1000, 5
 SYSTEMS = ("ray_actors", "ray_tasks", "dask")
-INSTALL = "python3 -m venv target/bench/peers && target/bench/peers/bin/pip install -r bench/peers/requirements.txt"
 
 measured = {}
 
 
+def install(context):
+    """The interpreter of an environment that holds the peers; installs them once, into target/bench/peers."""
+    environment = context.folder / "peers"
+    python, done = environment / "bin" / "python", environment / "installed"
+    if not done.exists():
+        print("installing Ray and Dask into target/bench/peers (a minute or two)", flush=True)
+        try:
+            context.check([sys.executable, "-m", "venv", environment])
+            context.check([python, "-m", "pip", "install", "--quiet", "-r", context.root / "bench" / "peers" / "requirements.txt"])
+        except RuntimeError as error:
+            raise Unavailable(f"the peers cannot be installed: {error}") from error
+        done.touch()
+    return python
+
+
 def noop_1000(context):
     """{system: seconds of each run}; measured once, then remembered."""
-    python = context.folder / "peers" / "bin" / "python"
-    if not python.exists():
-        raise Unavailable(f"the peers are not installed: {INSTALL}")
+    python = install(context)
     for system in SYSTEMS:
         if system not in measured:
             program = context.root / "bench" / "peers" / "noop.py"

@@ -1,6 +1,6 @@
 //! Measures dispatch alone: no-op chunks through one agent over loopback, as JSON lines.
 //!
-//! A no-op chunk: one launch of an empty kernel in an executor, a result of 4 bytes that comes back and is counted.
+//! A no-op chunk: a parameter, one launch of an empty kernel in an executor, a result of 4 bytes that comes back and is counted.
 //! `load --agent http://127.0.0.1:8471` uses an agent that runs; without it one is started beside this program.
 
 use std::{
@@ -128,10 +128,8 @@ async fn main() -> anyhow::Result<()> {
             println!(
                 "{}",
                 serde_json::json!({
-                    "name": "dispatch/noop_chunks_per_second",
+                    "name": "noop_chunks_per_second",
                     "value": arguments.chunks as f64 / seconds,
-                    "unit": "chunks/s",
-                    "goal": 50_000,
                     "chunks": arguments.chunks,
                     "slices": arguments.slices,
                 })

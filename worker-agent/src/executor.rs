@@ -17,6 +17,7 @@ mod program;
 pub mod protocol;
 mod queue;
 mod report;
+mod results;
 mod sandbox;
 mod watch;
 
@@ -146,7 +147,10 @@ fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, board: B
     let shared = Arc::new(lane::Shared::new(device, reporter, board, lanes));
     let watched = Arc::clone(&shared);
     let watch = std::thread::Builder::new().name("watch".to_owned()).stack_size(256 << 10);
-    let watch = watch.spawn(move || watched.watch.run(&watched.board, || watched.reporter.end_process()));
+    let watch = watch.spawn(move || {
+        let (look, give_up) = (|| watched.send_old_results(), || watched.reporter.end_process());
+        watched.watch.run(&watched.board, look, give_up)
+    });
     if let Err(error) = watch {
         eprintln!("no thread to watch chunks: {error}");
         return ExitCode::FAILURE;

@@ -18,6 +18,7 @@ pub struct Metrics {
     vram_allocatable: IntGauge,
     active_executions: IntGauge,
     executors: IntGauge,
+    executors_lost: IntCounter,
     chunks: IntCounterVec,
     refusals: IntCounterVec,
 }
@@ -54,6 +55,10 @@ impl Metrics {
             vram_allocatable: gauge("gpu_vram_allocatable_bytes", "VRAM that may be lent")?,
             active_executions: gauge("gpu_active_executions", "Chunks running")?,
             executors: gauge("gpu_executors", "Executor processes alive")?,
+            executors_lost: counter(
+                "gpu_executors_lost_total",
+                "Executor processes that crashed, hung or gave themselves up",
+            )?,
             chunks: counters("gpu_chunks_total", "Chunks that ended, by outcome", "outcome")?,
             refusals: counters(
                 "gpu_acquire_refusals_total",
@@ -95,5 +100,6 @@ impl Metrics {
         self.active_executions
             .set(loads.iter().map(|load| load.active_executions as i64).sum());
         self.executors.set(loads.iter().map(|load| i64::from(load.executors)).sum());
+        advance(&self.executors_lost, loads.iter().map(|load| load.lost_executors).sum());
     }
 }

@@ -1,26 +1,21 @@
-//! A lane: a thread that runs one chunk at a time and reports runs of results.
+//! A lane: a thread that runs one chunk at a time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use sahasra_ptx::Cancel;
-use sahasra_wire::burst::{Failure, FailureCode, ResultRun};
+use sahasra_wire::burst::FailureCode;
 use sha2::{Digest, Sha256};
 
-use super::board::{Activity, Board};
+use super::board::{Activity, Board, MAX_LANES};
 use super::program::{Code, Failed, Frame, Prepared};
-use super::protocol::{Ended, from_executor::Kind};
-use super::queue::{Batch, Queue, Seat, Task, message};
+use super::queue::{Batch, Queue, Seat, Task};
 use super::report::Reporter;
+use super::results::{REPORT_AGE, Results};
 use super::watch::Watch;
 use crate::device::Device;
 
-/// Results are sent at the latest when they are this old and the lane looks,
-const REPORT_AGE: Duration = Duration::from_millis(2);
-/// or when there are so many bytes of them.
-const REPORT_BYTES: usize = 256 << 10;
 /// Modules kept, by the digest of their text.
 const MODULES: usize = 32;
 /// After a poisoned context, other lanes have so long to send what they have.
@@ -38,6 +33,8 @@ pub struct Shared<D: Device> {
     pub watch: Arc<Watch>,
     /// What the supervisor sees.
     pub board: Board,
+    /// What the lanes have not sent yet.
+    results: Vec<Mutex<Results>>,
     modules: Mutex<Modules<D::Module>>,
     poisoned: AtomicBool,
 }
@@ -51,8 +48,24 @@ impl<D: Device> Shared<D> {
             reporter,
             watch: Arc::new(Watch::new(D::CANCELS)),
             board,
+            results: (0..MAX_LANES).map(|_| Mutex::default()).collect(),
             modules: Mutex::new(Modules(Vec::new())),
             poisoned: AtomicBool::new(false),
+        }
+    }
+
+    /// A lane's results. They are sent with the guard held, so that what the lane says next comes after them.
+    fn results(&self, lane: usize) -> MutexGuard<'_, Results> {
+        self.results[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what lanes ended a while ago and could not send, as a long chunk has kept them since.
+    pub fn send_old_results(&self) {
+        for lane in 0..MAX_LANES {
+            let mut results = self.results(lane);
+            if results.is_old() {
+                results.send(&self.reporter);
+            }
         }
     }
 
@@ -102,7 +115,7 @@ pub fn run<D: Device>(shared: &Shared<D>, lane: usize) {
     let mut state = Lane {
         shared,
         lane,
-        report: Report::default(),
+        outputs: Vec::new(),
         cancel: Cancel::new(),
     };
     loop {
@@ -123,7 +136,7 @@ pub fn run<D: Device>(shared: &Shared<D>, lane: usize) {
             }
             Task::Run(prepared, batch, frame) => state.work(&mut stream, seat, &prepared, batch, frame),
         };
-        state.report.send(shared, seat.run);
+        shared.results(lane).send(&shared.reporter);
         shared.reporter.send_all(shared.queue.leave(seat, frame));
     }
 }
@@ -131,7 +144,8 @@ pub fn run<D: Device>(shared: &Shared<D>, lane: usize) {
 struct Lane<'a, D: Device> {
     shared: &'a Shared<D>,
     lane: usize,
-    report: Report,
+    /// Of one chunk.
+    outputs: Vec<u8>,
     cancel: Cancel,
 }
 
@@ -162,8 +176,9 @@ impl<D: Device> Lane<'_, D> {
                 if failed.poisoned {
                     self.give_up();
                 }
+                let mut results = shared.results(self.lane);
                 for index in batch.first..batch.first + batch.count {
-                    self.report.failed(index, batch.attempt, failed.clone());
+                    results.failed(seat.run, index, batch.attempt, failed.clone());
                 }
                 return None;
             }
@@ -173,13 +188,10 @@ impl<D: Device> Lane<'_, D> {
             let began = Instant::now();
             for index in batch.first..batch.first + batch.count {
                 self.chunk(stream, seat.run, prepared, &mut frame, index, batch.attempt, timeout);
-                if self.report.outputs.len() >= REPORT_BYTES || self.report.is_old() {
-                    self.report.send(shared, seat.run);
-                }
             }
             let took = began.elapsed();
             if took >= REPORT_AGE {
-                self.report.send(shared, seat.run);
+                shared.results(self.lane).send(&shared.reporter);
             }
             match shared.queue.more(seat, batch.count, took) {
                 Some(next) => batch = next,
@@ -204,27 +216,32 @@ impl<D: Device> Lane<'_, D> {
         let shared = self.shared;
         shared.board.begin(self.lane, Activity::Running { run, index });
         shared.watch.begin(self.lane, timeout, &self.cancel);
-        let outcome = prepared.run(&shared.device, stream, frame, index, &self.cancel, &mut self.report.outputs);
+        let outcome = prepared.run(&shared.device, stream, frame, index, &self.cancel, &mut self.outputs);
         shared.watch.end(self.lane);
+        let mut results = shared.results(self.lane);
         match outcome {
-            Ok(()) => self.report.succeeded(index, attempt),
+            Ok(()) => results.succeeded(run, index, attempt, &mut self.outputs),
             Err(failed) if failed.poisoned => {
                 // Whose fault it was is known when nothing else ran.
                 let first = !shared.poisoned.swap(true, Ordering::SeqCst);
                 if first && shared.board.slots().count() == 1 {
-                    self.report.failed(index, attempt, failed);
+                    results.failed(run, index, attempt, failed);
                     shared.board.end(self.lane);
                 }
-                self.report.send(shared, run);
+                results.send(&shared.reporter);
                 self.give_up();
             }
             Err(failed) if failed.code == FailureCode::ChunkTimeout => {
                 self.cancel = Cancel::new();
                 let message = format!("ran longer than {} ms; {}", timeout.as_millis(), failed.message);
-                self.report.failed(index, attempt, Failed::new(failed.code, message));
+                results.failed(run, index, attempt, Failed::new(failed.code, message));
             }
-            Err(failed) => self.report.failed(index, attempt, failed),
+            Err(failed) => results.failed(run, index, attempt, failed),
         }
+        if results.is_due() {
+            results.send(&shared.reporter);
+        }
+        drop(results);
         shared.board.end(self.lane);
     }
 
@@ -233,86 +250,6 @@ impl<D: Device> Lane<'_, D> {
         self.shared.board.poison();
         std::thread::sleep(POISONED_LANES);
         self.shared.reporter.end_process()
-    }
-}
-
-/// What a lane has to report of the run on which it sits.
-#[derive(Default)]
-struct Report {
-    /// Outputs of `succeeded`, one after the other.
-    outputs: Vec<u8>,
-    /// Runs of consecutive indices, with how many bytes of `outputs` are theirs.
-    succeeded: Vec<(Batch, usize)>,
-    counted: usize,
-    failed: Vec<Failure>,
-    since: Option<Instant>,
-}
-
-impl Report {
-    /// `outputs` holds what the chunk gave already.
-    fn succeeded(&mut self, index: u64, attempt: u32) {
-        let bytes = self.outputs.len() - self.counted;
-        self.counted = self.outputs.len();
-        self.since.get_or_insert_with(Instant::now);
-        if let Some((last, length)) = self.succeeded.last_mut()
-            && last.first + last.count == index
-            && last.attempt == attempt
-        {
-            last.count += 1;
-            *length += bytes;
-            return;
-        }
-        let batch = Batch {
-            first: index,
-            count: 1,
-            attempt,
-        };
-        self.succeeded.push((batch, bytes));
-    }
-
-    fn failed(&mut self, index: u64, attempt: u32, failed: Failed) {
-        self.since.get_or_insert_with(Instant::now);
-        if let Some(last) = self.failed.last_mut()
-            && last.first + last.count == index
-            && last.attempt == attempt
-            && last.code == i32::from(failed.code)
-            && last.message == failed.message
-        {
-            last.count += 1;
-            return;
-        }
-        self.failed.push(Failure {
-            first: index,
-            count: 1,
-            attempt,
-            code: failed.code.into(),
-            message: failed.message,
-        });
-    }
-
-    fn is_old(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() >= REPORT_AGE)
-    }
-
-    fn send<D: Device>(&mut self, shared: &Shared<D>, run: u64) {
-        if self.since.take().is_none() {
-            return;
-        }
-        self.counted = 0;
-        let capacity = self.outputs.len();
-        let mut outputs = Bytes::from(std::mem::replace(&mut self.outputs, Vec::with_capacity(capacity.min(REPORT_BYTES))));
-        let succeeded = self.succeeded.drain(..).map(|(batch, bytes)| ResultRun {
-            first: batch.first,
-            count: batch.count,
-            attempt: batch.attempt,
-            outputs: outputs.split_to(bytes),
-        });
-        let ended = Ended {
-            run,
-            succeeded: succeeded.collect(),
-            failed: std::mem::take(&mut self.failed),
-        };
-        shared.reporter.send_all(Some(message(Kind::Ended(ended))));
     }
 }
 

@@ -1,4 +1,5 @@
-//! The chunk timeout inside an executor: cancels a launch where the device can, and ends the process where it cannot.
+//! The chunk timeout inside an executor: cancels a launch where the device can, and ends the process where it cannot. Also
+//! looks after results that a lane cannot send, as it runs a long chunk.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,8 +10,10 @@ use super::board::{Board, MAX_LANES};
 
 /// A launch that was cancelled must end within this; then the process does.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
-/// How late a timeout may be noticed: this, or an eighth of it if that is more.
+/// How late a timeout may be noticed: this, or an eighth of it if that is more,
 const FINEST: Duration = Duration::from_millis(2);
+/// and never later than this, which is also how long a finished result may wait for a chunk after it.
+const COARSEST: Duration = Duration::from_millis(20);
 
 /// Watches the lanes of this process.
 pub struct Watch {
@@ -37,10 +40,7 @@ impl Watch {
     pub fn new(cancels: bool) -> Self {
         Self {
             lanes: (0..MAX_LANES).map(|_| Mutex::new(None)).collect(),
-            pace: Mutex::new(Pace {
-                seated: 0,
-                tick: Duration::from_millis(250),
-            }),
+            pace: Mutex::new(Pace { seated: 0, tick: COARSEST }),
             wake: Condvar::new(),
             cancels,
         }
@@ -63,7 +63,7 @@ impl Watch {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         pace.seated -= 1;
         if pace.seated == 0 {
-            pace.tick = Duration::from_millis(250);
+            pace.tick = COARSEST;
         }
     }
 
@@ -81,8 +81,8 @@ impl Watch {
         *self.lane(lane) = None;
     }
 
-    /// Watches until the process ends; `give_up` ends it when a lane cannot be saved.
-    pub fn run(self: &Arc<Self>, board: &Board, give_up: impl Fn()) {
+    /// Watches until the process ends: `look` is called at each tick, `give_up` ends it when a lane cannot be saved.
+    pub fn run(self: &Arc<Self>, board: &Board, look: impl Fn(), give_up: impl Fn()) {
         loop {
             let tick = {
                 let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,6 +114,7 @@ impl Watch {
             if lost {
                 give_up();
             }
+            look();
             std::thread::sleep(tick);
         }
     }

@@ -1,6 +1,6 @@
 //! What the agent knows of its devices.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -96,6 +96,8 @@ pub struct DeviceLoad {
     pub active_executions: u64,
     /// Executor processes alive.
     pub executors: u32,
+    /// Executor processes that ended while they were of use, since the agent began.
+    pub lost_executors: u64,
     /// Executors start on it: `false` after several in a row did not.
     pub healthy: bool,
 }
@@ -115,6 +117,7 @@ pub(super) struct DeviceState {
     pub(super) wanted: Notify,
     /// Failed starts in a row, and when the last was.
     failed_starts: Mutex<(u32, Option<Instant>)>,
+    lost: AtomicU64,
     executors: Mutex<Vec<(u32, Arc<Board>)>>,
 }
 
@@ -126,6 +129,7 @@ impl DeviceState {
             waiting: AtomicU32::new(0),
             wanted: Notify::new(),
             failed_starts: Mutex::default(),
+            lost: AtomicU64::new(0),
             executors: Mutex::default(),
         }
     }
@@ -155,6 +159,11 @@ impl DeviceState {
     /// It is gone.
     pub(super) fn remove(&self, process: u32) {
         self.executors().retain(|(kept, _)| *kept != process);
+    }
+
+    /// An executor ended before it was told to.
+    pub(super) fn lost(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Process ids of the executors.
@@ -187,6 +196,7 @@ impl DeviceState {
         DeviceLoad {
             active_executions: executors.iter().map(running).sum::<usize>() as u64,
             executors: executors.len() as u32,
+            lost_executors: self.lost.load(Ordering::Relaxed),
             healthy,
         }
     }

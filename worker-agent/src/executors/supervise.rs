@@ -343,6 +343,9 @@ impl Supervisor {
         let fruitless = !process.progressed && !matches!(self.cause, Some(Cause::Killed { .. } | Cause::ShutDown));
         let (board, ready) = (Arc::clone(&process.board), process.ready);
         tracing::warn!(device = self.device(), namespace = self.namespace, executor, how, "executor lost");
+        if !matches!(self.cause, Some(Cause::Killed { .. } | Cause::ShutDown)) {
+            self.pool.states[self.place].lost();
+        }
         self.fruitless = if fruitless { self.fruitless + 1 } else { 0 };
         if !ready && fruitless {
             self.pool.states[self.place].failed_to_start();

@@ -26,11 +26,19 @@ fn program(ptx: String, entry: &str, arguments: Vec<argument::Kind>, chunks: &st
 
 const HEADER: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
-/// Does nothing: each chunk gives so many bytes of zeros.
+/// A parameter that each chunk evaluates anew.
+const VALUE: &str = r#"{"value": {"type": "u32", "cel": "index % 7"}}"#;
+
+/// Takes a parameter and does nothing: each chunk gives so many bytes of zeros.
 pub fn zeros(chunks: u64, bytes: u64) -> Program {
-    let ptx = format!("{HEADER}.visible .entry empty(.param .u64 out)\n{{\n\tret;\n}}\n");
-    let outputs = vec![argument::Kind::OutputBytes(bytes)];
-    program(ptx, "empty", outputs, &format!("{{\"count\": {chunks}}}"))
+    let ptx = format!("{HEADER}.visible .entry empty(.param .u64 out, .param .u32 value)\n{{\n\tret;\n}}\n");
+    let arguments = vec![argument::Kind::OutputBytes(bytes), argument::Kind::Parameter("value".to_owned())];
+    program(
+        ptx,
+        "empty",
+        arguments,
+        &format!("{{\"count\": {chunks}, \"parameters\": {VALUE}}}"),
+    )
 }
 
 /// Writes `index * index + offset`, then waits for `rounds` rounds of a loop; `u32`.

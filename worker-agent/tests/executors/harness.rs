@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sahasra_wire::burst::{Argument, FailureCode, Program};
-use sahasra_worker::executors::{CpuEngine, Event, Events, ExecutorPool, PoolConfig, ProgramSpec};
+use sahasra_worker::executors::{CpuEngine, Event, Events, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
 use sha2::{Digest, Sha256};
 
 /// The kernels of the tests.
@@ -89,6 +89,22 @@ pub fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work {
         ..Program::default()
     })
     .ptx(KERNELS)
+}
+
+/// Gives each index three times and one more.
+pub fn affine(count: u64) -> ProgramSpec {
+    kernel("affine", count, vec![argument::output(4), argument::index(4)]).spec()
+}
+
+/// Gives each index, but never ends for one of them.
+pub fn spin(count: u64, endless: u32) -> Work {
+    let arguments = vec![argument::output(4), argument::index(4), argument::scalar(&endless.to_le_bytes())];
+    kernel("spin", count, arguments)
+}
+
+/// Chunks in a first attempt.
+pub fn range(first: u64, count: u64) -> WorkRange {
+    WorkRange { first, count, attempt: 1 }
 }
 
 impl Work {
@@ -179,6 +195,22 @@ pub async fn collect_into(outcome: &mut BTreeMap<u64, Outcome>, events: &mut Eve
     };
     let done = tokio::time::timeout(PATIENCE, all).await;
     assert!(done.is_ok(), "{} of {chunks} chunks came back", outcome.len());
+}
+
+pub fn all_succeeded(outcome: &BTreeMap<u64, Outcome>) -> bool {
+    outcome.values().all(|outcome| matches!(outcome, Outcome::Succeeded(_)))
+}
+
+pub fn failed_with(outcome: &BTreeMap<u64, Outcome>, code: FailureCode) -> usize {
+    let failed = |outcome: &&Outcome| matches!(outcome, Outcome::Failed(seen, _) if *seen == code);
+    outcome.values().filter(failed).count()
+}
+
+/// Waits until so many chunks run.
+pub async fn until_active(pool: &ExecutorPool, chunks: u64) {
+    while pool.load("cpu-0").unwrap().active_executions < chunks {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Executor processes that this process has.

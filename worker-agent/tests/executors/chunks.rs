@@ -1,0 +1,190 @@
+//! Chunks reach the kernel with what is theirs, and come back once with what they gave.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sahasra_wire::burst::FailureCode;
+use sahasra_worker::executors::{PoolConfig, SubmitError};
+
+use crate::harness::{self, Outcome, affine, all_succeeded, argument, collect, kernel, pool, pool_with, range, spin, u32s};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chunks_come_back_once_with_their_outputs() {
+    let pool = pool().await;
+    let (run, mut events) = pool.open("cpu-0", "default", affine(10_000)).unwrap();
+    run.set_concurrency(8);
+    run.submit(vec![range(0, 5000), range(7000, 1000)]).unwrap();
+    let outcome = collect(&mut events, 6000).await;
+    let expected: BTreeMap<u64, Outcome> = (0..5000)
+        .chain(7000..8000)
+        .map(|index: u64| (index, Outcome::Succeeded(u32s(&[3 * index as u32 + 1]))))
+        .collect();
+    assert!(
+        outcome == expected,
+        "{:?}",
+        outcome.iter().find(|(index, outcome)| expected[index] != **outcome)
+    );
+    assert_eq!(run.outstanding(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_cannot_be_outstanding_twice() {
+    let pool = pool().await;
+    let (run, _events) = pool.open("cpu-0", "default", affine(100)).unwrap();
+    run.submit(vec![range(0, 10)]).unwrap();
+    assert_eq!(
+        run.submit(vec![range(20, 5), range(9, 2)]),
+        Err(SubmitError::Overlap { first: 9, last: 10 })
+    );
+    assert_eq!(run.outstanding(), 10, "nothing of the refused submission was taken");
+    run.submit(vec![range(20, 5)]).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parameters_inputs_and_constants_reach_the_kernel() {
+    let pool = pool().await;
+    let work = kernel(
+        "inputs",
+        3,
+        vec![
+            argument::output(4),
+            argument::constant(u32s(&[1000])),
+            argument::input_per_chunk(u32s(&[1, 2, 3]), 4),
+            argument::index(8),
+        ],
+    );
+    let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    run.set_concurrency(2);
+    // Twice: an output that was not zeroed, or an input that was not copied anew, would show.
+    for _ in 0..2 {
+        run.submit(vec![range(0, 3)]).unwrap();
+        let outcome = collect(&mut events, 3).await;
+        let expected: BTreeMap<u64, Outcome> = (0..3)
+            .map(|index| (index, Outcome::Succeeded(u32s(&[1001 + index as u32]))))
+            .collect();
+        assert_eq!(outcome, expected);
+    }
+    let work = kernel("work", 4, vec![argument::output(4), argument::parameter("rounds")])
+        .chunks(r#"{"count": 4, "parameters": {"rounds": {"type": "u32", "cel": "10 / (2 - index)"}}}"#);
+    let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    run.set_concurrency(2);
+    run.submit(vec![range(0, 4)]).unwrap();
+    let outcome = collect(&mut events, 4).await;
+    assert!(
+        outcome
+            .values()
+            .all(|outcome| matches!(outcome, Outcome::Failed(FailureCode::ParameterFailed, _))),
+        "a formula that divides by zero for one chunk is refused whole: {outcome:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_chunk_gets_the_parameters_of_its_own_index() {
+    const CHUNKS: u64 = 5000;
+    let pool = pool().await;
+    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    let arguments = std::iter::once(argument::output(56)).chain(names.map(argument::parameter));
+    let work = kernel("echo", CHUNKS, arguments.collect()).chunks(
+        r#"{"count": 5000, "parameters": {
+            "a": {"type": "u8", "cel": "index % 256"}, "b": {"type": "s32", "cel": "-index"},
+            "c": {"type": "u32", "cel": "32 * (1 + index / 100)"}, "d": {"type": "s64", "cel": "index * -1000000007"},
+            "e": {"type": "u64", "cel": "index * index"}, "f": {"type": "f32", "cel": "0.1 + double(index % 10) * 0.05"},
+            "g": {"type": "f64", "cel": "0.0001 * (1.0 + double(index % 100) * 0.01)"}}}"#,
+    );
+    let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    run.set_concurrency(8);
+    run.submit(vec![range(0, CHUNKS)]).unwrap();
+    for (index, outcome) in collect(&mut events, CHUNKS).await {
+        let Outcome::Succeeded(bytes) = outcome else {
+            panic!("{index}: {outcome:?}")
+        };
+        let (signed, tenth, hundredth) = (index as i64, (index % 10) as f64, (index % 100) as f64);
+        assert_eq!(bytes[0], (index % 256) as u8);
+        assert_eq!(bytes[8..12], (-signed as i32).to_le_bytes());
+        assert_eq!(bytes[16..20], (32 * (1 + index as u32 / 100)).to_le_bytes());
+        assert_eq!(bytes[24..32], (signed * -1_000_000_007).to_le_bytes());
+        assert_eq!(bytes[32..40], (index * index).to_le_bytes());
+        assert_eq!(bytes[40..44], ((0.1 + tenth * 0.05) as f32).to_le_bytes());
+        assert_eq!(bytes[48..56], (0.0001 * (1.0 + hundredth * 0.01)).to_le_bytes());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_outputs_come_whole_and_wait_for_a_slow_taker() {
+    const BYTES: u64 = 4 << 20;
+    let config = PoolConfig {
+        max_event_bytes: 8 << 20,
+        ..harness::config()
+    };
+    let pool = pool_with(config).await;
+    let work = kernel("ramp", 40, vec![argument::output(BYTES)])
+        .grid([(BYTES / 4 / 256) as u32, 1, 1])
+        .block([256, 1, 1])
+        .slice_bytes(2 * BYTES);
+    let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    run.set_concurrency(2);
+    run.submit(vec![range(0, 40)]).unwrap();
+    // Taken late: the executor must have paused, not filled the agent.
+    while pool.load("cpu-0").unwrap().active_executions > 0 || run.outstanding() > 37 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let settled = run.outstanding();
+    assert!(settled >= 40 - 8, "{settled} are outstanding: the rest would be more than may wait");
+    let expected: Vec<u8> = (1..=BYTES as u32 / 4).flat_map(u32::to_le_bytes).collect();
+    let outcome = collect(&mut events, 40).await;
+    assert!(outcome.values().all(|outcome| *outcome == Outcome::Succeeded(expected.clone())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_examples_give_the_same_twice_and_what_they_should() {
+    let pool = pool().await;
+    let ptx = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../examples/hyperparameter-search/eval_config.ptx"
+    ))
+    .unwrap();
+    let work = kernel(
+        "eval_config",
+        1000,
+        vec![
+            argument::output(4),
+            argument::parameter("learningRate"),
+            argument::parameter("batchSize"),
+            argument::parameter("dropout"),
+        ],
+    )
+    .ptx(&ptx)
+    .block([256, 1, 1])
+    .chunks(
+        r#"{"count": 1000, "parameters": {
+            "learningRate": {"type": "f32", "cel": "0.1 * (1.0 + double(index % 100) * 0.6)"},
+            "batchSize": {"type": "u32", "cel": "32 * (1 + index / 100)"},
+            "dropout": {"type": "f32", "cel": "0.1 + double(index % 10) * 0.05"}}}"#,
+    );
+    let mut seen = Vec::new();
+    for concurrency in [1, 4] {
+        let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+        run.set_concurrency(concurrency);
+        run.submit(vec![range(0, 12)]).unwrap();
+        seen.push(collect(&mut events, 12).await);
+    }
+    assert_eq!(seen[0], seen[1]);
+    for outcome in seen[0].values() {
+        let Outcome::Succeeded(bytes) = outcome else {
+            panic!("{outcome:?}")
+        };
+        let loss = f32::from_le_bytes(bytes[..4].try_into().unwrap());
+        assert!((0.2..0.8).contains(&loss), "{loss}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn finished_results_do_not_wait_for_a_long_chunk_after_them() {
+    let pool = pool().await;
+    let work = spin(2000, 1999).timeout(600_000);
+    let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    run.set_concurrency(1);
+    run.submit(vec![range(0, 2000)]).unwrap();
+    assert!(all_succeeded(&collect(&mut events, 1999).await));
+    harness::until_active(&pool, 1).await;
+}
