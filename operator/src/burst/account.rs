@@ -3,11 +3,14 @@
 //! Pure: time is a number of milliseconds that only grows, jitter comes from the seed. Each index is counted once,
 //! whatever arrives how often and in what order.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod flights;
+mod retries;
 
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
+use self::flights::{Flight, Flights};
+use self::retries::Retries;
 use super::index_set::IndexSet;
 
 /// Failures that are listed one by one, in status and checkpoint.
@@ -66,6 +69,13 @@ pub struct FailureOutcome {
     pub failed: u64,
 }
 
+impl std::ops::AddAssign for FailureOutcome {
+    fn add_assign(&mut self, other: Self) {
+        self.retried += other.retried;
+        self.failed += other.failed;
+    }
+}
+
 /// Counts; they add up to the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -83,23 +93,6 @@ pub struct Counts {
     pub retried: u64,
 }
 
-/// Consecutive chunks handed to a device.
-#[derive(Clone, Debug)]
-struct InFlight {
-    count: u64,
-    attempt: u32,
-    device: DeviceKey,
-}
-
-/// Consecutive chunks that wait for another attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Retry {
-    ready_at: u64,
-    first: u64,
-    count: u64,
-    attempt: u32,
-}
-
 /// The account of one burst.
 #[derive(Clone, Debug)]
 pub struct Account {
@@ -108,10 +101,8 @@ pub struct Account {
     seed: u64,
     /// Never tried, or given back unstarted on the first attempt.
     fresh: IndexSet,
-    retries: BTreeSet<Retry>,
-    /// By first index.
-    in_flight: BTreeMap<u64, InFlight>,
-    running: u64,
+    retries: Retries,
+    in_flight: Flights,
     completed: IndexSet,
     failed: IndexSet,
     failures: Vec<FailedChunk>,
@@ -126,9 +117,8 @@ impl Account {
             policy,
             seed,
             fresh: IndexSet::full(total),
-            retries: BTreeSet::new(),
-            in_flight: BTreeMap::new(),
-            running: 0,
+            retries: Retries::default(),
+            in_flight: Flights::default(),
             completed: IndexSet::default(),
             failed: IndexSet::default(),
             failures: Vec::new(),
@@ -147,26 +137,10 @@ impl Account {
 
     /// Takes up chunks that a device already has, from an earlier coordinator or an earlier stream: those that wait here.
     pub fn adopt(&mut self, device: &DeviceKey, first: u64, count: u64) {
-        let mut taken: Vec<(u64, u64, u32)> = Vec::new();
-        for (first, count) in self.fresh.remove(first, count) {
-            taken.push((first, count, 1));
-        }
-        let end = first.saturating_add(count);
-        let waiting: Vec<Retry> = (self.retries.iter())
-            .filter(|retry| retry.first < end && retry.first + retry.count > first)
-            .copied()
-            .collect();
-        for retry in waiting {
-            let from = retry.first.max(first);
-            let count = (retry.first + retry.count).min(end) - from;
-            self.cut_retries(from, count);
-            taken.push((from, count, retry.attempt));
-        }
-        for (first, count, attempt) in taken {
-            self.running += count;
-            let device = device.clone();
-            self.in_flight.insert(first, InFlight { count, attempt, device });
-        }
+        let mut taken = self.retries.cut(first, count);
+        let fresh = self.fresh.remove(first, count).into_iter();
+        taken.extend(fresh.map(|(first, count)| Batch { first, count, attempt: 1 }));
+        self.hand_over(device, &taken);
     }
 
     /// As [`Account::failed`], for chunks that were adopted by `device`: which attempt it is the device and this account
@@ -181,15 +155,10 @@ impl Account {
         now: u64,
     ) -> FailureOutcome {
         let mut outcome = FailureOutcome::default();
-        for (from, flight) in self.overlapping(first, count) {
-            let batch = Batch {
-                first: from.max(first),
-                count: (from + flight.count).min(first + count) - from.max(first),
-                attempt: flight.attempt,
-            };
-            let step = self.failed(device, batch, code, message, now);
-            outcome.retried += step.retried;
-            outcome.failed += step.failed;
+        for (first, flight) in self.in_flight.within(first, count) {
+            let Flight { count, attempt, .. } = flight;
+            let batch = Batch { first, count, attempt };
+            outcome += self.failed(device, batch, code, message, now);
         }
         outcome
     }
@@ -199,41 +168,16 @@ impl Account {
         let mut left = at_most;
         let mut batches = Vec::new();
         while left > 0 {
-            let Some(retry) = self.retries.first().copied().filter(|retry| retry.ready_at <= now) else {
-                break;
-            };
-            self.retries.remove(&retry);
-            let count = retry.count.min(left);
-            if count < retry.count {
-                self.retries.insert(Retry {
-                    first: retry.first + count,
-                    count: retry.count - count,
-                    ..retry
-                });
-            }
-            batches.push(Batch {
-                first: retry.first,
-                count,
-                attempt: retry.attempt,
-            });
-            left -= count;
+            let Some(batch) = self.retries.take_front(left, now) else { break };
+            batches.push(batch);
+            left -= batch.count;
         }
         while left > 0 {
             let Some((first, count)) = self.fresh.take_front(left) else { break };
             batches.push(Batch { first, count, attempt: 1 });
             left -= count;
         }
-        for batch in &batches {
-            self.running += batch.count;
-            self.in_flight.insert(
-                batch.first,
-                InFlight {
-                    count: batch.count,
-                    attempt: batch.attempt,
-                    device: device.clone(),
-                },
-            );
-        }
+        self.hand_over(device, &batches);
         batches
     }
 
@@ -241,9 +185,9 @@ impl Account {
     pub fn succeeded(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let count = count.min(self.total.saturating_sub(first));
         // A result is worth having even if its attempt was given up meanwhile, but a verdict of failure stands.
-        self.cut_in_flight(first, count);
+        self.in_flight.cut(first, count);
         self.fresh.remove(first, count);
-        self.cut_retries(first, count);
+        self.retries.cut(first, count);
         let mut counted = Vec::new();
         for (first, count) in without(&self.failed, first, count) {
             counted.extend(self.completed.insert(first, count));
@@ -254,87 +198,61 @@ impl Account {
     /// Counts failed attempts. Only chunks in flight on `device` with that attempt are touched: an older attempt's failure is no news.
     pub fn failed(&mut self, device: &DeviceKey, batch: Batch, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
         let mut outcome = FailureOutcome::default();
-        for (first, flight) in self.overlapping(batch.first, batch.count) {
-            if flight.device != *device || flight.attempt != batch.attempt {
-                continue;
+        for (first, flight) in self.in_flight.within(batch.first, batch.count) {
+            if flight.device == *device && flight.attempt == batch.attempt {
+                self.in_flight.cut(first, flight.count);
+                outcome += self.attempt_failed(first, flight.count, batch.attempt, code, message, now);
             }
-            let end = (first + flight.count).min(batch.first + batch.count);
-            let first = first.max(batch.first);
-            self.cut_in_flight(first, end - first);
-            let step = self.attempt_failed(first, end - first, batch.attempt, code, message, now);
-            outcome.retried += step.retried;
-            outcome.failed += step.failed;
         }
         outcome
     }
 
     /// Chunks that came back unstarted: they wait again, at no cost.
     pub fn returned(&mut self, device: &DeviceKey, first: u64, count: u64) {
-        for (flight_first, flight) in self.overlapping(first, count) {
-            if flight.device != *device {
-                continue;
+        for (first, flight) in self.in_flight.within(first, count) {
+            if flight.device == *device {
+                self.in_flight.cut(first, flight.count);
+                self.wait_again(first, flight.count, flight.attempt, 0);
             }
-            let end = (flight_first + flight.count).min(first + count);
-            let from = flight_first.max(first);
-            self.cut_in_flight(from, end - from);
-            self.wait_again(from, end - from, flight.attempt, 0);
         }
     }
 
     /// Everything in flight on `device` is lost for a cause that may pass.
     pub fn lost(&mut self, device: &DeviceKey, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
-        let flights: Vec<(u64, InFlight)> = self
-            .in_flight
-            .iter()
-            .filter(|(_, flight)| flight.device == *device)
-            .map(|(first, flight)| (*first, flight.clone()))
-            .collect();
+        let batch = |(first, flight): (u64, &Flight)| Batch {
+            first,
+            count: flight.count,
+            attempt: flight.attempt,
+        };
+        let batches: Vec<Batch> = self.in_flight.on(device).map(batch).collect();
         let mut outcome = FailureOutcome::default();
-        for (first, flight) in flights {
-            let batch = Batch {
-                first,
-                count: flight.count,
-                attempt: flight.attempt,
-            };
-            let step = self.failed(device, batch, code, message, now);
-            outcome.retried += step.retried;
-            outcome.failed += step.failed;
+        for batch in batches {
+            outcome += self.failed(device, batch, code, message, now);
         }
         outcome
     }
 
     /// Chunks in flight on `device`.
     pub fn running_on(&self, device: &DeviceKey) -> u64 {
-        self.in_flight
-            .values()
-            .filter(|flight| flight.device == *device)
-            .map(|flight| flight.count)
-            .sum()
+        self.in_flight.on(device).map(|(_, flight)| flight.count).sum()
     }
 
     /// Chunks that could be handed out at `now`.
     pub fn ready(&self, now: u64) -> u64 {
-        self.fresh.len()
-            + self
-                .retries
-                .iter()
-                .take_while(|retry| retry.ready_at <= now)
-                .map(|retry| retry.count)
-                .sum::<u64>()
+        self.fresh.len() + self.retries.ready(now)
     }
 
     /// When the next retry may start, if one waits.
     pub fn next_retry_at(&self) -> Option<u64> {
-        self.retries.first().map(|retry| retry.ready_at)
+        self.retries.next_at()
     }
 
     /// Counts, for status.
     pub fn counts(&self) -> Counts {
-        let waiting: u64 = self.retries.iter().map(|retry| retry.count).sum();
         Counts {
             total: self.total,
-            pending: self.fresh.len() + waiting,
-            running: self.running,
+            pending: self.fresh.len() + self.retries.chunks(),
+            running: self.in_flight.chunks(),
             succeeded: self.completed.len(),
             failed: self.failed.len(),
             retried: self.retried,
@@ -388,12 +306,7 @@ impl Account {
         if attempt == 1 {
             self.fresh.insert(first, count);
         } else {
-            self.retries.insert(Retry {
-                ready_at,
-                first,
-                count,
-                attempt,
-            });
+            self.retries.insert(ready_at, Batch { first, count, attempt });
         }
     }
 
@@ -408,65 +321,14 @@ impl Account {
         half + mix(self.seed ^ first.rotate_left(32) ^ u64::from(attempt)) % (full - half + 1)
     }
 
-    fn overlapping(&self, first: u64, count: u64) -> Vec<(u64, InFlight)> {
-        let start = self.in_flight.range(..=first).next_back().map_or(first, |(start, _)| *start);
-        self.in_flight
-            .range(start..first.saturating_add(count))
-            .filter(|(flight_first, flight)| *flight_first + flight.count > first)
-            .map(|(flight_first, flight)| (*flight_first, flight.clone()))
-            .collect()
-    }
-
-    fn cut_in_flight(&mut self, first: u64, count: u64) {
-        let end = first + count;
-        for (flight_first, flight) in self.overlapping(first, count) {
-            self.in_flight.remove(&flight_first);
-            let flight_end = flight_first + flight.count;
-            self.running -= flight_end.min(end) - flight_first.max(first);
-            if flight_first < first {
-                self.in_flight.insert(
-                    flight_first,
-                    InFlight {
-                        count: first - flight_first,
-                        ..flight.clone()
-                    },
-                );
-            }
-            if flight_end > end {
-                self.in_flight.insert(
-                    end,
-                    InFlight {
-                        count: flight_end - end,
-                        ..flight
-                    },
-                );
-            }
-        }
-    }
-
-    fn cut_retries(&mut self, first: u64, count: u64) {
-        let end = first + count;
-        let hit: Vec<Retry> = self
-            .retries
-            .iter()
-            .filter(|retry| retry.first < end && retry.first + retry.count > first)
-            .copied()
-            .collect();
-        for retry in hit {
-            self.retries.remove(&retry);
-            if retry.first < first {
-                self.retries.insert(Retry {
-                    count: first - retry.first,
-                    ..retry
-                });
-            }
-            if retry.first + retry.count > end {
-                self.retries.insert(Retry {
-                    first: end,
-                    count: retry.first + retry.count - end,
-                    ..retry
-                });
-            }
+    fn hand_over(&mut self, device: &DeviceKey, batches: &[Batch]) {
+        for batch in batches {
+            let flight = Flight {
+                count: batch.count,
+                attempt: batch.attempt,
+                device: device.clone(),
+            };
+            self.in_flight.insert(batch.first, flight);
         }
     }
 }

@@ -226,11 +226,9 @@ impl Coordinator {
                 continue;
             }
             let mut outcome = self.account.failed(&key, batch, code, &failure.message, now);
-            let inherited = self
+            outcome += self
                 .account
                 .adopted_failed(&adopted(worker), batch.first, batch.count, code, &failure.message, now);
-            outcome.retried += inherited.retried;
-            outcome.failed += inherited.failed;
             tracing::debug!(worker, device = failures.device, first = failure.first, count = failure.count, %code, message = failure.message, "attempts failed");
             self.context.metrics.submit_failed(code.label(), failure.count);
             self.context.metrics.chunks_retried.inc_by(outcome.retried);
