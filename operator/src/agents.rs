@@ -1,9 +1,10 @@
-//! The worker-agents as the operator sees them: calls to them ([`client`]), the burst stream ([`stream`]) and who there
-//! is and whether they live ([`directory`]).
+//! The worker-agents as the operator sees them: calls to them ([`client`]), the burst stream ([`stream`]), what carries
+//! both ([`transport`]), and who there is and whether they live ([`directory`]).
 
 pub mod client;
 pub mod directory;
 pub mod stream;
+pub mod transport;
 
 pub use client::{AgentClient, AgentError};
 pub use directory::{Directory, Worker};

@@ -8,6 +8,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder},
 };
 
+use sahasra_service::part;
 use sahasra_store::StorePolicy;
 
 use crate::{
@@ -51,7 +52,7 @@ impl Context {
             action: "Reconcile".to_owned(),
             secondary: None,
         };
-        tokio::spawn(async move {
+        part::spawn(async move {
             if let Err(error) = recorder.publish(&event, &object).await {
                 tracing::debug!(%error, reason = event.reason, "an Event was not written");
             }

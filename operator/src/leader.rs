@@ -5,7 +5,7 @@
 //! its own identity there takes over at once: it is its own earlier life. One that loses the office ends its process: terms
 //! keep what it may still do in that moment from doing harm.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -15,6 +15,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{burst::objects::code, clock::timestamp, pool::Causes};

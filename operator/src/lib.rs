@@ -22,9 +22,10 @@ use kube::{
     Client, Config,
     runtime::events::{Recorder, Reporter},
 };
-use sahasra_service::{health::Readiness, server, shutdown};
+use sahasra_service::{health::Readiness, part, server, shutdown};
 use sahasra_store::StorePolicy;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 pub mod agents;
 pub mod args;
@@ -45,85 +46,143 @@ use args::Args;
 use clock::Clock;
 use context::Context;
 use fault::Faults;
-use leader::Candidate;
+use leader::{Candidate, LeaderError};
 use metrics::Metrics;
 use pool::Pool;
 
 /// How long the last writes may take when the process is told to stop.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// How an operator is called, and how patient it is.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who it is among several operators.
+    pub identity: String,
+    /// Namespace of the leader `Lease` and of the heartbeats.
+    pub namespace: String,
+    /// A worker is stale after so long without a heartbeat.
+    pub worker_timeout: Duration,
+    /// A leader is replaced after so long without a sign of life.
+    pub leader_timeout: Duration,
+    /// Which stores jobs may name.
+    pub stores: StorePolicy,
+    /// Where to die, in tests.
+    pub faults: Faults,
+}
+
+/// Everything of an operator but what it serves.
+pub struct Operator {
+    context: Arc<Context>,
+    candidate: Candidate,
+    namespace: String,
+}
+
+impl Operator {
+    /// An operator that does nothing yet.
+    ///
+    /// # Errors
+    /// When a metric cannot be registered.
+    pub fn new(client: Client, agents: AgentClient, clock: Clock, settings: Settings) -> Result<Self, prometheus::Error> {
+        let metrics = Arc::new(Metrics::new()?);
+        let directory = Arc::new(Directory::new(settings.worker_timeout));
+        let pool = Pool::new(agents.clone(), directory.clone(), clock, settings.faults, metrics.clone());
+        let reporter = Reporter {
+            controller: "sahasra-operator".to_owned(),
+            instance: Some(settings.identity.clone()),
+        };
+        Ok(Self {
+            candidate: Candidate::new(client.clone(), &settings.namespace, &settings.identity, settings.leader_timeout),
+            context: Arc::new(Context {
+                recorder: Recorder::new(client.clone(), reporter),
+                client,
+                agents,
+                directory,
+                pool,
+                metrics,
+                stores: settings.stores,
+                faults: settings.faults,
+                clock,
+            }),
+            namespace: settings.namespace,
+        })
+    }
+
+    /// What its reconcilers share.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Stands for the office, and acts while it has it: until told to stop.
+    ///
+    /// # Errors
+    /// When the office is lost.
+    pub async fn run(self, readiness: Readiness, stop: &CancellationToken) -> Result<(), LeaderError> {
+        let Self {
+            context,
+            candidate,
+            namespace,
+        } = self;
+        let Some(office) = candidate.win(stop).await else { return Ok(()) };
+        readiness.ready("leader");
+        let (synced, workers_known) = tokio::sync::oneshot::channel();
+        let watching = {
+            let (directory, client) = (context.directory.clone(), context.client.clone());
+            async move {
+                directory
+                    .run(client, &namespace, move || {
+                        readiness.ready("workers");
+                        let _ = synced.send(());
+                    })
+                    .await;
+            }
+        };
+        let pool = context.pool.clone();
+        let reconciling = async move {
+            // Who is there must be known before anything is claimed or given back.
+            if workers_known.await.is_ok() {
+                tokio::join!(
+                    burst::reconcile::run(context.clone()),
+                    vram_lease::run(context.clone()),
+                    gpu_worker::run(context.clone()),
+                );
+            }
+        };
+        let tasks = [part::spawn(watching), part::spawn(pool.run()), part::spawn(reconciling)];
+        let outcome = candidate.keep(office, stop).await;
+        for task in &tasks {
+            task.abort();
+        }
+        outcome
+    }
+}
+
 /// Runs until told to stop, or until the office is lost (an error).
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signal().context("watch for signals")?;
-    let client = client().await?;
-    let metrics = Arc::new(Metrics::new().context("register metrics")?);
-    let directory = Arc::new(Directory::new(args.worker_timeout));
-    let (agents, clock, faults) = (AgentClient::default(), Clock::default(), Faults::at(args.fail_at));
-    let pool = Pool::new(agents.clone(), directory.clone(), clock, faults, metrics.clone());
-    let reporter = Reporter {
-        controller: "sahasra-operator".to_owned(),
-        instance: Some(args.identity.clone()),
-    };
-    let context = Arc::new(Context {
-        recorder: Recorder::new(client.clone(), reporter),
-        client: client.clone(),
-        agents,
-        directory: directory.clone(),
-        pool: pool.clone(),
-        metrics: metrics.clone(),
+    let settings = Settings {
+        identity: args.identity.clone(),
+        namespace: args.namespace.clone(),
+        worker_timeout: args.worker_timeout,
+        leader_timeout: args.leader_timeout,
         stores: StorePolicy {
             file_root: args.file_store_root.clone(),
         },
-        faults,
-        clock,
-    });
-
+        faults: Faults::at(args.fail_at),
+    };
+    let operator = Operator::new(client().await?, AgentClient::default(), Clock::default(), settings).context("register metrics")?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("listen on {}", args.listen))?;
     let readiness = Readiness::waiting_for(&["leader", "workers"]);
-    let service = warp::service(http::routes(directory.clone(), metrics, readiness.clone()));
+    let context = operator.context();
+    let service = warp::service(http::routes(context.directory.clone(), context.metrics.clone(), readiness.clone()));
     let limits = server::Limits {
         drain_timeout: FAREWELL,
         ..server::Limits::default()
     };
     let server = tokio::spawn(server::serve(listener, server::Cleartext, service, limits, stop.clone()));
     tracing::info!(listen = %args.listen, identity = args.identity, namespace = args.namespace, "started");
-
-    let candidate = Candidate::new(client.clone(), &args.namespace, &args.identity, args.leader_timeout);
-    let Some(office) = candidate.win(&stop).await else {
-        return server.await.context("serve");
-    };
-    readiness.ready("leader");
-    let (synced, workers_known) = tokio::sync::oneshot::channel();
-    let watching = {
-        let (directory, client, namespace) = (directory.clone(), client.clone(), args.namespace.clone());
-        let ready = readiness.clone();
-        async move {
-            directory
-                .run(client, &namespace, move || {
-                    ready.ready("workers");
-                    let _ = synced.send(());
-                })
-                .await;
-        }
-    };
-    let reconciling = async move {
-        // Who is there must be known before anything is claimed or given back.
-        if workers_known.await.is_ok() {
-            tokio::join!(
-                burst::reconcile::run(context.clone()),
-                vram_lease::run(context.clone()),
-                gpu_worker::run(context.clone()),
-            );
-        }
-    };
-    let tasks = [tokio::spawn(watching), tokio::spawn(pool.run()), tokio::spawn(reconciling)];
-    let outcome = candidate.keep(office, &stop).await;
-    for task in &tasks {
-        task.abort();
-    }
-    outcome.context("lead")?;
+    operator.run(readiness, &stop).await.context("lead")?;
     server.await.context("serve")
 }
 

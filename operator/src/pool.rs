@@ -14,6 +14,7 @@ use std::{
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use sahasra_scheduler::Name;
+use sahasra_service::part;
 use sahasra_wire::{
     grants::{Grant, Owner, ReleaseRequest},
     inventory::Inventory,
@@ -83,7 +84,7 @@ impl Pool {
             let (actions, wake) = self.picture().plan(self.clock.now());
             for action in actions {
                 let pool = self.clone();
-                tokio::spawn(async move { pool.perform(action).await });
+                part::spawn(async move { pool.perform(action).await });
             }
             let timer = async {
                 match wake {

@@ -6,9 +6,9 @@
 //! 3. Report: the status, when what is held has changed.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::StreamExt;
@@ -27,9 +27,13 @@ use sahasra_crds::{
     vram_lease::Renewal,
 };
 use sahasra_scheduler::ClaimKind;
+use sahasra_service::part;
 use sahasra_wire::grants::Owner;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
@@ -94,9 +98,9 @@ struct Held {
 
 struct Reconciler {
     context: Arc<Context>,
-    held: Mutex<HashMap<String, Held>>,
+    held: Mutex<BTreeMap<String, Held>>,
     /// Since when a release has gone unanswered.
-    unanswered: Mutex<HashMap<String, Instant>>,
+    unanswered: Mutex<BTreeMap<String, Instant>>,
     changes: mpsc::Sender<ObjectRef<VramLease>>,
 }
 
@@ -210,7 +214,7 @@ impl Reconciler {
         };
         let view = self.context.pool.claim(request, adopted);
         let (mut watched, changes, reference) = (view.clone(), self.changes.clone(), ObjectRef::from_obj(lease));
-        let watcher = tokio::spawn(async move {
+        let watcher = part::spawn(async move {
             while watched.changed().await.is_ok() {
                 if changes.send(reference.clone()).await.is_err() {
                     return;
@@ -322,11 +326,11 @@ impl Reconciler {
         Api::namespaced(self.context.client.clone(), &lease.namespace().unwrap_or_default())
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<String, Held>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unanswered(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+    fn unanswered(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
         self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

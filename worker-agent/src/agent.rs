@@ -4,7 +4,7 @@
 //! (kill an executor, tell a burst that its slices shrank) and re-arms the expiry timer.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     io::{self, Read},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -13,12 +13,13 @@ use std::{
     time::Duration,
 };
 
+use sahasra_service::clock::Clock;
 use sahasra_wire::{
     burst::FailureCode,
     grants::{AcquireRequest, AcquireResponse, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse},
     inventory::{self, Inventory},
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -67,12 +68,12 @@ pub struct Agent {
     identity: Identity,
     boot_id: String,
     limits: AgentLimits,
-    start: Instant,
+    clock: Clock,
     ledger: Mutex<Ledger>,
     /// Class of each device, in the pool's order.
     classes: Mutex<Vec<String>>,
     pool: ExecutorPool,
-    bursts: Mutex<HashMap<String, Arc<Burst>>>,
+    bursts: Mutex<BTreeMap<String, Arc<Burst>>>,
     metrics: Metrics,
     store_policy: StorePolicy,
     /// The ledger's next deadline has come nearer.
@@ -104,6 +105,7 @@ impl Agent {
         pool: ExecutorPool,
         metrics: Metrics,
         store_policy: StorePolicy,
+        clock: Clock,
     ) -> Arc<Self> {
         let devices = pool.devices().iter().map(|device| Device {
             name: device.name.clone(),
@@ -117,7 +119,7 @@ impl Agent {
             identity,
             boot_id,
             limits,
-            start: Instant::now(),
+            clock,
             pool,
             bursts: Mutex::default(),
             metrics,
@@ -175,7 +177,7 @@ impl Agent {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bursts(&self) -> MutexGuard<'_, HashMap<String, Arc<Burst>>> {
+    fn bursts(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Burst>>> {
         self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,7 +186,7 @@ impl Agent {
         let (answer, effects) = {
             let mut ledger = self.lock();
             let before = ledger.next_deadline();
-            let answer = act(&mut ledger, self.start.elapsed());
+            let answer = act(&mut ledger, self.clock.elapsed());
             let nearer = match (before, ledger.next_deadline()) {
                 (Some(before), Some(after)) => after < before,
                 (None, after) => after.is_some(),
@@ -232,7 +234,7 @@ impl Agent {
                 () = self.alarm.notified() => {}
                 () = async {
                     match deadline {
-                        Some(deadline) => tokio::time::sleep_until(self.start + deadline).await,
+                        Some(deadline) => tokio::time::sleep_until(self.clock.instant_of(deadline)).await,
                         None => std::future::pending().await,
                     }
                 } => self.change(|ledger, now| ledger.expire(now)),

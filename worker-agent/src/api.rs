@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use futures::stream;
-use sahasra_service::{health, metrics};
+use sahasra_service::{health, metrics, part};
 use sahasra_wire::{CONTENT_TYPE, Message, path};
 use tokio::sync::mpsc;
 use warp::{
@@ -92,7 +92,7 @@ pub fn routes(
                     return wrong_type();
                 }
                 let (answers, frames) = mpsc::channel(WAITING_FRAMES);
-                tokio::spawn(dispatch::stream::serve(Arc::clone(&agent), Box::pin(body), answers));
+                part::spawn(dispatch::stream::serve(Arc::clone(&agent), Box::pin(body), answers));
                 let frames = stream::unfold(frames, |mut frames| async move {
                     frames.recv().await.map(|frame: Bytes| (Ok::<_, Infallible>(frame), frames))
                 });

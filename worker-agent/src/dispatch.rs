@@ -14,7 +14,7 @@
 //! gives them up when the executor has said that it holds nothing for them.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -67,7 +67,7 @@ struct State {
     returned: VecDeque<ChunkRange>,
     /// Highest sequence number handed to the stream that listens.
     sent: u64,
-    lanes: HashMap<String, Arc<Lane>>,
+    lanes: BTreeMap<String, Arc<Lane>>,
 }
 
 impl State {
@@ -151,7 +151,7 @@ impl Burst {
                 streams: 0,
                 returned: VecDeque::new(),
                 sent: sequence,
-                lanes: HashMap::new(),
+                lanes: BTreeMap::new(),
             }),
             version: watch::Sender::new(0),
             closed: CancellationToken::new(),

@@ -19,6 +19,7 @@
 mod device;
 mod discover;
 mod entry;
+pub mod launch;
 mod loss;
 mod outstanding;
 mod process;
@@ -28,7 +29,7 @@ mod spawn;
 mod supervise;
 mod words;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -104,7 +105,7 @@ struct Pool {
     devices: Vec<DeviceDescription>,
     /// One for each of `devices`.
     states: Vec<Arc<device::DeviceState>>,
-    spawner: spawn::Spawner,
+    launcher: Arc<dyn launch::Launcher>,
     runs: AtomicU64,
     executors: Mutex<Executors>,
 }
@@ -125,7 +126,7 @@ impl Pool {
 struct Executors {
     shut_down: bool,
     /// Supervisors by place of the device and namespace.
-    supervisors: HashMap<(usize, String), mpsc::UnboundedSender<entry::Command>>,
+    supervisors: BTreeMap<(usize, String), mpsc::UnboundedSender<entry::Command>>,
 }
 
 impl ExecutorPool {
@@ -138,17 +139,23 @@ impl ExecutorPool {
         if devices.is_empty() {
             return Err(PoolError::NoDevice);
         }
+        let launcher = spawn::Spawner::start(config.program.clone()).map_err(PoolError::Spawner)?;
+        Ok(Self::with(config, devices, Arc::new(launcher)))
+    }
+
+    /// A pool of these devices whose executors `launcher` launches.
+    pub fn with(config: PoolConfig, devices: Vec<DeviceDescription>, launcher: Arc<dyn launch::Launcher>) -> Self {
         let state = |_| Arc::new(device::DeviceState::new(config.devices.executors_per_device));
-        Ok(Self {
+        Self {
             inner: Arc::new(Pool {
                 states: devices.iter().map(state).collect(),
-                spawner: spawn::Spawner::start(config.program.clone()).map_err(PoolError::Spawner)?,
+                launcher,
                 config,
                 devices,
                 runs: AtomicU64::new(1),
                 executors: Mutex::default(),
             }),
-        })
+        }
     }
 
     /// The devices, as they were when the pool started.
@@ -205,7 +212,7 @@ impl ExecutorPool {
     pub fn shut_down(&self) {
         let mut executors = self.inner.executors.lock().unwrap_or_else(PoisonError::into_inner);
         executors.shut_down = true;
-        for (_, commands) in executors.supervisors.drain() {
+        for commands in std::mem::take(&mut executors.supervisors).into_values() {
             let _ = commands.send(entry::Command::ShutDown);
         }
     }

@@ -15,7 +15,7 @@ use std::{ffi::OsString, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
 use clap::Parser;
-use sahasra_service::{health::Readiness, logging, server, shutdown};
+use sahasra_service::{clock::Clock, health::Readiness, logging, server, shutdown};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -134,6 +134,7 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
         store::StorePolicy {
             file_root: arguments.file_store_root.clone(),
         },
+        Clock::default(),
     );
     for device in agent.pool().devices() {
         tracing::info!(

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::{StreamExt, TryStreamExt};
@@ -16,7 +16,7 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use sahasra_crds::{GpuWorker, gpu_worker::DeviceStatus};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// What the name of a heartbeat Lease has before the worker's name.
 const HEARTBEAT: &str = "sahasra-worker-";
@@ -163,7 +163,7 @@ impl Directory {
         loop {
             let next = self.mark_silent(Instant::now());
             tokio::select! {
-                () = tokio::time::sleep_until(next.into()) => {}
+                () = tokio::time::sleep_until(next) => {}
                 outcome = changed.changed() => if outcome.is_err() { return },
             }
         }

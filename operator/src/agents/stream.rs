@@ -2,19 +2,16 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::stream;
-use http::{Method, StatusCode};
-use http_body_util::{BodyExt, Limited, StreamBody};
-use hyper::body::Frame;
+use futures::{StreamExt, stream};
+use sahasra_service::part;
 use sahasra_wire::{
-    burst::{ClientFrame, Open, ServerFrame, client_frame, server_frame},
-    frame, path,
+    burst::{ClientFrame, Open, client_frame, server_frame},
+    frame,
 };
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::client::{AgentClient, AgentError, excerpt};
+use super::client::{AgentClient, AgentError};
 
 /// Frames on their way to one agent: a coordinator sends few and large ones.
 const OUTGOING_FRAMES: usize = 64;
@@ -50,7 +47,7 @@ pub enum StreamError {
     OpenTimeout,
     /// The connection broke.
     #[error("cut off")]
-    Cut(#[from] hyper::Error),
+    Cut(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// What came is not of the protocol.
     #[error("not of the protocol")]
     Protocol(#[from] frame::FrameError),
@@ -67,7 +64,7 @@ impl BurstStream {
     /// Opens a stream in the background: events, and at last [`StreamEvent::Closed`], come to `events` under `id`.
     pub fn open(client: AgentClient, endpoint: String, open: Open, id: StreamId, events: mpsc::Sender<(StreamId, StreamEvent)>) -> Self {
         let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
-        let task = tokio::spawn(async move {
+        let task = part::spawn(async move {
             let outcome = run(&client, &endpoint, open, outgoing, &id, &events).await;
             // The coordinator may have gone: then nobody wants to know.
             let _ = events.send((id, StreamEvent::Closed(outcome.err()))).await;
@@ -98,33 +95,16 @@ async fn run(
             Some(first) => first,
             None => outgoing.recv().await?,
         };
-        let bytes: Bytes = frame::encode(&next);
-        Some((Ok(Frame::data(bytes)), (None, outgoing)))
+        Some((next, (None, outgoing)))
     });
-    let body = StreamBody::new(frames).boxed_unsync();
-    let response = tokio::time::timeout(OPEN_TIMEOUT, client.request(endpoint, Method::POST, path::BURSTS, body))
+    let mut incoming = tokio::time::timeout(OPEN_TIMEOUT, client.transport().stream(endpoint, frames.boxed()))
         .await
         .map_err(|_| StreamError::OpenTimeout)??;
-    let status = response.status();
-    let mut incoming = response.into_body();
-    if status != StatusCode::OK {
-        let text = Limited::new(incoming, 4096)
-            .collect()
-            .await
-            .map(|body| body.to_bytes())
-            .unwrap_or_default();
-        return Err(AgentError::Status(status, excerpt(&text)).into());
-    }
-    let mut decoder = frame::Decoder::default();
-    while let Some(part) = incoming.frame().await {
-        let Ok(data) = part?.into_data() else { continue };
-        decoder.extend(data);
-        while let Some(message) = decoder.next_message::<ServerFrame>()? {
-            let Some(kind) = message.kind else { continue };
-            // A full channel stops the reading, and with it, through HTTP/2's windows, the agent.
-            if events.send((id.clone(), StreamEvent::Frame(Box::new(kind)))).await.is_err() {
-                return Ok(());
-            }
+    while let Some(frame) = incoming.next().await {
+        let Some(kind) = frame?.kind else { continue };
+        // A full channel stops the reading, and with it, through HTTP/2's windows, the agent.
+        if events.send((id.clone(), StreamEvent::Frame(Box::new(kind)))).await.is_err() {
+            return Ok(());
         }
     }
     Ok(())

@@ -5,9 +5,9 @@
 //! 3. Act: start a [`Coordinator`], which does the rest; or tell the one that runs of a change; or let a finished job go.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::StreamExt;
@@ -23,7 +23,11 @@ use sahasra_crds::{
     BurstJob, FINALIZER,
     conditions::{self, ACCEPTED},
 };
-use tokio::sync::{mpsc, watch};
+use sahasra_service::part;
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
 use super::{
     coordinator::{Coordinator, CoordinatorError, owner},
@@ -95,7 +99,7 @@ enum Known {
 
 struct Reconciler {
     context: Arc<Context>,
-    known: Mutex<HashMap<String, Known>>,
+    known: Mutex<BTreeMap<String, Known>>,
     ended: mpsc::Sender<ObjectRef<BurstJob>>,
 }
 
@@ -263,10 +267,10 @@ impl Reconciler {
         drop(known);
         let coordinator = Coordinator::new(self.context.clone(), seen, burst);
         let reconciler = self.clone();
-        tokio::spawn(async move {
+        part::spawn(async move {
             let began = Instant::now();
             // In a task of its own, so that a panic there ends as any other failure here.
-            let outcome = tokio::spawn(coordinator.run()).await;
+            let outcome = part::spawn(coordinator.run()).await;
             let next = match outcome {
                 Ok(Ok(_)) => Known::Finished(Instant::now()),
                 Ok(Err(error)) => {
@@ -359,7 +363,7 @@ impl Reconciler {
         Ok(None)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

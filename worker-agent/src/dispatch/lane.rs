@@ -15,6 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use sahasra_service::part;
 use sahasra_wire::burst::FailureCode;
 use tokio::{sync::Notify, time::Instant};
 
@@ -111,7 +112,7 @@ pub(super) fn start(agent: &Arc<Agent>, burst: &Arc<Burst>, device: &str, run: R
         flushed: Instant::now(),
         writing: None,
     };
-    tokio::spawn(worker.work(burst.closed.clone()));
+    part::spawn(worker.work(burst.closed.clone()));
     lane
 }
 

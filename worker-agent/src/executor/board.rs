@@ -112,6 +112,12 @@ impl Board {
     /// A lane begins something, now.
     pub fn begin(&self, lane: usize, activity: Activity) -> u64 {
         let since = monotonic_nanoseconds();
+        self.begin_at(lane, activity, since);
+        since
+    }
+
+    /// A lane begins something at a time in nanoseconds of the board's clock.
+    pub fn begin_at(&self, lane: usize, activity: Activity, since: u64) {
         let slot = lane + 1;
         let (state, run, index) = match activity {
             Activity::Preparing { run } => (PREPARING, run, 0),
@@ -123,7 +129,6 @@ impl Board {
         self.word(slot, INDEX).store(index, Ordering::Release);
         self.word(slot, SINCE).store(since, Ordering::Release);
         self.word(slot, STATE).store(state, Ordering::Release);
-        since
     }
 
     /// A lane has ended what it did.

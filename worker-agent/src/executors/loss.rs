@@ -10,7 +10,7 @@ use sahasra_wire::burst::FailureCode;
 
 use super::entry::{Cause, Entry};
 use super::run::Event;
-use crate::executor::board::{Activity, Board, monotonic_nanoseconds};
+use crate::executor::board::{Activity, Board};
 
 /// Processes in a row that may end with nothing in flight before their chunks are charged an attempt.
 const FREE_LOSSES: u32 = 2;
@@ -18,6 +18,8 @@ const FREE_LOSSES: u32 = 2;
 /// A process that is gone.
 pub(super) struct Loss<'a> {
     pub(super) board: &'a Board,
+    /// The time now, in nanoseconds of the board's clock.
+    pub(super) now: u64,
     pub(super) cause: Option<&'a Cause>,
     pub(super) how: &'a str,
     /// Its device had been opened.
@@ -51,12 +53,11 @@ pub(super) fn describe(status: Option<ExitStatus>, cause: Option<&Cause>, unavai
 
 /// Settles every chunk of every run, or keeps it as a suspect.
 pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
-    let now = monotonic_nanoseconds();
     let poisoned = loss.board.is_poisoned();
     let innocent = matches!(loss.cause, Some(Cause::Killed { .. } | Cause::ShutDown));
     let mut charged = false;
     for slot in loss.board.slots() {
-        let elapsed = Duration::from_nanos(now.saturating_sub(slot.since));
+        let elapsed = Duration::from_nanos(loss.now.saturating_sub(slot.since));
         match slot.activity {
             Activity::Preparing { run } if !innocent => {
                 if let Some(entry) = runs.get_mut(&run) {
@@ -114,6 +115,7 @@ mod tests {
     use super::super::outstanding::WorkRange;
     use super::super::run::{Events, Run, Shared};
     use super::*;
+    use crate::executor::board::monotonic_nanoseconds;
 
     const RUN: u64 = 7;
 
@@ -141,6 +143,7 @@ mod tests {
     fn loss<'a>(board: &'a Board, cause: Option<&'a Cause>, timeouts: &'a HashMap<u64, Duration>) -> Loss<'a> {
         Loss {
             board,
+            now: monotonic_nanoseconds(),
             cause,
             how: "executor was ended by signal 9",
             ready: true,

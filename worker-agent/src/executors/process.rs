@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::{Buf, Bytes};
 use sahasra_wire::frame::{self, Decoder};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
+use super::launch::{Body, Launched, Task};
 use super::spawn::Started;
 use crate::executor::board::Board;
 use crate::executor::protocol::{FromExecutor, ToExecutor, from_executor, to_executor};
@@ -44,12 +45,8 @@ pub(super) enum Incoming {
 #[derive(Debug)]
 pub(super) struct Process {
     id: u32,
-    child: Child,
-    socket: UnixStream,
+    link: Link,
     pub(super) board: Arc<Board>,
-    outgoing: VecDeque<Bytes>,
-    decoder: Decoder,
-    buffer: Vec<u8>,
     pub(super) started: Instant,
     /// Its device is open.
     pub(super) ready: bool,
@@ -59,20 +56,39 @@ pub(super) struct Process {
     _permit: OwnedSemaphorePermit,
 }
 
+#[derive(Debug)]
+enum Link {
+    Process(Socket),
+    Task(Task),
+}
+
+/// A child process and the socket to it.
+#[derive(Debug)]
+struct Socket {
+    child: Child,
+    socket: UnixStream,
+    outgoing: VecDeque<Bytes>,
+    decoder: Decoder,
+    buffer: Vec<u8>,
+}
+
 /// Bytes read at a time.
 const READ: usize = 64 << 10;
 
 impl Process {
-    pub(super) fn new(started: Started, board: Arc<Board>, permit: OwnedSemaphorePermit) -> io::Result<Self> {
+    pub(super) fn new(launched: Launched, permit: OwnedSemaphorePermit) -> io::Result<Self> {
         let now = Instant::now();
+        let (id, link) = match launched.body {
+            Body::Process(started) => {
+                let id = started.child.0.as_ref().map_or(0, std::process::Child::id);
+                (id, Link::Process(Socket::new(started)?))
+            }
+            Body::Task(task) => (task.id, Link::Task(task)),
+        };
         Ok(Self {
-            id: started.child.0.as_ref().map_or(0, std::process::Child::id),
-            child: started.child,
-            socket: UnixStream::from_std(started.socket)?,
-            board,
-            outgoing: VecDeque::new(),
-            decoder: Decoder::default(),
-            buffer: vec![0; READ],
+            id,
+            link,
+            board: launched.board,
             started: now,
             ready: false,
             progressed: false,
@@ -87,17 +103,69 @@ impl Process {
 
     /// Queues a message; [`Process::exchange`] sends it.
     pub(super) fn send(&mut self, kind: to_executor::Kind) {
-        self.outgoing.push_back(frame::encode(&ToExecutor { kind: Some(kind) }));
+        match &mut self.link {
+            Link::Process(socket) => socket.outgoing.push_back(frame::encode(&ToExecutor { kind: Some(kind) })),
+            // One that has ended shows it by what comes in.
+            Link::Task(task) => drop(task.to.send(kind)),
+        }
     }
 
     /// Sends what is queued and waits for the next message. Safe to cancel.
     pub(super) async fn exchange(&mut self) -> Incoming {
+        let came = match &mut self.link {
+            Link::Process(socket) => socket.exchange().await,
+            Link::Task(task) => task.from.recv().await.map_or(Incoming::End, Incoming::Message),
+        };
+        if matches!(came, Incoming::Message(_)) {
+            self.last_heard = Instant::now();
+        }
+        came
+    }
+
+    /// Ends it at once. What it sent before still comes in, then the end.
+    pub(super) fn kill(&mut self) {
+        match &mut self.link {
+            Link::Process(socket) => {
+                if let Some(child) = &mut socket.child.0 {
+                    let _ = child.kill();
+                }
+            }
+            Link::Task(task) => task.killed.cancel(),
+        }
+    }
+
+    /// Kills it and waits until the system has taken back everything it had: only then is its memory free.
+    pub(super) async fn reap(&mut self) -> Option<ExitStatus> {
+        match &mut self.link {
+            Link::Process(socket) => {
+                let mut child = socket.child.0.take()?;
+                let _ = child.kill();
+                tokio::task::spawn_blocking(move || child.wait()).await.ok()?.ok()
+            }
+            Link::Task(task) => {
+                task.killed.cancel();
+                task.gone.cancelled().await;
+                None
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn new(started: Started) -> io::Result<Self> {
+        Ok(Self {
+            child: started.child,
+            socket: UnixStream::from_std(started.socket)?,
+            outgoing: VecDeque::new(),
+            decoder: Decoder::default(),
+            buffer: vec![0; READ],
+        })
+    }
+
+    async fn exchange(&mut self) -> Incoming {
         loop {
             match self.decoder.next_message::<FromExecutor>() {
-                Ok(Some(FromExecutor { kind: Some(kind) })) => {
-                    self.last_heard = Instant::now();
-                    return Incoming::Message(kind);
-                }
+                Ok(Some(FromExecutor { kind: Some(kind) })) => return Incoming::Message(kind),
                 Ok(Some(FromExecutor { kind: None })) => continue,
                 Ok(None) => {}
                 Err(_) => return Incoming::End,
@@ -138,19 +206,5 @@ impl Process {
                 self.outgoing.pop_front();
             }
         }
-    }
-
-    /// Ends it at once. What it sent before still comes in, then the end.
-    pub(super) fn kill(&mut self) {
-        if let Some(child) = &mut self.child.0 {
-            let _ = child.kill();
-        }
-    }
-
-    /// Kills it and waits until the system has taken back everything it had: only then is its memory free.
-    pub(super) async fn reap(&mut self) -> Option<ExitStatus> {
-        let mut child = self.child.0.take()?;
-        let _ = child.kill();
-        tokio::task::spawn_blocking(move || child.wait()).await.ok()?.ok()
     }
 }

@@ -11,11 +11,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
 
+use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use super::device::{DeviceDescription, DeviceKind};
+use super::launch::{Launched, Launcher};
 use super::process::Child;
-use crate::executor::board::Board;
+use crate::executor::board::{Board, monotonic_nanoseconds};
 
 /// Variables that a driver needs to be found and to see what it may; everything else of the agent's environment, above
 /// all anything that names a token or the API server, stays out.
@@ -67,8 +69,7 @@ impl Spawner {
         Ok(Self { requests })
     }
 
-    /// Starts an executor for a device.
-    pub(super) async fn executor(&self, device: &DeviceDescription) -> io::Result<Started> {
+    async fn executor(&self, device: &DeviceDescription) -> io::Result<Started> {
         let engine = match device.kind {
             DeviceKind::Cpu => "cpu",
             DeviceKind::Cuda => "cuda",
@@ -84,6 +85,16 @@ impl Spawner {
         let gone = || io::Error::other("the thread that starts executors is gone");
         self.requests.send(Request { arguments, answer }).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
+    }
+}
+
+impl Launcher for Spawner {
+    fn launch<'a>(&'a self, device: &'a DeviceDescription, _namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>> {
+        Box::pin(async { Ok(Launched::process(self.executor(device).await?)) })
+    }
+
+    fn monotonic_nanoseconds(&self) -> u64 {
+        monotonic_nanoseconds()
     }
 }
 

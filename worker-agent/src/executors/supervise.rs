@@ -6,18 +6,21 @@ mod messages;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use sahasra_service::part;
 use sahasra_wire::burst::FailureCode;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::Pool;
 use super::entry::{Cause, Command, Entry};
+use super::launch::Body;
 use super::process::{Incoming, Process};
 use super::run::Event;
 use super::{loss, words};
-use crate::executor::board::{Activity, monotonic_nanoseconds};
+use crate::executor::board::Activity;
 use crate::executor::protocol::{Pause, to_executor};
 
 /// How often a process with work is looked at.
@@ -65,7 +68,7 @@ pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::U
         idle_since: None,
         shut_down: false,
     };
-    tokio::spawn(supervisor.run());
+    part::spawn(supervisor.run());
     sender
 }
 
@@ -204,15 +207,18 @@ impl Supervisor {
             0 => Duration::ZERO,
             times => FIRST_DELAY.saturating_mul(1 << (times - 1).min(16)).min(LAST_DELAY),
         };
-        self.starting = Some(tokio::spawn(async move {
+        self.starting = Some(part::spawn(async move {
             tokio::time::sleep(delay).await;
             let permit = pool.states[place].permit().await;
             let device = &pool.devices[place];
-            let mut started = pool.spawner.executor(device).await.map_err(|error| error.to_string())?;
-            let words = words::log(started.words.take().ok_or("no pipe")?, device.name.clone(), namespace.clone());
-            tokio::spawn(words);
-            let board = Arc::clone(&started.board);
-            let process = Process::new(started, Arc::clone(&board), permit).map_err(|error| error.to_string())?;
+            let launched = pool.launcher.launch(device, &namespace).await;
+            let mut launched = launched.map_err(|error| error.to_string())?;
+            if let Body::Process(started) = &mut launched.body {
+                let words = words::log(started.words.take().ok_or("no pipe")?, device.name.clone(), namespace.clone());
+                part::spawn(words);
+            }
+            let board = Arc::clone(&launched.board);
+            let process = Process::new(launched, permit).map_err(|error| error.to_string())?;
             pool.states[place].add(process.id(), board);
             Ok(process)
         }));
@@ -270,7 +276,7 @@ impl Supervisor {
     fn look(&mut self) {
         let Some(process) = &self.process else { return };
         let config = &self.pool.config;
-        let now = monotonic_nanoseconds();
+        let now = self.pool.launcher.monotonic_nanoseconds();
         // A driver may make memory and code wait for the kernels of other runs.
         let preparation = config.start_timeout + self.timeouts.values().max().copied().unwrap_or_default();
         let mut active = 0;
@@ -354,6 +360,7 @@ impl Supervisor {
             &mut self.runs,
             loss::Loss {
                 board: &board,
+                now: self.pool.launcher.monotonic_nanoseconds(),
                 cause: self.cause.as_ref(),
                 how: &how,
                 ready,

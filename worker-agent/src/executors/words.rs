@@ -2,10 +2,11 @@
 //! decides what and how much.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
+use tokio::time::Instant;
 
 /// Longest line, in bytes: the rest of it is dropped.
 const LINE: usize = 1024;

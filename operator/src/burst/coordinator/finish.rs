@@ -8,6 +8,7 @@ use sahasra_crds::{
     BurstJob,
     conditions::{ADMITTED, COMPLETE, FAILED},
 };
+use sahasra_service::part;
 
 use super::{Coordinator, CoordinatorError, End};
 use crate::{
@@ -60,7 +61,7 @@ impl Coordinator {
         // VRAM goes back while the checkpoint is written: a crash in between costs at most running again what no checkpoint covers.
         let (uid, pool) = (self.owner().uid, self.context.pool.clone());
         let (objects, lease) = (self.objects.clone(), self.lease.take());
-        let mut returning = tokio::spawn(async move {
+        let mut returning = part::spawn(async move {
             let released = pool.release(&uid, end == End::Failed).await;
             let deleted = match &lease {
                 Some(lease) => objects.delete_lease(lease).await,

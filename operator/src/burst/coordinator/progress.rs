@@ -9,6 +9,7 @@ use sahasra_crds::{
     conditions::{ADMITTED, GRANTED},
     vram_lease::GrantStatus,
 };
+use sahasra_service::part;
 use sahasra_wire::burst::Store;
 
 use super::{Coordinator, CoordinatorError};
@@ -190,20 +191,20 @@ impl Coordinator {
         }
         self.writing.status = true;
         let (objects, version) = (self.objects.clone(), self.version.clone());
-        self.writes.spawn(async move {
+        self.writes.spawn(part::tied(async move {
             let outcome = objects.write_status(&version, &next).await.map(Box::new);
             Written::Status(Box::new(next), outcome)
-        });
+        }));
     }
 
     fn start_checkpoint(&mut self) {
         self.writing.checkpoint = true;
         let (contents, covered) = self.snapshot();
         let (objects, version, term) = (self.objects.clone(), self.checkpoint_version.clone(), self.term);
-        self.writes.spawn(async move {
+        self.writes.spawn(part::tied(async move {
             let outcome = objects.write_checkpoint(version.as_deref(), term, contents).await;
             Written::Checkpoint(covered, outcome)
-        });
+        }));
     }
 
     fn lease_differs(&self) -> bool {
@@ -219,8 +220,9 @@ impl Coordinator {
         self.writing.lease_shown = Some((self.held.slices(), self.held.grants.len()));
         let next = self.lease_status();
         let objects = self.objects.clone();
-        self.writes
-            .spawn(async move { Written::Lease(objects.write_lease_status(&name, &next).await) });
+        self.writes.spawn(part::tied(
+            async move { Written::Lease(objects.write_lease_status(&name, &next).await) },
+        ));
     }
 
     fn lease_status(&self) -> VramLeaseStatus {

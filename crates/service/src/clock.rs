@@ -1,0 +1,98 @@
+//! The monotonic time that decisions see, counted from a process's beginning.
+//!
+//! It follows the runtime's clock, so that it stands still where that is paused. Where several parts live in one runtime
+//! (the simulation), each may have a clock that runs a little fast or slow, as those of different machines do.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Parts in a whole, of which [`Clock::drifting`] gains some.
+const MILLION: i128 = 1_000_000;
+
+/// Counts from its making. Copies share the origin.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: Instant,
+    /// Parts per million that it gains on the runtime's clock.
+    gain: i32,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::drifting(0)
+    }
+}
+
+impl Clock {
+    /// A clock that gains so many parts per million on the runtime's; loses them when negative.
+    pub fn drifting(gain: i32) -> Self {
+        Self {
+            origin: Instant::now(),
+            gain,
+        }
+    }
+
+    /// Time since the origin.
+    pub fn elapsed(&self) -> Duration {
+        let elapsed = self.origin.elapsed();
+        match self.gain {
+            0 => elapsed,
+            gain => scaled(elapsed, MILLION + i128::from(gain), MILLION),
+        }
+    }
+
+    /// Milliseconds since the origin.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Microseconds since the origin.
+    pub fn micros(&self) -> u64 {
+        u64::try_from(self.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The instant at which [`Clock::now`] reaches `milliseconds`.
+    pub fn instant(&self, milliseconds: u64) -> Instant {
+        self.instant_of(Duration::from_millis(milliseconds))
+    }
+
+    /// The instant at which [`Clock::elapsed`] reaches `time`.
+    pub fn instant_of(&self, time: Duration) -> Instant {
+        match self.gain {
+            0 => self.origin + time,
+            // Rounded up, so that it has been reached by then.
+            gain => self.origin + scaled(time, MILLION, MILLION + i128::from(gain)) + Duration::from_nanos(2),
+        }
+    }
+}
+
+fn scaled(time: Duration, by: i128, of: i128) -> Duration {
+    let nanoseconds = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX / MILLION / 2) * by / of;
+    Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_drifts_reaches_a_time_when_it_says() {
+        for gain in [0, 200, -200, 50_000, -50_000] {
+            let clock = Clock::drifting(gain);
+            let time = Duration::from_millis(12_345);
+            let instant = clock.instant_of(time);
+            tokio::time::sleep_until(instant).await;
+            assert!(clock.elapsed() >= time, "{gain}: {:?}", clock.elapsed());
+            assert!(clock.elapsed() < time + Duration::from_millis(3), "{gain}: {:?}", clock.elapsed());
+            assert!(clock.now() >= 12_345);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_gains_and_loses() {
+        let (fast, slow) = (Clock::drifting(100_000), Clock::drifting(-100_000));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!((fast.now(), slow.now()), (11_000, 9_000));
+    }
+}

@@ -1,0 +1,219 @@
+//! The tasks of one part of the system (an operator, an agent), tied together so that the part can be crashed: all of
+//! its tasks at once, at whatever await they are.
+//!
+//! A process is one part, and ends with its runtime: there [`spawn`] and [`tied`] add nothing. Where several parts live in
+//! one runtime (the simulation), each is started with [`Part::start`]; what its tasks start through [`spawn`] and [`tied`]
+//! belongs to it as well, and nothing of it runs any more after [`Part::crash`].
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use tokio::task::JoinHandle;
+
+tokio::task_local! {
+    static PART: Part;
+}
+
+/// Some tasks that end together. Clones are the same part.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    crashed: bool,
+    /// Steps of its tasks so far.
+    steps: u64,
+    crash_at: Option<u64>,
+    tasks: u64,
+    wakers: BTreeMap<u64, Waker>,
+}
+
+impl Part {
+    /// Starts a task of this part.
+    pub fn start<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        tokio::spawn(Tied::to(Some(self.clone()), future))
+    }
+
+    /// Ends every task of the part: none of them runs on, all are dropped.
+    pub fn crash(&self) {
+        let wakers = {
+            let mut state = self.state();
+            state.crashed = true;
+            std::mem::take(&mut state.wakers)
+        };
+        wakers.into_values().for_each(Waker::wake);
+    }
+
+    /// Crashes the part right before the step after next `steps` of its tasks (a step goes from one await to the next).
+    pub fn crash_after(&self, steps: u64) {
+        let mut state = self.state();
+        state.crash_at = Some(state.steps + steps);
+    }
+
+    /// Whether it has crashed.
+    pub fn has_crashed(&self) -> bool {
+        self.state().crashed
+    }
+
+    /// Takes note of a step; `false` when there is to be none.
+    fn step(&self, task: u64, waker: &Waker) -> bool {
+        let crashes = {
+            let mut state = self.state();
+            if state.crashed {
+                return false;
+            }
+            state.steps += 1;
+            state.wakers.insert(task, waker.clone());
+            state.crash_at.is_some_and(|at| state.steps > at)
+        };
+        if crashes {
+            self.crash();
+        }
+        !crashes
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// As [`tokio::spawn`], for a task that belongs to the part of the one that starts it.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    tokio::spawn(tied(future))
+}
+
+/// Ties a future, to be spawned elsewhere (in a `JoinSet`), to the part of the task that makes it.
+pub fn tied<F: Future>(future: F) -> Tied<F> {
+    Tied::to(PART.try_with(Part::clone).ok(), future)
+}
+
+/// A future that ends with its part: from then on it is pending and holds nothing.
+#[derive(Debug)]
+pub struct Tied<F> {
+    part: Option<(Part, u64)>,
+    future: Option<Pin<Box<F>>>,
+}
+
+impl<F> Tied<F> {
+    fn to(part: Option<Part>, future: F) -> Self {
+        let part = part.map(|part| {
+            let task = {
+                let mut state = part.state();
+                state.tasks += 1;
+                state.tasks
+            };
+            (part, task)
+        });
+        Self {
+            part,
+            future: Some(Box::pin(future)),
+        }
+    }
+}
+
+impl<F: Future> Future for Tied<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.get_mut();
+        let Some((part, task)) = &this.part else {
+            let future = this.future.as_mut().expect("dropped only with its part");
+            return future.as_mut().poll(context);
+        };
+        if !part.step(*task, context.waker()) {
+            this.future = None;
+        }
+        let Some(future) = &mut this.future else { return Poll::Pending };
+        PART.sync_scope(part.clone(), || future.as_mut().poll(context))
+    }
+}
+
+impl<F> Drop for Tied<F> {
+    fn drop(&mut self) {
+        if let Some((part, task)) = &self.part {
+            part.state().wakers.remove(task);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::{mpsc, oneshot};
+
+    /// Says when it is dropped.
+    struct Dropped(mpsc::UnboundedSender<&'static str>, &'static str);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let _ = self.0.send(self.1);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_crash_drops_every_task_of_the_part_and_no_other() {
+        let (sender, mut dropped) = mpsc::unbounded_channel();
+        let (part, other) = (Part::default(), Part::default());
+        let (started, ready) = oneshot::channel();
+        let ended = (Dropped(sender.clone(), "first"), Dropped(sender.clone(), "second"));
+        part.start(async move {
+            let (first, second) = ended;
+            spawn(async move {
+                let _kept = second;
+                let _ = started.send(());
+                std::future::pending::<()>().await;
+            });
+            let _kept = first;
+            std::future::pending::<()>().await;
+        });
+        let survivor = other.start(async { tokio::task::yield_now().await });
+        ready.await.unwrap();
+        part.crash();
+        drop(sender);
+        let mut names = [dropped.recv().await.unwrap(), dropped.recv().await.unwrap()];
+        names.sort_unstable();
+        assert_eq!(names, ["first", "second"]);
+        assert_eq!(dropped.recv().await, None);
+        survivor.await.unwrap();
+        assert!(part.has_crashed() && !other.has_crashed());
+    }
+
+    #[tokio::test]
+    async fn a_crash_comes_at_the_step_it_was_asked_for() {
+        let (sender, mut steps) = mpsc::unbounded_channel();
+        let part = Part::default();
+        part.crash_after(3);
+        part.start(async move {
+            for step in 0.. {
+                sender.send(step).unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut seen = Vec::new();
+        while let Some(step) = steps.recv().await {
+            seen.push(step);
+        }
+        assert_eq!(seen, [0, 1, 2]);
+        assert!(part.has_crashed());
+    }
+
+    #[tokio::test]
+    async fn without_a_part_a_task_is_a_task() {
+        assert_eq!(spawn(async { 7 }).await.unwrap(), 7);
+    }
+}

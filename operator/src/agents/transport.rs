@@ -1,0 +1,150 @@
+//! How calls and streams get to agents: [`Transport`], and [`Http2`], which does it over the network.
+
+use std::{convert::Infallible, fmt::Debug, time::Duration};
+
+use bytes::Bytes;
+use futures::{
+    StreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use sahasra_wire::{
+    CONTENT_TYPE,
+    burst::{ClientFrame, ServerFrame},
+    frame, path,
+};
+
+use super::{client::AgentError, stream::StreamError};
+
+/// A connection that is not made by then never will be, on a cluster's network.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Largest answer to a unary call: an inventory of a hundred thousand grants.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// What an agent sends on a stream, in order, until the stream ends or breaks.
+pub type Incomings = BoxStream<'static, Result<ServerFrame, StreamError>>;
+
+/// Carries messages between the operator and the agents.
+pub trait Transport: Debug + Send + Sync {
+    /// A call of `path` with an encoded message: the encoded answer. Has no time limit of its own.
+    fn call<'a>(&'a self, endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>>;
+
+    /// A burst stream on which `frames` go out in their order for as long as what comes in is kept. Ready once the agent's
+    /// side has accepted it.
+    fn stream<'a>(&'a self, endpoint: &'a str, frames: BoxStream<'static, ClientFrame>) -> BoxFuture<'a, Result<Incomings, StreamError>>;
+}
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// HTTP/2 with prior knowledge, one connection an agent, shared by calls and streams.
+#[derive(Clone, Debug)]
+pub struct Http2 {
+    http: Client<HttpConnector, Body>,
+}
+
+impl Default for Http2 {
+    fn default() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let http = Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(300))
+            .http2_initial_stream_window_size(1 << 20)
+            .http2_initial_connection_window_size(8 << 20)
+            // An agent that vanished without a word is noticed within ten seconds, if anything is open to it.
+            .http2_keep_alive_interval(Duration::from_secs(5))
+            .http2_keep_alive_timeout(Duration::from_secs(5))
+            .build(connector);
+        Self { http }
+    }
+}
+
+impl Http2 {
+    async fn request(&self, endpoint: &str, path: &str, body: Body) -> Result<Response<Incoming>, AgentError> {
+        let method = if path == path::INVENTORY { Method::GET } else { Method::POST };
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", endpoint.trim_end_matches('/')))
+            .header(http::header::CONTENT_TYPE, CONTENT_TYPE)
+            .body(body)
+            .map_err(|_| AgentError::Endpoint(endpoint.to_owned()))?;
+        self.http
+            .request(request)
+            .await
+            .map_err(|error| AgentError::Unreachable(error.into()))
+    }
+}
+
+impl Transport for Http2 {
+    fn call<'a>(&'a self, endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
+        Box::pin(async move {
+            let response = self.request(endpoint, path, Full::new(message).boxed_unsync()).await?;
+            let status = response.status();
+            let bytes = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
+                .collect()
+                .await
+                .map_err(AgentError::Body)?
+                .to_bytes();
+            if status != StatusCode::OK {
+                return Err(AgentError::Status(status, excerpt(&bytes)));
+            }
+            Ok(bytes)
+        })
+    }
+
+    fn stream<'a>(&'a self, endpoint: &'a str, frames: BoxStream<'static, ClientFrame>) -> BoxFuture<'a, Result<Incomings, StreamError>> {
+        Box::pin(async move {
+            let frames = frames.map(|frame| {
+                let bytes: Bytes = frame::encode(&frame);
+                Ok(Frame::data(bytes))
+            });
+            let body = StreamBody::new(frames).boxed_unsync();
+            let response = self.request(endpoint, path::BURSTS, body).await?;
+            let status = response.status();
+            let incoming = response.into_body();
+            if status != StatusCode::OK {
+                let text = Limited::new(incoming, 4096)
+                    .collect()
+                    .await
+                    .map(|body| body.to_bytes())
+                    .unwrap_or_default();
+                return Err(AgentError::Status(status, excerpt(&text)).into());
+            }
+            let state = (incoming, frame::Decoder::default());
+            let frames = stream::unfold(state, |(mut incoming, mut decoder)| async move {
+                let next = read(&mut incoming, &mut decoder).await.transpose()?;
+                Some((next, (incoming, decoder)))
+            });
+            Ok(frames.boxed())
+        })
+    }
+}
+
+/// The next frame of a response's body; `None` at its end.
+async fn read(incoming: &mut Incoming, decoder: &mut frame::Decoder) -> Result<Option<ServerFrame>, StreamError> {
+    loop {
+        if let Some(message) = decoder.next_message::<ServerFrame>()? {
+            return Ok(Some(message));
+        }
+        let Some(part) = incoming.frame().await else { return Ok(None) };
+        let part = part.map_err(|error| StreamError::Cut(error.into()))?;
+        if let Ok(data) = part.into_data() {
+            decoder.extend(data);
+        }
+    }
+}
+
+/// The beginning of a refusal's text.
+fn excerpt(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(256)]).trim().to_owned()
+}
