@@ -9,8 +9,10 @@
 
 pub(crate) mod convert;
 pub(crate) mod float;
+pub(crate) mod half;
 pub(crate) mod integer;
 pub(crate) mod memory;
+pub(crate) mod narrow;
 pub(crate) mod rounding;
 pub(crate) mod select;
 pub(crate) mod transcendental;

@@ -6,6 +6,7 @@ mod bits;
 mod compare;
 mod control;
 mod convert;
+mod convert_narrow;
 mod data;
 mod float;
 mod names;
@@ -37,6 +38,8 @@ pub(crate) struct Lowering<'a> {
     location: Option<(u64, u32)>,
     statement: u32,
     guard: Option<(RegisterId, bool)>,
+    /// `CC.CF` of the function, once an instruction used it.
+    carry: Option<RegisterId>,
     result: Lowered,
 }
 
@@ -133,6 +136,7 @@ pub(crate) fn lower<'a>(
         location: None,
         statement: 0,
         guard: None,
+        carry: None,
         result: Lowered {
             shared_alignment: 16,
             ..Lowered::default()
@@ -222,12 +226,12 @@ impl<'a> Lowering<'a> {
             None => None,
         };
         match instruction.opcode {
-            "add" | "sub" | "mul" | "mad" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "sad" | "mul24" | "mad24" | "fma" => {
-                self.arithmetic(at)
-            }
+            "addc" | "subc" | "madc" | "add" | "sub" | "mul" | "mad" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "sad" | "mul24"
+            | "mad24" | "fma" => self.arithmetic(at),
             "sqrt" | "rcp" | "rsqrt" | "sin" | "cos" | "ex2" | "lg2" | "tanh" | "copysign" | "testp" => self.float_function(at),
             "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "shf" | "popc" | "clz" | "brev" | "bfe" | "bfi" | "bfind" | "prmt"
-            | "lop3" => self.bits(at),
+            | "lop3" | "bmsk" | "szext" | "fns" => self.bits(at),
+            "dp4a" | "dp2a" => self.dot_product(at),
             "setp" | "set" | "selp" | "slct" => self.comparison(at),
             "cvt" => self.conversion(at),
             "mov" => self.mov(at),

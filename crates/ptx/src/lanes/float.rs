@@ -149,6 +149,22 @@ binary! {
     MinimumNan = |a, b| if a.is_nan() || b.is_nan() { T::quiet_nan() } else { minimum(a, b) };
     MaximumNan = |a, b| if a.is_nan() || b.is_nan() { T::quiet_nan() } else { maximum(a, b) };
     CopySign = |a, b| b.copysign(a);
+    MinimumXorSign = |a, b| xor_sign(a, b, minimum(a.abs(), b.abs()));
+    MaximumXorSign = |a, b| xor_sign(a, b, maximum(a.abs(), b.abs()));
+    MinimumNanXorSign = |a, b| if a.is_nan() || b.is_nan() { T::quiet_nan() } else { xor_sign(a, b, minimum(a.abs(), b.abs())) };
+    MaximumNanXorSign = |a, b| if a.is_nan() || b.is_nan() { T::quiet_nan() } else { xor_sign(a, b, maximum(a.abs(), b.abs())) };
+}
+
+/// `.xorsign.abs`: the sign is the exclusive or of the operands' signs; a NaN stays canonical.
+#[inline(always)]
+fn xor_sign<T: Float>(a: T, b: T, magnitude: T) -> T {
+    if magnitude.is_nan() {
+        magnitude
+    } else if a.is_negative() != b.is_negative() {
+        magnitude.abs().neg()
+    } else {
+        magnitude.abs()
+    }
 }
 
 /// The number where one operand is NaN; −0 below +0 (PTX ISA §9.7.3.11).

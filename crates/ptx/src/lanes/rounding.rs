@@ -74,7 +74,7 @@ impl Direction for TowardZero {
 
 /// The exact sum of two f64 as value and error (Knuth's two-sum).
 #[inline(always)]
-fn two_sum(a: f64, b: f64) -> (f64, f64) {
+pub(crate) fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let part = sum - a;
     (sum, (a - (sum - part)) + (b - part))

@@ -1,7 +1,7 @@
 //! Integer arithmetic (PTX ISA §9.7.1) and the floating point forms that share its opcodes (§9.7.3).
 
 use super::{At, Lowering};
-use crate::compile::ir::Width;
+use crate::compile::ir::{Action, RegisterId, Width};
 use crate::error::LoadError;
 use crate::lanes::integer as int;
 use crate::lanes::{LaneFunction, binary, ternary, unary};
@@ -39,6 +39,12 @@ pub(super) use {by_integer, by_width};
 
 impl<'a> Lowering<'a> {
     pub(super) fn arithmetic(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        if at.modifiers().contains(&"cc") || matches!(at.instruction.opcode, "addc" | "subc" | "madc") {
+            return self.extended(at);
+        }
+        if at.modifiers().iter().any(|word| matches!(*word, "u16x2" | "s16x2")) {
+            return self.halves(at);
+        }
         let float = at.modifiers().iter().filter_map(|word| T::from_name(word)).any(T::is_float);
         if float {
             return self.float_arithmetic(at);
@@ -51,9 +57,16 @@ impl<'a> Lowering<'a> {
     }
 
     fn integer(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let (flags, rest) = at.split(&["sat"]);
+        let (flags, rest) = at.split(&["sat", "relu"]);
         let scalar = at.one_type(&rest)?;
-        let saturating = !flags.is_empty();
+        let saturating = flags.contains(&"sat");
+        if flags.contains(&"relu") {
+            return match (flags.as_slice(), at.instruction.opcode, scalar) {
+                (["relu"], "min", T::S32) => self.same_type(at, binary::<int::MinimumRelu<i32>>(), scalar),
+                (["relu"], "max", T::S32) => self.same_type(at, binary::<int::MaximumRelu<i32>>(), scalar),
+                _ => Err(at.form()),
+            };
+        }
         if saturating && (scalar != T::S32 || !matches!(at.instruction.opcode, "add" | "sub")) {
             return Err(at.form());
         }
@@ -80,7 +93,7 @@ impl<'a> Lowering<'a> {
     pub(super) fn same_type(&mut self, at: At<'a, '_>, function: LaneFunction, scalar: T) -> Result<(), LoadError> {
         let expected = match at.instruction.opcode {
             "abs" | "neg" | "not" | "cnot" | "sqrt" | "rcp" | "rsqrt" | "sin" | "cos" | "ex2" | "lg2" | "tanh" | "brev" => 2,
-            "mad" | "fma" | "sad" => 4,
+            "mad" | "fma" | "sad" | "dp4a" | "dp2a" => 4,
             _ => 3,
         };
         let operands = at.all_operands();
@@ -99,7 +112,7 @@ impl<'a> Lowering<'a> {
 
     /// `mul`, `mad` with `.lo`, `.hi`, `.wide` (PTX ISA §9.7.1.3, §9.7.1.4).
     fn multiply(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let (part, rest) = at.split(&["lo", "hi", "wide"]);
+        let (part, rest) = at.split(&["lo", "hi", "wide", "sat"]);
         let scalar = at.one_type(&rest)?;
         let add = at.instruction.opcode == "mad";
         let function = match (part.as_slice(), add) {
@@ -107,6 +120,7 @@ impl<'a> Lowering<'a> {
             (["lo"], true) => by_width!(scalar, ternary, MultiplyAdd),
             (["hi"], false) => by_integer!(scalar, binary, MultiplyHigh),
             (["hi"], true) => by_integer!(scalar, ternary, MultiplyAddHigh),
+            (["hi", "sat"], true) if scalar == T::S32 => Some(ternary::<int::MultiplyAddHighSaturating<i32>>()),
             (["wide"], _) => {
                 let (function, wide) = match (scalar, add) {
                     (T::U16, false) => (binary::<int::MultiplyWide<u16>>(), T::U32),
@@ -142,40 +156,153 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `mul24.lo`, `mad24.lo` (PTX ISA §9.7.1.5, §9.7.1.6): as the 32-bit forms on the low 24 bits.
+    /// `mul24`, `mad24` (PTX ISA §9.7.1.5, §9.7.1.6).
     fn multiply24(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let (part, rest) = at.split(&["lo", "hi"]);
+        let (part, rest) = at.split(&["lo", "hi", "sat"]);
         let scalar = at.one_type(&rest)?;
-        if part.as_slice() != ["lo"] || !matches!(scalar, T::U32 | T::S32) {
-            return Err(at.form());
-        }
-        let operands = at.all_operands();
         let add = at.instruction.opcode == "mad24";
-        if operands.len() != if add { 4 } else { 3 } {
-            return Err(at.invalid("wrong number of operands"));
-        }
-        let position = self.zero(Width::W32);
-        let length = self.constant(Width::W32, 24);
-        let extract = if scalar == T::S32 {
-            ternary::<int::Extract<i32>>()
-        } else {
-            ternary::<int::Extract<u32>>()
+        let function = match (part.as_slice(), scalar) {
+            (["lo"], T::U32) => binary::<int::Multiply24<false, false>>(),
+            (["lo"], T::S32) => binary::<int::Multiply24<true, false>>(),
+            (["hi"], T::U32) => binary::<int::Multiply24<false, true>>(),
+            (["hi"], T::S32) => binary::<int::Multiply24<true, true>>(),
+            (["hi", "sat"], T::S32) if add => binary::<int::Multiply24<true, true>>(),
+            _ => return Err(at.form()),
         };
-        let mut sources = Vec::new();
-        for operand in &operands[1..3] {
-            let source = self.source(at, operand, scalar)?;
-            let low = self.new_register(Width::W32);
-            self.lane(extract, low, &[source, position, length]);
-            sources.push(low);
+        if !add {
+            return self.same_type(at, function, scalar);
         }
-        let target = self.target(at, &operands[0], Width::W32)?;
-        if add {
-            sources.push(self.source(at, &operands[3], scalar)?);
-            self.lane(ternary::<int::MultiplyAdd<u32>>(), target, &sources);
+        let [target, a, b, c] = at.operands()?;
+        let sources = [
+            self.source(at, a, scalar)?,
+            self.source(at, b, scalar)?,
+            self.source(at, c, scalar)?,
+        ];
+        let target = self.target(at, target, Width::W32)?;
+        let product = self.new_register(Width::W32);
+        let guard = self.guard.take();
+        self.lane(function, product, &sources[..2]);
+        self.guard = guard;
+        let sum = if part.contains(&"sat") {
+            binary::<int::AddSaturating<i32>>()
         } else {
-            self.lane(binary::<int::Multiply<u32>>(), target, &sources);
+            binary::<int::Add<u32>>()
+        };
+        self.lane(sum, target, &[product, sources[2]]);
+        Ok(())
+    }
+
+    /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc` (PTX ISA §9.7.2). The condition code is a register of the
+    /// function that holds 0 or 1; a product is formed first and added with the carry.
+    fn extended(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let (flags, rest) = at.split(&["cc", "lo", "hi"]);
+        let scalar = at.one_type(&rest)?;
+        let wide = match scalar {
+            T::U32 | T::S32 | T::B32 => false,
+            T::U64 | T::S64 | T::B64 => true,
+            _ => return Err(at.form()),
+        };
+        let (opcode, carries_out) = (at.instruction.opcode, flags.contains(&"cc"));
+        let width = if wide { Width::W64 } else { Width::W32 };
+        let operands = at.all_operands();
+        let product = matches!(opcode, "mad" | "madc");
+        let expected = if product { 4 } else { 3 };
+        if operands.len() != expected || product != (flags.contains(&"lo") || flags.contains(&"hi")) {
+            return Err(if operands.len() == expected {
+                at.form()
+            } else {
+                at.invalid(format!("expected {expected} operands"))
+            });
+        }
+        let mut sources = operands[1..]
+            .iter()
+            .map(|operand| self.source(at, operand, scalar))
+            .collect::<Result<Vec<_>, _>>()?;
+        let target = self.target(at, &operands[0], width)?;
+        let carry = self.carry();
+        let carry_in = if matches!(opcode, "addc" | "subc" | "madc") {
+            carry
+        } else {
+            self.zero(Width::W32)
+        };
+        let guard = self.guard.take();
+        if product {
+            let function = if flags.contains(&"lo") {
+                by_width!(scalar, binary, Multiply)
+            } else {
+                by_integer!(scalar, binary, MultiplyHigh)
+            };
+            let factor = self.new_register(width);
+            self.lane(function.ok_or_else(|| at.form())?, factor, &sources[..2]);
+            sources = vec![factor, sources[2]];
+        }
+        sources.push(carry_in);
+        let (value, out) = match (matches!(opcode, "sub" | "subc"), wide) {
+            (false, false) => (ternary::<int::AddCarry<u32>>(), ternary::<int::CarryOut<u32>>()),
+            (false, true) => (ternary::<int::AddCarry<u64>>(), ternary::<int::CarryOut<u64>>()),
+            (true, false) => (ternary::<int::SubtractBorrow<u32>>(), ternary::<int::BorrowOut<u32>>()),
+            (true, true) => (ternary::<int::SubtractBorrow<u64>>(), ternary::<int::BorrowOut<u64>>()),
+        };
+        // The target may be one of the sources: the carry comes first, and is written last.
+        let next = self.new_register(Width::W32);
+        if carries_out {
+            self.lane(out, next, &sources);
+        }
+        self.guard = guard;
+        self.lane(value, target, &sources);
+        if carries_out {
+            self.emit(Action::Copy, vec![carry], vec![next]);
         }
         Ok(())
+    }
+
+    /// `.u16x2` and `.s16x2` of add, min, max (PTX ISA §9.7.1.1, §9.7.1.11-12).
+    fn halves(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let function = match (at.instruction.opcode, at.modifiers()) {
+            ("add", ["u16x2" | "s16x2"]) => binary::<int::Halves<int::Add<u16>>>(),
+            ("min", ["u16x2"]) => binary::<int::Halves<int::Minimum<u16>>>(),
+            ("min", ["s16x2"]) => binary::<int::Halves<int::Minimum<i16>>>(),
+            ("max", ["u16x2"]) => binary::<int::Halves<int::Maximum<u16>>>(),
+            ("max", ["s16x2"]) => binary::<int::Halves<int::Maximum<i16>>>(),
+            ("min", ["relu", "s16x2"]) => binary::<int::Halves<int::MinimumRelu<i16>>>(),
+            ("max", ["relu", "s16x2"]) => binary::<int::Halves<int::MaximumRelu<i16>>>(),
+            _ => return Err(at.form()),
+        };
+        self.same_type(at, function, T::B32)
+    }
+
+    /// `dp4a`, `dp2a` (PTX ISA §9.7.1.23-24).
+    pub(super) fn dot_product(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        macro_rules! by_signs {
+            ($a:expr, $b:expr, $name:ident $(, $high:literal)?) => {
+                match ($a, $b) {
+                    ("u32", "u32") => ternary::<int::$name<false, false $(, $high)?>>(),
+                    ("u32", "s32") => ternary::<int::$name<false, true $(, $high)?>>(),
+                    ("s32", "u32") => ternary::<int::$name<true, false $(, $high)?>>(),
+                    ("s32", "s32") => ternary::<int::$name<true, true $(, $high)?>>(),
+                    _ => return Err(at.form()),
+                }
+            };
+        }
+        let function = match (at.instruction.opcode, at.modifiers()) {
+            ("dp4a", [a, b]) => by_signs!(*a, *b, DotProduct4),
+            ("dp2a", ["lo", a, b]) => by_signs!(*a, *b, DotProduct2, false),
+            ("dp2a", ["hi", a, b]) => by_signs!(*a, *b, DotProduct2, true),
+            _ => return Err(at.form()),
+        };
+        self.same_type(at, function, T::B32)
+    }
+
+    /// The condition code register `CC.CF` of the function being lowered.
+    fn carry(&mut self) -> RegisterId {
+        match self.carry {
+            Some(register) => register,
+            None => {
+                let register = self.new_register(Width::W32);
+                self.carry = Some(register);
+                register
+            }
+        }
     }
 
     /// One source operand of a type, another of a second type.

@@ -5,7 +5,7 @@ use super::{At, Lowering};
 use crate::compile::ir::Width;
 use crate::error::LoadError;
 use crate::lanes::integer as int;
-use crate::lanes::{binary, logic, select, ternary, unary};
+use crate::lanes::{LaneFunction, binary, logic, relation, select, ternary, unary};
 use crate::syntax::Operand;
 use crate::types::ScalarType as T;
 
@@ -16,6 +16,9 @@ impl<'a> Lowering<'a> {
         if opcode == "lop3" || opcode == "bfi" {
             return self.bit_insert(at);
         }
+        if matches!(opcode, "prmt" | "bmsk" | "szext" | "fns") {
+            return self.word_operation(at);
+        }
         let scalar = at.one_type(&rest)?;
         if scalar == T::Pred {
             return self.predicate_logic(at);
@@ -23,7 +26,6 @@ impl<'a> Lowering<'a> {
         if scalar.is_float() {
             return Err(at.form());
         }
-        let operands = at.all_operands();
         match opcode {
             "and" | "or" | "xor" | "not" | "cnot" | "brev" => {
                 let function = match opcode {
@@ -91,15 +93,6 @@ impl<'a> Lowering<'a> {
                 let [target, low, high, amount] = at.operands()?;
                 self.two_types(at, function, (target, T::B32), &[(low, T::B32), (high, T::B32), (amount, T::U32)])
             }
-            "prmt" if scalar == T::B32 && operands.len() == 4 => {
-                let [target, low, high, pick] = at.operands()?;
-                self.two_types(
-                    at,
-                    ternary::<int::Permute>(),
-                    (target, T::B32),
-                    &[(low, T::B32), (high, T::B32), (pick, T::B32)],
-                )
-            }
             _ => Err(at.form()),
         }
     }
@@ -156,50 +149,100 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Ors the minterms of the table; each is an and of three inputs or their complements.
-    fn three_input_logic(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        if at.modifiers() != ["b32"] {
-            return Err(at.form());
+    /// `prmt` (PTX ISA §9.7.9.7), `bmsk` (§9.7.1.25), `szext` (§9.7.1.22), `fns` (§9.7.1.17): 32 bits all around.
+    fn word_operation(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let (function, sources) = match (at.instruction.opcode, at.modifiers()) {
+            ("prmt", ["b32"]) => (ternary::<int::Permute<int::Nibbles>>(), 3),
+            ("prmt", ["b32", "f4e"]) => (ternary::<int::Permute<int::Forward4>>(), 3),
+            ("prmt", ["b32", "b4e"]) => (ternary::<int::Permute<int::Backward4>>(), 3),
+            ("prmt", ["b32", "rc8"]) => (ternary::<int::Permute<int::Replicate8>>(), 3),
+            ("prmt", ["b32", "ecl"]) => (ternary::<int::Permute<int::EdgeLeft>>(), 3),
+            ("prmt", ["b32", "ecr"]) => (ternary::<int::Permute<int::EdgeRight>>(), 3),
+            ("prmt", ["b32", "rc16"]) => (ternary::<int::Permute<int::Replicate16>>(), 3),
+            ("bmsk", ["clamp", "b32"]) => (binary::<int::BitMask<true>>(), 2),
+            ("bmsk", ["wrap", "b32"]) => (binary::<int::BitMask<false>>(), 2),
+            ("szext", ["clamp", "u32"]) => (binary::<int::Extend<false, true>>(), 2),
+            ("szext", ["clamp", "s32"]) => (binary::<int::Extend<true, true>>(), 2),
+            ("szext", ["wrap", "u32"]) => (binary::<int::Extend<false, false>>(), 2),
+            ("szext", ["wrap", "s32"]) => (binary::<int::Extend<true, false>>(), 2),
+            ("fns", ["b32"]) => (ternary::<int::FindNthSet>(), 3),
+            _ => return Err(at.form()),
+        };
+        let operands = at.all_operands();
+        if operands.len() != sources + 1 {
+            return Err(at.invalid(format!("expected {} operands, found {}", sources + 1, operands.len())));
         }
-        let [target, a, b, c, table] = at.operands()?;
-        let Operand::Constant(table) = table else {
+        let sources: Vec<_> = operands[1..].iter().map(|operand| (operand, T::B32)).collect();
+        self.two_types(at, function, (&operands[0], T::B32), &sources)
+    }
+
+    /// `lop3` (PTX ISA §9.7.8.6): the table is split by the first input into two functions of the others. With `.or`
+    /// or `.and`, whether the result is not zero is combined with a predicate.
+    fn three_input_logic(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let combine = match at.modifiers() {
+            ["b32"] => None,
+            ["or", "b32"] => Some(logic::<select::PredicateOr>()),
+            ["and", "b32"] => Some(logic::<select::PredicateAnd>()),
+            _ => return Err(at.form()),
+        };
+        let operands = at.all_operands();
+        if operands.len() != if combine.is_some() { 6 } else { 5 } {
+            return Err(at.invalid("wrong number of operands"));
+        }
+        let Operand::Constant(table) = operands[4] else {
             return Err(at.invalid("the table is not a constant"));
         };
-        let table = table.bits(T::B32).ok_or_else(|| at.invalid("the table is not an integer"))?;
+        let table = table
+            .bits(T::B32)
+            .filter(|table| *table < 256)
+            .ok_or_else(|| at.invalid("the table has 8 bits"))? as u8;
         let inputs = [
-            self.source(at, a, T::B32)?,
-            self.source(at, b, T::B32)?,
-            self.source(at, c, T::B32)?,
+            self.source(at, &operands[1], T::B32)?,
+            self.source(at, &operands[2], T::B32)?,
+            self.source(at, &operands[3], T::B32)?,
         ];
-        let target = self.target(at, target, Width::W32)?;
+        let (first, second) = match &operands[0] {
+            Operand::Pair(first, second) => (&**first, Some(&**second)),
+            single => (single, None),
+        };
+        let target = self.target(at, first, Width::W32)?;
+        let predicate = match (combine, second) {
+            (None, None) => None,
+            (Some(combine), Some(second)) => Some((
+                combine,
+                self.target(at, second, Width::Predicate)?,
+                self.source(at, &operands[5], T::Pred)?,
+            )),
+            _ => return Err(at.invalid("the predicate belongs to the form with .or or .and")),
+        };
         let guard = self.guard.take();
-        let (and, or, not) = (binary::<int::And<u32>>(), binary::<int::Or<u32>>(), unary::<int::Not<u32>>());
-        let mut complements = [0; 3];
-        for (input, complement) in inputs.iter().zip(&mut complements) {
-            *complement = self.new_register(Width::W32);
-            self.lane(not, *complement, &[*input]);
-        }
-        let mut sum = self.zero(Width::W32);
-        for minterm in (0..8).filter(|minterm| (table >> minterm) & 1 != 0) {
-            let pick = |input: usize| {
-                if (minterm >> (2 - input)) & 1 != 0 {
-                    inputs[input]
-                } else {
-                    complements[input]
-                }
-            };
-            let (first, both, next) = (
-                self.new_register(Width::W32),
-                self.new_register(Width::W32),
-                self.new_register(Width::W32),
-            );
-            self.lane(and, first, &[pick(0), pick(1)]);
-            self.lane(and, both, &[first, pick(2)]);
-            self.lane(or, next, &[sum, both]);
-            sum = next;
+        let [set, clear, value] = [(); 3].map(|()| self.new_register(Width::W32));
+        self.lane(boolean(table >> 4), set, &inputs[1..]);
+        self.lane(boolean(table & 15), clear, &inputs[1..]);
+        self.lane(ternary::<int::BitSelect>(), value, &[inputs[0], set, clear]);
+        if let Some((combine, predicate, with)) = predicate {
+            let zero = self.zero(Width::W32);
+            let [holds, combined] = [(); 2].map(|()| self.new_register(Width::Predicate));
+            self.lane(relation::<int::NotEqual<u32>>(), holds, &[value, zero]);
+            self.lane(combine, combined, &[holds, with]);
+            self.guard = guard;
+            self.lane(logic::<select::PredicateCopy>(), predicate, &[combined]);
         }
         self.guard = guard;
-        self.lane(unary::<select::Copy1<u32>>(), target, &[sum]);
+        self.lane(unary::<select::Copy1<u32>>(), target, &[value]);
         Ok(())
     }
+}
+
+/// The function of two inputs with this table of four bits.
+fn boolean(table: u8) -> LaneFunction {
+    macro_rules! pick {
+        ($($table:literal)*) => {
+            match table {
+                $($table => binary::<int::Boolean<$table>>(),)*
+                _ => binary::<int::Boolean<15>>(),
+            }
+        };
+    }
+    pick!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
 }

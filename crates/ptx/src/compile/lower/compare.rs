@@ -5,6 +5,7 @@ use super::{At, Lowering};
 use crate::compile::ir::{RegisterId, Width};
 use crate::error::LoadError;
 use crate::lanes::float as fl;
+use crate::lanes::half::{Brain, Half};
 use crate::lanes::integer as int;
 use crate::lanes::{LaneFunction, logic, relation, select, ternary, unary};
 use crate::syntax::Operand;
@@ -16,6 +17,9 @@ macro_rules! by_float {
             (T::F32, false) => Some(relation::<fl::$operation<f32>>()),
             (T::F32, true) => Some(relation::<fl::Flushing<fl::$operation<f32>>>()),
             (T::F64, false) => Some(relation::<fl::$operation<f64>>()),
+            (T::F16, false) => Some(relation::<fl::$operation<Half>>()),
+            (T::F16, true) => Some(relation::<fl::Flushing<fl::$operation<Half>>>()),
+            (T::Bf16, false) => Some(relation::<fl::$operation<Brain>>()),
             _ => None,
         }
     };
@@ -113,6 +117,9 @@ impl<'a> Lowering<'a> {
         known.extend(["and", "or", "xor", "ftz"]);
         let (flags, rest) = at.split(&known);
         let scalar = at.one_type(&rest)?;
+        if matches!(scalar, T::F16x2 | T::Bf16x2) {
+            return self.compare_pairs(at, scalar, &flags, None);
+        }
         let operands = at.all_operands();
         let (Some(first), Some(others)) = (operands.first(), operands.get(1..)) else {
             return Err(at.invalid("too few operands"));
@@ -173,9 +180,16 @@ impl<'a> Lowering<'a> {
         let (Some(to), Some(from)) = (T::from_name(to), T::from_name(from)) else {
             return Err(at.form());
         };
-        let truth = match to {
-            T::F32 => u64::from(1f32.to_bits()),
-            T::U32 | T::S32 => u64::from(u32::MAX),
+        if matches!(from, T::F16x2 | T::Bf16x2) {
+            return self.compare_pairs(at, from, &flags, Some(to));
+        }
+        let (truth, width) = match to {
+            T::F32 => (u64::from(1f32.to_bits()), Width::W32),
+            T::U32 | T::S32 => (u64::from(u32::MAX), Width::W32),
+            // Of f16 and bf16 comparisons (§9.7.7.1).
+            T::F16 if from == T::F16 => (0x3c00, Width::W16),
+            T::Bf16 if from == T::Bf16 => (0x3f80, Width::W16),
+            T::U16 | T::S16 if matches!(from, T::F16 | T::Bf16) => (0xffff, Width::W16),
             _ => return Err(at.form()),
         };
         let operands = at.all_operands();
@@ -190,10 +204,84 @@ impl<'a> Lowering<'a> {
             self.lane(function, holds, &[compared, with]);
         }
         self.guard = guard;
-        let (truth, zero) = (self.constant(Width::W32, truth), self.zero(Width::W32));
-        let target = self.target(at, first, Width::W32)?;
-        self.lane(crate::lanes::select::<select::Select<u32>>(), target, &[truth, zero, holds]);
+        let (truth, zero) = (self.constant(width, truth), self.zero(width));
+        let target = self.target(at, first, width)?;
+        let select = if width == Width::W16 {
+            crate::lanes::select::<select::Select<u16>>()
+        } else {
+            crate::lanes::select::<select::Select<u32>>()
+        };
+        self.lane(select, target, &[truth, zero, holds]);
         Ok(())
+    }
+
+    /// `setp` and `set` of pairs (PTX ISA §9.7.7): each half is compared by itself.
+    fn compare_pairs(&mut self, at: At<'a, '_>, scalar: T, flags: &[&str], to: Option<T>) -> Result<(), LoadError> {
+        let element = if scalar == T::F16x2 { T::F16 } else { T::Bf16 };
+        let name = flags.iter().find(|word| COMPARISONS.contains(word)).ok_or_else(|| at.form())?;
+        let function = comparison(name, element, flags.contains(&"ftz")).ok_or_else(|| at.form())?;
+        let combine = match flags.iter().find(|word| matches!(**word, "and" | "or" | "xor")) {
+            Some(&"and") => Some(logic::<select::PredicateAnd>()),
+            Some(&"or") => Some(logic::<select::PredicateOr>()),
+            Some(_) => Some(logic::<select::PredicateXor>()),
+            None => None,
+        };
+        let operands = at.all_operands();
+        if operands.len() != 3 + usize::from(combine.is_some()) {
+            return Err(at.invalid("wrong number of operands"));
+        }
+        let sources = [self.source(at, &operands[1], T::B32)?, self.source(at, &operands[2], T::B32)?];
+        let with = match combine {
+            Some(function) => Some((function, self.source(at, &operands[3], T::Pred)?)),
+            None => None,
+        };
+        let guard = self.guard.take();
+        let mut holds = [0; 2];
+        for (half, holds) in holds.iter_mut().enumerate() {
+            let part = if half == 0 {
+                unary::<crate::lanes::convert::Resize<u32, u16>>()
+            } else {
+                unary::<select::Upper<u16, u32>>()
+            };
+            let values = [self.new_register(Width::W16), self.new_register(Width::W16)];
+            self.lane(part, values[0], &[sources[0]]);
+            self.lane(part, values[1], &[sources[1]]);
+            *holds = self.new_register(Width::Predicate);
+            self.lane(function, *holds, &values);
+            if let Some((combine, with)) = with {
+                let combined = self.new_register(Width::Predicate);
+                self.lane(combine, combined, &[*holds, with]);
+                *holds = combined;
+            }
+        }
+        self.guard = guard;
+        match (to, &operands[0]) {
+            (None, Operand::Pair(low, high)) => {
+                let (low, high) = (self.target(at, low, Width::Predicate)?, self.target(at, high, Width::Predicate)?);
+                self.lane(logic::<select::PredicateCopy>(), low, &[holds[0]]);
+                self.lane(logic::<select::PredicateCopy>(), high, &[holds[1]]);
+                Ok(())
+            }
+            (Some(to), target) => {
+                let truth = match to {
+                    T::F16x2 if scalar == T::F16x2 => 0x3c00,
+                    T::Bf16x2 if scalar == T::Bf16x2 => 0x3f80,
+                    T::U32 | T::S32 => 0xffff,
+                    _ => return Err(at.form()),
+                };
+                let target = self.target(at, target, Width::W32)?;
+                let (truth, zero) = (self.constant(Width::W16, truth), self.zero(Width::W16));
+                let guard = self.guard.take();
+                let parts = [self.new_register(Width::W16), self.new_register(Width::W16)];
+                for (part, holds) in parts.iter().zip(holds) {
+                    self.lane(crate::lanes::select::<select::Select<u16>>(), *part, &[truth, zero, holds]);
+                }
+                self.guard = guard;
+                self.lane(crate::lanes::binary::<select::Pack<u16, u32>>(), target, &parts);
+                Ok(())
+            }
+            _ => Err(at.invalid("a comparison of pairs gives two predicates")),
+        }
     }
 
     /// `selp` (PTX ISA §9.7.6.3).

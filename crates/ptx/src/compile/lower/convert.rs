@@ -1,5 +1,6 @@
 //! `cvt` (PTX ISA §9.7.9.21): registers may be wider than the types named.
 
+use super::convert_narrow::{Flags, is_half};
 use super::{At, Lowering};
 use crate::compile::ir::{RegisterId, Width};
 use crate::error::LoadError;
@@ -88,20 +89,47 @@ macro_rules! clamp {
 
 impl<'a> Lowering<'a> {
     pub(super) fn conversion(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let (flags, rest) = at.split(&["rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "ftz", "sat"]);
+        let (flags, rest) = at.split(&[
+            "rn",
+            "rz",
+            "rm",
+            "rp",
+            "rna",
+            "rni",
+            "rzi",
+            "rmi",
+            "rpi",
+            "ftz",
+            "sat",
+            "relu",
+            "satfinite",
+        ]);
         let [to, from] = rest.as_slice() else {
             return Err(at.form());
         };
+        let mut roundings = flags.iter().copied().filter(|word| word.starts_with('r') && *word != "relu");
+        let words = Flags {
+            rounding: roundings.next(),
+            ftz: flags.contains(&"ftz"),
+            sat: flags.contains(&"sat"),
+            relu: flags.contains(&"relu"),
+            finite: flags.contains(&"satfinite"),
+        };
+        if roundings.next().is_some() {
+            return Err(at.form());
+        }
+        if let Some(done) = self.packed_conversion(at, to, from, &words) {
+            return done;
+        }
         let (Some(to), Some(from)) = (T::from_name(to), T::from_name(from)) else {
             return Err(at.form());
         };
         let bit = |scalar: T| matches!(scalar, T::B8 | T::B16 | T::B32 | T::B64 | T::B128 | T::Pred);
-        let half = |scalar: T| matches!(scalar, T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2);
-        if bit(to) || bit(from) || half(to) || half(from) {
+        let halves = is_half(to) || is_half(from);
+        if bit(to) || bit(from) || (!halves && (words.relu || words.finite || words.rounding == Some("rna"))) {
             return Err(at.form());
         }
-        let (ftz, sat) = (flags.contains(&"ftz"), flags.contains(&"sat"));
-        let rounding = flags.iter().copied().find(|word| word.starts_with('r'));
+        let Flags { rounding, ftz, sat, .. } = words;
         let [target, source] = at.operands()?;
         let source = self.any_source(at, source, from)?;
         let target = self.any_target(at, target, Width::of_bytes(to.bytes()).ok_or_else(|| at.form())?)?;
@@ -109,9 +137,14 @@ impl<'a> Lowering<'a> {
             return Err(at.invalid("a register is narrower than its type"));
         }
         let guard = self.guard.take();
-        let source = self.read_as(at, source, from)?;
+        let mut source = self.read_as(at, source, from)?;
         let width = Width::of_bytes(to.bytes()).ok_or_else(|| at.form())?;
         let function = match (from.is_float(), to.is_float()) {
+            _ if halves => {
+                let (function, value) = self.half_conversion(at, source, from, to, &words)?;
+                source = value;
+                function
+            }
             (false, false) => {
                 if rounding.is_some() || ftz {
                     return Err(at.form());
@@ -205,7 +238,14 @@ impl<'a> Lowering<'a> {
             .ok_or_else(|| at.form())
     }
 
-    fn float_to_integer(&mut self, at: At<'a, '_>, from: T, to: T, rounding: Option<&str>, ftz: bool) -> Result<LaneFunction, LoadError> {
+    pub(super) fn float_to_integer(
+        &mut self,
+        at: At<'a, '_>,
+        from: T,
+        to: T,
+        rounding: Option<&str>,
+        ftz: bool,
+    ) -> Result<LaneFunction, LoadError> {
         // A flushed subnormal and the subnormal itself differ for rpi and rmi only.
         let function = match (from, rounding) {
             (T::F32, Some("rni")) => to_integer!(f32, to, cv::NearestEven),

@@ -4,12 +4,13 @@ use super::{At, Lowering};
 use crate::compile::ir::Width;
 use crate::error::LoadError;
 use crate::lanes::float as fl;
+use crate::lanes::half::{Both, Brain, Half, Relu, Through};
 use crate::lanes::rounding::{self, Down, TowardZero, Up};
 use crate::lanes::transcendental as function;
 use crate::lanes::{LaneFunction, binary, ternary, unary};
 use crate::types::ScalarType as T;
 
-/// `.ftz` and `.sat` around an f32 operation; f64 has neither.
+/// `.ftz` and `.sat` around an f32 or f16 operation; f64 and bf16 have neither.
 macro_rules! by_float {
     ($at:expr, $scalar:expr, $ftz:expr, $sat:expr, $make:ident, $operation:ident) => {
         match ($scalar, $ftz, $sat) {
@@ -18,6 +19,47 @@ macro_rules! by_float {
             (T::F32, false, true) => Ok($make::<fl::Saturating<fl::$operation<f32>>>()),
             (T::F32, true, true) => Ok($make::<fl::Saturating<fl::Flushing<fl::$operation<f32>>>>()),
             (T::F64, false, false) => Ok($make::<fl::$operation<f64>>()),
+            (T::F16, false, false) => Ok($make::<fl::$operation<Half>>()),
+            (T::F16, true, false) => Ok($make::<fl::Flushing<fl::$operation<Half>>>()),
+            (T::F16, false, true) => Ok($make::<fl::Saturating<fl::$operation<Half>>>()),
+            (T::F16, true, true) => Ok($make::<fl::Saturating<fl::Flushing<fl::$operation<Half>>>>()),
+            (T::F16x2, false, false) => Ok($make::<Both<fl::$operation<Half>>>()),
+            (T::F16x2, true, false) => Ok($make::<Both<fl::Flushing<fl::$operation<Half>>>>()),
+            (T::F16x2, false, true) => Ok($make::<Both<fl::Saturating<fl::$operation<Half>>>>()),
+            (T::F16x2, true, true) => Ok($make::<Both<fl::Saturating<fl::Flushing<fl::$operation<Half>>>>>()),
+            (T::Bf16, false, false) => Ok($make::<fl::$operation<Brain>>()),
+            (T::Bf16x2, false, false) => Ok($make::<Both<fl::$operation<Brain>>>()),
+            _ => Err($at.form()),
+        }
+    };
+}
+
+/// The same for f32 and f64 alone.
+macro_rules! by_wide_float {
+    ($at:expr, $scalar:expr, $ftz:expr, $make:ident, $operation:ident) => {
+        match ($scalar, $ftz) {
+            (T::F32, false) => Ok($make::<fl::$operation<f32>>()),
+            (T::F32, true) => Ok($make::<fl::Flushing<fl::$operation<f32>>>()),
+            (T::F64, false) => Ok($make::<fl::$operation<f64>>()),
+            _ => Err($at.form()),
+        }
+    };
+}
+
+/// An f32 function on 16-bit floats.
+macro_rules! through {
+    ($at:expr, $scalar:expr, $ftz:expr, $operation:ident) => {
+        match ($scalar, $ftz) {
+            (T::F32, false) => Ok(unary::<function::$operation>()),
+            (T::F32, true) => Ok(unary::<fl::Flushing<function::$operation>>()),
+            (T::F16, false) => Ok(unary::<Through<Half, function::$operation>>()),
+            (T::F16, true) => Ok(unary::<fl::Flushing<Through<Half, function::$operation>>>()),
+            (T::F16x2, false) => Ok(unary::<Both<Through<Half, function::$operation>>>()),
+            (T::F16x2, true) => Ok(unary::<Both<fl::Flushing<Through<Half, function::$operation>>>>()),
+            (T::Bf16, false) => Ok(unary::<Through<Brain, function::$operation>>()),
+            (T::Bf16, true) => Ok(unary::<fl::Flushing<Through<Brain, function::$operation>>>()),
+            (T::Bf16x2, false) => Ok(unary::<Both<Through<Brain, function::$operation>>>()),
+            (T::Bf16x2, true) => Ok(unary::<Both<fl::Flushing<Through<Brain, function::$operation>>>>()),
             _ => Err($at.form()),
         }
     };
@@ -62,18 +104,22 @@ struct Modifiers<'a> {
     sat: bool,
     approximate: bool,
     nan: bool,
+    relu: bool,
+    xor_sign: bool,
     rounding: Option<&'a str>,
     scalar: T,
 }
 
 impl<'a> Lowering<'a> {
     fn float_modifiers(&mut self, at: At<'a, '_>) -> Result<Modifiers<'a>, LoadError> {
-        let (flags, rest) = at.split(&["ftz", "sat", "approx", "full", "NaN", "rn", "rz", "rm", "rp"]);
+        let (flags, rest) = at.split(&[
+            "ftz", "sat", "approx", "full", "NaN", "relu", "xorsign", "abs", "rn", "rz", "rm", "rp",
+        ]);
         let scalar = at.one_type(&rest)?;
         let has = |word: &str| flags.contains(&word);
         let mut rounding = flags.iter().filter(|word| matches!(**word, "rn" | "rz" | "rm" | "rp"));
         let first = rounding.next().copied();
-        if rounding.next().is_some() || !matches!(scalar, T::F32 | T::F64) {
+        if rounding.next().is_some() || !scalar.is_float() || has("xorsign") != has("abs") {
             return Err(at.form());
         }
         Ok(Modifiers {
@@ -81,6 +127,8 @@ impl<'a> Lowering<'a> {
             sat: has("sat"),
             approximate: has("approx") || has("full"),
             nan: has("NaN"),
+            relu: has("relu"),
+            xor_sign: has("xorsign"),
             rounding: first,
             scalar,
         })
@@ -92,10 +140,30 @@ impl<'a> Lowering<'a> {
             sat,
             approximate,
             nan,
+            relu,
+            xor_sign,
             rounding,
             scalar,
         } = self.float_modifiers(at)?;
         let opcode = at.instruction.opcode;
+        if (opcode, rounding, relu) == ("fma", Some("rn"), true) && !sat && !approximate && !nan && !xor_sign {
+            let function = match (scalar, ftz) {
+                (T::F16, false) => ternary::<Relu<fl::FusedMultiplyAdd<Half>>>(),
+                (T::F16, true) => ternary::<Relu<fl::Flushing<fl::FusedMultiplyAdd<Half>>>>(),
+                (T::F16x2, false) => ternary::<Both<Relu<fl::FusedMultiplyAdd<Half>>>>(),
+                (T::F16x2, true) => ternary::<Both<Relu<fl::Flushing<fl::FusedMultiplyAdd<Half>>>>>(),
+                (T::Bf16, false) => ternary::<Relu<fl::FusedMultiplyAdd<Brain>>>(),
+                (T::Bf16x2, false) => ternary::<Both<Relu<fl::FusedMultiplyAdd<Brain>>>>(),
+                _ => return Err(at.form()),
+            };
+            return self.same_type(at, function, scalar);
+        }
+        if relu || ((nan || xor_sign) && !matches!(opcode, "min" | "max")) {
+            return Err(at.form());
+        }
+        if matches!(opcode, "min" | "max") && rounding.is_none() && !sat {
+            return self.float_extremum(at, scalar, ftz, nan, xor_sign);
+        }
         let function: Result<LaneFunction, LoadError> = match (opcode, rounding) {
             ("add" | "sub" | "mul" | "mad" | "fma" | "div", Some(direction @ ("rz" | "rm" | "rp"))) => {
                 if scalar != T::F32 || sat || approximate || nan {
@@ -116,18 +184,8 @@ impl<'a> Lowering<'a> {
                 by_float!(at, scalar, ftz, sat, ternary, FusedMultiplyAdd)
             }
             // The ISA bounds `div.approx` and `div.full` by 2 ulp; correctly rounded is inside.
-            ("div", Some("rn")) if !approximate => by_float!(at, scalar, ftz, sat, binary, Divide),
-            ("div", None) if approximate && scalar == T::F32 => {
-                by_float!(at, scalar, ftz, sat, binary, Divide)
-            }
-            ("min", None) if nan => by_float!(at, scalar, ftz, sat, binary, MinimumNan),
-            ("max", None) if nan => by_float!(at, scalar, ftz, sat, binary, MaximumNan),
-            ("min", None) if at.all_operands().len() == 3 => {
-                by_float!(at, scalar, ftz, sat, binary, Minimum)
-            }
-            ("max", None) if at.all_operands().len() == 3 => {
-                by_float!(at, scalar, ftz, sat, binary, Maximum)
-            }
+            ("div", Some("rn")) if !approximate => by_wide_float!(at, scalar, ftz, binary, Divide),
+            ("div", None) if approximate && scalar == T::F32 => by_wide_float!(at, scalar, ftz, binary, Divide),
             ("abs", None) => by_float!(at, scalar, ftz, sat, unary, Absolute),
             ("neg", None) => by_float!(at, scalar, ftz, sat, unary, Negate),
             _ => Err(at.form()),
@@ -136,6 +194,38 @@ impl<'a> Lowering<'a> {
             return Err(at.form());
         }
         self.same_type(at, function?, scalar)
+    }
+
+    /// `min`, `max` (PTX ISA §9.7.3.11-12, §9.7.4.7-8) of two operands, or three of f32.
+    fn float_extremum(&mut self, at: At<'a, '_>, scalar: T, ftz: bool, nan: bool, xor_sign: bool) -> Result<(), LoadError> {
+        let sat = false;
+        let function = match (at.instruction.opcode, nan, xor_sign) {
+            ("min", false, false) => by_float!(at, scalar, ftz, sat, binary, Minimum),
+            ("min", true, false) => by_float!(at, scalar, ftz, sat, binary, MinimumNan),
+            ("min", false, true) => by_float!(at, scalar, ftz, sat, binary, MinimumXorSign),
+            ("min", true, true) => by_float!(at, scalar, ftz, sat, binary, MinimumNanXorSign),
+            (_, false, false) => by_float!(at, scalar, ftz, sat, binary, Maximum),
+            (_, true, false) => by_float!(at, scalar, ftz, sat, binary, MaximumNan),
+            (_, false, true) => by_float!(at, scalar, ftz, sat, binary, MaximumXorSign),
+            (_, true, true) => by_float!(at, scalar, ftz, sat, binary, MaximumNanXorSign),
+        }?;
+        let [target, a, b, c] = at.all_operands() else {
+            return self.same_type(at, function, scalar);
+        };
+        if scalar != T::F32 {
+            return Err(at.form());
+        }
+        let sources = [a, b, c]
+            .into_iter()
+            .map(|operand| self.source(at, operand, scalar))
+            .collect::<Result<Vec<_>, _>>()?;
+        let target = self.target(at, target, Width::W32)?;
+        let first = self.new_register(Width::W32);
+        let guard = self.guard.take();
+        self.lane(function, first, &sources[..2]);
+        self.guard = guard;
+        self.lane(function, target, &[first, sources[2]]);
+        Ok(())
     }
 
     pub(super) fn float_function(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
@@ -147,17 +237,19 @@ impl<'a> Lowering<'a> {
             sat,
             approximate,
             nan,
+            relu,
+            xor_sign,
             rounding,
             scalar,
         } = self.float_modifiers(at)?;
-        if sat || nan {
+        if sat || nan || relu || xor_sign {
             return Err(at.form());
         }
         let opcode = at.instruction.opcode;
         let single = scalar == T::F32;
         let function: Result<LaneFunction, LoadError> = match (opcode, rounding, approximate) {
             ("copysign", None, false) if !ftz => {
-                by_float!(at, scalar, false, false, binary, CopySign)
+                by_wide_float!(at, scalar, false, binary, CopySign)
             }
             ("sqrt" | "rcp", Some(direction @ ("rz" | "rm" | "rp")), false) if single => {
                 if opcode == "sqrt" {
@@ -167,10 +259,10 @@ impl<'a> Lowering<'a> {
                 }
             }
             ("sqrt", Some("rn"), false) | ("sqrt", None, true) => {
-                by_float!(at, scalar, ftz, false, unary, SquareRoot)
+                by_wide_float!(at, scalar, ftz, unary, SquareRoot)
             }
             ("rcp", Some("rn"), false) | ("rcp", None, true) => {
-                by_float!(at, scalar, ftz && single, false, unary, Reciprocal)
+                by_wide_float!(at, scalar, ftz && single, unary, Reciprocal)
             }
             ("rsqrt", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::ReciprocalSquareRoot>>()),
             ("rsqrt", None, true) if single => Ok(unary::<function::ReciprocalSquareRoot>()),
@@ -179,11 +271,11 @@ impl<'a> Lowering<'a> {
             ("sin", None, true) if single => Ok(unary::<function::Sine>()),
             ("cos", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Cosine>>()),
             ("cos", None, true) if single => Ok(unary::<function::Cosine>()),
-            ("ex2", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Exponential2>>()),
-            ("ex2", None, true) if single => Ok(unary::<function::Exponential2>()),
+            // bf16 has `ex2.approx.ftz` alone (§9.7.4.10).
+            ("ex2", None, true) if ftz || !matches!(scalar, T::Bf16 | T::Bf16x2) => through!(at, scalar, ftz, Exponential2),
             ("lg2", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Logarithm2>>()),
             ("lg2", None, true) if single => Ok(unary::<function::Logarithm2>()),
-            ("tanh", None, true) if single => Ok(unary::<function::HyperbolicTangent>()),
+            ("tanh", None, true) if !ftz => through!(at, scalar, false, HyperbolicTangent),
             _ => Err(at.form()),
         };
         self.same_type(at, function?, scalar)

@@ -1,0 +1,272 @@
+//! `cvt` to and from f16, bf16, tf32 and 8-bit floats (PTX ISA §9.7.9.21).
+
+use super::{At, Lowering};
+use crate::compile::ir::{RegisterId, Width};
+use crate::error::LoadError;
+use crate::lanes::convert as cv;
+use crate::lanes::float as fl;
+use crate::lanes::half::{self, Brain, Half, PairFrom32, Sixteen, Value};
+use crate::lanes::narrow::{AwayFromZero, E4m3, E5m2, EightsFrom32, EightsFromHalves, Even, HalvesFromEights, ToTf32, Zero};
+use crate::lanes::rounding::{Down, TowardZero, Up};
+use crate::lanes::{LaneFunction, binary, select, unary};
+use crate::types::ScalarType as T;
+
+/// The words of a `cvt` besides its types.
+pub(super) struct Flags<'a> {
+    pub(super) rounding: Option<&'a str>,
+    pub(super) ftz: bool,
+    pub(super) sat: bool,
+    pub(super) relu: bool,
+    pub(super) finite: bool,
+}
+
+/// From f32 to a 16-bit float, one or a pair.
+macro_rules! from_single {
+    ($make:ident, $flags:expr, $type:ty, |$operation:ident| $function:ty) => {{
+        macro_rules! with {
+            ($zero:literal, $relu:literal, $finite:literal) => {{
+                type $operation = half::From32<$type, $zero, $relu, $finite>;
+                Some($make::<$function>())
+            }};
+        }
+        match ($flags.rounding, $flags.relu, $flags.finite) {
+            (Some("rn"), false, false) => with!(false, false, false),
+            (Some("rn"), true, false) => with!(false, true, false),
+            (Some("rn"), false, true) => with!(false, false, true),
+            (Some("rn"), true, true) => with!(false, true, true),
+            (Some("rz"), false, false) => with!(true, false, false),
+            (Some("rz"), true, false) => with!(true, true, false),
+            (Some("rz"), false, true) => with!(true, false, true),
+            (Some("rz"), true, true) => with!(true, true, true),
+            _ => None,
+        }
+    }};
+}
+
+macro_rules! by_integer {
+    ($scalar:expr, $half:ty, $zero:literal) => {
+        match $scalar {
+            T::U8 | T::U16 => Some(unary::<half::FromInteger<u16, $half, $zero>>()),
+            T::S8 | T::S16 => Some(unary::<half::FromInteger<i16, $half, $zero>>()),
+            T::U32 => Some(unary::<half::FromInteger<u32, $half, $zero>>()),
+            T::S32 => Some(unary::<half::FromInteger<i32, $half, $zero>>()),
+            T::U64 => Some(unary::<half::FromInteger<u64, $half, $zero>>()),
+            T::S64 => Some(unary::<half::FromInteger<i64, $half, $zero>>()),
+            _ => None,
+        }
+    };
+}
+
+/// Whether one of the types is a 16-bit float.
+pub(super) fn is_half(scalar: T) -> bool {
+    matches!(scalar, T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2)
+}
+
+fn widen(scalar: T) -> LaneFunction {
+    if scalar == T::F16 {
+        unary::<Value<Half>>()
+    } else {
+        unary::<Value<Brain>>()
+    }
+}
+
+impl<'a> Lowering<'a> {
+    /// `cvt` with pairs, tf32 or 8-bit floats: types that are no operand types elsewhere. `None` where it is another.
+    pub(super) fn packed_conversion(&mut self, at: At<'a, '_>, to: &str, from: &str, flags: &Flags<'_>) -> Option<Result<(), LoadError>> {
+        let eights = |relu: bool| match (to, from, relu) {
+            ("e4m3x2", "f32", false) => Some(binary::<EightsFrom32<E4m3, false>>()),
+            ("e4m3x2", "f32", true) => Some(binary::<EightsFrom32<E4m3, true>>()),
+            ("e5m2x2", "f32", false) => Some(binary::<EightsFrom32<E5m2, false>>()),
+            ("e5m2x2", "f32", true) => Some(binary::<EightsFrom32<E5m2, true>>()),
+            ("e4m3x2", "f16x2", false) => Some(unary::<EightsFromHalves<E4m3, false>>()),
+            ("e4m3x2", "f16x2", true) => Some(unary::<EightsFromHalves<E4m3, true>>()),
+            ("e5m2x2", "f16x2", false) => Some(unary::<EightsFromHalves<E5m2, false>>()),
+            ("e5m2x2", "f16x2", true) => Some(unary::<EightsFromHalves<E5m2, true>>()),
+            ("f16x2", "e4m3x2", false) => Some(unary::<HalvesFromEights<E4m3, false>>()),
+            ("f16x2", "e4m3x2", true) => Some(unary::<HalvesFromEights<E4m3, true>>()),
+            ("f16x2", "e5m2x2", false) => Some(unary::<HalvesFromEights<E5m2, false>>()),
+            ("f16x2", "e5m2x2", true) => Some(unary::<HalvesFromEights<E5m2, true>>()),
+            _ => None,
+        };
+        let tf32 = || {
+            macro_rules! with {
+                ($rounding:ty) => {
+                    match (flags.relu, flags.finite) {
+                        (false, false) => unary::<ToTf32<$rounding, false, false>>(),
+                        (true, false) => unary::<ToTf32<$rounding, true, false>>(),
+                        (false, true) => unary::<ToTf32<$rounding, false, true>>(),
+                        (true, true) => unary::<ToTf32<$rounding, true, true>>(),
+                    }
+                };
+            }
+            Some(match flags.rounding? {
+                "rna" if !flags.relu => with!(AwayFromZero),
+                "rn" => with!(Even),
+                "rz" => with!(Zero),
+                _ => return None,
+            })
+        };
+        if flags.ftz || flags.sat {
+            return matches!(to, "tf32" | "f16x2" | "bf16x2" | "e4m3x2" | "e5m2x2").then(|| Err(at.form()));
+        }
+        let plain = flags.rounding == Some("rn");
+        let (function, target, source) = match (to, from) {
+            ("tf32", "f32") => (tf32(), T::B32, T::F32),
+            ("f16x2", "f32") => (from_single!(binary, flags, Half, |Operation| PairFrom32<Operation>), T::B32, T::F32),
+            ("bf16x2", "f32") => (
+                from_single!(binary, flags, Brain, |Operation| PairFrom32<Operation>),
+                T::B32,
+                T::F32,
+            ),
+            ("e4m3x2" | "e5m2x2", "f32") => (eights(flags.relu).filter(|_| plain && flags.finite), T::B16, T::F32),
+            ("e4m3x2" | "e5m2x2", "f16x2") => (eights(flags.relu).filter(|_| plain && flags.finite), T::B16, T::B32),
+            ("f16x2", "e4m3x2" | "e5m2x2") => (eights(flags.relu).filter(|_| plain && !flags.finite), T::B32, T::B16),
+            _ => return None,
+        };
+        Some(match (function, at.all_operands()) {
+            (None, _) => Err(at.form()),
+            (Some(function), [d, a, b]) if from == "f32" && to != "tf32" => {
+                self.two_types(at, function, (d, target), &[(a, source), (b, source)])
+            }
+            (Some(function), [d, a]) if from != "f32" || to == "tf32" => self.two_types(at, function, (d, target), &[(a, source)]),
+            _ => Err(at.invalid("wrong number of operands")),
+        })
+    }
+
+    /// A conversion with one 16-bit float on at least one side; `source` is in a register as wide as `from`. What comes
+    /// out is as wide as `to`.
+    pub(super) fn half_conversion(
+        &mut self,
+        at: At<'a, '_>,
+        source: RegisterId,
+        from: T,
+        to: T,
+        flags: &Flags<'_>,
+    ) -> Result<(LaneFunction, RegisterId), LoadError> {
+        let Flags {
+            rounding,
+            ftz,
+            sat,
+            relu,
+            finite,
+        } = *flags;
+        if matches!(from, T::F16x2 | T::Bf16x2) || matches!(to, T::F16x2 | T::Bf16x2) || (ftz && sat && is_half(from) && is_half(to)) {
+            return Err(at.form());
+        }
+        // From a 16-bit float: its value in f32 is exact, and goes on from there.
+        if is_half(from) {
+            if relu || finite && to != T::F16 && to != T::Bf16 {
+                return Err(at.form());
+            }
+            let value = self.new_register(Width::W32);
+            let read = match (from, ftz) {
+                (T::F16, true) => unary::<FlushedValue>(),
+                _ => widen(from),
+            };
+            self.lane(read, value, &[source]);
+            let function = match to {
+                T::F32 => match (rounding, sat) {
+                    (None, false) => unary::<select::Copy1<f32>>(),
+                    (None, true) => unary::<fl::Saturating<select::Copy1<f32>>>(),
+                    _ => return Err(at.form()),
+                },
+                T::F64 if rounding.is_none() && !sat => unary::<cv::Widen>(),
+                T::F16 | T::Bf16 => {
+                    let integral = match rounding {
+                        Some("rni") => Some(unary::<cv::RoundToIntegral<f32, cv::NearestEven>>()),
+                        Some("rzi") => Some(unary::<cv::RoundToIntegral<f32, TowardZero>>()),
+                        Some("rmi") => Some(unary::<cv::RoundToIntegral<f32, Down>>()),
+                        Some("rpi") => Some(unary::<cv::RoundToIntegral<f32, Up>>()),
+                        None | Some("rn") => None,
+                        Some("rz") if from != to => None,
+                        Some(_) => return Err(at.form()),
+                    };
+                    let mut value = value;
+                    if let Some(integral) = integral.or(sat.then(unary::<fl::Saturating<select::Copy1<f32>>>)) {
+                        if integral_and_sat(rounding, sat) {
+                            return Err(at.form());
+                        }
+                        let next = self.new_register(Width::W32);
+                        self.lane(integral, next, &[value]);
+                        value = next;
+                    }
+                    let function = if to == T::F16 {
+                        from_single!(
+                            unary,
+                            Flags {
+                                rounding: Some(if rounding == Some("rz") { "rz" } else { "rn" }),
+                                ..*flags
+                            },
+                            Half,
+                            |Operation| Operation
+                        )
+                    } else {
+                        from_single!(
+                            unary,
+                            Flags {
+                                rounding: Some(if rounding == Some("rz") { "rz" } else { "rn" }),
+                                ..*flags
+                            },
+                            Brain,
+                            |Operation| Operation
+                        )
+                    };
+                    return Ok((function.ok_or_else(|| at.form())?, value));
+                }
+                // `.sat` changes nothing: conversions to integers saturate.
+                _ => self.float_to_integer(at, T::F32, to, rounding, false)?,
+            };
+            return Ok((function, value));
+        }
+        let function = match (from, to) {
+            (T::F32, T::F16) if sat => {
+                let limited = self.new_register(Width::W32);
+                self.lane(unary::<fl::Saturating<select::Copy1<f32>>>(), limited, &[source]);
+                let function = from_single!(unary, flags, Half, |Operation| Operation).ok_or_else(|| at.form())?;
+                return Ok((function, limited));
+            }
+            (T::F32, T::F16) if ftz => Some(match rounding {
+                Some("rn") if !relu && !finite => unary::<FlushedInput<half::From32<Half, false, false, false>>>(),
+                Some("rz") if !relu && !finite => unary::<FlushedInput<half::From32<Half, true, false, false>>>(),
+                _ => return Err(at.form()),
+            }),
+            (T::F32, T::F16) => from_single!(unary, flags, Half, |Operation| Operation),
+            (T::F32, T::Bf16) if !sat && !ftz => from_single!(unary, flags, Brain, |Operation| Operation),
+            _ if ftz || sat || relu || finite => None,
+            (T::F64, T::F16) if rounding == Some("rn") => Some(unary::<half::From64<Half>>()),
+            (T::F64, T::Bf16) if rounding == Some("rn") => Some(unary::<half::From64<Brain>>()),
+            (_, T::F16) if !from.is_float() && rounding == Some("rn") => by_integer!(from, Half, false),
+            (_, T::F16) if !from.is_float() && rounding == Some("rz") => by_integer!(from, Half, true),
+            (_, T::Bf16) if !from.is_float() && rounding == Some("rn") => by_integer!(from, Brain, false),
+            (_, T::Bf16) if !from.is_float() && rounding == Some("rz") => by_integer!(from, Brain, true),
+            _ => None,
+        };
+        Ok((function.ok_or_else(|| at.form())?, source))
+    }
+}
+
+fn integral_and_sat(rounding: Option<&str>, sat: bool) -> bool {
+    sat && rounding.is_some_and(|word| word.ends_with('i'))
+}
+
+/// `cvt.ftz` from f16: subnormal inputs are zeros.
+struct FlushedValue;
+impl crate::lanes::Unary for FlushedValue {
+    type A = Half;
+    type D = f32;
+    #[inline(always)]
+    fn apply(a: Half) -> f32 {
+        fl::Float::flush(a).value()
+    }
+}
+
+/// `cvt.ftz` from f32: subnormal inputs are zeros.
+struct FlushedInput<O>(std::marker::PhantomData<O>);
+impl<O: crate::lanes::Unary<A = f32>> crate::lanes::Unary for FlushedInput<O> {
+    type A = f32;
+    type D = O::D;
+    #[inline(always)]
+    fn apply(a: f32) -> O::D {
+        O::apply(fl::Float::flush(a))
+    }
+}

@@ -1,0 +1,488 @@
+//! 16-bit floats, f16 and bf16, alone and in pairs (PTX ISA §9.7.4): one rounding from the exact result.
+//!
+//! Sums of f16 are exact or far from a tie in f32 (24 bits ≥ 2·11 + 2), products are exact. What may not be exact is
+//! followed in f64 and first rounded to f32 *to odd*, which keeps a later rounding to fewer bits right.
+
+use std::cmp::Ordering;
+use std::marker::PhantomData;
+
+use super::float::Float;
+use super::rounding::{Direction, TowardZero, two_sum};
+use super::{Binary, Ternary, Unary};
+
+/// An f16 by its bits.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Half(pub(crate) u16);
+
+/// A bf16 by its bits.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Brain(pub(crate) u16);
+
+/// A float of 16 bits: its bits, its value, and the roundings to it.
+pub(crate) trait Sixteen: Copy + 'static {
+    fn from_bits(bits: u16) -> Self;
+    fn bits(self) -> u16;
+    fn value(self) -> f32;
+    /// Nearest even.
+    fn nearest(value: f32) -> Self;
+    fn toward_zero(value: f32) -> Self;
+    /// Largest finite value.
+    const LARGEST: u16;
+    /// Bits of infinity.
+    const INFINITY: u16;
+    /// Fraction bits.
+    const FRACTION: u32;
+}
+
+/// The canonical NaN of both types.
+pub(crate) const NAN: u16 = 0x7fff;
+
+/// The exact `high + low` to f32: exact, or the neighbour with an odd last bit.
+#[inline(always)]
+pub(crate) fn to_odd(high: f64, low: f64) -> f32 {
+    let near = high as f32;
+    let wide = f64::from(near);
+    let exact = wide == high && low == 0.0;
+    // Whether the nearest f32 has the larger magnitude: truncation is then one below it.
+    let beyond = (wide.abs() > high.abs()) || (wide == high && ((low < 0.0) == (high > 0.0)));
+    let truncated = near.to_bits().wrapping_sub(u32::from(beyond));
+    if exact || !high.is_finite() {
+        near
+    } else {
+        f32::from_bits(truncated | 1)
+    }
+}
+
+#[inline(always)]
+fn fused<H: Sixteen>(a: H, b: H, c: H) -> H {
+    let product = f64::from(a.value()) * f64::from(b.value());
+    let (high, low) = two_sum(product, f64::from(c.value()));
+    H::nearest(if high == 0.0 && low == 0.0 {
+        high as f32
+    } else {
+        to_odd(high, low)
+    })
+}
+
+impl Sixteen for Half {
+    const LARGEST: u16 = 0x7bff;
+    const INFINITY: u16 = 0x7c00;
+    const FRACTION: u32 = 10;
+
+    #[inline(always)]
+    fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+    #[inline(always)]
+    fn bits(self) -> u16 {
+        self.0
+    }
+    #[inline(always)]
+    fn value(self) -> f32 {
+        let bits = u32::from(self.0);
+        let magnitude = (bits & 0x7fff) << 13;
+        // 2^112 moves the exponent; it is exact for subnormals too.
+        let scaled = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
+        let value = if magnitude >= 0x0f80_0000 {
+            magnitude | 0x7f80_0000
+        } else {
+            scaled
+        };
+        f32::from_bits(value | (bits & 0x8000) << 16)
+    }
+    #[inline(always)]
+    fn nearest(value: f32) -> Self {
+        let bits = value.to_bits();
+        let sign = bits & 0x8000_0000;
+        let magnitude = bits ^ sign;
+        // Below 2^-14 adding 0.5 puts the f16's last bit at the f32's, rounding as asked.
+        let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
+        let normal = magnitude.wrapping_add(0xc800_0fff).wrapping_add((magnitude >> 13) & 1) >> 13;
+        let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
+        let limited = if magnitude >= 0x4780_0000 { 0x7c00 } else { finite };
+        if magnitude > 0x7f80_0000 {
+            Self(NAN)
+        } else {
+            Self((limited | sign >> 16) as u16)
+        }
+    }
+    #[inline(always)]
+    fn toward_zero(value: f32) -> Self {
+        let bits = value.to_bits();
+        let sign = bits & 0x8000_0000;
+        let magnitude = bits ^ sign;
+        // Below 2^-14 the multiple of 2^-24, cut off.
+        let subnormal = (f32::from_bits(magnitude) * 16_777_216.0) as u32;
+        let normal = magnitude.wrapping_sub(0x3800_0000) >> 13;
+        let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
+        let limited = if magnitude >= 0x4780_0000 { 0x7bff } else { finite };
+        if magnitude > 0x7f80_0000 {
+            Self(NAN)
+        } else if magnitude == 0x7f80_0000 {
+            Self((0x7c00 | sign >> 16) as u16)
+        } else {
+            Self((limited | sign >> 16) as u16)
+        }
+    }
+}
+
+impl Sixteen for Brain {
+    const LARGEST: u16 = 0x7f7f;
+    const INFINITY: u16 = 0x7f80;
+    const FRACTION: u32 = 7;
+
+    #[inline(always)]
+    fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+    #[inline(always)]
+    fn bits(self) -> u16 {
+        self.0
+    }
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f32::from_bits(u32::from(self.0) << 16)
+    }
+    #[inline(always)]
+    fn nearest(value: f32) -> Self {
+        let bits = value.to_bits();
+        let rounded = bits.wrapping_add(0x7fff).wrapping_add((bits >> 16) & 1);
+        Self(if value.is_nan() { NAN } else { (rounded >> 16) as u16 })
+    }
+    #[inline(always)]
+    fn toward_zero(value: f32) -> Self {
+        Self(if value.is_nan() { NAN } else { (value.to_bits() >> 16) as u16 })
+    }
+}
+
+macro_rules! sixteen {
+    ($type:ident, one $one:literal, multiply |$a:ident, $b:ident| $product:expr) => {
+        impl PartialEq for $type {
+            #[inline(always)]
+            fn eq(&self, other: &Self) -> bool {
+                self.value() == other.value()
+            }
+        }
+
+        impl PartialOrd for $type {
+            #[inline(always)]
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                self.value().partial_cmp(&other.value())
+            }
+            #[inline(always)]
+            fn lt(&self, other: &Self) -> bool {
+                self.value() < other.value()
+            }
+            #[inline(always)]
+            fn le(&self, other: &Self) -> bool {
+                self.value() <= other.value()
+            }
+            #[inline(always)]
+            fn gt(&self, other: &Self) -> bool {
+                self.value() > other.value()
+            }
+            #[inline(always)]
+            fn ge(&self, other: &Self) -> bool {
+                self.value() >= other.value()
+            }
+        }
+
+        impl Float for $type {
+            const ONE: Self = Self($one);
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                Self::nearest(self.value() + other.value())
+            }
+            #[inline(always)]
+            fn sub(self, other: Self) -> Self {
+                Self::nearest(self.value() - other.value())
+            }
+            #[inline(always)]
+            fn mul(self, other: Self) -> Self {
+                let ($a, $b) = (self.value(), other.value());
+                Self::nearest($product)
+            }
+            #[inline(always)]
+            fn div(self, other: Self) -> Self {
+                Self::nearest(self.value() / other.value())
+            }
+            #[inline(always)]
+            fn fma(self, b: Self, c: Self) -> Self {
+                fused(self, b, c)
+            }
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                Self::nearest(self.value().sqrt())
+            }
+            #[inline(always)]
+            fn neg(self) -> Self {
+                Self(self.0 ^ 0x8000)
+            }
+            #[inline(always)]
+            fn abs(self) -> Self {
+                Self(self.0 & 0x7fff)
+            }
+            #[inline(always)]
+            fn flush(self) -> Self {
+                if self.0 & 0x7fff < 1 << Self::FRACTION {
+                    Self(self.0 & 0x8000)
+                } else {
+                    self
+                }
+            }
+            #[inline(always)]
+            fn saturate(self) -> Self {
+                // Comparisons with NaN are false, so NaN falls through to zero.
+                if self > Self(0) {
+                    if self < Self::ONE { self } else { Self::ONE }
+                } else {
+                    Self(0)
+                }
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                self.0 & 0x7fff > Self::INFINITY
+            }
+            #[inline(always)]
+            fn quiet_nan() -> Self {
+                Self(NAN)
+            }
+            #[inline(always)]
+            fn copysign(self, sign: Self) -> Self {
+                Self(self.0 & 0x7fff | sign.0 & 0x8000)
+            }
+            #[inline(always)]
+            fn is_negative(self) -> bool {
+                self.0 & 0x8000 != 0
+            }
+        }
+    };
+}
+sixteen!(Half, one 0x3c00, multiply |a, b| a * b);
+// A product may be below what f32 holds exactly.
+sixteen!(Brain, one 0x3f80, multiply |a, b| to_odd(f64::from(a) * f64::from(b), 0.0));
+
+/// An operation on both halves of a pair (`.f16x2`, `.bf16x2`).
+pub(crate) struct Both<O>(PhantomData<O>);
+
+#[inline(always)]
+fn pair<H: Sixteen>(low: H, high: H) -> u32 {
+    u32::from(high.bits()) << 16 | u32::from(low.bits())
+}
+
+#[inline(always)]
+fn halves<H: Sixteen>(pair: u32) -> (H, H) {
+    (H::from_bits(pair as u16), H::from_bits((pair >> 16) as u16))
+}
+
+impl<H: Sixteen, O: Unary<A = H, D = H>> Unary for Both<O> {
+    type A = u32;
+    type D = u32;
+    #[inline(always)]
+    fn apply(a: u32) -> u32 {
+        let (low, high) = halves(a);
+        pair(O::apply(low), O::apply(high))
+    }
+}
+
+impl<H: Sixteen, O: Binary<A = H, B = H, D = H>> Binary for Both<O> {
+    type A = u32;
+    type B = u32;
+    type D = u32;
+    #[inline(always)]
+    fn apply(a: u32, b: u32) -> u32 {
+        let ((a, p), (b, q)) = (halves(a), halves(b));
+        pair(O::apply(a, b), O::apply(p, q))
+    }
+}
+
+impl<H: Sixteen, O: Ternary<A = H, B = H, C = H, D = H>> Ternary for Both<O> {
+    type A = u32;
+    type B = u32;
+    type C = u32;
+    type D = u32;
+    #[inline(always)]
+    fn apply(a: u32, b: u32, c: u32) -> u32 {
+        let ((a, p), (b, q), (c, r)) = (halves(a), halves(b), halves(c));
+        pair(O::apply(a, b, c), O::apply(p, q, r))
+    }
+}
+
+/// `.relu`: negative results to +0, NaN kept canonical.
+pub(crate) struct Relu<O>(PhantomData<O>);
+
+impl<H: Sixteen + Float, O: Ternary<A = H, B = H, C = H, D = H>> Ternary for Relu<O> {
+    type A = H;
+    type B = H;
+    type C = H;
+    type D = H;
+    #[inline(always)]
+    fn apply(a: H, b: H, c: H) -> H {
+        relu(O::apply(a, b, c))
+    }
+}
+
+#[inline(always)]
+pub(crate) fn relu<H: Sixteen + Float>(value: H) -> H {
+    if value.is_negative() && !value.is_nan() {
+        H::from_bits(0)
+    } else {
+        value
+    }
+}
+
+/// An f32 function on a 16-bit float: `ex2`, `tanh`.
+pub(crate) struct Through<H, O>(PhantomData<(H, O)>);
+impl<H: Sixteen, O: Unary<A = f32, D = f32>> Unary for Through<H, O> {
+    type A = H;
+    type D = H;
+    #[inline(always)]
+    fn apply(a: H) -> H {
+        H::nearest(O::apply(a.value()))
+    }
+}
+
+/// `cvt` to f32.
+pub(crate) struct Value<H>(PhantomData<H>);
+impl<H: Sixteen> Unary for Value<H> {
+    type A = H;
+    type D = f32;
+    #[inline(always)]
+    fn apply(a: H) -> f32 {
+        a.value()
+    }
+}
+
+/// `cvt.{rn,rz}` from f32, with `.relu`, `.satfinite` and `.sat`.
+pub(crate) struct From32<H, const ZERO: bool, const RELU: bool, const FINITE: bool>(PhantomData<H>);
+impl<H: Sixteen + Float, const ZERO: bool, const RELU: bool, const FINITE: bool> Unary for From32<H, ZERO, RELU, FINITE> {
+    type A = f32;
+    type D = H;
+    #[inline(always)]
+    fn apply(a: f32) -> H {
+        let rounded = if ZERO { H::toward_zero(a) } else { H::nearest(a) };
+        // Infinity becomes the largest finite value of its sign.
+        let limited = if FINITE && rounded.bits() & 0x7fff == H::INFINITY {
+            H::from_bits(H::LARGEST | rounded.bits() & 0x8000)
+        } else {
+            rounded
+        };
+        if RELU { relu(limited) } else { limited }
+    }
+}
+
+/// `cvt.rn.{f16x2,bf16x2}.f32 d, a, b`: a above b.
+pub(crate) struct PairFrom32<O>(PhantomData<O>);
+impl<H: Sixteen, O: Unary<A = f32, D = H>> Binary for PairFrom32<O> {
+    type A = f32;
+    type B = f32;
+    type D = u32;
+    #[inline(always)]
+    fn apply(a: f32, b: f32) -> u32 {
+        pair(O::apply(b), O::apply(a))
+    }
+}
+
+/// `cvt.rn` from f64: to odd first.
+pub(crate) struct From64<H>(PhantomData<H>);
+impl<H: Sixteen> Unary for From64<H> {
+    type A = f64;
+    type D = H;
+    #[inline(always)]
+    fn apply(a: f64) -> H {
+        H::nearest(to_odd(a, 0.0))
+    }
+}
+
+/// An integer to a 16-bit float; f64 holds what f32 would round, rounded to odd above 2^53.
+pub(crate) struct FromInteger<S, H, const ZERO: bool>(PhantomData<(S, H)>);
+macro_rules! from_integer {
+    ($($source:ty),*) => {$(
+        impl<H: Sixteen, const ZERO: bool> Unary for FromInteger<$source, H, ZERO> {
+            type A = $source;
+            type D = H;
+            #[inline(always)]
+            fn apply(a: $source) -> H {
+                let value = i128::from(a);
+                let low = value & 0xffff_ffff;
+                let (high, low) = two_sum((value - low) as f64, low as f64);
+                if ZERO { H::toward_zero(TowardZero::round(high, low)) } else { H::nearest(to_odd(high, low)) }
+            }
+        }
+    )*};
+}
+from_integer!(u16, i16, u32, i32, u64, i64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every finite f16 in order of magnitude, by its definition.
+    fn magnitudes() -> Vec<(f64, u16)> {
+        (0..0x7c00u16)
+            .map(|bits| {
+                let (exponent, fraction) = (i32::from(bits >> 10), f64::from(bits & 0x3ff));
+                let value = if exponent == 0 {
+                    fraction * 2f64.powi(-24)
+                } else {
+                    (1024.0 + fraction) * 2f64.powi(exponent - 25)
+                };
+                (value, bits)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn values_are_those_of_the_definition() {
+        for (value, bits) in magnitudes() {
+            assert_eq!(f64::from(Half(bits).value()), value);
+            assert_eq!(f64::from(Half(bits | 0x8000).value()), -value);
+            assert_eq!(Half::nearest(value as f32).0, bits);
+            assert_eq!(Half::toward_zero(value as f32).0, bits);
+        }
+        assert!(Half(0x7c01).value().is_nan());
+        assert_eq!(Half(0xfc00).value(), f32::NEG_INFINITY);
+        assert_eq!(Half::ONE.value(), 1.0);
+        assert_eq!(Brain::ONE.value(), 1.0);
+    }
+
+    #[test]
+    fn ties_go_to_even_and_anything_above_goes_up() {
+        for pair in magnitudes().windows(2) {
+            let middle = ((pair[0].0 + pair[1].0) / 2.0) as f32;
+            let even = if pair[0].1 & 1 == 0 { pair[0].1 } else { pair[1].1 };
+            assert_eq!(Half::nearest(middle).0, even);
+            assert_eq!(Half::nearest(middle.next_up()).0, pair[1].1);
+            assert_eq!(Half::nearest(middle.next_down()).0, pair[0].1);
+            assert_eq!(Half::toward_zero(middle).0, pair[0].1);
+        }
+        assert_eq!(Half::nearest(65_519.0).0, 0x7bff);
+        assert_eq!(Half::nearest(65_520.0).0, 0x7c00);
+        assert_eq!(Half::toward_zero(1e30).0, 0x7bff);
+    }
+
+    #[test]
+    fn fused_products_round_once() {
+        // The product is a tie, and the addend far below decides.
+        let a = Brain::nearest(1.0 + 2f32.powi(-4));
+        let b = a;
+        let product = f64::from(a.value()) * f64::from(b.value());
+        assert_eq!(product, 1.0 + 2f64.powi(-3) + 2f64.powi(-8));
+        let tiny = Brain::nearest(2f32.powi(-100));
+        assert_eq!(a.fma(b, Brain(0)).value(), 1.125);
+        assert_eq!(a.fma(b, tiny).value(), 1.125 + 2f32.powi(-7));
+        assert_eq!(a.fma(b, tiny.neg()).value(), 1.125);
+    }
+
+    #[test]
+    fn rounding_to_odd_marks_what_is_inexact() {
+        assert_eq!(to_odd(1.0, 0.0), 1.0);
+        assert_eq!(to_odd(1.0, 1e-30), 1f32.next_up());
+        assert_eq!(to_odd(1.0, -1e-30), 1f32.next_down());
+        assert_eq!(to_odd(f64::from(1f32.next_up()), 1e-30), 1f32.next_up());
+        assert_eq!(to_odd(-1.0, -1e-30), -(1f32.next_up()));
+        assert_eq!(to_odd(1e300, 0.0), f32::MAX);
+    }
+}
