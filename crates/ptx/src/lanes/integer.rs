@@ -193,7 +193,7 @@ impl<const SIGNED: bool, const HIGH: bool> Binary for Multiply24<SIGNED, HIGH> {
                 i64::from(value & 0x00ff_ffff)
             }
         };
-        (low(a) * low(b) >> if HIGH { 16 } else { 0 }) as u32
+        ((low(a) * low(b)) >> if HIGH { 16 } else { 0 }) as u32
     }
 }
 
