@@ -1,18 +1,31 @@
 //! What the operator serves: `/workers`, `/metrics`, `/healthz`, `/readyz`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use futures::{StreamExt, stream};
 use sahasra_service::{health, metrics as metrics_route};
+use sahasra_wire::inventory::Inventory;
 use serde::Serialize;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 use warp::{Filter, Rejection, Reply};
 
 use crate::{
-    agents::{Directory, Worker},
+    agents::{AgentClient, Directory, Worker},
     metrics::Metrics,
 };
 
+/// An agent gives its load within this, or the figures of its status are shown.
+const ANSWER_WITHIN: Duration = Duration::from_millis(250);
+/// Agents asked at the same time.
+const AT_ONCE: usize = 64;
+/// Who asks again so soon gets the same answer.
+const GOOD_FOR: Duration = Duration::from_millis(100);
+
 /// One line of `/workers`.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     id: String,
     /// `ready`, `stale`, `notready`, `unhealthy`.
@@ -49,15 +62,69 @@ impl From<Worker> for Row {
     }
 }
 
+/// The workers with their load as it is now; of one that does not answer at once, as it last was in its status.
+#[derive(Debug)]
+struct Workers {
+    directory: Arc<Directory>,
+    agents: AgentClient,
+    last: Mutex<Option<(Instant, Vec<Row>)>>,
+}
+
+impl Workers {
+    async fn rows(&self) -> Vec<Row> {
+        // Held while it looks: however many ask, the agents are asked once.
+        let mut last = self.last.lock().await;
+        if let Some((at, rows)) = &*last
+            && at.elapsed() < GOOD_FOR
+        {
+            return rows.clone();
+        }
+        let look = |worker: Worker| async {
+            if worker.stale {
+                return Row::from(worker);
+            }
+            match timeout(ANSWER_WITHIN, self.agents.load(&worker.endpoint)).await {
+                Ok(Ok(now)) => with_load(worker, &now),
+                _ => worker,
+            }
+            .into()
+        };
+        let rows: Vec<Row> = stream::iter(self.directory.workers()).map(look).buffered(AT_ONCE).collect().await;
+        *last = Some((Instant::now(), rows.clone()));
+        rows
+    }
+}
+
+/// A worker's devices with the figures that its agent gives now.
+fn with_load(mut worker: Worker, now: &Inventory) -> Worker {
+    let number = |figure: u64| i64::try_from(figure).unwrap_or(i64::MAX);
+    for device in &mut worker.devices {
+        let Some(now) = now.devices.iter().find(|now| now.name == device.name) else {
+            continue;
+        };
+        device.active_executions = number(now.active_executions);
+        device.tensor_count = number(now.tensor_count);
+        device.stored_tensor_bytes = number(now.stored_tensor_bytes);
+    }
+    worker
+}
+
 /// All routes.
 pub fn routes(
     directory: Arc<Directory>,
+    agents: AgentClient,
     metrics: Arc<Metrics>,
     readiness: health::Readiness,
 ) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
-    let workers = warp::get()
-        .and(warp::path!("workers"))
-        .map(move || warp::reply::json(&directory.workers().into_iter().map(Row::from).collect::<Vec<_>>()));
+    let workers = Arc::new(Workers {
+        directory,
+        agents,
+        last: Mutex::default(),
+    });
+    let workers = warp::get().and(warp::path!("workers")).then(move || {
+        let workers = workers.clone();
+        async move { warp::reply::json(&workers.rows().await) }
+    });
     let registry = metrics.registry();
     let metrics = metrics_route::route(registry, move || metrics.before_scrape());
     workers.or(metrics).or(health::routes(readiness))
@@ -70,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_row_has_exactly_the_fields_that_users_rely_on() {
-        let device = DeviceStatus {
+        let named = |name: &str| DeviceStatus {
+            name: name.to_owned(),
             active_executions: 1,
             tensor_count: 2,
             stored_tensor_bytes: 3,
@@ -81,17 +149,28 @@ mod tests {
             uid: String::new(),
             endpoint: String::new(),
             boot_id: String::new(),
-            devices: vec![device.clone(), device],
+            devices: vec![named("cpu-0"), named("cpu-1")],
             ready: Ok(()),
             marked_lost: false,
             stale: false,
             last_seen: Some(k8s_openapi::jiff::Timestamp::UNIX_EPOCH),
         };
-        let row = serde_json::to_value(Row::from(worker)).unwrap();
+        let row = serde_json::to_value(Row::from(worker.clone())).unwrap();
         let expected = serde_json::json!({
             "id": "node-a", "status": "ready", "active_executions": 2, "tensor_count": 4, "stored_tensor_bytes": 6,
             "last_seen": "1970-01-01T00:00:00Z",
         });
         assert_eq!(row, expected);
+        // What the agent says now goes before what its status said.
+        let now = Inventory {
+            devices: vec![sahasra_wire::inventory::Device {
+                name: "cpu-1".to_owned(),
+                active_executions: 5,
+                ..Default::default()
+            }],
+            ..Inventory::default()
+        };
+        let row = Row::from(with_load(worker, &now));
+        assert_eq!((row.active_executions, row.tensor_count, row.stored_tensor_bytes), (6, 2, 3));
     }
 }

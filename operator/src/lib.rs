@@ -175,7 +175,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         .with_context(|| format!("listen on {}", args.listen))?;
     let readiness = Readiness::waiting_for(&["leader", "workers"]);
     let context = operator.context();
-    let service = warp::service(http::routes(context.directory.clone(), context.metrics.clone(), readiness.clone()));
+    let service = warp::service(http::routes(
+        context.directory.clone(),
+        context.agents.clone(),
+        context.metrics.clone(),
+        readiness.clone(),
+    ));
     let limits = server::Limits {
         drain_timeout: FAREWELL,
         ..server::Limits::default()

@@ -16,7 +16,9 @@ use std::{
 use sahasra_service::clock::Clock;
 use sahasra_wire::{
     burst::FailureCode,
-    grants::{AcquireRequest, AcquireResponse, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse},
+    grants::{
+        AcquireRequest, AcquireResponse, Grant, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
+    },
     inventory::{self, Inventory},
 };
 use tokio::sync::Notify;
@@ -283,10 +285,19 @@ impl Agent {
 
     /// Answers `/v1/inventory`.
     pub fn inventory(&self) -> Inventory {
+        self.look(|ledger, now| ledger.grants(now))
+    }
+
+    /// Answers `/v1/load`.
+    pub fn load(&self) -> Inventory {
+        self.look(|_, _| Vec::new())
+    }
+
+    fn look(&self, grants: impl FnOnce(&mut Ledger, Duration) -> Vec<Grant>) -> Inventory {
         let (loads, grants, shutting_down) = self.change(|ledger, now| {
             ledger.expire(now);
             let loads: Vec<Load> = ledger.loads().map(|(_, load)| load).collect();
-            (loads, ledger.grants(now), ledger.is_shutting_down())
+            (loads, grants(ledger, now), ledger.is_shutting_down())
         });
         let classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let devices = self.pool.devices().iter().zip(loads).zip(classes);

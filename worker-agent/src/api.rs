@@ -78,6 +78,10 @@ pub fn routes(
             .and(warp::get())
             .map(move || protobuf(&agent.inventory()))
     };
+    let load = {
+        let agent = Arc::clone(&agent);
+        warp::path!("v1" / "load").and(warp::get()).map(move || protobuf(&agent.load()))
+    };
     let acquire = call("acquire", ACQUIRE_BYTES, Arc::clone(&agent), Agent::acquire);
     let renew = call("renew", GRANTS_BYTES, Arc::clone(&agent), Agent::renew);
     let release = call("release", GRANTS_BYTES, Arc::clone(&agent), Agent::release);
@@ -104,6 +108,8 @@ pub fn routes(
         metrics::route(agent.metrics().registry(), move || observed.metrics().observe(&observed))
     };
     inventory
+        .or(load)
+        .unify()
         .or(acquire)
         .unify()
         .or(renew)

@@ -1,11 +1,12 @@
 //! Messages between the operator and a worker-agent.
 //!
-//! Protocol Buffers (prost, defined in Rust: fields may be added, tags are never reused) over HTTP/2. Four unary calls
+//! Protocol Buffers (prost, defined in Rust: fields may be added, tags are never reused) over HTTP/2. Five unary calls
 //! and one long-lived stream, all served by the agent:
 //!
 //! | Call | Request → response | For |
 //! |---|---|---|
 //! | `GET  /v1/inventory` | → [`inventory::Inventory`] | boot id, devices, load, every grant |
+//! | `GET  /v1/load` | → [`inventory::Inventory`] | the same without the grants |
 //! | `POST /v1/acquire` | [`grants::AcquireRequest`] → [`grants::AcquireResponse`] | up to k slices of one device, atomically |
 //! | `POST /v1/renew` | [`grants::RenewRequest`] → [`grants::RenewResponse`] | extend grants of many owners at once |
 //! | `POST /v1/release` | [`grants::ReleaseRequest`] → [`grants::ReleaseResponse`] | give grants back |
@@ -31,6 +32,8 @@ pub const CONTENT_TYPE: &str = "application/x-protobuf";
 pub mod path {
     /// [`crate::inventory::Inventory`].
     pub const INVENTORY: &str = "/v1/inventory";
+    /// [`crate::inventory::Inventory`] without the grants: for who only looks at the load.
+    pub const LOAD: &str = "/v1/load";
     /// [`crate::grants::AcquireRequest`].
     pub const ACQUIRE: &str = "/v1/acquire";
     /// [`crate::grants::RenewRequest`].

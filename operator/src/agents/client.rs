@@ -80,6 +80,11 @@ impl AgentClient {
         self.call(endpoint, path::INVENTORY, Bytes::new()).await
     }
 
+    /// What the agent has and how loaded it is, without the grants.
+    pub async fn load(&self, endpoint: &str) -> Result<Inventory, AgentError> {
+        self.call(endpoint, path::LOAD, Bytes::new()).await
+    }
+
     /// Asks one device for slices.
     pub async fn acquire(&self, endpoint: &str, request: &AcquireRequest) -> Result<AcquireResponse, AgentError> {
         self.call(endpoint, path::ACQUIRE, request.encode_to_vec().into()).await

@@ -71,7 +71,10 @@ impl Default for Http2 {
 
 impl Http2 {
     async fn request(&self, endpoint: &str, path: &str, body: Body) -> Result<Response<Incoming>, AgentError> {
-        let method = if path == path::INVENTORY { Method::GET } else { Method::POST };
+        let method = match path {
+            path::INVENTORY | path::LOAD => Method::GET,
+            _ => Method::POST,
+        };
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", endpoint.trim_end_matches('/')))

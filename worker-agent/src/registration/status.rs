@@ -50,7 +50,7 @@ pub(super) fn desired(
     shutting_down: Option<&str>,
     now: Timestamp,
 ) -> GpuWorkerStatus {
-    let inventory = agent.inventory();
+    let inventory = agent.load();
     let devices: Vec<DeviceStatus> = inventory
         .devices
         .iter()
