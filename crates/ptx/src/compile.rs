@@ -1,5 +1,6 @@
 //! A parsed kernel to bytecode: lower, find what is the same for a whole launch or block, place registers, encode.
 
+pub(crate) mod calls;
 pub(crate) mod code;
 pub(crate) mod encode;
 mod flow;
@@ -12,17 +13,20 @@ use std::collections::HashMap;
 
 use crate::error::LoadError;
 use crate::syntax::{self, Function, Source};
+use calls::CallGraph;
 use code::Code;
 
-/// Compiles one kernel. `parameters` are name, offset and size of each.
+/// Compiles one kernel: function `index` of the module. `parameters` are name, offset and size of each.
 pub(crate) fn compile<'a>(
     source: &'a Source<'a>,
     symbols: &'a HashMap<&'a str, u32>,
+    graph: &'a CallGraph<'a>,
+    index: usize,
     function: &'a Function<'a>,
     body: &'a [syntax::Statement<'a>],
     parameters: HashMap<&'a str, (u32, u32)>,
 ) -> Result<Code, LoadError> {
-    let lowered = lower::lower(source, symbols, function, body, parameters)?;
+    let lowered = lower::lower(source, symbols, graph, index, function, body, parameters)?;
     let uniform = uniform::analyse(&lowered);
     let flow = flow::analyse(&lowered, &uniform);
     let places = place::place(&lowered, &uniform, &flow);

@@ -7,15 +7,20 @@
 
 mod address;
 mod atomic;
+mod call;
 mod group;
 mod pattern;
+mod print;
 mod scratch;
+mod system;
 mod warp;
 mod worker;
 
 use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub use print::Output;
 
 use crate::cancel::Cancel;
 use crate::compile::code::Code;
@@ -30,6 +35,8 @@ pub(crate) const LOCAL_WINDOW: u64 = 3 << 61;
 pub(crate) const BLOCK_LIMIT: u32 = 1024;
 /// Static and dynamic shared memory of a block: 227 KiB, the most a block has on current devices.
 pub(crate) const SHARED_LIMIT: u64 = 227 * 1024;
+/// Local memory of all threads that run at a time. With 512 KiB a thread, a block of 1024 has 512 MiB.
+const LOCAL_LIMIT: u64 = 1 << 30;
 /// Steps a worker takes between two looks at the step limit, the cancel flag and other workers' faults.
 const FUEL: u64 = 1 << 16;
 
@@ -47,6 +54,10 @@ pub struct Launch {
     pub step_limit: Option<u64>,
     /// Host threads to run blocks on; 1 means the caller's.
     pub threads: NonZero<usize>,
+    /// Stack of each thread's calls of recursive functions and of functions called through pointers, in bytes.
+    pub stack_bytes: u32,
+    /// Where `printf` goes; nowhere if `None`.
+    pub output: Option<Output>,
     /// Blocks run one after another in order on the caller's thread, so that the order of atomics is always the same.
     pub deterministic: bool,
 }
@@ -60,6 +71,8 @@ impl Launch {
             dynamic_shared_bytes: 0,
             step_limit: None,
             threads: NonZero::<usize>::MIN,
+            stack_bytes: 8192,
+            output: None,
             deterministic: false,
         }
     }
@@ -94,6 +107,8 @@ pub(crate) struct Session<'a> {
     cancel: &'a Cancel,
     blocks: u64,
     workers: u64,
+    /// Local memory of a thread, its call stack included.
+    local_bytes: u64,
     next_block: AtomicU64,
     steps_left: AtomicU64,
     steps: AtomicU64,
@@ -116,8 +131,17 @@ pub(crate) fn run(
     } else {
         launch.threads.get().min(usize::try_from(blocks).unwrap_or(usize::MAX))
     };
+    let local_bytes = local_bytes(program, launch);
+    let padded = volume(launch.block).next_multiple_of(crate::lanes::LANES as u64);
+    let all = local_bytes.saturating_mul(padded).saturating_mul(workers as u64);
+    if all > LOCAL_LIMIT {
+        let reason =
+            format!("{local_bytes} bytes of local memory for each of {padded} threads on {workers} workers, at most {LOCAL_LIMIT} in all");
+        return Err(Fault::invalid_launch(program.name, reason));
+    }
     let session = Session {
         program,
+        local_bytes,
         launch,
         parameters,
         memory,
@@ -149,6 +173,16 @@ pub(crate) fn run(
             steps: session.steps.load(Ordering::Relaxed),
         }),
     }
+}
+
+/// Local memory of a thread: variables, fixed frames and the stack, where functions take frames from it.
+fn local_bytes(program: &Program<'_>, launch: &Launch) -> u64 {
+    let stack = match program.code.stack_pointer {
+        // Arguments are written where the next frame will be, before the call is checked.
+        Some(_) => u64::from(launch.stack_bytes).saturating_add(program.code.largest_frame).next_multiple_of(32),
+        None => 0,
+    };
+    program.code.local_bytes + stack
 }
 
 /// Blocks of a grid or threads of a block; the largest number where it does not fit.

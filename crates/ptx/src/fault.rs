@@ -28,6 +28,32 @@ pub enum FaultKind {
     /// `__assertfail`.
     #[error("assertion failed: {0}")]
     AssertFailed(String),
+    /// The stack of a thread's calls is used up; see [`Launch::stack_bytes`](crate::Launch::stack_bytes).
+    #[error("call stack overflow: frames beyond {limit} bytes")]
+    StackOverflow {
+        /// Bytes of the stack.
+        limit: u64,
+    },
+    /// A call through a pointer that leads to no function.
+    #[error("call of {target:#x}, where no function is")]
+    InvalidCall {
+        /// The pointer.
+        target: u64,
+    },
+    /// `brx.idx` with an index behind its list of targets.
+    #[error("branch index {index} of {targets} targets")]
+    InvalidBranch {
+        /// The index.
+        index: u32,
+        /// Length of the list.
+        targets: u32,
+    },
+    /// `free` of what `malloc` did not return, or twice.
+    #[error("free of what is not allocated")]
+    InvalidFree,
+    /// A thread at a `.sync` operation that its own member mask does not name, or whose mask differs from another's.
+    #[error("member masks of a .sync operation do not match: {0}")]
+    SyncMaskMismatch(String),
     /// Threads wait at different barriers, none of which can complete.
     #[error("threads wait at different barriers: {0}")]
     DivergentBarrier(String),

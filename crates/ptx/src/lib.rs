@@ -46,7 +46,7 @@ mod types;
 
 pub use cancel::Cancel;
 pub use error::{LoadError, LoadErrorKind, Position};
-pub use execute::{Launch, LaunchStatistics};
+pub use execute::{Launch, LaunchStatistics, Output};
 pub use fault::{Fault, FaultKind, FaultReport};
 pub use lanes::{InstructionSet, instruction_set, limit_instruction_set};
 pub use memory::{DevicePointer, Memory, MemoryError};

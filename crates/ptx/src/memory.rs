@@ -11,11 +11,11 @@
 //! engine's own data, which never lives in these blocks.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Alignment of every allocation's device address, in bytes (as `cuMemAlloc`).
 const ALIGNMENT: u64 = 256;
@@ -136,7 +136,19 @@ pub struct Memory {
     capacity: u64,
     used: AtomicU64,
     table: RwLock<Table>,
+    heap: Mutex<Heap>,
 }
+
+/// What kernels allocated with `malloc`.
+#[derive(Debug)]
+struct Heap {
+    limit: u64,
+    used: u64,
+    allocations: HashMap<u64, u64>,
+}
+
+/// CUDA's own limit of the device heap.
+const HEAP_LIMIT: u64 = 8 << 20;
 
 impl Memory {
     /// Memory of at most `capacity` bytes. Host memory is taken as it is allocated and touched.
@@ -148,7 +160,37 @@ impl Memory {
                 allocations: BTreeMap::new(),
                 next: FIRST_ADDRESS,
             }),
+            heap: Mutex::new(Heap {
+                limit: HEAP_LIMIT,
+                used: 0,
+                allocations: HashMap::new(),
+            }),
         }
+    }
+
+    /// Bytes that kernels may have allocated with `malloc` at a time; 8 MiB unless set. Counted in [`used`](Self::used)
+    /// as well.
+    pub fn set_heap_limit(&self, bytes: u64) {
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner).limit = bytes;
+    }
+
+    /// `malloc`: nothing where the heap, or the memory, has no room.
+    pub(crate) fn heap_allocate(&self, bytes: u64) -> Option<DevicePointer> {
+        let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
+        let used = heap.used.checked_add(size).filter(|used| *used <= heap.limit)?;
+        let pointer = self.allocate(bytes).ok()?;
+        heap.used = used;
+        heap.allocations.insert(pointer.0, size);
+        Some(pointer)
+    }
+
+    /// `free` of what `malloc` returned.
+    pub(crate) fn heap_free(&self, pointer: DevicePointer) -> Result<(), MemoryError> {
+        let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = heap.allocations.remove(&pointer.0).ok_or(MemoryError::NotAllocated(pointer))?;
+        heap.used -= size;
+        self.free(pointer)
     }
 
     /// Bytes in all.

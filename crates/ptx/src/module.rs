@@ -2,13 +2,14 @@
 
 mod arguments;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 pub use arguments::ArgumentList;
 
 use crate::cancel::Cancel;
+use crate::compile::calls::{CallGraph, function_address};
 use crate::compile::code::Code;
 use crate::compile::compile;
 use crate::error::{LoadError, LoadErrorKind};
@@ -75,6 +76,9 @@ impl fmt::Debug for Module {
 
 /// Largest parameter buffer, in bytes (PTX ISA §6.4.1 kernel parameters, since version 8.1).
 const PARAMETER_LIMIT: usize = 32_764;
+/// Operations of all kernels of a module. A function is compiled for each kernel that calls it, so that text alone does
+/// not bound them; real modules have some ten thousands.
+const OPERATION_LIMIT: usize = 8 << 20;
 
 impl Module {
     /// Parses, checks and compiles PTX text. A trailing NUL is ignored.
@@ -87,16 +91,19 @@ impl Module {
         for (index, variable) in source.variables.iter().enumerate() {
             symbols.insert(variable.name, index as u32);
         }
+        let graph = CallGraph::new(&source);
         let variables = source
             .variables
             .iter()
             .map(|variable| match variable.space {
-                Space::Global | Space::Constant if !variable.is_external => initial(variable, &symbols).map(Some),
+                Space::Global | Space::Constant if !variable.is_external => initial(variable, &symbols, &graph).map(Some),
                 _ => Ok(None),
             })
             .collect::<Result<Vec<_>, _>>()?;
         let mut entries: Vec<Entry> = Vec::new();
-        for function in source.functions.iter().filter(|function| function.is_entry) {
+        let mut names_seen = HashSet::new();
+        let mut operations = 0usize;
+        for (index, function) in source.functions.iter().enumerate().filter(|(_, function)| function.is_entry) {
             let Some(body) = &function.body else { continue };
             let invalid = |reason: String| {
                 LoadError::new(
@@ -105,7 +112,7 @@ impl Module {
                     LoadErrorKind::Invalid(reason),
                 )
             };
-            if entries.iter().any(|entry| entry.name == function.name) {
+            if !names_seen.insert(function.name) {
                 return Err(invalid("declared twice".into()));
             }
             let parameters = layout(&function.parameters);
@@ -119,7 +126,13 @@ impl Module {
                 .zip(&parameters)
                 .map(|(declared, placed)| (declared.name, (placed.offset as u32, placed.size as u32)))
                 .collect();
-            let code = compile(&source, &symbols, function, body, names)?;
+            let code = compile(&source, &symbols, &graph, index, function, body, names)?;
+            operations += code.instructions.len();
+            if operations > OPERATION_LIMIT {
+                return Err(invalid(format!(
+                    "more than {OPERATION_LIMIT} operations in the module, functions counted once a kernel"
+                )));
+            }
             entries.push(Entry {
                 name: function.name.to_owned(),
                 parameters,
@@ -225,7 +238,7 @@ fn layout(declared: &[syntax::Variable<'_>]) -> Vec<Parameter> {
         .collect()
 }
 
-fn initial(variable: &syntax::Variable<'_>, symbols: &HashMap<&str, u32>) -> Result<Variable, LoadError> {
+fn initial(variable: &syntax::Variable<'_>, symbols: &HashMap<&str, u32>, graph: &CallGraph<'_>) -> Result<Variable, LoadError> {
     let fail = |kind| LoadError::new(variable.position, variable.name, kind);
     let mut found = Variable {
         name: variable.name.to_owned(),
@@ -244,6 +257,13 @@ fn initial(variable: &syntax::Variable<'_>, symbols: &HashMap<&str, u32>) -> Res
                     Some((offset, run)) if *offset + run.len() as u64 == element.offset => run.extend_from_slice(bytes),
                     _ => found.initial.push((element.offset, bytes.to_vec())),
                 }
+            }
+            InitialValue::Address { name, .. } if !symbols.contains_key(name) && graph.defined.contains_key(name) => {
+                if variable.scalar.bytes() != 8 {
+                    return Err(fail(LoadErrorKind::Unsupported("an address in fewer than 64 bits".into())));
+                }
+                let address = function_address(graph.defined[name]);
+                found.initial.push((element.offset, address.to_le_bytes().to_vec()));
             }
             InitialValue::Address { name, addend } => {
                 let target = symbols

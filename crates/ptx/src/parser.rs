@@ -260,9 +260,11 @@ impl<'a> Parser<'a> {
 
     fn function(&mut self, is_entry: bool, position: Position) -> Result<Function<'a>, LoadError> {
         self.accept_dot("noreturn");
-        if !is_entry && self.peek() == Token::Mark(b'(') {
-            self.parameters()?;
-        }
+        let results = if !is_entry && self.peek() == Token::Mark(b'(') {
+            self.parameters()?
+        } else {
+            Vec::new()
+        };
         let name = self.name()?;
         let parameters = if self.peek() == Token::Mark(b'(') {
             self.parameters()?
@@ -304,6 +306,7 @@ impl<'a> Parser<'a> {
             name,
             position,
             is_entry,
+            results,
             parameters,
             body,
             thread_limit,

@@ -20,6 +20,8 @@ pub(crate) struct Function<'a> {
     pub(crate) name: &'a str,
     pub(crate) position: Position,
     pub(crate) is_entry: bool,
+    /// `.func (…) name`: what it returns.
+    pub(crate) results: Vec<Variable<'a>>,
     pub(crate) parameters: Vec<Variable<'a>>,
     pub(crate) body: Option<Vec<Statement<'a>>>,
     /// `.maxntid`, or `.reqntid` with `required` set.
@@ -44,6 +46,8 @@ pub(crate) struct Variable<'a> {
     pub(crate) alignment: u64,
     pub(crate) is_pointer: bool,
     pub(crate) is_external: bool,
+    /// A `.reg` parameter or result of a function.
+    pub(crate) is_register: bool,
     pub(crate) initial: Vec<Initial<'a>>,
 }
 
@@ -113,6 +117,22 @@ pub(crate) enum Statement<'a> {
         line: u64,
     },
     Scope(Vec<Statement<'a>>),
+    /// `name: .branchtargets a, b;` (PTX ISA §11.2.1).
+    BranchTargets {
+        name: &'a str,
+        labels: Vec<&'a str>,
+    },
+    /// `name: .callprototype (…) _ (…);` (PTX ISA §11.2.3).
+    Prototype {
+        name: &'a str,
+        results: Vec<Variable<'a>>,
+        parameters: Vec<Variable<'a>>,
+    },
+    /// `name: .calltargets f, g;` (PTX ISA §11.2.2).
+    CallTargets {
+        name: &'a str,
+        functions: Vec<&'a str>,
+    },
 }
 
 /// `.reg` (PTX ISA §5.1.1): one name, or `count` names made of a prefix and a number.
@@ -161,7 +181,7 @@ pub(crate) enum Operand<'a> {
     /// `p|q`.
     Pair(Box<Operand<'a>>, Box<Operand<'a>>),
     /// `(a, b)` of a call.
-    List(#[allow(dead_code, reason = "calls are refused so far")] Vec<Operand<'a>>),
+    List(Vec<Operand<'a>>),
     /// `_`.
     Sink,
 }

@@ -1,6 +1,6 @@
 //! Bytecode: what the interpreter runs.
 
-use super::ir::{AtomicOperation, LaneMask, Reduction, Shuffle, Special, Statement, Vote, Width};
+use super::ir::{AtomicOperation, BarrierReduction, LaneMask, Reduction, Shuffle, Special, Statement, SystemCall, Vote, Width};
 use crate::lanes::LaneFunction;
 use crate::lanes::memory::{LoadFunction, StoreFunction};
 use crate::types::Space;
@@ -45,9 +45,15 @@ pub(crate) enum Kind {
     Branch,
     /// The next instruction begins a block.
     Fall,
+    /// To one of a table's targets, lane by lane.
+    BranchTable,
+    Call,
+    /// What the call before saved comes back.
+    Restore,
+    Return,
     Exit,
     Trap,
-    AssertFail,
+    System,
     Barrier,
     /// A warp operation: lanes wait for each other.
     Warp,
@@ -126,6 +132,38 @@ pub(crate) struct BarrierDetail {
     pub(crate) waits: bool,
     pub(crate) number: Place,
     pub(crate) count: Option<Place>,
+    /// Reduction, its predicate and where its result goes.
+    pub(crate) reduction: Option<(BarrierReduction, Place, Place)>,
+}
+
+/// One `call`.
+#[derive(Clone, Debug)]
+pub(crate) struct CallDetail {
+    pub(crate) callee: CallTarget,
+    /// Registers that a further activation of the caller may overwrite.
+    pub(crate) saves: Vec<(Place, Width)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CallTarget {
+    Function(Function),
+    /// The register that holds the function's address.
+    Pointer(Place),
+}
+
+/// Where a device function begins, and the frame it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function {
+    pub(crate) pc: u32,
+    pub(crate) frame_bytes: u64,
+}
+
+/// A call of the device runtime.
+#[derive(Clone, Debug)]
+pub(crate) struct SystemDetail {
+    pub(crate) call: SystemCall,
+    pub(crate) sources: Vec<Place>,
+    pub(crate) target: Option<Place>,
 }
 
 /// A value written before the code runs.
@@ -188,6 +226,18 @@ pub(crate) struct Code {
     pub(crate) memory: Vec<MemoryDetail>,
     pub(crate) warps: Vec<WarpDetail>,
     pub(crate) barriers: Vec<BarrierDetail>,
+    pub(crate) calls: Vec<CallDetail>,
+    pub(crate) systems: Vec<SystemDetail>,
+    /// Targets of `brx.idx`, and the register of the index.
+    pub(crate) tables: Vec<(Place, Vec<u32>)>,
+    /// Functions that a pointer may lead to, by address.
+    pub(crate) functions: Vec<(u64, Function)>,
+    /// Where the kernel begins.
+    pub(crate) entry: u32,
+    /// Where frames begin, where functions have any.
+    pub(crate) stack_pointer: Option<Place>,
+    /// Bytes of the largest frame.
+    pub(crate) largest_frame: u64,
     /// Statement of each instruction.
     pub(crate) origins: Vec<u32>,
     pub(crate) statements: Vec<Statement>,

@@ -1,8 +1,11 @@
 //! Operations in their places to instructions.
 
-use super::code::{BarrierDetail, CONSTANT, Code, GROUP, Instruction, Kind, LaunchValue, Lines, MemoryDetail, Place, WarpDetail, WarpKind};
+use super::code::{
+    BarrierDetail, CONSTANT, CallDetail, CallTarget, Code, Function, GROUP, Instruction, Kind, LaunchValue, Lines, MemoryDetail, Place,
+    SystemDetail, WarpDetail, WarpKind,
+};
 use super::flow::Flow;
-use super::ir::{Access, Action, Lowered, Operation, Origin, RegisterId, Special, Width};
+use super::ir::{Access, Action, Callee, Lowered, Operation, Origin, RegisterId, Special, Width};
 use super::place::Places;
 use super::uniform::{Class, Uniform};
 use crate::lanes::memory::{LoadFunction, StoreFunction, load, load_ordered, store, store_ordered};
@@ -164,6 +167,13 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
             memory: Vec::new(),
             warps: Vec::new(),
             barriers: Vec::new(),
+            calls: Vec::new(),
+            systems: Vec::new(),
+            tables: Vec::new(),
+            functions: Vec::new(),
+            entry: 0,
+            largest_frame: lowered.functions.iter().map(|function| function.frame_bytes).max().unwrap_or(0),
+            stack_pointer: lowered.stack_pointer.and_then(|register| places.of[register as usize]),
             origins: Vec::new(),
             statements: Vec::new(),
             static_shared_bytes: lowered.static_shared_bytes,
@@ -189,12 +199,20 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
         starts[index] = encoder.code.instructions.len() as u32;
         for at in (block.start..block.end).filter(|at| !uniform.removed[*at]) {
             let operation = &lowered.operations[at];
-            let keeps = operation.targets.iter().any(|target| block.needed_elsewhere.contains(*target));
+            let keeps = operation.targets.iter().any(|target| flow.needed_elsewhere(index, *target));
             encoder.operation(operation, keeps);
+            if let Action::Call(_) = operation.action
+                && let Some(call) = encoder.code.calls.last_mut()
+            {
+                call.saves = saves(&lowered, uniform, flow, places, at, index + 1);
+            }
         }
-        let ends = encoder.code.instructions[starts[index] as usize..]
-            .last()
-            .is_some_and(|last| matches!(last.kind, Kind::Jump | Kind::Branch | Kind::Barrier | Kind::Trap | Kind::Exit));
+        let ends = encoder.code.instructions[starts[index] as usize..].last().is_some_and(|last| {
+            matches!(
+                last.kind,
+                Kind::Jump | Kind::Branch | Kind::BranchTable | Kind::Call | Kind::Return | Kind::Barrier | Kind::Trap | Kind::Exit
+            )
+        });
         if !ends && index + 1 < flow.blocks.len() {
             let statement = lowered.operations[block.end - 1].statement;
             let fall = encoder.blank(Kind::Fall);
@@ -207,9 +225,59 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
             instruction.detail = block_of(instruction.detail);
         }
     }
+    encoder.code.entry = block_of(lowered.entry);
+    for (_, targets) in &mut encoder.code.tables {
+        for target in targets {
+            *target = block_of(*target);
+        }
+    }
+    let functions: Vec<Function> = lowered
+        .functions
+        .iter()
+        .map(|function| Function {
+            pc: block_of(function.label),
+            frame_bytes: function.frame_bytes,
+        })
+        .collect();
+    for call in &mut encoder.code.calls {
+        // Until now the place of a function's number.
+        if let CallTarget::Function(function) = &mut call.callee {
+            *function = functions[function.pc as usize];
+        }
+    }
+    encoder.code.functions = lowered
+        .functions
+        .iter()
+        .zip(&functions)
+        .filter(|(body, _)| body.address_taken)
+        .map(|(body, function)| (body.address, *function))
+        .collect();
     let mut code = encoder.code;
     code.statements = lowered.statements;
     code
+}
+
+/// The caller's registers that are needed behind a call which may lead into the caller again.
+fn saves(lowered: &Lowered, uniform: &Uniform, flow: &Flow, places: &Places, at: usize, behind: usize) -> Vec<(Place, Width)> {
+    let starts = |function: &super::ir::FunctionBody| lowered.labels[function.label as usize] <= at;
+    let kernel_start = lowered.labels[lowered.entry as usize];
+    let caller = lowered.functions.partition_point(starts).wrapping_sub(1);
+    let Some(function) = lowered.functions.get(caller).filter(|_| at < kernel_start) else {
+        return Vec::new();
+    };
+    let returns_here = match lowered.operations[at].action {
+        Action::Call(Callee::Function(callee)) => lowered.functions[callee].recursive,
+        _ => true,
+    };
+    if !function.recursive || !returns_here {
+        return Vec::new();
+    }
+    (0..lowered.registers.len() as RegisterId)
+        .filter(|register| lowered.owners[*register as usize] == caller as u32 && lowered.stack_pointer != Some(*register))
+        .filter(|register| uniform.alias[*register as usize] == *register && uniform.classes[*register as usize] == Class::Varying)
+        .filter(|register| flow.is_live(behind, *register))
+        .filter_map(|register| Some((places.of[register as usize]?, lowered.registers[register as usize].width)))
+        .collect()
 }
 
 impl Encoder<'_> {
@@ -330,7 +398,43 @@ impl Encoder<'_> {
             }
             Action::Exit => self.blank(Kind::Exit),
             Action::Trap => self.blank(Kind::Trap),
-            Action::AssertFail => self.blank(Kind::AssertFail),
+            Action::Restore => Instruction {
+                detail: self.code.calls.len() as u32 - 1,
+                ..self.blank(Kind::Restore)
+            },
+            Action::Return(_) => self.blank(Kind::Return),
+            Action::BranchTable(labels) => {
+                self.code.tables.push((self.place(operation.sources[0]), labels.clone()));
+                Instruction {
+                    detail: self.code.tables.len() as u32 - 1,
+                    ..self.blank(Kind::BranchTable)
+                }
+            }
+            Action::Call(callee) => {
+                let callee = match callee {
+                    Callee::Function(number) => CallTarget::Function(Function {
+                        pc: *number as u32,
+                        frame_bytes: 0,
+                    }),
+                    Callee::Pointer => CallTarget::Pointer(self.place(operation.sources[0])),
+                };
+                self.code.calls.push(CallDetail { callee, saves: Vec::new() });
+                Instruction {
+                    detail: self.code.calls.len() as u32 - 1,
+                    ..self.blank(Kind::Call)
+                }
+            }
+            Action::System(call) => {
+                self.code.systems.push(SystemDetail {
+                    call: *call,
+                    sources: operation.sources.iter().map(|register| self.place(*register)).collect(),
+                    target: operation.targets.first().map(|register| self.place(*register)),
+                });
+                Instruction {
+                    detail: self.code.systems.len() as u32 - 1,
+                    ..self.blank(Kind::System)
+                }
+            }
             Action::Fence => self.blank(Kind::Fence),
             Action::ActiveMask | Action::Clock => {
                 let kind = if matches!(operation.action, Action::Clock) {
@@ -345,11 +449,13 @@ impl Encoder<'_> {
                     ..self.blank(kind)
                 }
             }
-            Action::Barrier { waits, counted } => {
+            Action::Barrier { waits, counted, reduction } => {
+                let predicate = operation.sources.last().copied().unwrap_or_default();
                 let detail = BarrierDetail {
                     waits: *waits,
                     number: self.place(operation.sources[0]),
                     count: counted.then(|| self.place(operation.sources[1])),
+                    reduction: reduction.map(|reduction| (reduction, self.place(predicate), self.place(operation.targets[0]))),
                 };
                 self.code.barriers.push(detail);
                 Instruction {

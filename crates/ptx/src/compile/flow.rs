@@ -1,46 +1,56 @@
 //! Basic blocks and liveness.
 //!
-//! A block begins wherever lanes may be found waiting or may join others: at branch targets, behind branches and
+//! A block begins wherever lanes may be found waiting or may join others: at branch targets, behind branches, calls and
 //! barriers, at warp operations. Lanes that wait are therefore always at the start of a block, and the registers they
 //! still need are those live there.
+//!
+//! Work and memory are bounded: where a program has too many blocks and registers for sets of both, every register
+//! that more than one block touches counts as live everywhere, which costs speed and nothing else.
 
-use super::ir::{Action, Lowered, RegisterId};
+use super::ir::{Action, Callee, Lowered, RegisterId};
 use super::uniform::{Class, Uniform};
 
 pub(crate) struct Block {
     /// Operations `start..end`.
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// Registers read here, or on any path from here, before they are written.
-    pub(crate) live: Bits,
-    /// Registers that lanes elsewhere may need while this block runs, lowest block first.
-    pub(crate) needed_elsewhere: Bits,
 }
 
 pub(crate) struct Flow {
     pub(crate) blocks: Vec<Block>,
     /// Block of each operation.
     pub(crate) block_of: Vec<usize>,
+    /// Number among the registers that cross blocks.
+    crossing: Vec<Option<u32>>,
+    /// By that number: the last block at whose start the register is live; `usize::MAX` for any, none where 0.
+    needed_before: Vec<usize>,
+    /// Live registers at the start of each block; empty where every register counts as live.
+    live: Vec<Bits>,
 }
 
-/// A set of registers.
+/// Sets of registers take at most so many 64-bit words in all (32 MiB).
+const SET_LIMIT: usize = 4 << 20;
+/// Words looked at before liveness is given up (a tenth of a second).
+const WORK_LIMIT: usize = 200 << 20;
+
+/// A set of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bits(Vec<u64>);
+struct Bits(Vec<u64>);
 
 impl Bits {
-    pub(crate) fn new(size: usize) -> Self {
+    fn new(size: usize) -> Self {
         Self(vec![0; size.div_ceil(64)])
     }
 
-    pub(crate) fn contains(&self, index: RegisterId) -> bool {
+    fn contains(&self, index: u32) -> bool {
         (self.0[index as usize / 64] >> (index % 64)) & 1 != 0
     }
 
-    fn insert(&mut self, index: RegisterId) {
+    fn insert(&mut self, index: u32) {
         self.0[index as usize / 64] |= 1 << (index % 64);
     }
 
-    fn remove(&mut self, index: RegisterId) {
+    fn remove(&mut self, index: u32) {
         self.0[index as usize / 64] &= !(1 << (index % 64));
     }
 
@@ -52,6 +62,34 @@ impl Bits {
             *mine |= theirs;
         }
         changed
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().enumerate().flat_map(|(index, word)| {
+            let mut word = *word;
+            std::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros())?;
+                word &= word - 1;
+                Some(index as u32 * 64 + bit)
+            })
+        })
+    }
+}
+
+impl Flow {
+    /// Whether more than one block touches the register, or it may be read before it is written.
+    pub(crate) fn crosses(&self, register: RegisterId) -> bool {
+        self.crossing[register as usize].is_some()
+    }
+
+    /// Whether lanes elsewhere may need a register while a block runs, lowest block first.
+    pub(crate) fn needed_elsewhere(&self, block: usize, register: RegisterId) -> bool {
+        self.crossing[register as usize].is_some_and(|number| self.needed_before[number as usize] > block)
+    }
+
+    /// Whether a register may be read after the start of a block, before it is written.
+    pub(crate) fn is_live(&self, block: usize, register: RegisterId) -> bool {
+        self.crossing[register as usize].is_some_and(|number| self.live.get(block).is_none_or(|live| live.contains(number)))
     }
 }
 
@@ -77,74 +115,184 @@ pub(crate) fn analyse(lowered: &Lowered, uniform: &Uniform) -> Flow {
     }
     for (index, operation) in operations.iter().enumerate() {
         match operation.action {
-            Action::Branch(_) | Action::Exit | Action::Barrier { .. } | Action::Trap => starts[index + 1] = true,
+            _ if operation.action.ends_block() => starts[index + 1] = true,
             _ if operation.action.synchronises_warp() => starts[index] = true,
             _ => {}
         }
     }
-    let registers = lowered.registers.len();
     let mut blocks = Vec::new();
     let mut block_of = vec![0; operations.len()];
     let mut start = 0;
     for end in 1..=operations.len() {
         if end == operations.len() || starts[end] {
             block_of[start..end].fill(blocks.len());
-            blocks.push(Block {
-                start,
-                end,
-                live: Bits::new(registers),
-                needed_elsewhere: Bits::new(registers),
-            });
+            blocks.push(Block { start, end });
             start = end;
         }
     }
-    liveness(lowered, uniform, &mut blocks, &block_of);
-
-    // Lanes at barriers and warp operations may wait anywhere, others at later blocks only (lowest runs first).
-    let mut anywhere = Bits::new(registers);
-    for index in 0..blocks.len() {
+    let crossing = crossing(lowered, uniform, &blocks);
+    let count = crossing.iter().flatten().count();
+    let live = liveness(lowered, uniform, &blocks, &block_of, &crossing, count).unwrap_or_default();
+    let mut needed_before = vec![if live.is_empty() { usize::MAX } else { 0 }; count];
+    for (index, live) in live.iter().enumerate() {
+        // Lanes at barriers and warp operations may wait anywhere, others at later blocks only (lowest runs first).
         let behind_barrier = index > 0 && matches!(operations[blocks[index - 1].end - 1].action, Action::Barrier { .. });
-        if behind_barrier || operations[blocks[index].start].action.synchronises_warp() {
-            anywhere.unite(&blocks[index].live);
+        let anywhere = behind_barrier || operations[blocks[index].start].action.synchronises_warp();
+        for number in live.iter() {
+            let last = &mut needed_before[number as usize];
+            *last = (*last).max(if anywhere { usize::MAX } else { index });
         }
     }
-    let mut later = anywhere;
-    for index in (0..blocks.len()).rev() {
-        blocks[index].needed_elsewhere = later.clone();
-        later.unite(&blocks[index].live);
+    Flow {
+        blocks,
+        block_of,
+        crossing,
+        needed_before,
+        live,
     }
-    Flow { blocks, block_of }
 }
 
-fn liveness(lowered: &Lowered, uniform: &Uniform, blocks: &mut [Block], block_of: &[usize]) {
-    let operations = &lowered.operations;
-    loop {
-        let mut changed = false;
-        for index in (0..blocks.len()).rev() {
-            let (start, end) = (blocks[index].start, blocks[index].end);
-            let mut live = Bits::new(lowered.registers.len());
-            let last = &operations[end - 1];
-            if let Action::Branch(label) = last.action {
-                live.unite(&blocks[block_of[lowered.labels[label as usize]]].live);
+/// Numbers the registers that more than one block touches, or that one may read before it has written them.
+fn crossing(lowered: &Lowered, uniform: &Uniform, blocks: &[Block]) -> Vec<Option<u32>> {
+    let count = lowered.registers.len();
+    let mut touched_in = vec![usize::MAX; count];
+    let mut crosses = vec![false; count];
+    for (index, block) in blocks.iter().enumerate() {
+        for at in (block.start..block.end).filter(|at| !uniform.removed[*at]) {
+            for register in reads(lowered, uniform, at) {
+                // Read first: what it holds comes from elsewhere.
+                crosses[register as usize] |= touched_in[register as usize] != index;
+                touched_in[register as usize] = index;
             }
-            let leaves = matches!(last.action, Action::Branch(_) | Action::Exit | Action::Trap) && last.guard.is_none();
-            if !leaves && index + 1 < blocks.len() {
-                live.unite(&blocks[index + 1].live);
+            let operation = &lowered.operations[at];
+            for target in &operation.targets {
+                let first = &mut touched_in[*target as usize];
+                crosses[*target as usize] |= if *first == usize::MAX {
+                    operation.guard.is_some()
+                } else {
+                    *first != index
+                };
+                *first = index;
             }
-            for at in (start..end).rev().filter(|at| !uniform.removed[*at]) {
-                if operations[at].guard.is_none() {
-                    for target in &operations[at].targets {
-                        live.remove(*target);
-                    }
-                }
-                for register in reads(lowered, uniform, at) {
-                    live.insert(register);
-                }
-            }
-            changed |= blocks[index].live.unite(&live);
-        }
-        if !changed {
-            return;
         }
     }
+    let mut next = 0;
+    crosses
+        .into_iter()
+        .map(|crosses| {
+            crosses.then(|| {
+                next += 1;
+                next - 1
+            })
+        })
+        .collect()
+}
+
+/// Where control may go from each block. Nodes behind the blocks: for every function where its `ret` may lead, and at
+/// last all functions that a call through a pointer may reach.
+fn successors(lowered: &Lowered, blocks: &[Block], block_of: &[usize]) -> Vec<Vec<usize>> {
+    let label = |label: u32| block_of[lowered.labels[label as usize]];
+    let functions = &lowered.functions;
+    let pointers = blocks.len() + functions.len();
+    let mut found = vec![Vec::new(); pointers + 1];
+    for (number, function) in functions.iter().enumerate() {
+        if function.address_taken {
+            found[pointers].push(label(function.label));
+            // `ret` of a function called through a pointer may lead behind every such call.
+            found[blocks.len() + number].push(pointers + 1);
+        }
+    }
+    let mut behind_pointers = Vec::new();
+    for (index, block) in blocks.iter().enumerate() {
+        let last = &lowered.operations[block.end - 1];
+        match &last.action {
+            Action::Branch(target) => found[index].push(label(*target)),
+            Action::BranchTable(targets) => found[index].extend(targets.iter().map(|target| label(*target))),
+            Action::Call(Callee::Function(number)) => {
+                found[index].push(label(functions[*number].label));
+                found[blocks.len() + *number].push(index + 1);
+            }
+            Action::Call(Callee::Pointer) => {
+                found[index].push(pointers);
+                behind_pointers.push(index + 1);
+            }
+            Action::Return(number) => found[index].push(blocks.len() + *number),
+            _ => {}
+        }
+        let leaves = match last.action {
+            Action::Branch(_) | Action::Exit | Action::Trap => last.guard.is_none(),
+            Action::BranchTable(_) | Action::Return(_) => true,
+            _ => false,
+        };
+        if !leaves && index + 1 < blocks.len() {
+            found[index].push(index + 1);
+        }
+    }
+    found.push(behind_pointers);
+    found
+}
+
+/// Registers live at the start of each block, or nothing where that is too much to compute.
+fn liveness(
+    lowered: &Lowered,
+    uniform: &Uniform,
+    blocks: &[Block],
+    block_of: &[usize],
+    crossing: &[Option<u32>],
+    count: usize,
+) -> Option<Vec<Bits>> {
+    let successors = successors(lowered, blocks, block_of);
+    let words = count.div_ceil(64).max(1);
+    if successors.len().saturating_mul(words) > SET_LIMIT {
+        return None;
+    }
+    let mut predecessors = vec![Vec::new(); successors.len()];
+    for (index, successors) in successors.iter().enumerate() {
+        for successor in successors {
+            predecessors[*successor].push(index);
+        }
+    }
+    let mut live = vec![Bits::new(count); successors.len()];
+    let mut waiting: Vec<bool> = vec![true; successors.len()];
+    let mut work = 0;
+    let mut again = true;
+    let mut next = Bits::new(count);
+    while again {
+        again = false;
+        for index in (0..successors.len()).rev() {
+            if !std::mem::replace(&mut waiting[index], false) {
+                continue;
+            }
+            work += words * (1 + successors[index].len());
+            if work > WORK_LIMIT {
+                return None;
+            }
+            next.0.fill(0);
+            for successor in &successors[index] {
+                next.unite(&live[*successor]);
+            }
+            if let Some(block) = blocks.get(index) {
+                for at in (block.start..block.end).rev().filter(|at| !uniform.removed[*at]) {
+                    let operation = &lowered.operations[at];
+                    if operation.guard.is_none() {
+                        for number in operation.targets.iter().filter_map(|target| crossing[*target as usize]) {
+                            next.remove(number);
+                        }
+                    }
+                    for number in reads(lowered, uniform, at).filter_map(|register| crossing[register as usize]) {
+                        next.insert(number);
+                    }
+                }
+                work += block.end - block.start;
+            }
+            if live[index].unite(&next) {
+                for predecessor in &predecessors[index] {
+                    waiting[*predecessor] = true;
+                }
+                again = true;
+            }
+        }
+    }
+    live.truncate(blocks.len());
+    Some(live)
 }

@@ -122,13 +122,23 @@ pub(crate) enum Action {
     Atomic(Access, AtomicOperation),
     /// To a label, under the guard if there is one.
     Branch(LabelId),
+    /// `brx.idx`: sources[0] is the index.
+    BranchTable(Vec<LabelId>),
+    /// A function; where it is called through a pointer, sources[0] is that.
+    Call(Callee),
+    /// What a call saved of the registers comes back. Always the operation behind the call.
+    Restore,
+    /// From a function of [`Lowered::functions`].
+    Return(usize),
     Exit,
     Trap,
-    AssertFail,
-    /// sources: barrier number, thread count where given.
+    /// A function of the CUDA runtime: its arguments and what it returns.
+    System(SystemCall),
+    /// sources: barrier number, thread count where given, predicate where reduced. targets: the reduction.
     Barrier {
         waits: bool,
         counted: bool,
+        reduction: Option<BarrierReduction>,
     },
     /// sources[0] is the member mask of each warp operation.
     WarpBarrier,
@@ -148,7 +158,44 @@ pub(crate) enum Action {
     Clock,
 }
 
+/// Whom a call reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Callee {
+    /// A function of [`Lowered::functions`].
+    Function(usize),
+    Pointer,
+}
+
+/// Functions that CUDA's device runtime provides to every kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SystemCall {
+    /// sources: format, arguments. targets: conversions done.
+    Print,
+    /// sources: message, file, line, function.
+    AssertFail,
+    /// sources: bytes. targets: address.
+    Allocate,
+    /// sources: address.
+    Free,
+}
+
+/// `barrier.red` (PTX ISA §9.7.13.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BarrierReduction {
+    Count,
+    All,
+    Any,
+}
+
 impl Action {
+    /// Whether lanes may part, wait or leave behind it.
+    pub(crate) fn ends_block(&self) -> bool {
+        matches!(
+            self,
+            Self::Branch(_) | Self::BranchTable(_) | Self::Call(_) | Self::Return(_) | Self::Exit | Self::Trap | Self::Barrier { .. }
+        )
+    }
+
     /// Whether lanes of a warp wait for each other at it.
     pub(crate) fn synchronises_warp(&self) -> bool {
         matches!(
@@ -227,6 +274,26 @@ pub(crate) struct Lowered {
     pub(crate) local_bytes: u64,
     pub(crate) uses_dynamic_shared: bool,
     pub(crate) uses_symbols: bool,
+    /// The device functions whose operations come first.
+    pub(crate) functions: Vec<FunctionBody>,
+    /// Function of [`Lowered::functions`] that owns each register; that many for the kernel's own.
+    pub(crate) owners: Vec<u32>,
+    /// Where the kernel begins.
+    pub(crate) entry: LabelId,
+    /// The register that holds where the next frame begins, where a function has one.
+    pub(crate) stack_pointer: Option<RegisterId>,
+}
+
+/// A device function among the operations.
+#[derive(Clone, Debug)]
+pub(crate) struct FunctionBody {
+    /// Its address as a value.
+    pub(crate) address: u64,
+    pub(crate) label: LabelId,
+    pub(crate) address_taken: bool,
+    pub(crate) recursive: bool,
+    /// Bytes of its frame; 0 where its variables have fixed places.
+    pub(crate) frame_bytes: u64,
 }
 
 /// A statement of the text, for faults.

@@ -3,6 +3,7 @@
 mod arithmetic;
 mod atomic;
 mod bits;
+mod call;
 mod compare;
 mod control;
 mod convert;
@@ -14,11 +15,12 @@ mod warp;
 
 use std::collections::HashMap;
 
-use super::ir::{Action, LabelId, Lowered, Operation, Origin, Register, RegisterId, Special, Statement, Width};
-use crate::error::{LoadError, LoadErrorKind};
+use super::calls::{CallGraph, frame_layout, function_address};
+use super::ir::{Action, FunctionBody, LabelId, Lowered, Operation, Origin, Register, RegisterId, Special, Statement, Width};
+use crate::error::{LoadError, LoadErrorKind, Position};
 use crate::lanes::LaneFunction;
 use crate::parser::collapse;
-use crate::syntax::{self, Function, Instruction, Operand, Source};
+use crate::syntax::{self, Function, Instruction, Operand, Source, Variable};
 use crate::types::ScalarType;
 
 /// Local memory of a thread (CUDA's limit on every device).
@@ -40,6 +42,15 @@ pub(crate) struct Lowering<'a> {
     guard: Option<(RegisterId, bool)>,
     /// `CC.CF` of the function, once an instruction used it.
     carry: Option<RegisterId>,
+    pub(super) graph: &'a CallGraph<'a>,
+    /// The function whose body is being lowered.
+    context: call::Context,
+    /// Module functions in the order of [`Lowered::functions`].
+    function_indices: Vec<usize>,
+    /// Where the frames of functions without a stack frame lie.
+    fixed_frames: HashMap<usize, u64>,
+    /// Registers that hold the size of a function's frame, once that is known.
+    frame_sizes: Vec<(usize, RegisterId)>,
     result: Lowered,
 }
 
@@ -48,9 +59,14 @@ pub(crate) struct Lowering<'a> {
 struct Scope<'a> {
     registers: HashMap<&'a str, RegisterId>,
     /// `.reg .b32 %r<8>`: prefix, count, width; made when used.
-    families: Vec<(&'a str, u64, ScalarType)>,
+    families: HashMap<&'a str, (u64, ScalarType)>,
     variables: HashMap<&'a str, names::Place>,
     labels: HashMap<&'a str, LabelId>,
+    /// Bytes of the `.param` variables among the variables.
+    parameter_bytes: HashMap<&'a str, u64>,
+    branch_targets: HashMap<&'a str, Vec<&'a str>>,
+    prototypes: HashMap<&'a str, (&'a [Variable<'a>], &'a [Variable<'a>])>,
+    call_targets: HashMap<&'a str, &'a [&'a str]>,
 }
 
 /// The statement being lowered: gives its errors their place.
@@ -121,6 +137,8 @@ impl<'a> At<'a, '_> {
 pub(crate) fn lower<'a>(
     source: &'a Source<'a>,
     symbols: &'a HashMap<&'a str, u32>,
+    graph: &'a CallGraph<'a>,
+    index: usize,
     function: &'a Function<'a>,
     body: &'a [syntax::Statement<'a>],
     parameters: HashMap<&'a str, (u32, u32)>,
@@ -137,23 +155,43 @@ pub(crate) fn lower<'a>(
         statement: 0,
         guard: None,
         carry: None,
+        graph,
+        context: call::Context::kernel(),
+        function_indices: graph.reachable(index),
+        fixed_frames: HashMap::new(),
+        frame_sizes: Vec::new(),
         result: Lowered {
             shared_alignment: 16,
             ..Lowered::default()
         },
     };
+    lowering.functions()?;
+    let entry = lowering.new_label();
+    lowering.place_label(entry);
+    lowering.result.entry = entry;
+    lowering.begin_statement(format!(".entry {}", function.name), function.position);
+    // Where frames begin is known when all fixed places are.
+    let stack_base = lowering.result.stack_pointer.map(|pointer| {
+        let base = lowering.new_register(Width::W64);
+        lowering.emit(Action::Copy, vec![pointer], vec![base]);
+        base
+    });
     lowering.scope(body)?;
     // Falling off the end returns (PTX ISA §9.7.12.1 asks for `ret`, compilers leave it out behind `trap`).
-    lowering.result.statements.push(Statement {
-        text: "}".to_owned(),
-        line: function.position.line,
-        source: None,
-    });
-    lowering.statement = lowering.result.statements.len() as u32 - 1;
-    lowering.guard = None;
+    lowering.begin_statement("}".to_owned(), function.position);
     lowering.emit(Action::Exit, vec![], vec![]);
     let end = lowering.result.operations.len() - 1;
     lowering.result.labels = lowering.label_positions.iter().map(|position| position.unwrap_or(end)).collect();
+    lowering.result.local_bytes = lowering.result.local_bytes.next_multiple_of(32);
+    if let Some(base) = stack_base {
+        lowering.result.registers[base as usize].origin = Origin::Constant(lowering.result.local_bytes);
+    }
+    for (number, size) in std::mem::take(&mut lowering.frame_sizes) {
+        let bytes = lowering.result.functions[number].frame_bytes;
+        lowering.result.registers[size as usize].origin = Origin::Constant(bytes);
+    }
+    let kernel = lowering.result.functions.len() as u32;
+    lowering.result.owners.resize(lowering.result.registers.len(), kernel);
     let refuse = |what: &str| {
         let reason = LoadErrorKind::Unsupported(what.to_owned());
         Err(LoadError::new(function.position, format!(".entry {}", function.name), reason))
@@ -168,6 +206,48 @@ pub(crate) fn lower<'a>(
 }
 
 impl<'a> Lowering<'a> {
+    /// Lowers every function the kernel may call.
+    fn functions(&mut self) -> Result<(), LoadError> {
+        let source = self.source;
+        for index in self.function_indices.clone() {
+            let label = self.new_label();
+            self.result.functions.push(FunctionBody {
+                address: function_address(index),
+                label,
+                address_taken: self.graph.address_taken[index],
+                recursive: self.graph.recursive[index],
+                frame_bytes: 0,
+            });
+            if !self.graph.has_frame(index) {
+                let function = &source.functions[index];
+                let (_, _, bytes) = frame_layout(&function.results, &function.parameters);
+                let start = self.result.local_bytes.next_multiple_of(16);
+                self.fixed_frames.insert(index, start);
+                self.result.local_bytes = start + bytes;
+            }
+        }
+        for (number, index) in self.function_indices.clone().into_iter().enumerate() {
+            self.device_function(index, number)?;
+            self.result.owners.resize(self.result.registers.len(), number as u32);
+        }
+        Ok(())
+    }
+
+    /// Begins a statement that is no instruction of the text.
+    fn begin_statement(&mut self, text: String, position: Position) {
+        self.guard = None;
+        self.statement = self.result.statements.len() as u32;
+        self.result.statements.push(Statement {
+            text,
+            line: position.line,
+            source: None,
+        });
+    }
+
+    pub(crate) fn label(&self, name: &str) -> Option<LabelId> {
+        self.scopes.iter().rev().find_map(|scope| scope.labels.get(name)).copied()
+    }
+
     fn scope(&mut self, statements: &'a [syntax::Statement<'a>]) -> Result<(), LoadError> {
         let mut scope = Scope::default();
         for statement in statements {
@@ -180,6 +260,18 @@ impl<'a> Lowering<'a> {
                         LoadErrorKind::Invalid("label is declared twice".into()),
                     ));
                 }
+            }
+            match statement {
+                syntax::Statement::BranchTargets { name, labels } => {
+                    scope.branch_targets.insert(name, labels.clone());
+                }
+                syntax::Statement::Prototype { name, results, parameters } => {
+                    scope.prototypes.insert(name, (results, parameters));
+                }
+                syntax::Statement::CallTargets { name, functions } => {
+                    scope.call_targets.insert(name, functions);
+                }
+                _ => {}
             }
         }
         self.scopes.push(scope);
@@ -198,6 +290,7 @@ impl<'a> Lowering<'a> {
                 }
                 syntax::Statement::Scope(inner) => self.scope(inner)?,
                 syntax::Statement::Instruction(instruction) => self.instruction(instruction)?,
+                syntax::Statement::BranchTargets { .. } | syntax::Statement::Prototype { .. } | syntax::Statement::CallTargets { .. } => {}
             }
         }
         self.scopes.pop();
@@ -241,7 +334,10 @@ impl<'a> Lowering<'a> {
             "prefetch" | "prefetchu" | "discard" | "applypriority" => Ok(()),
             "atom" | "red" => self.atomic(at),
             "membar" | "fence" => self.fence(at),
-            "bra" | "ret" | "exit" | "trap" | "brkpt" | "call" | "nanosleep" | "pmevent" => self.control(at),
+            "call" => self.call(at),
+            "ret" => self.ret(),
+            "brx" => self.branch_indexed(at),
+            "bra" | "exit" | "trap" | "brkpt" | "nanosleep" | "pmevent" => self.control(at),
             "bar" | "barrier" => self.barrier(at),
             "shfl" | "vote" | "match" | "redux" | "activemask" => self.warp(at),
             _ => Err(at.form()),

@@ -51,21 +51,6 @@ pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places
         area.bytes = 512;
     }
 
-    // A register is local to a block when only that block touches it and it is live at no block's start.
-    let mut crosses = vec![false; count];
-    let mut touched_in = vec![usize::MAX; count];
-    for (index, block) in flow.blocks.iter().enumerate() {
-        for (register, crosses) in crosses.iter_mut().enumerate() {
-            *crosses |= block.live.contains(register as RegisterId);
-        }
-        for at in (block.start..block.end).filter(|at| !uniform.removed[*at]) {
-            for register in reads(lowered, uniform, at).chain(lowered.operations[at].targets.iter().copied()) {
-                let first = &mut touched_in[register as usize];
-                crosses[register as usize] |= *first != usize::MAX && *first != index;
-                *first = index;
-            }
-        }
-    }
     for (register, info) in lowered.registers.iter().enumerate() {
         if uniform.alias[register] != register as RegisterId {
             continue;
@@ -74,7 +59,7 @@ pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places
             Class::Constant => Some(Place::new(CONSTANT, constants.take(info.width) as u32)),
             Class::Launch | Class::Block => Some(Place::new(UNIFORM, uniforms.take(info.width) as u32)),
             Class::Lane => Some(Place::new(GROUP, group.take(info.width) as u32)),
-            Class::Varying if crosses[register] => Some(Place::new(GROUP, group.take(info.width) as u32)),
+            Class::Varying if flow.crosses(register as RegisterId) => Some(Place::new(GROUP, group.take(info.width) as u32)),
             Class::Varying => None,
         };
     }
@@ -106,7 +91,7 @@ pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places
             }
             let mut dying: Vec<RegisterId> = reads(lowered, uniform, at)
                 .chain(targets.iter().copied())
-                .filter(|register| !crosses[*register as usize] && last_touch[*register as usize] == at)
+                .filter(|register| !flow.crosses(*register) && last_touch[*register as usize] == at)
                 .collect();
             dying.sort_unstable();
             dying.dedup();

@@ -63,42 +63,46 @@ pub(crate) fn analyse(lowered: &Lowered) -> Uniform {
         block: Vec::new(),
         removed: vec![false; lowered.operations.len()],
     };
-    loop {
-        let mut changed = false;
-        for (index, operation) in lowered.operations.iter().enumerate() {
-            let [target] = operation.targets[..] else {
-                continue;
-            };
-            if found.removed[index] || operation.guard.is_some() || definitions[target as usize] != 1 {
-                continue;
-            }
-            let class = operation
-                .sources
-                .iter()
-                .map(|source| found.classes[*source as usize])
-                .max()
-                .unwrap_or(Class::Constant);
-            match operation.action {
-                Action::Copy if class < Class::Varying => {
-                    found.alias[target as usize] = found.alias[operation.sources[0] as usize];
-                    found.classes[target as usize] = class;
-                }
-                Action::Lane(_) if class <= Class::Block => {
-                    // Constants are folded by the launch prologue as well: one class less to keep apart.
-                    found.classes[target as usize] = class.max(Class::Launch);
-                    if class == Class::Block {
-                        found.block.push(index)
-                    } else {
-                        found.launch.push(index)
-                    }
-                }
-                _ => continue,
-            }
-            found.removed[index] = true;
-            changed = true;
-        }
-        if !changed {
-            return found;
+    // Operations that read each register: looked at again when it turns out to be uniform.
+    let mut readers: Vec<Vec<u32>> = vec![Vec::new(); registers];
+    for (index, operation) in lowered.operations.iter().enumerate() {
+        for source in &operation.sources {
+            readers[*source as usize].push(index as u32);
         }
     }
+    let mut waiting: std::collections::VecDeque<u32> = (0..lowered.operations.len() as u32).collect();
+    while let Some(index) = waiting.pop_front() {
+        let operation = &lowered.operations[index as usize];
+        let [target] = operation.targets[..] else {
+            continue;
+        };
+        if found.removed[index as usize] || operation.guard.is_some() || definitions[target as usize] != 1 {
+            continue;
+        }
+        let class = operation
+            .sources
+            .iter()
+            .map(|source| found.classes[*source as usize])
+            .max()
+            .unwrap_or(Class::Constant);
+        match operation.action {
+            Action::Copy if class < Class::Varying => {
+                found.alias[target as usize] = found.alias[operation.sources[0] as usize];
+                found.classes[target as usize] = class;
+            }
+            Action::Lane(_) if class <= Class::Block => {
+                // Constants are folded by the launch prologue as well: one class less to keep apart.
+                found.classes[target as usize] = class.max(Class::Launch);
+                if class == Class::Block {
+                    found.block.push(index as usize)
+                } else {
+                    found.launch.push(index as usize)
+                }
+            }
+            _ => continue,
+        }
+        found.removed[index as usize] = true;
+        waiting.extend(readers[target as usize].iter().copied());
+    }
+    found
 }

@@ -91,24 +91,9 @@ impl Worker<'_> {
     #[inline(always)]
     fn window(&self, detail: &MemoryDetail, low: u64) -> Site {
         match detail.space {
-            Space::Shared => Site {
-                start: 0,
-                end: self.shared_bytes,
-                host: self.shared,
-            },
-            Space::Parameter => {
-                let parameters = self.session.parameters;
-                Site {
-                    start: 0,
-                    end: parameters.len() as u64,
-                    host: parameters.as_ptr().cast_mut(),
-                }
-            }
-            Space::Generic if (SHARED_WINDOW..LOCAL_WINDOW).contains(&low) => Site {
-                start: SHARED_WINDOW,
-                end: SHARED_WINDOW + self.shared_bytes,
-                host: self.shared,
-            },
+            Space::Shared => self.shared_window(0),
+            Space::Parameter => self.parameter_window(),
+            Space::Generic if (SHARED_WINDOW..LOCAL_WINDOW).contains(&low) => self.shared_window(SHARED_WINDOW),
             _ => self.sites[detail.site as usize],
         }
     }
@@ -329,6 +314,15 @@ impl Worker<'_> {
     }
 
     fn resolve_lane(&mut self, detail: &MemoryDetail, lane: usize, address: u64, size: u64) -> Result<*mut u8, FaultKind> {
+        let pointer = self.host_address(detail.space, lane, address, size)?;
+        if address & (size - 1) != 0 {
+            return Err(FaultKind::Misaligned { alignment: size as u32 });
+        }
+        Ok(pointer)
+    }
+
+    /// Where one lane's access of `size` bytes lies in host memory.
+    pub(super) fn host_address(&mut self, space: Space, lane: usize, address: u64, size: u64) -> Result<*mut u8, FaultKind> {
         let outside = FaultKind::OutOfBounds { bytes: size as u32 };
         let local = |worker: &Self, at: u64| {
             let inside = at.checked_add(size).is_some_and(|end| end <= worker.local_bytes);
@@ -344,11 +338,12 @@ impl Worker<'_> {
             // SAFETY: the access lies inside the window.
             inside.then(|| unsafe { site.host.add(at as usize) })
         };
-        let pointer = match detail.space {
-            Space::Shared | Space::Parameter => linear(self.window(detail, address)),
+        let pointer = match space {
+            Space::Shared => linear(self.shared_window(0)),
+            Space::Parameter => linear(self.parameter_window()),
             Space::Local => local(self, address),
             Space::Generic if address >= LOCAL_WINDOW => local(self, address - LOCAL_WINDOW),
-            Space::Generic if address >= SHARED_WINDOW => linear(self.window(detail, address)),
+            Space::Generic if address >= SHARED_WINDOW => linear(self.shared_window(SHARED_WINDOW)),
             _ => {
                 if address < NULL_GUARD {
                     return Err(FaultKind::NullAccess);
@@ -356,10 +351,32 @@ impl Worker<'_> {
                 self.locate(address).and_then(linear)
             }
         };
-        let pointer = pointer.ok_or(outside)?;
-        if address & (size - 1) != 0 {
-            return Err(FaultKind::Misaligned { alignment: size as u32 });
+        pointer.ok_or(outside)
+    }
+
+    /// The block's shared memory at addresses from `start` on.
+    fn shared_window(&self, start: u64) -> Site {
+        Site {
+            start,
+            end: start + self.shared_bytes,
+            host: self.shared,
         }
-        Ok(pointer)
+    }
+
+    fn parameter_window(&self) -> Site {
+        let parameters = self.session.parameters;
+        Site {
+            start: 0,
+            end: parameters.len() as u64,
+            host: parameters.as_ptr().cast_mut(),
+        }
+    }
+
+    /// Nothing is known of the running group's addresses any more.
+    pub(super) fn forget_patterns(&mut self) {
+        let start = self.running * self.code.patterns;
+        for known in &mut self.known[start..start + self.code.patterns] {
+            known.mask = 0;
+        }
     }
 }

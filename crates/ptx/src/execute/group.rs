@@ -1,8 +1,9 @@
 //! A group of 64 lanes and the interpreter's loop over it.
 
+use super::call::CallStack;
 use super::worker::{Stop, Worker};
 use crate::compile::code::{Instruction, Kind};
-use crate::compile::ir::Width;
+use crate::compile::ir::{BarrierReduction, Width};
 use crate::fault::FaultKind;
 use crate::lanes::LANES;
 use crate::lanes::select::expand;
@@ -44,6 +45,7 @@ pub(super) struct Group {
     pub(super) waiting: Vec<Parked>,
     /// A path was preempted here: the next one above gets the turn.
     rotate_above: Option<u32>,
+    pub(super) stack: CallStack,
 }
 
 /// One of a block's 16 barriers.
@@ -52,15 +54,18 @@ pub(super) struct BlockBarrier {
     arrived: u32,
     /// Threads needed where the instruction says so; else all that live.
     expected: Option<u32>,
+    /// Threads whose predicate held.
+    holds: u32,
 }
 
 impl Group {
-    pub(super) fn start(&mut self, lanes: u64) {
+    pub(super) fn start(&mut self, lanes: u64, entry: u32) {
         self.live = lanes;
         self.ready.clear();
         self.waiting.clear();
         self.rotate_above = None;
-        self.ready.push(Path { pc: 0, mask: lanes });
+        self.stack.clear();
+        self.ready.push(Path { pc: entry, mask: lanes });
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -245,15 +250,52 @@ impl Worker<'_> {
                         }
                         go!(pc + 1)
                     }
-                    Kind::Trap | Kind::AssertFail => {
+                    Kind::Call => {
+                        let next = self.call(&code.calls[instruction.detail as usize], mask, pc)?;
+                        match next {
+                            Some(next) => go!(next),
+                            None => {
+                                self.spend(began, pc)?;
+                                continue 'pick;
+                            }
+                        }
+                    }
+                    Kind::Restore => {
+                        // Not an instruction of the text.
+                        self.fuel += 1;
+                        self.restore(&code.calls[instruction.detail as usize], mask);
+                        pc += 1;
+                    }
+                    Kind::Return => match self.return_lanes(mask) {
+                        Some(next) => go!(next),
+                        None => {
+                            self.spend(began, pc)?;
+                            continue 'pick;
+                        }
+                    },
+                    Kind::BranchTable => {
+                        self.branch_table(instruction.detail as usize, mask, pc)?;
+                        self.spend(began, pc)?;
+                        turns += 1;
+                        if turns >= TURN {
+                            turns = 0;
+                            if self.groups.len() > 1 {
+                                return Ok(());
+                            }
+                        }
+                        continue 'pick;
+                    }
+                    Kind::System => {
                         let active = self.guarded(instruction, mask);
                         if active != 0 {
-                            let kind = if instruction.kind == Kind::Trap {
-                                FaultKind::Trap
-                            } else {
-                                FaultKind::AssertFailed("device-side assertion".into())
-                            };
-                            return Err(self.stop(kind, pc, active));
+                            self.system(&code.systems[instruction.detail as usize], active, pc)?;
+                        }
+                        pc += 1;
+                    }
+                    Kind::Trap => {
+                        let active = self.guarded(instruction, mask);
+                        if active != 0 {
+                            return Err(self.stop(FaultKind::Trap, pc, active));
                         }
                         go!(pc + 1)
                     }
@@ -269,7 +311,7 @@ impl Worker<'_> {
                     Kind::Warp => {
                         let detail = &code.warps[instruction.detail as usize];
                         mask |= self.take_waiting(pc);
-                        let missing = self.warp_incomplete(detail, mask, live);
+                        let missing = self.warp_incomplete(detail, mask, live, pc)?;
                         if missing != 0 {
                             self.groups[group].waiting.push(Parked {
                                 pc,
@@ -404,8 +446,14 @@ impl Worker<'_> {
                 mask,
             ));
         }
+        let holds = match detail.reduction {
+            // SAFETY: a predicate is one u64.
+            Some((_, predicate, _)) => unsafe { *self.at(predicate).cast::<u64>() & mask }.count_ones(),
+            None => 0,
+        };
         let barrier = &mut self.barriers[number as usize];
         barrier.arrived += mask.count_ones();
+        barrier.holds += holds;
         barrier.expected = count;
         if detail.waits {
             self.groups[self.running].waiting.push(Parked {
@@ -427,6 +475,7 @@ impl Worker<'_> {
         }
         self.barriers[number] = BlockBarrier::default();
         let on = Waiting::Barrier(number as u8);
+        self.reduce_barrier(barrier, on);
         for group in self.groups.iter_mut() {
             let ready = &mut group.ready;
             group.waiting.retain(|parked| {
@@ -439,6 +488,35 @@ impl Worker<'_> {
                 parked.on != on
             });
         }
+    }
+
+    /// Gives the lanes that waited at a `barrier.red` its result.
+    fn reduce_barrier(&mut self, barrier: BlockBarrier, on: Waiting) {
+        let (code, running) = (self.code, self.running);
+        if code.barriers.iter().all(|detail| detail.reduction.is_none()) {
+            return;
+        }
+        for group in 0..self.groups.len() {
+            for index in 0..self.groups[group].waiting.len() {
+                let parked = self.groups[group].waiting[index];
+                let detail = code.barriers[code.instructions[parked.at as usize].detail as usize];
+                let (true, Some((reduction, _, target))) = (parked.on == on, detail.reduction) else {
+                    continue;
+                };
+                let holds = match reduction {
+                    BarrierReduction::All => barrier.holds == barrier.arrived,
+                    BarrierReduction::Any => barrier.holds > 0,
+                    BarrierReduction::Count => false,
+                };
+                self.select(group);
+                if reduction == BarrierReduction::Count {
+                    self.write_words(target, parked.mask, |_| barrier.holds);
+                } else {
+                    self.set_predicate(target, parked.mask, if holds { u64::MAX } else { 0 });
+                }
+            }
+        }
+        self.select(running);
     }
 
     /// Lanes that wait at this warp operation join.

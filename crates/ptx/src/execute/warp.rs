@@ -1,8 +1,9 @@
 //! Operations of a warp of 32 lanes (PTX ISA §9.7.9.6, §9.7.13.9-14). A group holds two warps.
 
-use super::worker::Worker;
+use super::worker::{Stop, Worker};
 use crate::compile::code::{Place, WarpDetail, WarpKind};
 use crate::compile::ir::{Reduction, Shuffle, Vote};
+use crate::fault::FaultKind;
 use crate::lanes::memory::for_each_lane;
 
 impl Worker<'_> {
@@ -11,43 +12,68 @@ impl Worker<'_> {
         unsafe { *self.at(place).cast::<u32>().add(lane) }
     }
 
-    /// Lanes of `mask` whose warp operation names living lanes that are not here yet.
-    pub(super) fn warp_incomplete(&self, detail: &WarpDetail, mask: u64, live: u64) -> u64 {
-        if mask == live {
-            return 0;
-        }
+    /// Lanes of `mask` whose warp operation names living lanes that are not here yet. Lanes of a warp may stand at it
+    /// with several masks that name no lane in common.
+    pub(super) fn warp_incomplete(&self, detail: &WarpDetail, mask: u64, live: u64, pc: u32) -> Result<u64, Stop> {
         let mut incomplete = 0;
         for warp in [0, 32] {
-            let here = (mask >> warp) as u32;
-            if here == 0 {
-                continue;
-            }
-            let members = self.word(detail.sources[0], warp + here.trailing_zeros() as usize);
-            if members & (live >> warp) as u32 & !here != 0 {
-                incomplete |= u64::from(here) << warp;
+            let mut left = (mask >> warp) as u32;
+            while left != 0 {
+                let (members, named) = self.members(detail, left, warp);
+                let lanes = |bits: u32| u64::from(bits) << warp;
+                let here = (mask >> warp) as u32;
+                if members & named != members {
+                    let text = "a thread is not in its own mask".to_owned();
+                    return Err(self.stop(FaultKind::SyncMaskMismatch(text), pc, lanes(members & !named)));
+                }
+                if named & here & !members != 0 {
+                    let text = format!("mask {named:#010x} names a thread with another mask");
+                    return Err(self.stop(FaultKind::SyncMaskMismatch(text), pc, lanes(named & here & !members)));
+                }
+                if named & (live >> warp) as u32 & !here != 0 {
+                    incomplete |= lanes(members);
+                }
+                left &= !members;
             }
         }
-        incomplete
+        Ok(incomplete)
     }
 
-    /// Performs the operation for each warp with lanes in `mask`.
+    /// The lanes among `left` with the mask of the first of them, and that mask.
+    fn members(&self, detail: &WarpDetail, left: u32, warp: usize) -> (u32, u32) {
+        let named = self.word(detail.sources[0], warp + left.trailing_zeros() as usize);
+        if named == u32::MAX && left == u32::MAX {
+            let same = (0..32).all(|lane| self.word(detail.sources[0], warp + lane) == named);
+            if same {
+                return (left, named);
+            }
+        }
+        let mut members = 0;
+        for_each_lane(u64::from(left), |lane| {
+            members |= u32::from(self.word(detail.sources[0], warp + lane) == named) << lane;
+        });
+        (members, named)
+    }
+
+    /// Performs the operation for each set of lanes in `mask` with one member mask.
     pub(super) fn warp(&mut self, detail: &WarpDetail, mask: u64) {
         for warp in [0, 32] {
-            let here = (mask >> warp) as u32;
-            if here == 0 {
-                continue;
-            }
-            match detail.kind {
-                WarpKind::Barrier => {}
-                WarpKind::Shuffle(mode) => self.shuffle(detail, mode, warp, here),
-                WarpKind::Vote(vote) => self.vote(detail, vote, warp, here),
-                WarpKind::Match { all, wide } => self.match_lanes(detail, all, wide, warp, here),
-                WarpKind::Reduce(reduction) => self.reduce(detail, reduction, warp, here),
+            let mut left = (mask >> warp) as u32;
+            while left != 0 {
+                let (here, _) = self.members(detail, left, warp);
+                left &= !here;
+                match detail.kind {
+                    WarpKind::Barrier => {}
+                    WarpKind::Shuffle(mode) => self.shuffle(detail, mode, warp, here),
+                    WarpKind::Vote(vote) => self.vote(detail, vote, warp, here),
+                    WarpKind::Match { all, wide } => self.match_lanes(detail, all, wide, warp, here),
+                    WarpKind::Reduce(reduction) => self.reduce(detail, reduction, warp, here),
+                }
             }
         }
     }
 
-    fn set_predicate(&mut self, place: Place, lanes: u64, value: u64) {
+    pub(super) fn set_predicate(&mut self, place: Place, lanes: u64, value: u64) {
         let predicate = self.at(place).cast::<u64>();
         // SAFETY: a predicate is one u64.
         unsafe { *predicate = (*predicate & !lanes) | (value & lanes) }

@@ -96,7 +96,7 @@ impl<'a> Worker<'a> {
         let group_bytes = code.group_bytes + 64;
         let shared_bytes =
             code.static_shared_bytes.next_multiple_of(code.shared_alignment.max(1)) + u64::from(session.launch.dynamic_shared_bytes);
-        let local_bytes = code.local_bytes;
+        let local_bytes = session.local_bytes;
         scratch.uniform.grow(code.uniform_bytes);
         // What is read before it is written is zero, not what an earlier launch left.
         scratch.registers.clear(group_bytes * groups);
@@ -274,7 +274,7 @@ impl<'a> Worker<'a> {
         self.barriers = [BlockBarrier::default(); 16];
         for (index, group) in self.groups.iter_mut().enumerate() {
             let lanes = (threads as usize - index * LANES).min(LANES);
-            group.start(u64::MAX >> (LANES - lanes));
+            group.start(u64::MAX >> (LANES - lanes), self.code.entry);
         }
         loop {
             let mut ran = false;

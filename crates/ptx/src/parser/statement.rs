@@ -35,14 +35,22 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     found.extend(self.variables(true)?.into_iter().map(Statement::Variable));
                 }
-                Token::Dot("branchtargets" | "calltargets" | "callprototype") => {
-                    return Err(self.unsupported("branch and call target lists"));
-                }
                 Token::Dot(_) => found.extend(self.variables(false)?.into_iter().map(Statement::Variable)),
                 Token::Name(name) if self.peek_at(1) == Token::Mark(b':') => {
                     let position = self.position();
                     self.at += 2;
-                    found.push(Statement::Label { name, position });
+                    found.push(match self.peek() {
+                        Token::Dot("branchtargets") => Statement::BranchTargets {
+                            name,
+                            labels: self.target_list()?,
+                        },
+                        Token::Dot("calltargets") => Statement::CallTargets {
+                            name,
+                            functions: self.target_list()?,
+                        },
+                        Token::Dot("callprototype") => self.prototype(name)?,
+                        _ => Statement::Label { name, position },
+                    });
                 }
                 _ => {
                     let instruction = self.instruction()?;
@@ -52,6 +60,35 @@ impl<'a> Parser<'a> {
         }
         self.leave();
         Ok(found)
+    }
+
+    /// The names behind `.branchtargets` or `.calltargets`.
+    fn target_list(&mut self) -> Result<Vec<&'a str>, LoadError> {
+        self.at += 1;
+        let mut names = vec![self.name()?];
+        while self.accept(b',') {
+            names.push(self.name()?);
+        }
+        self.expect(b';')?;
+        Ok(names)
+    }
+
+    fn prototype(&mut self, name: &'a str) -> Result<Statement<'a>, LoadError> {
+        self.at += 1;
+        let results = if self.peek() == Token::Mark(b'(') {
+            self.parameters()?
+        } else {
+            Vec::new()
+        };
+        self.name()?;
+        let parameters = if self.peek() == Token::Mark(b'(') {
+            self.parameters()?
+        } else {
+            Vec::new()
+        };
+        while self.accept_dot("noreturn") {}
+        self.expect(b';')?;
+        Ok(Statement::Prototype { name, results, parameters })
     }
 
     /// `.loc 1 12 3` and its optional inlining data; it ends with the line, not with a semicolon.

@@ -29,6 +29,7 @@ impl<'a> Parser<'a> {
                     alignment: scalar.bytes().max(1) as u64,
                     is_pointer: false,
                     is_external: false,
+                    is_register: true,
                     initial: Vec::new(),
                 });
             } else {
@@ -148,6 +149,7 @@ impl<'a> Parser<'a> {
             alignment: alignment.unwrap_or_else(|| (scalar.bytes() as u64 * width).max(1).next_power_of_two()),
             is_pointer,
             is_external,
+            is_register: false,
             initial: Vec::new(),
         };
         Ok(vec![self.declarator(template)?])

@@ -3,3 +3,4 @@
 mod device;
 mod numeric;
 mod patterns;
+mod runtime;

@@ -1,7 +1,7 @@
 //! Control flow, barriers and fences (PTX ISA §9.7.12, §9.7.13.1-4, §9.7.19).
 
 use super::{At, Lowering};
-use crate::compile::ir::Action;
+use crate::compile::ir::{Action, BarrierReduction, Width};
 use crate::error::LoadError;
 use crate::syntax::Operand;
 use crate::types::ScalarType as T;
@@ -14,13 +14,11 @@ impl<'a> Lowering<'a> {
                 let Operand::Name(name, 0) = target else {
                     return Err(at.invalid("expected a label"));
                 };
-                let label = self.scopes.iter().rev().find_map(|scope| scope.labels.get(name)).copied();
-                let label = label.ok_or_else(|| at.undeclared(name))?;
+                let label = self.label(name).ok_or_else(|| at.undeclared(name))?;
                 self.emit(Action::Branch(label), vec![], vec![]);
                 Ok(())
             }
-            // A kernel's `ret` ends the thread as `exit` does.
-            "ret" | "exit" => {
+            "exit" => {
                 self.emit(Action::Exit, vec![], vec![]);
                 Ok(())
             }
@@ -28,16 +26,6 @@ impl<'a> Lowering<'a> {
                 self.emit(Action::Trap, vec![], vec![]);
                 Ok(())
             }
-            "call" => match at.all_operands().iter().find_map(|operand| match operand {
-                Operand::Name(name, 0) => Some(*name),
-                _ => None,
-            }) {
-                Some("__assertfail" | "__assert_fail") => {
-                    self.emit(Action::AssertFail, vec![], vec![]);
-                    Ok(())
-                }
-                _ => Err(at.form()),
-            },
             // A hint to wait, and profiler marks.
             "nanosleep" | "pmevent" => Ok(()),
             _ => Err(at.form()),
@@ -73,8 +61,39 @@ impl<'a> Lowering<'a> {
                     Action::Barrier {
                         waits,
                         counted: sources.len() == 2,
+                        reduction: None,
                     },
                     vec![],
+                    sources,
+                );
+                Ok(())
+            }
+            ["red", kind, scalar] => {
+                let (reduction, width) = match (*kind, *scalar) {
+                    ("popc", "u32") => (BarrierReduction::Count, Width::W32),
+                    ("and", "pred") => (BarrierReduction::All, Width::Predicate),
+                    ("or", "pred") => (BarrierReduction::Any, Width::Predicate),
+                    _ => return Err(at.form()),
+                };
+                let [target, numbers @ .., predicate] = at.all_operands() else {
+                    return Err(at.invalid("wrong number of operands"));
+                };
+                if numbers.is_empty() || numbers.len() > 2 {
+                    return Err(at.invalid("wrong number of operands"));
+                }
+                let mut sources = numbers
+                    .iter()
+                    .map(|operand| self.source(at, operand, T::U32))
+                    .collect::<Result<Vec<_>, _>>()?;
+                sources.push(self.source(at, predicate, T::Pred)?);
+                let target = self.target(at, target, width)?;
+                self.emit_skippable(
+                    Action::Barrier {
+                        waits: true,
+                        counted: numbers.len() == 2,
+                        reduction: Some(reduction),
+                    },
+                    vec![target],
                     sources,
                 );
                 Ok(())

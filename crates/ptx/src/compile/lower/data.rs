@@ -144,6 +144,7 @@ impl<'a> Lowering<'a> {
                 "local" => access.space = Space::Local,
                 "const" => access.space = Space::Constant,
                 "param" | "param::entry" => access.space = Space::Parameter,
+                "param::func" => access.space = Space::Local,
                 "volatile" | "relaxed" | "acquire" | "release" | "mmio" => access.ordered = true,
                 "weak" | "nc" | "cta" | "gpu" | "sys" | "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "uni" => {}
                 "v2" => access.count = 2,
@@ -191,6 +192,10 @@ impl<'a> Lowering<'a> {
         let place = self.address(at, address)?;
         if let Some(space) = place.space.filter(|_| access.space == Space::Generic) {
             access.space = space;
+        }
+        // Parameters of functions and calls lie in local memory.
+        if access.space == Space::Parameter && (self.context.number.is_some() || place.space == Some(Space::Local)) {
+            access.space = Space::Local;
         }
         if access.space == Space::Parameter
             && let Some((offset, left)) = place.parameter
@@ -240,8 +245,11 @@ impl<'a> Lowering<'a> {
             return Err(at.invalid("the vector does not have the instruction's width"));
         }
         let place = self.address(at, address)?;
-        if let Some(space) = place.space.filter(|_| access.space == Space::Generic) {
+        if let Some(space) = place.space.filter(|_| matches!(access.space, Space::Generic | Space::Parameter)) {
             access.space = space;
+        }
+        if access.space == Space::Parameter && self.context.number.is_some() {
+            access.space = Space::Local;
         }
         if matches!(access.space, Space::Constant | Space::Parameter) {
             return Err(at.form());

@@ -1,6 +1,7 @@
 //! Names to registers, variables and special registers; operands of a wanted width.
 
 use super::{At, Lowering};
+use crate::compile::calls::function_address;
 use crate::compile::ir::{LaneMask, Origin, RegisterId, Special, Width};
 use crate::error::{LoadError, LoadErrorKind};
 use crate::syntax::{Operand, Registers, Variable};
@@ -24,6 +25,8 @@ pub(crate) enum Place {
     Shared(u64),
     DynamicShared,
     Local(u64),
+    /// Bytes behind the start of this activation's frame.
+    Frame(u64),
 }
 
 /// What a name in address position stands for.
@@ -46,9 +49,11 @@ impl<'a> Lowering<'a> {
                 self.scopes[scope_index].registers.insert(registers.name, id);
             }
             // 128-bit registers are refused where they are used.
-            (count, _) => self.scopes[scope_index]
-                .families
-                .push((registers.name, count.unwrap_or(0), registers.scalar)),
+            (count, _) => {
+                self.scopes[scope_index]
+                    .families
+                    .insert(registers.name, (count.unwrap_or(0), registers.scalar));
+            }
         }
     }
 
@@ -63,14 +68,29 @@ impl<'a> Lowering<'a> {
                 }
                 Some(_) => Place::Shared(self.reserve_shared(variable)?),
             },
-            Space::Local => {
+            Space::Local | Space::Parameter => {
                 let bytes = variable
                     .bytes()
                     .filter(|bytes| *bytes < super::SPACE_LIMIT)
                     .ok_or_else(|| refused("local variable beyond 2 GiB"))?;
-                let start = self.result.local_bytes.next_multiple_of(variable.alignment.max(1));
-                self.result.local_bytes = start + bytes;
-                Place::Local(start)
+                if variable.space == Space::Parameter
+                    && let Some(scope) = self.scopes.last_mut()
+                {
+                    scope.parameter_bytes.insert(variable.name, bytes);
+                }
+                let alignment = variable.alignment.max(1);
+                if self.context.frame.is_some() {
+                    if alignment > 16 {
+                        return Err(refused("more than 16 bytes of alignment in a recursive function"));
+                    }
+                    let start = self.context.frame_bytes.next_multiple_of(alignment);
+                    self.context.frame_bytes = start + bytes;
+                    Place::Frame(start)
+                } else {
+                    let start = self.result.local_bytes.next_multiple_of(alignment);
+                    self.result.local_bytes = start + bytes;
+                    Place::Local(start)
+                }
             }
             _ => return Err(refused("this kind of variable inside a function")),
         };
@@ -100,15 +120,19 @@ impl<'a> Lowering<'a> {
             if let Some(found) = self.scopes[index].registers.get(name) {
                 return Some(Ok(*found));
             }
-            let family = self.scopes[index].families.iter().find(|(prefix, count, _)| {
-                // `%r<8>` declares %r0 … %r7; compilers write numbers without leading zeros.
-                name.strip_prefix(prefix).is_some_and(|digits| {
-                    (*count == 0 && digits.is_empty())
-                        || (digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse::<u64>().is_ok_and(|number| number < *count))
-                })
+            // `%r<8>` declares %r0 … %r7; compilers write numbers without leading zeros.
+            let letters = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).len();
+            let family = (letters..=name.len()).rev().find_map(|split| {
+                let (prefix, digits) = name.split_at(split);
+                let (count, scalar) = self.scopes[index].families.get(prefix)?;
+                let inside = if digits.is_empty() {
+                    *count == 0
+                } else {
+                    digits.parse::<u64>().is_ok_and(|number| number < *count)
+                };
+                inside.then_some(*scalar)
             });
-            if let Some((_, _, scalar)) = family {
-                let scalar = *scalar;
+            if let Some(scalar) = family {
                 let Some(width) = Width::of_bytes(scalar.bytes()) else {
                     return Some(Err(scalar));
                 };
@@ -208,6 +232,22 @@ impl<'a> Lowering<'a> {
 
     /// The address of a variable as a value.
     fn variable_address(&mut self, at: At<'a, '_>, name: &'a str, addend: i64, width: Width) -> Result<RegisterId, LoadError> {
+        if let Some((frame, offset)) = self.frame_variable(name) {
+            if width != Width::W64 {
+                return Err(at.unsupported("a local address in fewer than 64 bits in this function"));
+            }
+            let offset = self.constant(Width::W64, offset.wrapping_add(addend as u64));
+            let address = self.new_register(Width::W64);
+            let guard = self.guard.take();
+            self.lane(crate::lanes::binary::<crate::lanes::integer::Add<u64>>(), address, &[frame, offset]);
+            self.guard = guard;
+            return Ok(address);
+        }
+        if self.scopes.iter().all(|scope| !scope.variables.contains_key(name))
+            && let Some(index) = self.graph.defined.get(name)
+        {
+            return Ok(self.constant(width, function_address(*index).wrapping_add(addend as u64)));
+        }
         match self.variable(at, name, addend)? {
             Some((origin, _)) => Ok(self.fixed(width, origin)),
             None if self.parameters.contains_key(name) => {
@@ -218,13 +258,21 @@ impl<'a> Lowering<'a> {
         }
     }
 
+    /// A variable in this activation's frame.
+    fn frame_variable(&self, name: &str) -> Option<(RegisterId, u64)> {
+        match self.scopes.iter().rev().find_map(|scope| scope.variables.get(name))? {
+            Place::Frame(offset) => Some((self.context.frame?, *offset)),
+            _ => None,
+        }
+    }
+
     /// The origin of a variable's address and its space.
     fn variable(&mut self, at: At<'a, '_>, name: &'a str, addend: i64) -> Result<Option<(Origin, Space)>, LoadError> {
         let place = self.scopes.iter().rev().find_map(|scope| scope.variables.get(name)).copied();
         if let Some(place) = place {
             return Ok(Some(match place {
                 Place::Shared(offset) => (Origin::Constant(offset.wrapping_add(addend as u64)), Space::Shared),
-                Place::Local(offset) => (Origin::Constant(offset.wrapping_add(addend as u64)), Space::Local),
+                Place::Local(offset) | Place::Frame(offset) => (Origin::Constant(offset.wrapping_add(addend as u64)), Space::Local),
                 Place::DynamicShared => (Origin::DynamicShared { addend }, Space::Shared),
             }));
         }
@@ -284,6 +332,14 @@ impl<'a> Lowering<'a> {
             }
             Some(Err(scalar)) => return Err(at.unsupported(format!("registers of type {scalar}"))),
             None => {}
+        }
+        if let Some((register, offset)) = self.frame_variable(name) {
+            return Ok(Address {
+                register,
+                offset: addend.wrapping_add(offset as i64),
+                space: Some(Space::Local),
+                parameter: None,
+            });
         }
         if let Some((origin, space)) = self.variable(at, name, *addend)? {
             let register = self.fixed(Width::W64, origin);

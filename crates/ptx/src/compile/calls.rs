@@ -1,0 +1,222 @@
+//! Who calls whom, and where arguments lie.
+//!
+//! A function that is called by name and cannot reach itself has one activation a thread at a time: its variables and
+//! parameters have fixed places in local memory. Every other function (recursive, or called through a pointer) takes a
+//! frame from a stack in local memory, parameters first, so that a caller can place them without knowing the callee.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::syntax::{Function, InitialValue, Operand, Source, Statement, Variable};
+
+/// Addresses of functions as values: above every generic address of memory.
+pub(crate) const FUNCTION_ADDRESSES: u64 = 0xf << 60;
+
+/// The value that a function's address has.
+pub(crate) fn function_address(index: usize) -> u64 {
+    FUNCTION_ADDRESSES | (index as u64) << 4
+}
+
+/// A parameter or result: bytes behind the start of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) alignment: u64,
+}
+
+/// Results, then parameters, each at its own alignment (PTX ISA §7.1); their end.
+pub(crate) fn frame_layout(results: &[Variable<'_>], parameters: &[Variable<'_>]) -> (Vec<Slot>, Vec<Slot>, u64) {
+    let mut end = 0u64;
+    let mut place = |variables: &[Variable<'_>]| {
+        variables
+            .iter()
+            .map(|variable| {
+                let bytes = variable.bytes().unwrap_or(0).clamp(1, 1 << 32);
+                let alignment = variable.alignment.clamp(1, 16);
+                let offset = end.next_multiple_of(alignment);
+                end = offset + bytes;
+                Slot { offset, bytes, alignment }
+            })
+            .collect::<Vec<_>>()
+    };
+    let results = place(results);
+    let parameters = place(parameters);
+    (results, parameters, end.next_multiple_of(16))
+}
+
+/// What is known of a module's functions before any is compiled.
+pub(crate) struct CallGraph<'a> {
+    /// Functions with a body by name.
+    pub(crate) defined: HashMap<&'a str, usize>,
+    callees: Vec<Vec<usize>>,
+    calls_indirectly: Vec<bool>,
+    pub(crate) address_taken: Vec<bool>,
+    /// Functions that can reach themselves through calls.
+    pub(crate) recursive: Vec<bool>,
+}
+
+impl<'a> CallGraph<'a> {
+    pub(crate) fn new(source: &'a Source<'a>) -> Self {
+        let mut defined = HashMap::new();
+        for (index, function) in source.functions.iter().enumerate() {
+            if function.body.is_some() || !defined.contains_key(function.name) {
+                defined.insert(function.name, index);
+            }
+        }
+        defined.retain(|_, index| source.functions[*index].body.is_some() && !source.functions[*index].is_entry);
+        let count = source.functions.len();
+        let mut graph = Self {
+            defined,
+            callees: vec![Vec::new(); count],
+            calls_indirectly: vec![false; count],
+            address_taken: vec![false; count],
+            recursive: vec![false; count],
+        };
+        for variable in &source.variables {
+            for initial in &variable.initial {
+                if let InitialValue::Address { name, .. } = initial.value
+                    && let Some(index) = graph.defined.get(name)
+                {
+                    graph.address_taken[*index] = true;
+                }
+            }
+        }
+        for (index, function) in source.functions.iter().enumerate() {
+            graph.scan(index, function);
+        }
+        graph.find_recursive();
+        graph
+    }
+
+    fn scan(&mut self, index: usize, function: &Function<'a>) {
+        // Scopes nest at most as deep as the parser allows.
+        fn walk<'a>(graph: &mut CallGraph<'a>, index: usize, statements: &[Statement<'a>], seen: &mut HashSet<usize>) {
+            for statement in statements {
+                match statement {
+                    Statement::Scope(inner) => walk(graph, index, inner, seen),
+                    Statement::Instruction(instruction) => {
+                        let is_call = instruction.opcode == "call";
+                        let mut callee_at = None;
+                        if is_call {
+                            let at = usize::from(matches!(instruction.operands.first(), Some(Operand::List(_))));
+                            if let Some(Operand::Name(name, 0)) = instruction.operands.get(at) {
+                                callee_at = Some(at);
+                                match graph.defined.get(name) {
+                                    Some(callee) => {
+                                        if seen.insert(*callee) {
+                                            graph.callees[index].push(*callee);
+                                        }
+                                    }
+                                    None => graph.calls_indirectly[index] |= name.starts_with('%'),
+                                }
+                            }
+                        }
+                        for (at, operand) in instruction.operands.iter().enumerate() {
+                            if Some(at) == callee_at {
+                                continue;
+                            }
+                            if let Operand::Name(name, _) = operand
+                                && let Some(taken) = graph.defined.get(name)
+                            {
+                                graph.address_taken[*taken] = true;
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if let Some(body) = &function.body {
+            walk(self, index, body, &mut HashSet::new());
+        }
+    }
+
+    /// Successors in the graph; the node behind the last function stands for every call through a pointer.
+    fn successors(&self, node: usize) -> Vec<usize> {
+        let count = self.callees.len();
+        if node == count {
+            return (0..count).filter(|index| self.address_taken[*index]).collect();
+        }
+        let mut found = self.callees[node].clone();
+        if self.calls_indirectly[node] {
+            found.push(count);
+        }
+        found
+    }
+
+    /// Nodes that `from` reaches, every one behind those it calls (but for recursion).
+    fn post_order(&self, from: usize, seen: &mut [bool], order: &mut Vec<usize>) {
+        if std::mem::replace(&mut seen[from], true) {
+            return;
+        }
+        let mut stack = vec![(from, self.successors(from), 0)];
+        while let Some((node, successors, at)) = stack.last_mut() {
+            match successors.get(*at).copied() {
+                Some(next) => {
+                    *at += 1;
+                    if !std::mem::replace(&mut seen[next], true) {
+                        let successors = self.successors(next);
+                        stack.push((next, successors, 0));
+                    }
+                }
+                None => {
+                    order.push(*node);
+                    stack.pop();
+                }
+            }
+        }
+    }
+
+    /// Strongly connected components (Kosaraju): those of several functions, or of one that calls itself.
+    fn find_recursive(&mut self) {
+        let count = self.callees.len() + 1;
+        let (mut seen, mut order) = (vec![false; count], Vec::new());
+        for node in 0..count {
+            self.post_order(node, &mut seen, &mut order);
+        }
+        let mut callers = vec![Vec::new(); count];
+        let mut calls_itself = vec![false; count];
+        for node in 0..count {
+            for next in self.successors(node) {
+                callers[next].push(node);
+                calls_itself[node] |= next == node;
+            }
+        }
+        let mut component_of = vec![usize::MAX; count];
+        for root in order.into_iter().rev() {
+            if component_of[root] != usize::MAX {
+                continue;
+            }
+            let (mut members, mut stack) = (Vec::new(), vec![root]);
+            component_of[root] = root;
+            while let Some(node) = stack.pop() {
+                members.push(node);
+                for caller in &callers[node] {
+                    if component_of[*caller] == usize::MAX {
+                        component_of[*caller] = root;
+                        stack.push(*caller);
+                    }
+                }
+            }
+            for member in &members {
+                if let Some(recursive) = self.recursive.get_mut(*member) {
+                    *recursive = members.len() > 1 || calls_itself[*member];
+                }
+            }
+        }
+    }
+
+    /// The functions that a kernel may call, callees before callers where there is such an order.
+    pub(crate) fn reachable(&self, entry: usize) -> Vec<usize> {
+        let count = self.callees.len();
+        let mut order = Vec::new();
+        self.post_order(entry, &mut vec![false; count + 1], &mut order);
+        order.retain(|node| *node != count && *node != entry);
+        order
+    }
+
+    /// Whether each activation has its own frame on the stack.
+    pub(crate) fn has_frame(&self, function: usize) -> bool {
+        self.recursive[function] || self.address_taken[function]
+    }
+}

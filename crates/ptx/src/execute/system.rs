@@ -1,0 +1,127 @@
+//! Functions of CUDA's device runtime: `vprintf`, `__assertfail`, `malloc`, `free` (CUDA C++ Programming Guide §10.32-34).
+
+use super::print;
+use super::worker::{Stop, Worker};
+use crate::compile::code::SystemDetail;
+use crate::compile::ir::{SystemCall, Width};
+use crate::fault::FaultKind;
+use crate::lanes::memory::for_each_lane;
+use crate::memory::DevicePointer;
+use crate::types::Space;
+
+/// Longest text read from a kernel's memory, in bytes.
+const TEXT_LIMIT: usize = 64 << 10;
+
+impl Worker<'_> {
+    pub(super) fn system(&mut self, detail: &SystemDetail, mask: u64, pc: u32) -> Result<(), Stop> {
+        let mut failed = None;
+        for_each_lane(mask, |lane| {
+            if failed.is_none()
+                && let Err((kind, address)) = self.system_lane(detail, lane)
+            {
+                failed = Some((lane, kind, address));
+            }
+        });
+        match failed {
+            None => Ok(()),
+            Some((lane, kind, address)) => Err(Stop {
+                address,
+                ..self.stop(kind, pc, 1 << lane)
+            }),
+        }
+    }
+
+    fn system_lane(&mut self, detail: &SystemDetail, lane: usize) -> Result<(), (FaultKind, Option<u64>)> {
+        let word =
+            |worker: &Self, index: usize, width: Width| detail.sources.get(index).map_or(0, |place| worker.element(*place, width, lane));
+        match detail.call {
+            SystemCall::Print => {
+                let format = self.text(lane, word(self, 0, Width::W64))?;
+                let arguments = word(self, 1, Width::W64);
+                let mut reader = Reader {
+                    worker: self,
+                    lane,
+                    next: arguments,
+                };
+                let (text, conversions) = print::format(&format, &mut reader)?;
+                if let Some(output) = &self.session.launch.output {
+                    output.append(&text);
+                }
+                if let Some(target) = detail.target {
+                    self.set_element(target, Width::W32, lane, u64::from(conversions));
+                }
+                Ok(())
+            }
+            SystemCall::AssertFail => {
+                let message = self.text(lane, word(self, 0, Width::W64))?;
+                let file = self.text(lane, word(self, 1, Width::W64))?;
+                let line = word(self, 2, Width::W32) as u32;
+                let function = self.text(lane, word(self, 3, Width::W64))?;
+                let [message, file, function] = [message, file, function].map(|text| String::from_utf8_lossy(&text).into_owned());
+                let text = format!("`{message}` at {file}:{line} in {function}");
+                Err((FaultKind::AssertFailed(text), None))
+            }
+            SystemCall::Allocate => {
+                let bytes = word(self, 0, Width::W64);
+                let address = self.session.memory.heap_allocate(bytes).map_or(0, |pointer| pointer.0);
+                if let Some(target) = detail.target {
+                    self.set_element(target, Width::W64, lane, address);
+                }
+                Ok(())
+            }
+            SystemCall::Free => {
+                let address = word(self, 0, Width::W64);
+                if address == 0 || self.session.memory.heap_free(DevicePointer(address)).is_ok() {
+                    Ok(())
+                } else {
+                    Err((FaultKind::InvalidFree, Some(address)))
+                }
+            }
+        }
+    }
+
+    /// Bytes up to a zero.
+    fn text(&mut self, lane: usize, address: u64) -> Result<Vec<u8>, (FaultKind, Option<u64>)> {
+        let mut text = Vec::new();
+        while text.len() < TEXT_LIMIT {
+            match self.byte(lane, address.wrapping_add(text.len() as u64))? {
+                0 => break,
+                byte => text.push(byte),
+            }
+        }
+        Ok(text)
+    }
+
+    fn byte(&mut self, lane: usize, address: u64) -> Result<u8, (FaultKind, Option<u64>)> {
+        let pointer = self
+            .host_address(Space::Generic, lane, address, 1)
+            .map_err(|kind| (kind, Some(address)))?;
+        // SAFETY: one byte at a checked address, which stays until the launch ends.
+        Ok(unsafe { pointer.read() })
+    }
+}
+
+/// The arguments of one `vprintf`, each at its own alignment.
+struct Reader<'a, 'b> {
+    worker: &'a mut Worker<'b>,
+    lane: usize,
+    next: u64,
+}
+
+impl print::Arguments for Reader<'_, '_> {
+    type Error = (FaultKind, Option<u64>);
+
+    fn value(&mut self, bytes: u64) -> Result<u64, Self::Error> {
+        let at = self.next.next_multiple_of(bytes);
+        self.next = at.wrapping_add(bytes);
+        let mut value = 0;
+        for index in 0..bytes {
+            value |= u64::from(self.worker.byte(self.lane, at.wrapping_add(index))?) << (8 * index);
+        }
+        Ok(value)
+    }
+
+    fn text(&mut self, address: u64) -> Result<Vec<u8>, Self::Error> {
+        self.worker.text(self.lane, address)
+    }
+}
