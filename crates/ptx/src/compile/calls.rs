@@ -176,10 +176,10 @@ impl<'a> CallGraph<'a> {
         }
         let mut callers = vec![Vec::new(); count];
         let mut calls_itself = vec![false; count];
-        for node in 0..count {
+        for (node, calls_itself) in calls_itself.iter_mut().enumerate() {
             for next in self.successors(node) {
                 callers[next].push(node);
-                calls_itself[node] |= next == node;
+                *calls_itself |= next == node;
             }
         }
         let mut component_of = vec![usize::MAX; count];

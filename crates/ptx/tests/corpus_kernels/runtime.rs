@@ -31,7 +31,7 @@ fn recursion_function_pointers_structs_and_virtual_functions_work() {
             .map(|t| {
                 let w = t as f32;
                 let first = [w + 2.0, w * 2.0, w - 2.0][t % 3];
-                first + if t & 1 == 1 { w * w } else { w * (w * 3.14f32) }
+                first + if t & 1 == 1 { w * w } else { w * (w * f32::from_bits(0x4048_f5c3)) }
             })
             .collect();
         for (found, expected) in device.download::<f32>(f, threads).iter().zip(&expected) {
