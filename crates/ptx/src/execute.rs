@@ -179,7 +179,9 @@ pub(crate) fn run(
 fn local_bytes(program: &Program<'_>, launch: &Launch) -> u64 {
     let stack = match program.code.stack_pointer {
         // Arguments are written where the next frame will be, before the call is checked.
-        Some(_) => u64::from(launch.stack_bytes).saturating_add(program.code.largest_frame).next_multiple_of(32),
+        Some(_) => u64::from(launch.stack_bytes)
+            .saturating_add(program.code.largest_frame)
+            .next_multiple_of(32),
         None => 0,
     };
     program.code.local_bytes + stack
