@@ -9,6 +9,7 @@ mod address;
 mod atomic;
 mod call;
 mod group;
+mod matrix;
 mod pattern;
 mod print;
 mod scratch;

@@ -1,6 +1,8 @@
 //! Bytecode: what the interpreter runs.
 
-use super::ir::{AtomicOperation, BarrierReduction, LaneMask, Reduction, Shuffle, Special, Statement, SystemCall, Vote, Width};
+use super::ir::{
+    AtomicOperation, BarrierReduction, LaneMask, MatrixOperation, Reduction, Shuffle, Special, Statement, SystemCall, Vote, Width,
+};
 use crate::lanes::LaneFunction;
 use crate::lanes::memory::{LoadFunction, StoreFunction};
 use crate::types::Space;
@@ -118,6 +120,7 @@ pub(crate) enum WarpKind {
     Vote(Vote),
     Match { all: bool, wide: bool },
     Reduce(Reduction),
+    Matrix(MatrixOperation),
 }
 
 #[derive(Clone, Debug)]

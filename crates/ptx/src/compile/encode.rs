@@ -130,6 +130,9 @@ fn local_granule(lowered: &Lowered) -> u64 {
                 _ => {}
             }
         }
+        if let Action::Matrix(_) = operation.action {
+            return 32;
+        }
     }
     granule
 }
@@ -471,6 +474,7 @@ impl Encoder<'_> {
                 self.warp(operation, WarpKind::Match { all: *all, wide })
             }
             Action::Reduce(reduction) => self.warp(operation, WarpKind::Reduce(*reduction)),
+            Action::Matrix(matrix) => self.warp(operation, WarpKind::Matrix(*matrix)),
         };
         if let Some((register, negated)) = operation.guard {
             instruction.guarded = true;

@@ -152,6 +152,8 @@ pub(crate) enum Action {
     },
     /// sources: mask, value.
     Reduce(Reduction),
+    /// sources: mask, then what the operation says.
+    Matrix(MatrixOperation),
     ActiveMask,
     Fence,
     /// Steps taken by this worker, as a clock.
@@ -200,7 +202,7 @@ impl Action {
     pub(crate) fn synchronises_warp(&self) -> bool {
         matches!(
             self,
-            Self::WarpBarrier | Self::Shuffle(_) | Self::Vote(_) | Self::Match { .. } | Self::Reduce(_)
+            Self::WarpBarrier | Self::Shuffle(_) | Self::Vote(_) | Self::Match { .. } | Self::Reduce(_) | Self::Matrix(_)
         )
     }
 }
@@ -224,8 +226,16 @@ pub(crate) struct Access {
 pub(crate) enum AtomicOperation {
     AddInteger,
     AddFloat,
-    Minimum { signed: bool },
-    Maximum { signed: bool },
+    /// Of f16 or bf16, one or both halves of 32 bits.
+    AddHalf {
+        brain: bool,
+    },
+    Minimum {
+        signed: bool,
+    },
+    Maximum {
+        signed: bool,
+    },
     Increment,
     Decrement,
     And,
@@ -259,6 +269,78 @@ pub(crate) enum Reduction {
     And,
     Or,
     Xor,
+}
+
+/// What a matrix holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixElement {
+    F16,
+    Bf16,
+    Tf32,
+    F32,
+    F64,
+    S8,
+    U8,
+    S32,
+    E4m3,
+    E5m2,
+}
+
+impl MatrixElement {
+    /// Elements of a register: 32 bits, or 64 for f64.
+    pub(crate) fn in_register(self) -> u32 {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::S8 | Self::U8 | Self::E4m3 | Self::E5m2 => 4,
+            _ => 1,
+        }
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn bytes(self) -> u64 {
+        if self == Self::F64 { 8 } else { u64::from(4 / self.in_register()) }
+    }
+}
+
+/// Which matrix of a `wmma` a fragment belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixPart {
+    A,
+    B,
+    C,
+    D,
+}
+
+/// Matrix operations of a warp (PTX ISA §9.7.14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MatrixOperation {
+    /// sources: registers of a, b and c. Elements are those of d, a, b, c.
+    Multiply {
+        shape: [u8; 3],
+        elements: [MatrixElement; 4],
+        saturate: bool,
+        /// Fragments of `wmma`.
+        opaque: bool,
+    },
+    /// sources: address, stride, for stores the registers.
+    Move {
+        rows: u8,
+        columns: u8,
+        by_rows: bool,
+        element: MatrixElement,
+        store: bool,
+        space: Space,
+        offset: i64,
+    },
+    /// sources: address of a row, for stores the registers.
+    Rows {
+        transposed: bool,
+        store: bool,
+        space: Space,
+        offset: i64,
+    },
+    /// sources: the register.
+    Transpose,
 }
 
 /// A function lowered: operations in order, labels as positions between them.

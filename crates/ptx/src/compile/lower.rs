@@ -1,6 +1,7 @@
 //! Syntax to operations: names resolved, types and operand counts checked, each instruction family in its own file.
 
 mod arithmetic;
+mod asynchronous;
 mod atomic;
 mod bits;
 mod call;
@@ -10,6 +11,7 @@ mod convert;
 mod convert_narrow;
 mod data;
 mod float;
+mod matrix;
 mod names;
 mod warp;
 
@@ -113,6 +115,15 @@ impl<'a> At<'a, '_> {
             .as_slice()
             .try_into()
             .map_err(|_| self.invalid(format!("expected {N} operands, found {}", self.instruction.operands.len())))
+    }
+
+    /// The operands without the cache policy that `.L2::cache_hint` adds.
+    pub(crate) fn operands_before_policy<const N: usize>(&self) -> Result<&[Operand<'a>; N], LoadError> {
+        let operands = self.instruction.operands.as_slice();
+        let hinted = self.instruction.modifiers.contains(&"L2::cache_hint");
+        let kept = &operands[..operands.len().saturating_sub(usize::from(hinted))];
+        kept.try_into()
+            .map_err(|_| self.invalid(format!("expected {N} operands, found {}", kept.len())))
     }
 
     pub(crate) fn all_operands(&self) -> &[Operand<'a>] {
@@ -339,6 +350,10 @@ impl<'a> Lowering<'a> {
             "brx" => self.branch_indexed(at),
             "bra" | "exit" | "trap" | "brkpt" | "nanosleep" | "pmevent" => self.control(at),
             "bar" | "barrier" => self.barrier(at),
+            "mma" | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.matrix(at),
+            "cp" => self.copy_async(at),
+            "isspacep" => self.is_space(at),
+            "createpolicy" => self.create_policy(at),
             "shfl" | "vote" | "match" | "redux" | "activemask" => self.warp(at),
             _ => Err(at.form()),
         }

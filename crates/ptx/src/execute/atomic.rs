@@ -1,10 +1,13 @@
 //! `atom` and `red` (PTX ISA §9.7.13.6): host atomics on global memory, plain operations on a block's own.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::worker::{Stop, Worker};
 use crate::compile::code::MemoryDetail;
 use crate::compile::ir::AtomicOperation as Op;
+use crate::lanes::Binary;
+use crate::lanes::float::{Add, Float};
+use crate::lanes::half::{Both, Brain, Half};
 use crate::lanes::memory::for_each_lane;
 use crate::types::Space;
 
@@ -13,6 +16,8 @@ fn apply32(operation: Op, old: u32, operand: u32, new: u32) -> u32 {
     match operation {
         Op::AddInteger => old.wrapping_add(operand),
         Op::AddFloat => (f32::from_bits(old) + f32::from_bits(operand)).to_bits(),
+        Op::AddHalf { brain: false } => Both::<Add<Half>>::apply(old, operand),
+        Op::AddHalf { brain: true } => Both::<Add<Brain>>::apply(old, operand),
         Op::Minimum { signed: false } => old.min(operand),
         Op::Minimum { signed: true } => (old as i32).min(operand as i32) as u32,
         Op::Maximum { signed: false } => old.max(operand),
@@ -57,8 +62,8 @@ fn apply64(operation: Op, old: u64, operand: u64, new: u64) -> u64 {
         Op::Or => old | operand,
         Op::Xor => old ^ operand,
         Op::Exchange => operand,
-        // `inc` and `dec` exist for 32 bits only and are refused when the module is loaded.
-        Op::Increment | Op::Decrement => old,
+        // These exist for fewer bits only and are refused when the module is loaded.
+        Op::Increment | Op::Decrement | Op::AddHalf { .. } => old,
         Op::CompareExchange => {
             if old == operand {
                 new
@@ -66,6 +71,16 @@ fn apply64(operation: Op, old: u64, operand: u64, new: u64) -> u64 {
                 old
             }
         }
+    }
+}
+
+fn apply16(operation: Op, old: u16, operand: u16, new: u16) -> u16 {
+    match operation {
+        Op::AddHalf { brain: false } => Float::add(Half(old), Half(operand)).0,
+        Op::AddHalf { brain: true } => Float::add(Brain(old), Brain(operand)).0,
+        Op::CompareExchange if old == operand => new,
+        Op::Exchange => operand,
+        _ => old,
     }
 }
 
@@ -107,6 +122,7 @@ macro_rules! perform {
     };
 }
 
+perform!(perform16, u16, AtomicU16, apply16);
 perform!(perform32, u32, AtomicU32, apply32);
 perform!(perform64, u64, AtomicU64, apply64);
 
@@ -128,7 +144,18 @@ impl Worker<'_> {
             let pointer = unsafe { (*resolved).pointer(lane).wrapping_add(add) };
             // SAFETY: `resolve` admitted the access, aligned; operands and target are registers of its width.
             unsafe {
-                if detail.element == 4 {
+                if detail.element == 2 {
+                    let old = perform16(
+                        operation,
+                        shared,
+                        pointer,
+                        *operand.cast::<u16>().add(lane),
+                        *new.cast::<u16>().add(lane),
+                    );
+                    if let Some(target) = target {
+                        *target.cast::<u16>().add(lane) = old;
+                    }
+                } else if detail.element == 4 {
                     let old = perform32(
                         operation,
                         shared,

@@ -325,7 +325,7 @@ impl Worker<'_> {
                                 continue 'pick;
                             }
                         }
-                        self.warp(detail, mask);
+                        self.warp(detail, mask, pc)?;
                         pc += 1;
                     }
                     Kind::ActiveMask => {

@@ -56,7 +56,7 @@ impl Worker<'_> {
     }
 
     /// Performs the operation for each set of lanes in `mask` with one member mask.
-    pub(super) fn warp(&mut self, detail: &WarpDetail, mask: u64) {
+    pub(super) fn warp(&mut self, detail: &WarpDetail, mask: u64, pc: u32) -> Result<(), Stop> {
         for warp in [0, 32] {
             let mut left = (mask >> warp) as u32;
             while left != 0 {
@@ -68,9 +68,11 @@ impl Worker<'_> {
                     WarpKind::Vote(vote) => self.vote(detail, vote, warp, here),
                     WarpKind::Match { all, wide } => self.match_lanes(detail, all, wide, warp, here),
                     WarpKind::Reduce(reduction) => self.reduce(detail, reduction, warp, here),
+                    WarpKind::Matrix(operation) => self.matrix(detail, operation, warp, pc)?,
                 }
             }
         }
+        Ok(())
     }
 
     pub(super) fn set_predicate(&mut self, place: Place, lanes: u64, value: u64) {

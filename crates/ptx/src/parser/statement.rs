@@ -203,6 +203,14 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     return Ok(Operand::Component(name, component));
                 }
+                // `array[0]`: the array itself (§6.4.2).
+                if self.peek() == Token::Mark(b'[') {
+                    self.at += 1;
+                    if self.integer()? != 0 {
+                        return Err(self.unsupported("an array element as operand"));
+                    }
+                    self.expect(b']')?;
+                }
                 Ok(Operand::Name(name, self.addend()?))
             }
             Token::Mark(b'!') => {

@@ -4,3 +4,4 @@ mod device;
 mod numeric;
 mod patterns;
 mod runtime;
+mod tensor;

@@ -3,6 +3,7 @@
 use super::{At, Lowering};
 use crate::compile::ir::{Access, Action, AtomicOperation, Width};
 use crate::error::LoadError;
+use crate::syntax::Operand;
 use crate::types::{ScalarType as T, Space};
 
 impl<'a> Lowering<'a> {
@@ -10,12 +11,17 @@ impl<'a> Lowering<'a> {
         let mut space = Space::Generic;
         let mut operation = None;
         let mut scalar = None;
+        let mut count = 1usize;
         for word in at.modifiers() {
             match *word {
                 "global" => space = Space::Global,
                 "shared" | "shared::cta" => space = Space::Shared,
                 // All orders and scopes are served by sequentially consistent host atomics.
                 "relaxed" | "acquire" | "release" | "acq_rel" | "cta" | "gpu" | "sys" | "noftz" => {}
+                hint if hint.starts_with("L2::") => {}
+                "v2" => count = 2,
+                "v4" => count = 4,
+                "v8" => count = 8,
                 "add" | "min" | "max" | "inc" | "dec" | "and" | "or" | "xor" | "exch" | "cas" if operation.is_none() => {
                     operation = Some(*word)
                 }
@@ -33,6 +39,8 @@ impl<'a> Lowering<'a> {
         let operation = match (operation, scalar) {
             ("add", T::U32 | T::S32 | T::U64 | T::S64) => AtomicOperation::AddInteger,
             ("add", T::F32 | T::F64) => AtomicOperation::AddFloat,
+            ("add", T::F16 | T::F16x2) => AtomicOperation::AddHalf { brain: false },
+            ("add", T::Bf16 | T::Bf16x2) => AtomicOperation::AddHalf { brain: true },
             ("min", T::U32 | T::S32 | T::U64 | T::S64) => AtomicOperation::Minimum { signed },
             ("max", T::U32 | T::S32 | T::U64 | T::S64) => AtomicOperation::Maximum { signed },
             ("inc", T::U32) => AtomicOperation::Increment,
@@ -42,39 +50,67 @@ impl<'a> Lowering<'a> {
             ("xor", _) if integer => AtomicOperation::Xor,
             ("exch", _) if integer => AtomicOperation::Exchange,
             ("cas", _) if integer => AtomicOperation::CompareExchange,
+            ("add" | "and" | "or" | "xor" | "exch" | "cas", T::B128) => return Err(at.unsupported("atomics of 128 bits")),
             _ => return Err(at.form()),
         };
-        let Some(width @ (Width::W32 | Width::W64)) = Width::of_bytes(scalar.bytes()) else {
-            return Err(at.form());
+        let width = match Width::of_bytes(scalar.bytes()) {
+            Some(width @ (Width::W32 | Width::W64)) => width,
+            // 16 bits: `cas.b16` and additions of one half (§9.7.13.6).
+            Some(Width::W16) if scalar.bytes() == 2 => match operation {
+                AtomicOperation::CompareExchange | AtomicOperation::AddHalf { .. } => Width::W16,
+                _ => return Err(at.form()),
+            },
+            _ => return Err(at.form()),
         };
+        let hinted = at.modifiers().contains(&"L2::cache_hint");
         let operands = at.all_operands();
+        let operands = &operands[..operands.len().saturating_sub(usize::from(hinted))];
         let returns = at.instruction.opcode == "atom";
         let expected = usize::from(returns) + 2 + usize::from(operation == AtomicOperation::CompareExchange);
         if operands.len() != expected {
             return Err(at.invalid(format!("expected {expected} operands, found {}", operands.len())));
         }
-        let (targets, rest) = if returns {
-            (vec![self.target(at, &operands[0], width)?], &operands[1..])
+        let (target, rest) = if returns {
+            (Some(&operands[0]), &operands[1..])
         } else {
-            (vec![], operands)
+            (None, operands)
         };
         let place = self.address(at, &rest[0])?;
         if let Some(named) = place.space.filter(|_| space == Space::Generic) {
             space = named;
         }
-        let mut sources = vec![place.register];
-        for operand in &rest[1..] {
-            sources.push(self.source(at, operand, scalar)?);
+        // A vector is `count` atomics, each by itself.
+        if count > 1 && operation == AtomicOperation::CompareExchange {
+            return Err(at.form());
         }
-        let access = Access {
-            space,
-            element: scalar.bytes() as u8,
-            count: 1,
-            signed: false,
-            offset: place.offset,
-            ordered: true,
-        };
-        self.emit(Action::Atomic(access, operation), targets, sources);
+        let mut elements = Vec::new();
+        for index in 0..count {
+            let part = |operand: &Operand<'a>| match operand {
+                Operand::Vector(parts) if count > 1 && parts.len() == count => Ok(parts[index].clone()),
+                single if count == 1 => Ok(single.clone()),
+                _ => Err(at.invalid("the vector does not have the instruction's width")),
+            };
+            let mut sources = vec![place.register];
+            for operand in &rest[1..] {
+                sources.push(self.source(at, &part(operand)?, scalar)?);
+            }
+            let targets = match target {
+                Some(target) => vec![self.target(at, &part(target)?, width)?],
+                None => vec![],
+            };
+            elements.push((targets, sources));
+        }
+        for (index, (targets, sources)) in elements.into_iter().enumerate() {
+            let access = Access {
+                space,
+                element: scalar.bytes() as u8,
+                count: 1,
+                signed: false,
+                offset: place.offset.wrapping_add((index * scalar.bytes()) as i64),
+                ordered: true,
+            };
+            self.emit(Action::Atomic(access, operation), targets, sources);
+        }
         Ok(())
     }
 }

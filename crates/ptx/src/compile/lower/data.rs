@@ -6,7 +6,7 @@ use crate::compile::ir::{Access, Action, Origin, RegisterId, Width};
 use crate::error::LoadError;
 use crate::execute::{LOCAL_WINDOW, SHARED_WINDOW};
 use crate::lanes::integer as int;
-use crate::lanes::{binary, select, unary};
+use crate::lanes::{binary, logic, relation, select, unary};
 use crate::syntax::Operand;
 use crate::types::{ScalarType as T, Space};
 
@@ -126,6 +126,42 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
+    /// `isspacep` (PTX ISA §9.7.9.19): windows of the generic space lie one above the other.
+    pub(super) fn is_space(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let [space] = at.modifiers() else { return Err(at.form()) };
+        let [target, source] = at.operands()?;
+        let source = self.source(at, source, T::U64)?;
+        let target = self.target(at, target, Width::Predicate)?;
+        let (shared, local) = (self.constant(Width::W64, SHARED_WINDOW), self.constant(Width::W64, LOCAL_WINDOW));
+        let (below, from) = (relation::<int::Less<u64>>(), relation::<int::GreaterOrEqual<u64>>());
+        match *space {
+            "global" => self.lane(below, target, &[source, shared]),
+            "local" => self.lane(from, target, &[source, local]),
+            "shared" | "shared::cta" => {
+                let [above, under] = [(); 2].map(|()| self.new_register(Width::Predicate));
+                let guard = self.guard.take();
+                self.lane(from, above, &[source, shared]);
+                self.lane(below, under, &[source, local]);
+                self.guard = guard;
+                self.lane(logic::<select::PredicateAnd>(), target, &[above, under]);
+            }
+            _ => return Err(at.form()),
+        }
+        Ok(())
+    }
+
+    /// `createpolicy` (PTX ISA §9.7.9.18): policies change no value; each is 0.
+    pub(super) fn create_policy(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        if !matches!(at.modifiers(), ["fractional" | "range" | "cvt", .., "b64"]) {
+            return Err(at.form());
+        }
+        let target = at.all_operands().first().ok_or_else(|| at.invalid("expected a destination"))?;
+        let target = self.target(at, target, Width::W64)?;
+        let zero = self.zero(Width::W64);
+        self.emit(Action::Copy, vec![target], vec![zero]);
+        Ok(())
+    }
+
     /// Space, order and vector width of `ld` and `st`.
     fn access(&mut self, at: At<'a, '_>) -> Result<(Access, T), LoadError> {
         let mut access = Access {
@@ -150,11 +186,8 @@ impl<'a> Lowering<'a> {
                 "v2" => access.count = 2,
                 "v4" => access.count = 4,
                 "v8" => access.count = 8,
-                hint if hint.starts_with("L1::") || hint.starts_with("L2::") => {
-                    if hint == "L2::cache_hint" {
-                        return Err(at.form());
-                    }
-                }
+                // Where a line is kept changes no value; a policy comes as one operand more.
+                hint if hint.starts_with("L1::") || hint.starts_with("L2::") => {}
                 other => match T::from_name(other) {
                     Some(found) if scalar.is_none() && found.bytes() <= 8 && found != T::Pred => scalar = Some(found),
                     _ => return Err(at.form()),
@@ -173,7 +206,7 @@ impl<'a> Lowering<'a> {
     /// `ld` (PTX ISA §9.7.9.8, §9.7.9.9).
     pub(super) fn load(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let (mut access, scalar) = self.access(at)?;
-        let [target, address] = at.operands()?;
+        let [target, address] = at.operands_before_policy()?;
         let elements = match target {
             Operand::Vector(elements) => elements.as_slice(),
             single => std::slice::from_ref(single),
@@ -236,7 +269,7 @@ impl<'a> Lowering<'a> {
     /// `st` (PTX ISA §9.7.9.11).
     pub(super) fn store(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let (mut access, scalar) = self.access(at)?;
-        let [address, value] = at.operands()?;
+        let [address, value] = at.operands_before_policy()?;
         let elements = match value {
             Operand::Vector(elements) => elements.as_slice(),
             single => std::slice::from_ref(single),

@@ -1,0 +1,315 @@
+//! Matrix instructions: `mma` (PTX ISA §9.7.14.5), `wmma` (§9.7.14.4), `ldmatrix`, `stmatrix`, `movmatrix` (§9.7.14.5.15-17).
+//!
+//! All are operations of a whole warp. The fragments of `wmma` are opaque to programs: element e of lane l is element
+//! `l * elements + e` of the matrix, row by row, counted around where a fragment holds it more than once.
+
+use super::{At, Lowering};
+use crate::compile::ir::{Action, MatrixElement as E, MatrixOperation, MatrixPart, RegisterId, Width};
+use crate::error::LoadError;
+use crate::syntax::Operand;
+use crate::types::{ScalarType as T, Space};
+
+fn element(name: &str) -> Option<E> {
+    Some(match name {
+        "f16" => E::F16,
+        "bf16" => E::Bf16,
+        "tf32" => E::Tf32,
+        "f32" => E::F32,
+        "f64" => E::F64,
+        "s8" => E::S8,
+        "u8" => E::U8,
+        "s32" => E::S32,
+        "e4m3" => E::E4m3,
+        "e5m2" => E::E5m2,
+        _ => return None,
+    })
+}
+
+/// `m16n8k16` as its three numbers.
+fn shape(word: &str) -> Option<[u8; 3]> {
+    let (m, rest) = word.strip_prefix('m')?.split_once('n')?;
+    let (n, k) = rest.split_once('k')?;
+    Some([m.parse().ok()?, n.parse().ok()?, k.parse().ok()?])
+}
+
+/// The element types and shapes that `mma` has here: all of sm_80 to sm_90 but sub-byte integers and m8n8k4 of f16.
+fn is_mma(shape: [u8; 3], a: E, b: E, c: E, d: E) -> bool {
+    let float = |element: E| matches!(element, E::F16 | E::F32);
+    match (shape, a, b) {
+        ([16, 8, 8 | 16], E::F16, E::F16) => float(c) && float(d),
+        ([16, 8, 8 | 16], E::Bf16, E::Bf16) | ([16, 8, 4 | 8], E::Tf32, E::Tf32) => c == E::F32 && d == E::F32,
+        ([16, 8, 16 | 32], E::E4m3 | E::E5m2, E::E4m3 | E::E5m2) => float(c) && c == d,
+        ([16, 8, 16 | 32] | [8, 8, 16], E::S8 | E::U8, E::S8 | E::U8) => c == E::S32 && d == E::S32,
+        ([8, 8, 4] | [16, 8, 4 | 8 | 16], E::F64, E::F64) => c == E::F64 && d == E::F64,
+        _ => false,
+    }
+}
+
+/// The same for `wmma`.
+fn is_wmma(shape: [u8; 3], a: E, c: E, d: E) -> bool {
+    let float = |element: E| matches!(element, E::F16 | E::F32);
+    match (shape, a) {
+        ([16, 16, 16] | [32, 8, 16] | [8, 32, 16], E::F16) => float(c) && float(d),
+        ([16, 16, 16] | [32, 8, 16] | [8, 32, 16], E::Bf16) | ([16, 16, 8], E::Tf32) => c == E::F32 && d == E::F32,
+        ([16, 16, 16] | [32, 8, 16] | [8, 32, 16], E::S8 | E::U8) => c == E::S32 && d == E::S32,
+        ([8, 8, 4], E::F64) => c == E::F64 && d == E::F64,
+        _ => false,
+    }
+}
+
+impl<'a> Lowering<'a> {
+    pub(super) fn matrix(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        match at.instruction.opcode {
+            "mma" => self.mma(at),
+            "wmma" => self.wmma(at),
+            _ => self.move_matrix(at),
+        }
+    }
+
+    /// The registers of a fragment, as wide as the element's registers are.
+    fn fragment(&mut self, at: At<'a, '_>, operand: &Operand<'a>, element: E, writes: bool) -> Result<Vec<RegisterId>, LoadError> {
+        let scalar = if element == E::F64 { T::B64 } else { T::B32 };
+        let parts = match operand {
+            Operand::Vector(parts) => parts.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        parts
+            .iter()
+            .map(|part| {
+                if writes {
+                    let width = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.form())?;
+                    self.target(at, part, width)
+                } else {
+                    self.source(at, part, scalar)
+                }
+            })
+            .collect()
+    }
+
+    /// Fragments of an `mma` or `wmma.mma`: d, a, b, c with the elements each must hold.
+    fn product(&mut self, at: At<'a, '_>, operation: MatrixOperation, elements: [E; 4], counts: [u32; 4]) -> Result<(), LoadError> {
+        let operands: &[Operand<'a>; 4] = at.operands()?;
+        let mut fragments = Vec::new();
+        for (index, operand) in operands.iter().enumerate() {
+            let found = self.fragment(at, operand, elements[index], index == 0)?;
+            let held = found.len() as u32 * elements[index].in_register();
+            if held != counts[index] {
+                return Err(at.invalid(format!("a fragment holds {held} elements instead of {}", counts[index])));
+            }
+            fragments.push(found);
+        }
+        let all = self.constant(Width::W32, u64::from(u32::MAX));
+        let targets = fragments.remove(0);
+        let sources: Vec<RegisterId> = std::iter::once(all).chain(fragments.into_iter().flatten()).collect();
+        self.emit_skippable(Action::Matrix(operation), targets, sources);
+        Ok(())
+    }
+
+    fn mma(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let words = at.modifiers();
+        if words
+            .iter()
+            .any(|word| matches!(*word, "sp" | "sp::ordered_metadata" | "block_scale" | "kind::f8f6f4"))
+        {
+            return Err(at.unsupported("sparse and block-scaled mma"));
+        }
+        let saturate = words.contains(&"satfinite");
+        let words: Vec<&str> = words.iter().copied().filter(|word| *word != "satfinite").collect();
+        let ["sync", "aligned", shape_word, "row", "col", d, a, b, c] = words[..] else {
+            return Err(at.form());
+        };
+        let (Some(shape), Some(d), Some(a), Some(b), Some(c)) = (shape(shape_word), element(d), element(a), element(b), element(c)) else {
+            return Err(at.form());
+        };
+        if !is_mma(shape, a, b, c, d) || (saturate && d != E::S32) {
+            return Err(at.form());
+        }
+        let [m, n, k] = shape.map(u32::from);
+        let operation = MatrixOperation::Multiply {
+            shape,
+            elements: [d, a, b, c],
+            saturate,
+            opaque: false,
+        };
+        self.product(at, operation, [d, a, b, c], [m * n / 32, m * k / 32, k * n / 32, m * n / 32])
+    }
+
+    fn wmma(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let words = at.modifiers();
+        let layout = |word: &str| matches!(word, "row" | "col");
+        match words {
+            ["load", part, "sync", "aligned", major, shape_word, rest @ ..] if layout(major) => {
+                let part = match *part {
+                    "a" => MatrixPart::A,
+                    "b" => MatrixPart::B,
+                    "c" => MatrixPart::C,
+                    _ => return Err(at.form()),
+                };
+                self.wmma_move(at, part, *major == "row", shape_word, rest)
+            }
+            ["store", "d", "sync", "aligned", major, shape_word, rest @ ..] if layout(major) => {
+                self.wmma_move(at, MatrixPart::D, *major == "row", shape_word, rest)
+            }
+            ["mma", "sync", "aligned", first, second, shape_word, types @ ..] if layout(first) && layout(second) => {
+                let saturate = types.last() == Some(&"satfinite");
+                let types = if saturate { &types[..types.len() - 1] } else { types };
+                let types = types
+                    .iter()
+                    .map(|word| element(word))
+                    .collect::<Option<Vec<_>>>()
+                    .ok_or_else(|| at.form())?;
+                // Two types are those of d and c, with a and b of f16.
+                let (d, a, b, c) = match types[..] {
+                    [d, c] => (d, E::F16, E::F16, c),
+                    [d, a, b, c] if a == b => (d, a, b, c),
+                    _ => return Err(at.form()),
+                };
+                let shape = shape(shape_word)
+                    .filter(|shape| is_wmma(*shape, a, c, d))
+                    .ok_or_else(|| at.form())?;
+                if saturate && d != E::S32 {
+                    return Err(at.form());
+                }
+                let operation = MatrixOperation::Multiply {
+                    shape,
+                    elements: [d, a, b, c],
+                    saturate,
+                    opaque: true,
+                };
+                let [m, n, k] = shape.map(u32::from);
+                // f16 fragments of a and b hold every element twice (§9.7.14.4.1).
+                let inputs = |size: u32| if a == E::F16 { size / 16 } else { size / 32 };
+                let (a_count, b_count) = if a == E::F16 { (16, 16) } else { (inputs(m * k), inputs(k * n)) };
+                self.product(at, operation, [d, a, b, c], [m * n / 32, a_count, b_count, m * n / 32])
+            }
+            _ => Err(at.form()),
+        }
+    }
+
+    /// `wmma.load` and `wmma.store`.
+    fn wmma_move(&mut self, at: At<'a, '_>, part: MatrixPart, by_rows: bool, shape_word: &str, rest: &[&str]) -> Result<(), LoadError> {
+        let (space, name) = match rest {
+            [name] => (Space::Generic, *name),
+            ["global", name] => (Space::Global, *name),
+            ["shared" | "shared::cta", name] => (Space::Shared, *name),
+            _ => return Err(at.form()),
+        };
+        let (Some([m, n, k]), Some(element)) = (shape(shape_word), element(name)) else {
+            return Err(at.form());
+        };
+        let (rows, columns) = match part {
+            MatrixPart::A => (m, k),
+            MatrixPart::B => (k, n),
+            MatrixPart::C | MatrixPart::D => (m, n),
+        };
+        let store = part == MatrixPart::D;
+        let operands = at.all_operands();
+        let (fragment, address, stride) = match (operands, store) {
+            ([fragment, address], false) | ([address, fragment], true) => (fragment, address, None),
+            ([fragment, address, stride], false) | ([address, fragment, stride], true) => (fragment, address, Some(stride)),
+            _ => return Err(at.invalid("wrong number of operands")),
+        };
+        let registers = self.fragment(at, fragment, element, !store)?;
+        let held = registers.len() * element.in_register() as usize * 32;
+        let size = usize::from(rows) * usize::from(columns);
+        if held != size && (store || held != 2 * size && held != 4 * size) {
+            return Err(at.invalid("the fragment does not hold the matrix"));
+        }
+        let place = self.address(at, address)?;
+        if self.width(place.register) != Width::W64 {
+            return Err(at.unsupported("a matrix at a 32-bit address"));
+        }
+        let stride = match stride {
+            Some(stride) => self.source(at, stride, T::U32)?,
+            None => self.constant(Width::W32, u64::from(if by_rows { columns } else { rows })),
+        };
+        let operation = MatrixOperation::Move {
+            rows,
+            columns,
+            by_rows,
+            element,
+            store,
+            space: place.space.filter(|_| space == Space::Generic).unwrap_or(space),
+            offset: place.offset,
+        };
+        let all = self.constant(Width::W32, u64::from(u32::MAX));
+        let mut sources = vec![all, place.register, stride];
+        let targets = if store {
+            sources.extend(registers);
+            Vec::new()
+        } else {
+            registers
+        };
+        self.emit_skippable(Action::Matrix(operation), targets, sources);
+        Ok(())
+    }
+
+    /// `ldmatrix`, `stmatrix` and `movmatrix` of 8 by 8 elements of 16 bits.
+    fn move_matrix(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let opcode = at.instruction.opcode;
+        let all = self.constant(Width::W32, u64::from(u32::MAX));
+        if opcode == "movmatrix" {
+            if at.modifiers() != ["sync", "aligned", "m8n8", "trans", "b16"] {
+                return Err(at.form());
+            }
+            let [target, source] = at.operands()?;
+            let source = self.source(at, source, T::B32)?;
+            let target = self.target(at, target, Width::W32)?;
+            self.emit_skippable(Action::Matrix(MatrixOperation::Transpose), vec![target], vec![all, source]);
+            return Ok(());
+        }
+        let store = opcode == "stmatrix";
+        let ["sync", "aligned", "m8n8", count, rest @ ..] = at.modifiers() else {
+            return Err(at.form());
+        };
+        let count = match *count {
+            "x1" => 1,
+            "x2" => 2,
+            "x4" => 4,
+            _ => return Err(at.form()),
+        };
+        let (transposed, rest) = match rest {
+            ["trans", rest @ ..] => (true, rest),
+            rest => (false, rest),
+        };
+        let space = match rest {
+            ["shared" | "shared::cta", "b16"] => Space::Shared,
+            ["b16"] => Space::Generic,
+            _ => return Err(at.form()),
+        };
+        let operands: &[Operand<'a>; 2] = at.operands()?;
+        let (fragment, address) = if store {
+            (&operands[1], &operands[0])
+        } else {
+            (&operands[0], &operands[1])
+        };
+        let registers = self.fragment(at, fragment, E::F16, !store)?;
+        if registers.len() != count {
+            return Err(at.invalid("the vector does not have the instruction's width"));
+        }
+        let place = self.address(at, address)?;
+        let mut address = place.register;
+        if self.width(address) == Width::W32 {
+            let wide = self.new_register(Width::W64);
+            let guard = self.guard.take();
+            self.lane(crate::lanes::unary::<crate::lanes::convert::Resize<u32, u64>>(), wide, &[address]);
+            self.guard = guard;
+            address = wide;
+        }
+        let operation = MatrixOperation::Rows {
+            transposed,
+            store,
+            space: place.space.filter(|_| space == Space::Generic).unwrap_or(space),
+            offset: place.offset,
+        };
+        let mut sources = vec![all, address];
+        let targets = if store {
+            sources.extend(registers);
+            Vec::new()
+        } else {
+            registers
+        };
+        self.emit_skippable(Action::Matrix(operation), targets, sources);
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! Matrix instructions, asynchronous copies, cooperative groups; Triton's and tinygrad's kernels.
+
+use sahasra_ptx::{ArgumentList, Launch};
+
+use crate::device::{Device, Noise, for_each_compiler, text};
+
+/// An f16 of a small multiple of 1/16, which it holds exactly.
+fn half(value: f64) -> u16 {
+    let magnitude = value.abs();
+    if magnitude == 0.0 {
+        return 0;
+    }
+    let exponent = magnitude.log2().floor() as i32;
+    let fraction = ((magnitude / 2f64.powi(exponent) - 1.0) * 1024.0) as u16;
+    (u16::from(value < 0.0) << 15) | ((exponent + 15) as u16) << 10 | fraction
+}
+
+fn sixteenths(noise: &mut Noise, count: usize) -> Vec<f64> {
+    (0..count).map(|_| (noise.below(64) as f64 - 32.0) / 16.0).collect()
+}
+
+#[test]
+fn wmma_of_sixteen_squared_is_exact() {
+    for_each_compiler("23_coop_async_mma", |device| {
+        let mut noise = Noise::new(23);
+        let (a, b) = (sixteenths(&mut noise, 256), sixteenths(&mut noise, 256));
+        let halves = |values: &[f64]| values.iter().map(|value| half(*value)).collect::<Vec<_>>();
+        let (da, db, dc) = (device.upload(&halves(&a)), device.upload(&halves(&b)), device.zeros::<f32>(256));
+        let arguments = ArgumentList::new().pointer(da).pointer(db).pointer(dc);
+        device.run("wmma16", [1, 1, 1], [32, 1, 1], arguments);
+        // b lies by columns.
+        let expected: Vec<f32> = (0..256)
+            .map(|at| (0..16).map(|k| a[at / 16 * 16 + k] * b[at % 16 * 16 + k]).sum::<f64>() as f32)
+            .collect();
+        assert_eq!(device.download::<f32>(dc, 256), expected);
+    });
+}
+
+#[test]
+fn asynchronous_copies_arrive() {
+    for_each_compiler("23_coop_async_mma", |device| {
+        let input: Vec<f32> = (0..512).map(|index| index as f32).collect();
+        let (source, target) = (device.upload(&input), device.zeros::<f32>(512));
+        device.run(
+            "asynccp",
+            [1, 1, 1],
+            [128, 1, 1],
+            ArgumentList::new().pointer(source).pointer(target),
+        );
+        let expected: Vec<f32> = (0..128).rev().flat_map(|row| (0..4).map(move |at| (4 * row + at) as f32)).collect();
+        assert_eq!(device.download::<f32>(target, 512), expected);
+    });
+}
+
+#[test]
+fn tiles_of_sixteen_and_coalesced_groups_work() {
+    for_each_compiler("23_coop_async_mma", |device| {
+        let mut noise = Noise::new(24);
+        let input: Vec<i32> = (0..64).map(|_| noise.below(9) as i32 - 4).collect();
+        let (source, target) = (device.upload(&input), device.zeros::<i32>(8));
+        device.run("coop", [1, 1, 1], [64, 1, 1], ArgumentList::new().pointer(source).pointer(target));
+        let found = device.download::<i32>(target, 8);
+        // Every thread sums itself and the lanes above it in its tile, as shuffles within 16 lanes give them.
+        let mut values = input.clone();
+        for step in [8, 4, 2, 1] {
+            let before = values.clone();
+            for (at, value) in values.iter_mut().enumerate() {
+                *value += before[if at % 16 + step < 16 { at + step } else { at }];
+            }
+        }
+        assert_eq!(found[2..6], [values[0], values[16], values[32], values[48]]);
+        assert_eq!(found[1], values.iter().filter(|value| **value > 3).count() as i32);
+    });
+}
+
+#[test]
+fn tritons_tensor_core_product_is_exact() {
+    let device = Device::new(&text("triton/mm.ptx"));
+    let n = 128;
+    let mut noise = Noise::new(25);
+    let (a, b) = (sixteenths(&mut noise, n * n), sixteenths(&mut noise, n * n));
+    let halves = |values: &[f64]| values.iter().map(|value| half(*value)).collect::<Vec<_>>();
+    let (da, db, dc) = (device.upload(&halves(&a)), device.upload(&halves(&b)), device.zeros::<f32>(n * n));
+    let arguments = ArgumentList::new().pointer(da).pointer(db).pointer(dc).u32(n as u32).u64(0).u64(0);
+    let launch = Launch {
+        dynamic_shared_bytes: 16 << 10,
+        ..Launch::new([2, 2, 1], [128, 1, 1])
+    };
+    device.launch("mm", &launch, &arguments);
+    let expected: Vec<f32> = (0..n * n)
+        .map(|at| (0..n).map(|k| a[at / n * n + k] * b[k * n + at % n]).sum::<f64>() as f32)
+        .collect();
+    assert_eq!(device.download::<f32>(dc, n * n), expected);
+}
+
+/// Tinygrad leaves version and target to whoever loads its text.
+fn tinygrad(file: &str) -> Device {
+    let ptx = text(&format!("tinygrad/{file}.ptx"));
+    Device::new(&ptx.replace("VERSION", "7.5").replace("TARGET", "sm_80"))
+}
+
+#[test]
+fn tinygrads_row_sums_of_a_rectified_product_match() {
+    let device = tinygrad("k0");
+    let mut noise = Noise::new(26);
+    let (a, b) = (noise.reals(64 * 64, -1.0, 1.0), noise.reals(64 * 64, -1.0, 1.0));
+    let (out, da, db) = (device.zeros::<f32>(64), device.upload(&a), device.upload(&b));
+    device.run(
+        "r_64_16_64_4",
+        [64, 1, 1],
+        [16, 1, 1],
+        ArgumentList::new().pointer(out).pointer(da).pointer(db),
+    );
+    for (row, found) in device.download::<f32>(out, 64).into_iter().enumerate() {
+        let element = |column: usize| {
+            (0..64)
+                .map(|k| f64::from(a[row * 64 + k]) * f64::from(b[k * 64 + column]))
+                .sum::<f64>()
+        };
+        let expected: f64 = (0..64).map(|column| element(column).max(0.0)).sum();
+        assert!(
+            (f64::from(found) - expected).abs() < 1e-4 * expected.max(1.0),
+            "{row}: {found} {expected}"
+        );
+    }
+}
+
+#[test]
+fn tinygrads_row_maxima_match() {
+    let device = tinygrad("k1");
+    let input = Noise::new(27).reals(3200, -5.0, 5.0);
+    let (out, source) = (device.zeros::<f32>(32), device.upload(&input));
+    device.run("r_32_25_4", [1, 1, 1], [32, 1, 1], ArgumentList::new().pointer(out).pointer(source));
+    let expected: Vec<f32> = input.chunks(100).map(|row| row.iter().copied().fold(f32::MIN, f32::max)).collect();
+    assert_eq!(device.download::<f32>(out, 32), expected);
+}
+
+#[test]
+fn every_kernel_of_tinygrad_loads() {
+    for file in ["k0", "k1", "k2", "k3", "k4", "k5"] {
+        assert_eq!(tinygrad(file).module.module().entries().count(), 1, "{file}");
+    }
+}
