@@ -59,8 +59,9 @@ verify-rust: $(CARGO_DENY)
 	$(CARGO_DENY) check bans licenses sources
 
 .PHONY: generate
-generate: ## Write everything that is generated: CRDs, chart CRDs, manifests, ConfigMaps of the examples
+generate: ## Write everything that is generated: CRDs, chart CRDs, manifests, the table of PTX, ConfigMaps of the examples
 	cargo run --quiet --bin sahasra-crds
+	cargo run --quiet --package sahasra-ptx --example instruction_table
 	examples/generate
 	helm/generate
 

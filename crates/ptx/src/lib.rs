@@ -45,6 +45,7 @@ mod syntax;
 mod types;
 
 pub use cancel::Cancel;
+pub use compile::lower::instruction_table;
 pub use error::{LoadError, LoadErrorKind, Position};
 pub use execute::{Launch, LaunchStatistics, Output};
 pub use fault::{Fault, FaultKind, FaultReport};

@@ -13,9 +13,12 @@ mod data;
 mod float;
 mod matrix;
 mod names;
+mod table;
 mod warp;
 
 use std::collections::HashMap;
+
+pub use table::instruction_table;
 
 use super::calls::{CallGraph, frame_layout, function_address};
 use super::ir::{Action, FunctionBody, LabelId, Lowered, Operation, Origin, Register, RegisterId, Special, Statement, Width};
@@ -329,7 +332,12 @@ impl<'a> Lowering<'a> {
             Some(guard) => Some((self.typed_register(at, guard.register, Width::Predicate)?, guard.negated)),
             None => None,
         };
+        if let Some(reason) = table::refusal(instruction.opcode, &instruction.modifiers) {
+            return Err(at.unsupported(reason));
+        }
         match instruction.opcode {
+            // Programs that depend on each other never run at the same time here.
+            "griddepcontrol" => Ok(()),
             "addc" | "subc" | "madc" | "add" | "sub" | "mul" | "mad" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "sad" | "mul24"
             | "mad24" | "fma" => self.arithmetic(at),
             "sqrt" | "rcp" | "rsqrt" | "sin" | "cos" | "ex2" | "lg2" | "tanh" | "copysign" | "testp" => self.float_function(at),

@@ -187,9 +187,8 @@ impl Worker<'_> {
 
     /// One lane's access of a matrix operation.
     fn matrix_pointer(&mut self, space: Space, lane: usize, address: u64, bytes: u64, pc: u32) -> Result<*mut u8, Stop> {
-        let group_lane = lane;
-        let found = self.host_address(space, group_lane, address, bytes).and_then(|pointer| {
-            if address % bytes == 0 {
+        let found = self.host_address(space, lane, address, bytes).and_then(|pointer| {
+            if address.is_multiple_of(bytes) {
                 Ok(pointer)
             } else {
                 Err(crate::fault::FaultKind::Misaligned { alignment: bytes as u32 })

@@ -27,7 +27,7 @@ impl<'a> Lowering<'a> {
                 }
                 self.copy(at, cached)
             }
-            words if words.iter().any(|word| *word == "bulk") => Err(at.unsupported("bulk copies (TMA)")),
+            words if words.contains(&"bulk") => Err(at.unsupported("bulk copies (TMA)")),
             _ => Err(at.form()),
         }
     }

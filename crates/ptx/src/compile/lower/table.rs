@@ -1,0 +1,386 @@
+//! The instructions this engine runs, form by form: what the decoder admits and what `docs/ptx.md` lists.
+//!
+//! A line names opcodes and their words in order: `a|b` is one of several, `?` behind it makes it optional, `[level]`
+//! stands for any cache hints. A line that begins with `§` opens a family of the PTX ISA.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+
+const FORMS: &str = "
+§9.7.1 Integer arithmetic
+add,sub u16|s16|u32|s32|u64|s64
+add,sub sat s32
+add u16x2|s16x2
+mul,mad hi|lo u16|s16|u32|s32|u64|s64
+mul,mad wide u16|s16|u32|s32
+mad hi sat s32
+mul24,mad24 hi|lo u32|s32
+mad24 hi sat s32
+sad,div,rem u16|s16|u32|s32|u64|s64
+abs,neg s16|s32|s64
+min,max u16|s16|u32|s32|u64|s64|u16x2|s16x2
+min,max relu s16x2|s32
+popc,clz,brev b32|b64
+bfind shiftamt? u32|s32|u64|s64
+bfe u32|s32|u64|s64
+bfi b32|b64
+szext clamp|wrap u32|s32
+bmsk clamp|wrap b32
+fns b32
+dp4a u32|s32 u32|s32
+dp2a lo|hi u32|s32 u32|s32
+§9.7.2 Extended-precision integer arithmetic
+add,sub cc u32|s32|u64|s64
+addc,subc cc? u32|s32|u64|s64
+mad hi|lo cc u32|s32|u64|s64
+madc hi|lo cc? u32|s32|u64|s64
+§9.7.3 Floating point
+testp finite|infinite|number|notanumber|normal|subnormal f32|f64
+copysign f32|f64
+add,sub,mul rn? ftz? sat? f32
+add,sub,mul rz|rm|rp ftz? f32
+add,sub,mul rn? f64
+fma,mad rn ftz? sat? f32
+fma,mad rz|rm|rp ftz? f32
+fma,mad rn f64
+div approx|full|rn|rz|rm|rp ftz? f32
+div rn f64
+abs,neg ftz? f32
+abs,neg f64
+min,max ftz? NaN? f32
+min,max ftz? NaN? xorsign abs f32
+min,max f64
+rcp,sqrt approx|rn|rz|rm|rp ftz? f32
+rcp,sqrt rn f64
+rcp approx ftz f64
+rsqrt approx ftz? f32|f64
+sin,cos,lg2,ex2 approx ftz? f32
+tanh approx f32
+§9.7.4 Half-precision floating point
+add,sub,mul rn? ftz? sat? f16|f16x2
+add,sub,mul rn? bf16|bf16x2
+fma rn ftz? sat? f16|f16x2
+fma rn ftz? relu f16|f16x2
+fma rn relu? bf16|bf16x2
+abs,neg ftz? f16|f16x2
+abs,neg bf16|bf16x2
+min,max ftz? NaN? f16|f16x2
+min,max ftz? NaN? xorsign abs f16|f16x2
+min,max NaN? bf16|bf16x2
+min,max NaN? xorsign abs bf16|bf16x2
+tanh approx f16|f16x2|bf16|bf16x2
+ex2 approx ftz? f16|f16x2
+ex2 approx ftz bf16|bf16x2
+§9.7.6 Comparison and selection
+setp eq|ne and|or|xor? b16|b32|b64
+setp eq|ne|lt|le|gt|ge|lo|ls|hi|hs and|or|xor? u16|u32|u64
+setp eq|ne|lt|le|gt|ge and|or|xor? s16|s32|s64
+setp eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? ftz? f32|f16|f16x2
+setp eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? f64|bf16|bf16x2
+set eq|ne and|or|xor? u32|s32|f32 b16|b32|b64
+set eq|ne|lt|le|gt|ge|lo|ls|hi|hs and|or|xor? u32|s32|f32 u16|u32|u64
+set eq|ne|lt|le|gt|ge and|or|xor? u32|s32|f32 s16|s32|s64
+set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? ftz? u32|s32|f32 f32
+set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? u32|s32|f32 f64
+set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? ftz? f16|u16|s16|u32|s32|f32 f16
+set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? bf16|u16|s16|u32|s32|f32 bf16
+set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? ftz? f16x2|u32|s32 f16x2
+set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? bf16x2|u32|s32 bf16x2
+selp b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64
+slct b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64 s32
+slct ftz? b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64 f32
+§9.7.8 Logic and shifts
+and,or,xor,not pred|b16|b32|b64
+cnot b16|b32|b64
+lop3 or|and? b32
+shf l|r wrap|clamp b32
+shl b16|b32|b64
+shr b16|b32|b64|u16|u32|u64|s16|s32|s64
+§9.7.9 Data movement and conversion
+mov pred|b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2
+shfl sync up|down|bfly|idx b32
+prmt b32 f4e|b4e|rc8|ecl|ecr|rc16?
+ld weak|volatile|relaxed|acquire|mmio? relaxed? cta|gpu|sys? global|const|shared|shared::cta|local|param|param::entry|param::func? ca|cg|cs|lu|cv|nc? [level] nc? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
+ldu global? v2|v4? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
+st weak|volatile|relaxed|release|mmio? relaxed? cta|gpu|sys? global|shared|shared::cta|local|param|param::func? wb|cg|cs|wt? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
+prefetch global|local? L1|L2|L2::evict_last|L2::evict_normal
+prefetchu L1
+discard,applypriority global? [level]
+createpolicy fractional L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged L2::evict_first|L2::evict_unchanged? b64
+createpolicy range global? L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged L2::evict_first|L2::evict_unchanged? b64
+createpolicy cvt L2 b64
+isspacep global|local|shared|shared::cta
+cvta to? global|const|shared|shared::cta|local u64
+cvt sat? u8|u16|u32|u64|s8|s16|s32|s64 u8|u16|u32|u64|s8|s16|s32|s64
+cvt rni|rzi|rmi|rpi ftz? sat? u8|u16|u32|u64|s8|s16|s32|s64 f32|f16
+cvt rni|rzi|rmi|rpi sat? u8|u16|u32|u64|s8|s16|s32|s64 f64|bf16
+cvt rn|rz|rm|rp f32|f64 u8|u16|u32|u64|s8|s16|s32|s64
+cvt rn|rz f16|bf16 u8|u16|u32|u64|s8|s16|s32|s64
+cvt rn|rni|rzi|rmi|rpi? ftz? sat? f32 f32
+cvt rn|rni|rzi|rmi|rpi? f64 f64
+cvt ftz? f64 f32
+cvt rn|rz|rm|rp ftz? sat? f32 f64
+cvt ftz? sat? f32 f16
+cvt f32|f64 bf16
+cvt f64 f16
+cvt rn|rz ftz? sat? relu? satfinite? f16 f32
+cvt rn|rz relu? satfinite? bf16 f32
+cvt rn f16|bf16 f64
+cvt rn|rz|rni|rzi|rmi|rpi? ftz? sat? f16 f16
+cvt rni|rzi|rmi|rpi? bf16 bf16
+cvt rn|rz? f16|bf16 f16|bf16
+cvt rn|rz relu? satfinite? f16x2|bf16x2 f32
+cvt rna satfinite? tf32 f32
+cvt rn|rz relu? satfinite? tf32 f32
+cvt rn satfinite relu? e4m3x2|e5m2x2 f32|f16x2
+cvt rn relu? f16x2 e4m3x2|e5m2x2
+cp async ca|cg shared|shared::cta global [level]
+cp async commit_group|wait_group|wait_all
+§9.7.12 Control flow
+bra uni?
+brx idx uni?
+call uni?
+ret uni?
+exit
+§9.7.13 Synchronisation and communication
+bar,barrier cta? sync|arrive aligned?
+bar,barrier cta? red popc aligned? u32
+bar,barrier cta? red and|or aligned? pred
+bar warp sync
+membar cta|gl|sys
+fence sc|acq_rel|acquire|release? cta|gpu|sys
+fence cta|gpu|sys sc|acq_rel
+atom,red sem? scope? space? add [level] u32|s32|u64|s64|f32|f64
+atom,red sem? scope? space? add noftz [level] f16|f16x2|bf16|bf16x2
+atom,red sem? scope? space? add noftz? [level] v2|v4|v8 f16|f16x2|bf16|bf16x2|f32
+atom,red sem? scope? space? min|max [level] u32|s32|u64|s64
+atom,red sem? scope? space? inc|dec [level] u32
+atom,red sem? scope? space? and|or|xor [level] b32|b64
+atom sem? scope? space? exch [level] b32|b64
+atom sem? scope? space? cas [level] b16|b32|b64
+atom,red add|min|max sem? scope? space? u32|s32|u64|s64
+atom,red add sem? scope? space? f32|f64
+atom,red and|or|xor sem? scope? space? b32|b64
+atom exch|cas sem? scope? space? b32|b64
+vote sync all|any|uni pred
+vote sync ballot b32
+match any|all sync b32|b64
+activemask b32
+redux sync add|min|max u32|s32
+redux sync and|or|xor b32
+§9.7.14 Matrices
+mma sync aligned m16n8k8|m16n8k16 row col f16|f32 f16 f16 f16|f32
+mma sync aligned m16n8k8|m16n8k16 row col f32 bf16 bf16 f32
+mma sync aligned m16n8k4|m16n8k8 row col f32 tf32 tf32 f32
+mma sync aligned m16n8k16|m16n8k32 row col f16|f32 e4m3|e5m2 e4m3|e5m2 f16|f32
+mma sync aligned m8n8k16|m16n8k16|m16n8k32 row col satfinite? s32 s8|u8 s8|u8 s32
+mma sync aligned m8n8k4|m16n8k4|m16n8k8|m16n8k16 row col f64 f64 f64 f64
+wmma load a|b|c sync aligned row|col m16n16k16|m32n8k16|m8n32k16|m16n16k8|m8n8k4 global|shared|shared::cta? f16|bf16|tf32|f64|s8|u8|f32|s32
+wmma store d sync aligned row|col m16n16k16|m32n8k16|m8n32k16|m16n16k8|m8n8k4 global|shared|shared::cta? f16|f32|f64|s32
+wmma mma sync aligned row|col row|col m16n16k16|m32n8k16|m8n32k16 f16|f32 f16|f32
+wmma mma sync aligned row|col row|col m16n16k16|m32n8k16|m8n32k16 f32 bf16 bf16 f32
+wmma mma sync aligned row|col row|col m16n16k8 f32 tf32 tf32 f32
+wmma mma sync aligned row|col row|col m16n16k16|m32n8k16|m8n32k16 s32 s8|u8 s8|u8 s32 satfinite?
+wmma mma sync aligned row|col row|col m8n8k4 rn? f64 f64 f64 f64
+ldmatrix,stmatrix sync aligned m8n8 x1|x2|x4 trans? shared|shared::cta? b16
+movmatrix sync aligned m8n8 trans b16
+§9.7.19 Miscellaneous
+trap
+nanosleep u32
+pmevent mask?
+griddepcontrol wait|launch_dependents
+";
+
+/// Opcodes of the ISA that are refused, and why. What is in neither table is no instruction known here.
+const REFUSED: &[(&str, &str)] = &[
+    ("tex", "textures"),
+    ("tld4", "textures"),
+    ("txq", "textures"),
+    ("istypep", "textures and surfaces"),
+    ("suld", "surfaces"),
+    ("sust", "surfaces"),
+    ("sured", "surfaces"),
+    ("suq", "surfaces"),
+    ("wgmma", "asynchronous warpgroup matrices (wgmma, sm_90a)"),
+    ("tcgen05", "tensor memory (tcgen05, sm_100a)"),
+    ("tensormap", "tensor maps (TMA)"),
+    ("mbarrier", "mbarrier objects"),
+    ("multimem", "multi-GPU memory"),
+    ("mapa", "thread block clusters"),
+    ("getctarank", "thread block clusters"),
+    ("clusterlaunchcontrol", "thread block clusters"),
+    ("elect", "elect.sync"),
+    ("setmaxnreg", "register reallocation (sm_90a)"),
+    ("alloca", "dynamic stack allocation"),
+    ("stacksave", "dynamic stack allocation"),
+    ("stackrestore", "dynamic stack allocation"),
+    ("brkpt", "breakpoints"),
+    ("vadd", "scalar video instructions"),
+    ("vsub", "scalar video instructions"),
+    ("vabsdiff", "scalar video instructions"),
+    ("vmin", "scalar video instructions"),
+    ("vmax", "scalar video instructions"),
+    ("vshl", "scalar video instructions"),
+    ("vshr", "scalar video instructions"),
+    ("vmad", "scalar video instructions"),
+    ("vset", "scalar video instructions"),
+];
+
+/// One word of a form, or several in its place.
+#[derive(Debug)]
+enum Word {
+    /// One of these.
+    OneOf(Vec<&'static str>),
+    /// One of these or none.
+    Optional(Vec<&'static str>),
+    /// Any number of cache hints.
+    Level,
+}
+
+type Forms = HashMap<&'static str, Vec<Vec<Word>>>;
+
+/// Words that stand for lists which many lines share.
+fn expand(word: &'static str) -> &'static str {
+    match word {
+        "sem?" => "relaxed|acquire|release|acq_rel?",
+        "scope?" => "cta|gpu|sys?",
+        "space?" => "global|shared|shared::cta?",
+        other => other,
+    }
+}
+
+fn words(line: &'static str) -> Vec<Word> {
+    line.split(' ')
+        .skip(1)
+        .map(|word| match expand(word) {
+            "[level]" => Word::Level,
+            word => match word.strip_suffix('?') {
+                Some(word) => Word::Optional(word.split('|').collect()),
+                None => Word::OneOf(word.split('|').collect()),
+            },
+        })
+        .collect()
+}
+
+fn forms() -> &'static Forms {
+    static FOUND: OnceLock<Forms> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let mut found: Forms = HashMap::new();
+        for line in FORMS.lines().filter(|line| !line.is_empty() && !line.starts_with('§')) {
+            let opcodes = line.split(' ').next().unwrap_or_default();
+            for opcode in opcodes.split(',') {
+                found.entry(opcode).or_default().push(words(line));
+            }
+        }
+        found
+    })
+}
+
+fn matches(words: &[Word], modifiers: &[&str]) -> bool {
+    let Some((word, rest)) = words.split_first() else {
+        return modifiers.is_empty();
+    };
+    let next = modifiers.split_first();
+    match word {
+        Word::OneOf(of) => next.is_some_and(|(first, behind)| of.contains(first) && matches(rest, behind)),
+        Word::Optional(of) => next.is_some_and(|(first, behind)| of.contains(first) && matches(rest, behind)) || matches(rest, modifiers),
+        Word::Level => {
+            let hints = modifiers
+                .iter()
+                .take_while(|word| word.starts_with("L1::") || word.starts_with("L2::"))
+                .count();
+            (0..=hints).any(|taken| matches(rest, &modifiers[taken..]))
+        }
+    }
+}
+
+/// Why a form is refused, or nothing where it is one of the table's.
+pub(crate) fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
+    let mut form = opcode.to_owned();
+    for modifier in modifiers {
+        form.push('.');
+        form.push_str(modifier);
+    }
+    if let Some(admitted) = forms().get(opcode)
+        && admitted.iter().any(|words| matches(words, modifiers))
+    {
+        return None;
+    }
+    let cluster = modifiers.iter().any(|word| word.contains("cluster"));
+    let bulk = modifiers.contains(&"bulk");
+    Some(match REFUSED.iter().find(|(refused, _)| *refused == opcode) {
+        Some((_, reason)) => format!("instruction form {form}: {reason}"),
+        None if cluster => format!("instruction form {form}: thread block clusters"),
+        None if bulk => format!("instruction form {form}: bulk copies (TMA)"),
+        None => format!("instruction form {form}"),
+    })
+}
+
+/// The instructions of this engine as Markdown: a table for each family, then what is refused.
+pub fn instruction_table() -> String {
+    let mut text = String::new();
+    for line in FORMS.lines().filter(|line| !line.is_empty()) {
+        if line.starts_with('§') {
+            let _ = write!(text, "\n### {line}\n\n| Instruction | Forms |\n|---|---|\n");
+            continue;
+        }
+        let (opcodes, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let mut form = String::new();
+        for word in rest.split(' ').filter(|word| !word.is_empty()) {
+            let word = expand(word);
+            let part = match (word, word.strip_suffix('?')) {
+                ("[level]", _) => "[.level…]".to_owned(),
+                (_, Some(optional)) => format!("[.{}]", optional.replace('|', " .")),
+                (word, None) if word.contains('|') => format!("{{.{}}}", word.replace('|', " .")),
+                (word, None) => format!(".{word}"),
+            };
+            form.push_str(&part);
+        }
+        let opcodes: Vec<String> = opcodes.split(',').map(|opcode| format!("`{opcode}`")).collect();
+        let form = if form.is_empty() { String::new() } else { format!("`{form}`") };
+        let _ = writeln!(text, "| {} | {form} |", opcodes.join(", "));
+    }
+    text.push_str("\n### Refused\n\n| Instruction | Because it needs |\n|---|---|\n");
+    for (opcode, reason) in REFUSED {
+        let _ = writeln!(text, "| `{opcode}` | {reason} |");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_are_matched_word_by_word() {
+        let admitted = |text: &str| {
+            let mut words = text.split('.');
+            let opcode = words.next().expect("an opcode");
+            refusal(opcode, &words.collect::<Vec<_>>()).is_none()
+        };
+        assert!(admitted("add.rn.ftz.sat.f32") && admitted("add.f32") && !admitted("add.ftz.rn.f32"));
+        assert!(admitted("ld.global.nc.L1::no_allocate.L2::128B.v4.f32") && !admitted("ld.global.L3::x.f32"));
+        assert!(admitted("atom.acq_rel.gpu.global.add.u32") && !admitted("red.exch.b32"));
+        assert!(admitted("exit") && !admitted("exit.uni"));
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        let reason = refusal("wgmma", &["fence", "sync", "aligned"]).expect("refused");
+        assert_eq!(
+            reason,
+            "instruction form wgmma.fence.sync.aligned: asynchronous warpgroup matrices (wgmma, sm_90a)"
+        );
+        assert!(refusal("cp", &["async", "bulk", "tensor"]).expect("refused").contains("TMA"));
+        assert!(refusal("barrier", &["cluster", "arrive"]).expect("refused").contains("clusters"));
+    }
+
+    #[test]
+    fn every_line_of_the_table_is_printed() {
+        let lines = FORMS.lines().filter(|line| !line.is_empty() && !line.starts_with('§')).count();
+        let table = instruction_table();
+        let printed = table.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(printed, lines + REFUSED.len());
+    }
+}
