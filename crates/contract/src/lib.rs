@@ -1,0 +1,180 @@
+//! What a control plane has to do for Sahasra, as cases written against [`kube::Client`] alone.
+//!
+//! [`contract!`] makes a test of each case; it is called for the embedded control plane (`crates/local/tests`) and for a real
+//! kube-apiserver (`e2e/tests/contract.rs`). Where they differ, the embedded one is wrong. Cases panic on what they did not
+//! expect; messages that users see are compared to the letter.
+
+// Cases are tests: they may unwrap, and their names say what they expect.
+#![allow(clippy::unwrap_used, clippy::result_large_err, missing_docs)]
+
+pub mod applies;
+pub mod deletion;
+pub mod lists;
+pub mod objects;
+pub mod owners;
+pub mod patches;
+pub mod statuses;
+pub mod subject;
+pub mod validation;
+pub mod watches;
+
+pub use subject::Subject;
+
+/// Makes a test of every case. `$subject` is an async function without arguments that gives something that dereferences to
+/// a [`Subject`] with a namespace of its own.
+#[macro_export]
+macro_rules! contract {
+    ($subject:ident) => {
+        $crate::cases! { $subject =>
+            objects: [
+                a_created_object_gets_an_identity,
+                a_name_that_is_taken_is_refused,
+                a_name_is_generated_from_a_prefix,
+                an_object_without_a_name_is_refused,
+                a_wrong_name_is_refused_with_the_rule,
+                wrong_labels_are_refused,
+                an_object_is_not_made_in_a_namespace_that_is_not_there,
+                the_namespace_of_object_and_request_must_agree,
+                what_is_not_there_is_not_found,
+                a_replacement_needs_the_last_version,
+                a_replacement_without_version_is_refused_for_own_kinds,
+                a_replacement_without_version_is_taken_for_config_maps,
+                the_name_of_object_and_request_must_agree,
+                a_write_that_changes_nothing_keeps_the_version,
+                generation_counts_changes_of_the_spec_alone,
+                a_dry_run_keeps_nothing,
+                a_uid_cannot_change,
+                a_secret_keeps_text_as_data,
+                an_immutable_config_map_stays_as_it_is,
+                a_lease_can_be_made_by_a_replacement,
+                events_of_both_groups_are_the_same_objects,
+                unknown_paths_are_not_found,
+                an_unparsable_body_is_refused,
+            ],
+            deletion: [
+                deletion_answers_with_the_uid,
+                a_finalizer_holds_an_object_until_it_is_dropped,
+                deletion_counts_as_a_generation,
+                no_finalizer_is_added_once_deletion_began,
+                the_last_finalizer_dropped_by_a_replacement_deletes,
+                deletion_with_another_uid_is_refused,
+                deletion_with_another_version_is_refused,
+                a_dry_run_deletes_nothing,
+                a_collection_is_deleted_by_label,
+                a_namespace_takes_its_content_with_it,
+                a_lasting_namespace_cannot_be_deleted,
+                a_name_that_is_being_deleted_is_taken,
+            ],
+            owners: [
+                dependents_go_with_their_owner,
+                dependents_of_dependents_go_too,
+                a_dependent_with_two_owners_stays_with_the_other,
+                a_dependent_of_an_owner_that_is_not_there_goes,
+                a_dependent_of_another_uid_goes,
+                a_dependents_finalizer_holds_it,
+                orphans_stay_without_their_reference,
+                foreground_deletion_waits_for_blocking_dependents,
+                an_owner_reference_without_uid_is_refused,
+                two_controllers_are_refused,
+            ],
+            lists: [
+                labels_select,
+                fields_select,
+                fields_that_cannot_be_selected_by_are_refused,
+                pages_follow_each_other,
+                a_list_is_finished_as_it_began,
+                a_broken_continue_token_is_refused,
+                metadata_alone_can_be_listed,
+            ],
+            watches: [
+                a_watch_shows_what_happens_after_a_version,
+                a_watch_from_zero_begins_with_what_there_is,
+                a_watch_resumes_where_it_was,
+                a_watch_selects_by_label_as_labels_change,
+                a_watch_of_a_version_that_is_forgotten_expires,
+                a_watch_ends_in_time_with_a_bookmark_before,
+                a_streamed_list_ends_with_a_bookmark,
+                a_deletion_has_a_version_of_its_own,
+                the_last_update_of_finalizers_is_seen_as_a_deletion,
+                a_reflector_follows,
+            ],
+            patches: [
+                a_merge_patch_takes_null_fields_away,
+                a_merge_patch_with_an_old_version_conflicts,
+                a_merge_patch_of_nothing_keeps_the_version,
+                a_merge_patch_of_what_is_not_there_is_refused,
+                a_json_patch_tests_and_changes,
+                a_failing_json_patch_is_refused,
+                a_strategic_patch_of_an_own_kind_is_refused,
+                a_strategic_patch_adds_to_finalizers,
+                an_unknown_kind_of_patch_is_refused,
+                a_patch_cannot_rename,
+                metadata_alone_can_be_patched,
+            ],
+            statuses: [
+                a_new_object_has_no_status,
+                a_write_to_the_object_leaves_the_status,
+                a_write_to_the_status_leaves_the_rest,
+                a_status_can_be_replaced,
+                a_status_write_counts_no_generation,
+                a_wrong_status_is_refused,
+                a_term_only_grows,
+                a_status_with_a_condition_twice_is_refused,
+            ],
+            applies: [
+                an_apply_makes_what_is_not_there,
+                an_apply_of_the_same_changes_nothing,
+                appliers_share_an_object,
+                an_apply_that_would_change_anothers_field_conflicts,
+                force_takes_a_field_over,
+                what_is_applied_no_more_is_taken_away,
+                what_another_applies_too_stays,
+                a_patch_takes_fields_from_appliers,
+                writes_note_their_manager,
+                conditions_are_merged_by_type,
+                an_apply_without_manager_is_refused,
+                an_apply_of_unknown_fields_is_refused,
+                an_apply_is_validated,
+                an_apply_with_managed_fields_is_refused,
+                an_apply_can_be_yaml,
+            ],
+            validation: [
+                defaults_are_filled_in,
+                null_takes_a_default,
+                unknown_fields_are_dropped,
+                unknown_fields_are_refused_when_asked,
+                a_missing_field_is_refused,
+                a_wrong_type_is_refused,
+                a_value_out_of_bounds_is_refused,
+                a_value_that_is_none_of_the_choices_is_refused,
+                a_text_of_the_wrong_length_is_refused,
+                a_list_of_the_wrong_length_is_refused,
+                several_mistakes_are_told_together,
+                a_rule_refuses_with_field_and_message,
+                a_rule_of_a_nested_item_names_its_place,
+                a_rule_of_a_map_value_names_its_key,
+                a_required_reason_is_told_as_such,
+                rules_wait_until_the_schema_is_kept,
+                an_immutable_field_is_forbidden_to_change,
+                what_may_change_can,
+                a_wrong_type_in_a_built_in_kind_is_a_bad_request,
+                wrong_data_keys_are_refused,
+            ],
+        }
+    };
+}
+
+/// What [`contract!`] expands to.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! cases {
+    ($subject:ident => $($module:ident: [$($case:ident),* $(,)?]),* $(,)?) => {
+        $(mod $module {
+            $(#[tokio::test]
+            async fn $case() {
+                let subject = super::$subject().await;
+                $crate::$module::$case(&subject).await;
+            })*
+        })*
+    };
+}

@@ -1,0 +1,135 @@
+//! The status and its place of its own.
+
+use kube::ResourceExt;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::response::Status;
+use serde_json::{Value, json};
+
+use crate::subject::{Subject, answered, burst, causes, object, said};
+
+async fn patch_status(subject: &Subject, kind: &str, name: &str, patch: Value) -> Result<DynamicObject, Status> {
+    answered(
+        subject
+            .own(kind)
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await,
+    )
+}
+
+pub async fn a_new_object_has_no_status(subject: &Subject) {
+    let made = object(json!({
+        "apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "metadata": {"name": "a"},
+        "spec": {"vram": "1Gi"}, "status": {"state": "Ready"},
+    }));
+    let made = subject.sessions().create(&PostParams::default(), &made).await.unwrap();
+    assert!(made.data.get("status").is_none());
+}
+
+pub async fn a_write_to_the_object_leaves_the_status(subject: &Subject) {
+    subject.session("a").await;
+    patch_status(subject, "GpuSession", "a", json!({"status": {"state": "Ready"}}))
+        .await
+        .unwrap();
+    let patch = Patch::Merge(json!({"spec": {"idleTimeoutSeconds": 60}, "status": {"state": "Failed"}}));
+    let patched = subject.sessions().patch("a", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(patched.data["status"]["state"], "Ready");
+    assert_eq!(patched.metadata.generation, Some(2));
+    let before = patched.resource_version();
+    let patch = Patch::Merge(json!({"status": {"state": "Failed"}}));
+    let patched = subject.sessions().patch("a", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(patched.resource_version(), before, "nothing changed");
+    let patch = Patch::Merge(json!({"status": null}));
+    let patched = subject.sessions().patch("a", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(patched.data["status"]["state"], "Ready");
+}
+
+pub async fn a_write_to_the_status_leaves_the_rest(subject: &Subject) {
+    subject.session("a").await;
+    let patch = json!({
+        "spec": {"idleTimeoutSeconds": 60}, "metadata": {"labels": {"a": "b"}, "finalizers": ["example.com/hold"]},
+        "status": {"state": "Ready"},
+    });
+    let patched = patch_status(subject, "GpuSession", "a", patch).await.unwrap();
+    assert_eq!(patched.data["spec"]["idleTimeoutSeconds"], 1800);
+    assert_eq!((patched.labels().len(), patched.finalizers().len()), (0, 0));
+    assert_eq!(patched.data["status"]["state"], "Ready");
+}
+
+pub async fn a_status_can_be_replaced(subject: &Subject) {
+    let mut session = subject.session("a").await;
+    session.data["status"] = json!({"state": "Ready", "worker": "w"});
+    let session = subject
+        .sessions()
+        .replace_status("a", &PostParams::default(), &session)
+        .await
+        .unwrap();
+    assert_eq!(session.data["status"]["worker"], "w");
+    let mut session = session;
+    session.data["status"] = json!({"state": "Ready"});
+    let session = subject
+        .sessions()
+        .replace_status("a", &PostParams::default(), &session)
+        .await
+        .unwrap();
+    assert_eq!(session.data["status"].get("worker"), None);
+    let read = subject.sessions().get_status("a").await.unwrap();
+    assert_eq!(read.resource_version(), session.resource_version());
+}
+
+pub async fn a_status_write_counts_no_generation(subject: &Subject) {
+    let made = subject.session("a").await;
+    let patched = patch_status(subject, "GpuSession", "a", json!({"status": {"state": "Ready"}}))
+        .await
+        .unwrap();
+    assert_eq!(patched.metadata.generation, Some(1));
+    assert_ne!(patched.resource_version(), made.resource_version());
+    let again = patch_status(subject, "GpuSession", "a", json!({"status": {"state": "Ready"}}))
+        .await
+        .unwrap();
+    assert_eq!(again.resource_version(), patched.resource_version());
+    // Defaults stand in a status too, once there is one.
+    assert_eq!(again.data["status"]["tensorCount"], 0);
+}
+
+pub async fn a_wrong_status_is_refused(subject: &Subject) {
+    subject.session("a").await;
+    let status = patch_status(subject, "GpuSession", "a", json!({"status": {"tensorCount": -1}}))
+        .await
+        .unwrap_err();
+    let expected = "GpuSession.sahasra.dev \"a\" is invalid: status.tensorCount: Invalid value: -1: tensorCount in body should be \
+                    greater than or equal to 0";
+    assert_eq!(said(&status), (422, "Invalid", expected));
+    let status = patch_status(subject, "GpuSession", "a", json!({"status": {"tensorCount": "many"}}))
+        .await
+        .unwrap_err();
+    assert_eq!(status.code, 422);
+    assert!(
+        status
+            .message
+            .contains("status.tensorCount: Invalid value: \"string\": tensorCount in body must be of type integer: \"string\""),
+        "{}",
+        status.message
+    );
+}
+
+pub async fn a_term_only_grows(subject: &Subject) {
+    subject.create_own("BurstJob", "a", burst()).await.unwrap();
+    let term = async |term: i64| patch_status(subject, "BurstJob", "a", json!({"status": {"term": term}})).await;
+    term(2).await.unwrap();
+    term(2).await.unwrap();
+    let status = term(1).await.unwrap_err();
+    let expected = "BurstJob.sahasra.dev \"a\" is invalid: status.term: Invalid value: \"integer\": a term only grows: another coordinator \
+                    has taken over";
+    assert_eq!(said(&status), (422, "Invalid", expected));
+    term(3).await.unwrap();
+}
+
+pub async fn a_status_with_a_condition_twice_is_refused(subject: &Subject) {
+    subject.session("a").await;
+    let condition = json!({"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let patch = json!({"status": {"conditions": [condition, condition]}});
+    let status = patch_status(subject, "GpuSession", "a", patch).await.unwrap_err();
+    let expected = "GpuSession.sahasra.dev \"a\" is invalid: status.conditions[1]: Duplicate value: {\"type\":\"Ready\"}";
+    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(causes(&status)[0].0, "FieldValueDuplicate");
+}

@@ -1,0 +1,232 @@
+//! Garbage collection: what belongs to owners that are gone goes too, and namespaces take their content with them.
+//!
+//! The real collector works some time later on what it has watched. Here every write is followed by as much collection as
+//! it makes necessary, in one go and in a fixed order; a simulation that wants it late says so and calls it itself.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::object;
+use crate::resource::NAMESPACES;
+use crate::store::Key;
+use crate::write::{Deletion, Propagation, Transaction};
+
+/// What an owner reference is worth.
+enum Owner {
+    /// The owner is there.
+    Solid,
+    /// It is gone, or another object has its name.
+    Dangling,
+    /// It waits for its dependents to go first.
+    Waiting,
+}
+
+impl Transaction<'_> {
+    /// Has a new object looked at: its owners may be gone already.
+    pub fn suspect_new(&mut self, key: &Key, object: &Value) {
+        if !object::owners(object).is_empty() {
+            self.store.suspects.push_back(key.clone());
+        }
+    }
+
+    /// Has a changed object looked at.
+    pub fn suspect_changed(&mut self, key: &Key, old: &Value, object: &Value) {
+        let owners_changed = object::owners(old) != object::owners(object);
+        if owners_changed || (object::is_deleting(object) && awaits_collection(object)) {
+            self.store.suspects.push_back(key.clone());
+        }
+        if owners_changed {
+            // An owner that waits for its dependents may have lost one.
+            for owner in object::owners(old) {
+                let owner = owner["uid"].as_str().and_then(|uid| self.store.key_of(uid)).cloned();
+                self.store.suspects.extend(owner);
+            }
+        }
+    }
+
+    /// Collects now, if this control plane does so by itself.
+    pub fn collect(&mut self) {
+        if self.collects_at_once {
+            self.collect_all();
+        }
+    }
+
+    /// Collects until nothing is left to look at.
+    pub fn collect_all(&mut self) {
+        while let Some(key) = self.store.suspects.pop_front() {
+            let Some(object) = self.store.get(&key).cloned() else { continue };
+            if key.resource == NAMESPACES {
+                self.finish_namespace(&key, &object);
+            } else {
+                self.look_at(&key, &object);
+            }
+        }
+    }
+
+    fn look_at(&mut self, key: &Key, object: &Arc<Value>) {
+        if object::is_deleting(object) {
+            if object::finalizers(object).contains(&"orphan") {
+                self.orphan_dependents(key, object);
+            } else if object::finalizers(object).contains(&"foregroundDeletion") {
+                self.delete_dependents_first(key, object);
+            }
+            return;
+        }
+        let owners = object::owners(object);
+        if owners.is_empty() {
+            return;
+        }
+        let worth: Vec<Option<Owner>> = owners.iter().map(|owner| self.worth(owner, key)).collect();
+        if worth.iter().any(Option::is_none) {
+            // A kind that is not served here: nobody can tell whether the owner is there.
+            return;
+        }
+        let is_solid = |worth: &Option<Owner>| matches!(worth, Some(Owner::Solid));
+        if worth.iter().any(is_solid) {
+            let kept: Vec<Value> = owners
+                .iter()
+                .zip(&worth)
+                .filter(|(_, worth)| is_solid(worth))
+                .map(|(owner, _)| owner.clone())
+                .collect();
+            if kept.len() < owners.len() {
+                let mut changed = Value::clone(object);
+                object::set_metadata(&mut changed, "ownerReferences", json!(kept));
+                let changed = self.store.put(key.clone(), changed);
+                self.suspect_changed(key, object, &changed);
+            }
+            return;
+        }
+        let waits = worth.iter().any(|worth| matches!(worth, Some(Owner::Waiting)));
+        let has_dependents = !self.store.dependents(object::uid(object)).is_empty();
+        let finalizers = object::finalizers(object);
+        let propagation = if waits && has_dependents {
+            Propagation::Foreground
+        } else if finalizers.contains(&"orphan") {
+            Propagation::Orphan
+        } else if finalizers.contains(&"foregroundDeletion") {
+            Propagation::Foreground
+        } else {
+            Propagation::Background
+        };
+        self.delete_quietly(key, propagation);
+    }
+
+    /// What a reference is worth; none when its kind is not served.
+    fn worth(&self, owner: &Value, dependent: &Key) -> Option<Owner> {
+        let text = |field: &str| owner[field].as_str().unwrap_or_default();
+        let resource = self.catalogue.find_kind(text("apiVersion"), text("kind"))?;
+        let is_namespaced = self.catalogue.resources[resource].namespaced;
+        if is_namespaced && dependent.namespace.is_empty() {
+            return None;
+        }
+        let key = Key {
+            resource: self.catalogue.kept_at(resource),
+            namespace: if is_namespaced {
+                dependent.namespace.clone()
+            } else {
+                String::new()
+            },
+            name: text("name").to_owned(),
+        };
+        Some(match self.store.get(&key) {
+            Some(found) if object::uid(found) == text("uid") => {
+                let waits = object::is_deleting(found) && object::finalizers(found).contains(&"foregroundDeletion");
+                if waits && owner["blockOwnerDeletion"] == true {
+                    Owner::Waiting
+                } else {
+                    Owner::Solid
+                }
+            }
+            _ => Owner::Dangling,
+        })
+    }
+
+    fn delete_quietly(&mut self, key: &Key, propagation: Propagation) {
+        let deletion = Deletion {
+            propagation: Some(propagation),
+            ..Deletion::default()
+        };
+        // It was there a moment ago, and there are no preconditions: nothing can refuse this.
+        let _ = self.delete_uncollected(key, &deletion);
+    }
+
+    fn orphan_dependents(&mut self, key: &Key, owner: &Arc<Value>) {
+        let uid = object::uid(owner);
+        for dependent_key in self.store.dependents(uid) {
+            let Some(dependent) = self.store.get(&dependent_key).cloned() else {
+                continue;
+            };
+            let kept: Vec<Value> = object::owners(&dependent)
+                .iter()
+                .filter(|owner| owner["uid"] != uid)
+                .cloned()
+                .collect();
+            let mut freed = Value::clone(&dependent);
+            let kept = if kept.is_empty() { Value::Null } else { json!(kept) };
+            object::set_metadata(&mut freed, "ownerReferences", kept);
+            self.store.put(dependent_key, freed);
+        }
+        self.drop_finalizer(key, owner, "orphan");
+    }
+
+    fn delete_dependents_first(&mut self, key: &Key, owner: &Arc<Value>) {
+        let uid = object::uid(owner);
+        let mut is_blocked = false;
+        for dependent_key in self.store.dependents(uid) {
+            let Some(dependent) = self.store.get(&dependent_key).cloned() else {
+                continue;
+            };
+            let blocks = object::owners(&dependent)
+                .iter()
+                .any(|owner| owner["uid"] == uid && owner["blockOwnerDeletion"] == true);
+            is_blocked |= blocks;
+            if !object::is_deleting(&dependent) {
+                self.store.suspects.push_back(dependent_key);
+            }
+        }
+        if !is_blocked {
+            self.drop_finalizer(key, owner, "foregroundDeletion");
+        }
+    }
+
+    fn drop_finalizer(&mut self, key: &Key, object: &Arc<Value>, finalizer: &str) {
+        let kept: Vec<String> = object::finalizers(object)
+            .into_iter()
+            .filter(|name| *name != finalizer)
+            .map(str::to_owned)
+            .collect();
+        let mut changed = Value::clone(object);
+        object::set_finalizers(&mut changed, &kept);
+        if kept.is_empty() {
+            self.take_away(key, Some(changed));
+        } else {
+            let changed = self.store.put(key.clone(), changed);
+            self.suspect_changed(key, object, &changed);
+        }
+    }
+
+    /// Deletes what lies in a namespace that is to go; the namespace goes when nothing is left.
+    fn finish_namespace(&mut self, key: &Key, namespace: &Value) {
+        if !object::is_deleting(namespace) {
+            return;
+        }
+        for inside in self.store.content(&key.name) {
+            if self.store.get(&inside).is_some_and(|object| !object::is_deleting(object)) {
+                self.delete_quietly(&inside, Propagation::Background);
+            }
+        }
+        if self.store.content(&key.name).is_empty() {
+            let mut last = namespace.clone();
+            last["spec"] = json!({});
+            self.take_away(key, Some(last));
+        }
+    }
+}
+
+/// Whether a finalizer waits for the collector.
+fn awaits_collection(object: &Value) -> bool {
+    let finalizers = object::finalizers(object);
+    finalizers.contains(&"orphan") || finalizers.contains(&"foregroundDeletion")
+}

@@ -1,0 +1,178 @@
+//! From the bytes of a request to an object in the form in which it is kept.
+
+use serde_json::{Value, json};
+
+use crate::built_in;
+use crate::events;
+use crate::object;
+use crate::refusal::{FieldError, Mistake, Refusal};
+use crate::resource::{Behaviour, Catalogue, Resource};
+use crate::schema;
+
+/// What is done about fields that nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+impl FieldValidation {
+    /// As the parameter `fieldValidation` says.
+    ///
+    /// # Errors
+    /// When it says something else.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        match text {
+            "" | "Warn" => Ok(Self::Warn),
+            "Ignore" => Ok(Self::Ignore),
+            "Strict" => Ok(Self::Strict),
+            other => Err(Refusal::BadRequest(format!(
+                "invalid fieldValidation: Unsupported value: {}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"",
+                object::quoted(other)
+            ))),
+        }
+    }
+}
+
+/// An object as it came: JSON.
+///
+/// # Errors
+/// When it is none, or of another kind.
+pub(crate) fn parse(body: &[u8], resource: &Resource) -> Result<Value, Refusal> {
+    let mut object: Value = serde_json::from_slice(body).map_err(|error| {
+        Refusal::BadRequest(format!(
+            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error}",
+            resource.kind
+        ))
+    })?;
+    if !object.is_object() {
+        return Err(Refusal::BadRequest(format!(
+            "the object provided is unrecognized (must be of type {}): it is not a JSON object",
+            resource.kind
+        )));
+    }
+    check_type(&mut object, resource)?;
+    Ok(object)
+}
+
+/// Refuses an object of another kind than the request's path says.
+pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), Refusal> {
+    let api_version = resource.api_version();
+    for (field, expected, what) in [
+        ("kind", resource.kind.as_str(), "kind"),
+        ("apiVersion", &api_version, "API version"),
+    ] {
+        match object[field].as_str().unwrap_or_default() {
+            "" if resource.is_custom() && field == "kind" => {
+                return Err(Refusal::BadRequest(format!("Object 'Kind' is missing in '{object}'")));
+            }
+            "" => object[field] = json!(expected),
+            given if given == expected => {}
+            given if field == "kind" && resource.is_custom() => {
+                let mut about = resource.about(object["metadata"]["name"].as_str().unwrap_or_default());
+                about.kind = given.to_owned();
+                let error = FieldError::invalid("kind", given, format!("must be {expected}"));
+                return Err(Refusal::Invalid {
+                    about,
+                    errors: vec![error],
+                });
+            }
+            given if field == "kind" => {
+                return Err(Refusal::BadRequest(format!(
+                    "{given} in version {} cannot be handled as a {}: converting (v1.{given}) to (v1.{}): unknown conversion",
+                    object::quoted(&resource.version),
+                    resource.kind,
+                    resource.kind
+                )));
+            }
+            given => {
+                return Err(Refusal::BadRequest(format!(
+                    "the {what} in the data ({given}) does not match the expected {what} ({expected})"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes unknown fields away and fills defaults in; tells the unknown fields' paths.
+///
+/// # Errors
+/// When a field of a built-in kind or of metadata has another type than it must have.
+pub(crate) fn normalise(object: &mut Value, resource: &Resource, catalogue: &Catalogue) -> Result<Vec<String>, Refusal> {
+    let mut unknown = schema::prune::prune(object, &resource.schema);
+    if resource.is_custom() {
+        let mut metadata = object["metadata"].take();
+        if metadata.is_null() {
+            metadata = json!({});
+        }
+        refuse_wrong_types(&metadata, &catalogue.metadata, "ObjectMeta", resource)?;
+        let in_metadata = schema::prune::prune(&mut metadata, &catalogue.metadata);
+        unknown.extend(in_metadata.into_iter().map(|field| format!("metadata.{field}")));
+        object["metadata"] = metadata;
+        schema::default::fill(object, &resource.schema);
+    } else {
+        refuse_wrong_types(object, &resource.schema, &resource.kind, resource)?;
+        built_in::normalise(object, resource);
+        if resource.behaviour == Behaviour::NewEvent {
+            events::to_core(object);
+        }
+    }
+    object::tidy_metadata(object);
+    Ok(unknown)
+}
+
+/// The built-in kinds are structs on the other side: a wrong type fails before anything is validated.
+fn refuse_wrong_types(value: &Value, schema: &schema::Schema, kind: &str, resource: &Resource) -> Result<(), Refusal> {
+    let errors = schema::validate::validate(value, None, schema, "");
+    let Some(error) = errors.into_iter().find(|error| error.mistake == Mistake::TypeInvalid) else {
+        return Ok(());
+    };
+    let found = match error.value.as_ref().and_then(Value::as_str).unwrap_or_default() {
+        "integer" => "number",
+        "boolean" => "bool",
+        // Null is the zero value of everything.
+        "null" => return Ok(()),
+        found => found,
+    };
+    let wanted = error.detail.split("must be of type ").nth(1).unwrap_or_default();
+    let wanted = match wanted.split(':').next().unwrap_or_default() {
+        "integer" => "int64",
+        "boolean" => "bool",
+        "object" => "map[string]string",
+        other => other,
+    };
+    Err(Refusal::BadRequest(format!(
+        "{} in version {} cannot be handled as a {}: json: cannot unmarshal {found} into Go struct field {kind}.{} of type {wanted}",
+        resource.kind,
+        object::quoted(&resource.version),
+        resource.kind,
+        declared(&error.field, schema)
+    )))
+}
+
+/// The fields of a path without keys of maps and places in lists: a struct's name has none.
+fn declared(path: &str, schema: &schema::Schema) -> String {
+    let (mut at, mut fields) = (Some(schema), Vec::new());
+    for part in path.split('.') {
+        let name = part.split('[').next().unwrap_or_default();
+        if at.is_some_and(|schema| schema.properties.contains_key(name)) {
+            fields.push(name);
+        }
+        at = at.and_then(|schema| schema.field(name));
+        if part.contains('[') {
+            at = at.and_then(|schema| schema.items.as_deref());
+        }
+    }
+    fields.join(".")
+}
+
+/// What a strict decoder says of unknown fields.
+pub(crate) fn strict_message(unknown: &[String]) -> String {
+    let list: Vec<String> = unknown
+        .iter()
+        .map(|field| format!("unknown field {}", object::quoted(field)))
+        .collect();
+    format!("strict decoding error: {}", list.join(", "))
+}

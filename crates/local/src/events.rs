@@ -1,0 +1,60 @@
+//! Events of the two groups are the same objects: kept as core/v1 has them, shown as events.k8s.io/v1 has them.
+
+use serde_json::{Value, json};
+
+/// Names in events.k8s.io/v1 and in core/v1.
+const FIELDS: [(&str, &str); 7] = [
+    ("note", "message"),
+    ("regarding", "involvedObject"),
+    ("reportingController", "reportingComponent"),
+    ("deprecatedSource", "source"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedCount", "count"),
+];
+
+/// From events.k8s.io/v1 to core/v1.
+pub(crate) fn to_core(event: &mut Value) {
+    rename(event, |(new, core)| (new, core));
+    event["apiVersion"] = json!("v1");
+    for (field, absent) in [("involvedObject", json!({})), ("source", json!({}))] {
+        if event[field].is_null() {
+            event[field] = absent;
+        }
+    }
+}
+
+/// From core/v1 to events.k8s.io/v1.
+pub(crate) fn from_core(event: &mut Value) {
+    rename(event, |(new, core)| (core, new));
+    event["apiVersion"] = json!("events.k8s.io/v1");
+}
+
+fn rename(event: &mut Value, direction: impl Fn((&'static str, &'static str)) -> (&'static str, &'static str)) {
+    let Some(fields) = event.as_object_mut() else { return };
+    for pair in FIELDS {
+        let (from, to) = direction(pair);
+        if let Some(value) = fields.remove(from) {
+            fields.insert(to.to_owned(), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_survives_the_way_there_and_back() {
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "note": "n", "regarding": {"name": "a"},
+            "reportingController": "c", "deprecatedSource": {"component": "c"}, "action": "Do",
+        });
+        let mut converted = event.clone();
+        to_core(&mut converted);
+        assert_eq!(converted["message"], "n");
+        assert_eq!(converted["involvedObject"]["name"], "a");
+        from_core(&mut converted);
+        assert_eq!(converted, event);
+    }
+}

@@ -1,0 +1,464 @@
+//! From a request to its answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{StatusCode, header, request::Parts};
+use serde_json::{Value, json};
+
+use crate::control_plane::Shared;
+use crate::decode::{self, FieldValidation};
+use crate::discovery;
+use crate::list;
+use crate::managed;
+use crate::object;
+use crate::patch;
+use crate::refusal::{About, FieldError, Refusal};
+use crate::request::{self, Query, Request, Target, Verb};
+use crate::resource::{Behaviour, Resource, catalogue};
+use crate::selector::Selector;
+use crate::service::Answer;
+use crate::store::Key;
+use crate::view::View;
+use crate::watch::{WatchStream, Watched};
+use crate::write::{Deleted, Deletion, Propagation, Transaction, Writing};
+
+/// Answers a request.
+///
+/// # Errors
+/// A refusal, to be answered as a metav1 `Status`.
+pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result<Answer, Refusal> {
+    let target = request::target(parts.uri.path(), catalogue());
+    let query = Query::parse(parts.uri.query().unwrap_or_default());
+    let Target::Objects {
+        resource,
+        namespace,
+        name,
+        subresource,
+    } = target
+    else {
+        let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+        return match parts.method {
+            http::Method::GET => discovery::answer(parts.uri.path(), accept.unwrap_or_default()),
+            _ => Err(Refusal::NoSuchPath),
+        };
+    };
+    let kind = &catalogue().resources[resource];
+    let is_known = match subresource.as_str() {
+        "" => true,
+        "status" => kind.has_status(),
+        "finalize" => kind.behaviour == Behaviour::Namespace,
+        _ => false,
+    };
+    if !is_known {
+        return Err(Refusal::NoSuchPath);
+    }
+    let verb = request::verb(&parts.method, &name, &query)?;
+    let request = Request {
+        verb,
+        resource,
+        namespace,
+        name,
+        subresource,
+        query,
+        headers: parts.headers.clone(),
+        body,
+    };
+    Objects { shared, request, kind }.answer()
+}
+
+/// A request for objects of one kind.
+struct Objects<'a> {
+    shared: &'a Arc<Shared>,
+    request: Request,
+    kind: &'static Resource,
+}
+
+impl Objects<'_> {
+    fn answer(&self) -> Result<Answer, Refusal> {
+        match self.request.verb {
+            Verb::Get => self.get(),
+            Verb::List => self.list(),
+            Verb::Watch => self.watch(),
+            Verb::Create => self.create(),
+            Verb::Update => self.update(),
+            Verb::Patch => self.patch(),
+            Verb::Delete => self.delete(),
+            Verb::DeleteCollection => self.delete_collection(),
+        }
+    }
+
+    fn view(&self) -> View {
+        let accept = self.request.header(header::ACCEPT);
+        let include = self.request.query.text("includeObject");
+        View::choose(self.request.resource, accept, include, self.shared.now())
+    }
+
+    fn selector(&self) -> Result<Selector, Refusal> {
+        let query = &self.request.query;
+        Selector::parse(query.text("labelSelector"), query.text("fieldSelector"), self.kind)
+    }
+
+    fn kept_at(&self) -> usize {
+        catalogue().kept_at(self.request.resource)
+    }
+
+    fn key(&self) -> Key {
+        Key {
+            resource: self.kept_at(),
+            namespace: self.request.namespace.clone().unwrap_or_default(),
+            name: self.request.name.clone(),
+        }
+    }
+
+    fn writing(&self) -> Writing {
+        Writing {
+            resource: self.kept_at(),
+            namespace: self.request.namespace.clone(),
+            subresource: self.request.subresource.clone(),
+            manager: self.request.manager(),
+            applied: None,
+            dry_run: self.request.query.is_dry_run(),
+        }
+    }
+
+    fn get(&self) -> Result<Answer, Refusal> {
+        let store = self.shared.store();
+        let asked = self.request.query.number("resourceVersion")?.unwrap_or_default();
+        if asked > store.revision() {
+            let current = store.revision();
+            return Err(Refusal::TooLargeResourceVersion { asked, current });
+        }
+        let found = store.get(&self.key()).cloned();
+        drop(store);
+        let found = found.ok_or_else(|| self.kind.not_found(&self.request.name))?;
+        Ok(Answer::json(StatusCode::OK, &self.view().object(&found)))
+    }
+
+    fn list(&self) -> Result<Answer, Refusal> {
+        let selector = self.selector()?;
+        let namespace = self.request.namespace.as_deref();
+        let page = list::list(&self.shared.store(), self.kept_at(), namespace, &selector, &self.request.query)?;
+        Ok(Answer::json(StatusCode::OK, &self.view().list(&page)))
+    }
+
+    fn watch(&self) -> Result<Answer, Refusal> {
+        let watched = Watched {
+            resource: self.kept_at(),
+            namespace: self.request.namespace.clone(),
+            selector: self.selector()?,
+            view: self.view(),
+        };
+        Ok(Answer::watch(WatchStream::open(self.shared, watched, &self.request.query)?))
+    }
+
+    /// The object in the body, pruned and defaulted, and warnings about what it holds besides.
+    fn decoded(&self) -> Result<(Value, Vec<String>), Refusal> {
+        let validation = FieldValidation::parse(self.request.query.text("fieldValidation"))?;
+        if !matches!(self.request.content_type(), "" | "application/json" | "text/plain") {
+            return Err(Refusal::UnknownMediaType);
+        }
+        let mut object = decode::parse(&self.request.body, self.kind)?;
+        let unknown = decode::normalise(&mut object, self.kind, catalogue())?;
+        if validation == FieldValidation::Strict && !unknown.is_empty() {
+            return Err(Refusal::BadRequest(format!(
+                "{} in version {} cannot be handled as a {}: {}",
+                self.kind.kind,
+                object::quoted(&self.kind.version),
+                self.kind.kind,
+                decode::strict_message(&unknown)
+            )));
+        }
+        Ok((object, warnings(validation, &unknown)))
+    }
+
+    fn answer_object(&self, status: StatusCode, object: &Value, warnings: Vec<String>) -> Answer {
+        let mut answer = Answer::json(status, &self.view().object(object));
+        answer.warnings = warnings;
+        answer
+    }
+
+    fn create(&self) -> Result<Answer, Refusal> {
+        let (object, warnings) = self.decoded()?;
+        let created = self.shared.transact(|transaction| transaction.create(&self.writing(), object))?;
+        Ok(self.answer_object(StatusCode::CREATED, &created, warnings))
+    }
+
+    fn update(&self) -> Result<Answer, Refusal> {
+        let (object, warnings) = self.decoded()?;
+        let name = &self.request.name;
+        match object::name(&object) {
+            "" => {
+                return Err(Refusal::BadRequest(format!(
+                    "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+                )));
+            }
+            given if given != name => {
+                return Err(Refusal::BadRequest(format!(
+                    "the name of the object ({given}) does not match the name on the URL ({name})"
+                )));
+            }
+            _ => {}
+        }
+        let (status, written) = self.shared.transact(|transaction| {
+            let Some(old) = transaction.store.get(&self.key()).cloned() else {
+                if !self.kind.allows_create_on_update() {
+                    return Err(self.kind.not_found(name));
+                }
+                return Ok((StatusCode::CREATED, transaction.create(&self.writing(), object)?));
+            };
+            let given = object::uid(&object);
+            if !given.is_empty() && given != object::uid(&old) {
+                let why = format!(
+                    "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
+                     precondition: {given}, UID in object meta: {}",
+                    self.kind.storage_key(self.request.namespace.as_deref(), name),
+                    object::uid(&old)
+                );
+                return Err(self.kind.conflict(name, why));
+            }
+            Ok((StatusCode::OK, transaction.update(&self.writing(), &old, object)?))
+        })?;
+        Ok(self.answer_object(status, &written, warnings))
+    }
+
+    fn patch(&self) -> Result<Answer, Refusal> {
+        let content_type = self.request.content_type();
+        let is_custom = self.kind.is_custom();
+        match content_type {
+            "application/merge-patch+json" | "application/json-patch+json" => {}
+            "application/strategic-merge-patch+json" if !is_custom => {}
+            "application/apply-patch+yaml" => return self.apply(),
+            "application/strategic-merge-patch+json" => {
+                return Err(Refusal::UnsupportedMediaType {
+                    accepted: "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+                });
+            }
+            _ => return Err(Refusal::UnknownMediaType),
+        }
+        let patch: Value =
+            serde_json::from_slice(&self.request.body).map_err(|error| Refusal::BadRequest(format!("error decoding patch: {error}")))?;
+        let validation = FieldValidation::parse(self.request.query.text("fieldValidation"))?;
+        let (written, warnings) = self.shared.transact(|transaction| {
+            let old = transaction
+                .store
+                .get(&self.key())
+                .cloned()
+                .ok_or_else(|| self.kind.not_found(&self.request.name))?;
+            let (patched, warnings) = self.patched(&old, &patch, content_type, validation)?;
+            Ok((transaction.update(&self.writing(), &old, patched)?, warnings))
+        })?;
+        Ok(self.answer_object(StatusCode::OK, &written, warnings))
+    }
+
+    /// Server-side apply: makes the object, or merges what is applied into it.
+    fn apply(&self) -> Result<Answer, Refusal> {
+        let query = &self.request.query;
+        let name = &self.request.name;
+        if query.text("fieldManager").is_empty() {
+            let about = About {
+                group: "meta.k8s.io".to_owned(),
+                kind: "PatchOptions".to_owned(),
+                name: String::new(),
+            };
+            let errors = vec![FieldError::required("fieldManager", "is required for apply patch")];
+            return Err(Refusal::Invalid { about, errors });
+        }
+        let mut config = self.configuration()?;
+        if !config["metadata"]["managedFields"].is_null() {
+            return Err(Refusal::BadRequest("metadata.managedFields must be nil".to_owned()));
+        }
+        if self.kind.behaviour == Behaviour::NewEvent {
+            crate::events::to_core(&mut config);
+        }
+        object::set_metadata(&mut config, "name", json!(name));
+        if let Some(namespace) = &self.request.namespace {
+            object::set_metadata(&mut config, "namespace", json!(namespace));
+        }
+        let force = query.is_true("force");
+        let (status, written) = self.shared.transact(|transaction| {
+            let old = transaction.store.get(&self.key()).cloned();
+            let mut writing = self.writing();
+            if old.is_none() && !writing.subresource.is_empty() {
+                return Err(self.kind.not_found(name));
+            }
+            let (mut object, entries) = managed::apply(transaction, &writing, force, old.as_deref(), &config)?;
+            decode::normalise(&mut object, self.kind, catalogue())?;
+            writing.applied = Some(entries);
+            Ok(match old {
+                Some(old) => (StatusCode::OK, transaction.update(&writing, &old, object)?),
+                None => (StatusCode::CREATED, transaction.create(&writing, object)?),
+            })
+        })?;
+        Ok(self.answer_object(status, &written, Vec::new()))
+    }
+
+    /// What is applied: JSON or YAML, of the right kind and name, without fields that nobody knows.
+    fn configuration(&self) -> Result<Value, Refusal> {
+        let parsed = serde_json::from_slice(&self.request.body).ok();
+        let mut config: Value = match parsed {
+            Some(config) => config,
+            None => {
+                let text = std::str::from_utf8(&self.request.body).unwrap_or_default();
+                sahasra_crds::yaml::parse(text).map_err(|error| Refusal::BadRequest(format!("error decoding YAML: {error}")))?
+            }
+        };
+        decode::check_type(&mut config, self.kind)?;
+        let name = &self.request.name;
+        let given = object::name(&config);
+        if !given.is_empty() && given != name {
+            return Err(Refusal::BadRequest(format!(
+                "the name of the object ({given}) does not match the name on the URL ({name})"
+            )));
+        }
+        let namespace = object::namespace(&config).to_owned();
+        let unknown = managed::typed::undeclared(&config, self.kind.merge_schema());
+        if let Some(first) = unknown.first() {
+            let list = match unknown.len() {
+                1 => format!("{first}: field not declared in schema"),
+                _ => {
+                    let lines = unknown.iter().map(|path| format!("  {path}: field not declared in schema"));
+                    format!("errors:\n{}", lines.collect::<Vec<_>>().join("\n"))
+                }
+            };
+            return Err(Refusal::Plain(format!(
+                "failed to create typed patch object ({namespace}/{name}; {}, Kind={}): {list}",
+                self.kind.api_version(),
+                self.kind.kind
+            )));
+        }
+        Ok(config)
+    }
+
+    fn patched(
+        &self,
+        old: &Value,
+        patch: &Value,
+        content_type: &str,
+        validation: FieldValidation,
+    ) -> Result<(Value, Vec<String>), Refusal> {
+        let mut document = old.clone();
+        if self.kind.behaviour == Behaviour::NewEvent {
+            crate::events::from_core(&mut document);
+        }
+        match content_type {
+            "application/json-patch+json" => patch::operations(&mut document, patch).map_err(|error| match error {
+                patch::PatchError::Json(_) => Refusal::BadRequest(error.to_string()),
+                patch::PatchError::Operation(source) => {
+                    let error = FieldError::invalid("", "", source.to_string());
+                    Refusal::Invalid {
+                        about: About::default(),
+                        errors: vec![error],
+                    }
+                }
+            })?,
+            "application/strategic-merge-patch+json" => patch::strategic(&mut document, patch, self.kind),
+            _ => json_patch::merge(&mut document, patch),
+        }
+        decode::check_type(&mut document, self.kind)?;
+        let (given, name) = (object::name(&document), &self.request.name);
+        if given != name {
+            return Err(Refusal::BadRequest(format!(
+                "the name of the object ({given}) does not match the name on the URL ({name})"
+            )));
+        }
+        let shown = document.clone();
+        let unknown = decode::normalise(&mut document, self.kind, catalogue())?;
+        if validation == FieldValidation::Strict && !unknown.is_empty() {
+            let error = FieldError::invalid("patch", shown.to_string(), decode::strict_message(&unknown));
+            return Err(Refusal::Invalid {
+                about: About::default(),
+                errors: vec![error],
+            });
+        }
+        Ok((document, warnings(validation, &unknown)))
+    }
+
+    fn deletion(&self) -> Result<Deletion, Refusal> {
+        let query = &self.request.query;
+        let options: Value = if self.request.body.is_empty() {
+            json!({})
+        } else {
+            serde_json::from_slice(&self.request.body).map_err(|error| Refusal::BadRequest(format!("error decoding options: {error}")))?
+        };
+        let policy = match query.text("propagationPolicy") {
+            "" => options["propagationPolicy"].as_str().unwrap_or_default(),
+            given => given,
+        };
+        let propagation = match (policy, options["orphanDependents"].as_bool()) {
+            ("Background", _) | ("", Some(false)) => Some(Propagation::Background),
+            ("Foreground", _) => Some(Propagation::Foreground),
+            ("Orphan", _) | ("", Some(true)) => Some(Propagation::Orphan),
+            ("", None) => None,
+            (other, _) => {
+                let allowed = "must be one of [\"Background\" \"Foreground\" \"Orphan\"], or null";
+                let detail = format!("DeletionPropagation is invalid: {allowed}");
+                return Err(Refusal::BadRequest(format!("{other}: {detail}")));
+            }
+        };
+        let precondition = |field: &str| options["preconditions"][field].as_str().map(str::to_owned);
+        let dry_run = options["dryRun"].as_array().is_some_and(|runs| runs.iter().any(|run| run == "All"));
+        Ok(Deletion {
+            propagation,
+            uid: precondition("uid"),
+            resource_version: precondition("resourceVersion"),
+            dry_run: dry_run || query.is_dry_run(),
+        })
+    }
+
+    fn delete(&self) -> Result<Answer, Refusal> {
+        if !self.request.subresource.is_empty() {
+            return Err(Refusal::MethodNotAllowed);
+        }
+        let deletion = self.deletion()?;
+        let deleted = self.shared.transact(|transaction| transaction.delete(&self.key(), &deletion));
+        let deleted = deleted.map_err(|refusal| match refusal {
+            // The same objects have two kinds: the request's is meant.
+            Refusal::NotFound { .. } => self.kind.not_found(&self.request.name),
+            other => other,
+        })?;
+        Ok(match deleted {
+            Deleted::Waiting(object) => self.answer_object(StatusCode::OK, &object, Vec::new()),
+            Deleted::Gone(object) => {
+                let mut details = json!({"name": self.request.name, "kind": self.kind.plural, "uid": object::uid(&object)});
+                if !self.kind.group.is_empty() {
+                    details["group"] = json!(self.kind.group);
+                }
+                let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+                Answer::json(StatusCode::OK, &status)
+            }
+        })
+    }
+
+    fn delete_collection(&self) -> Result<Answer, Refusal> {
+        if !self.kind.is_custom() && self.kind.behaviour == Behaviour::Namespace {
+            return Err(Refusal::MethodNotAllowed);
+        }
+        let selector = self.selector()?;
+        let deletion = self.deletion()?;
+        let namespace = self.request.namespace.as_deref();
+        let page = self.shared.transact(|transaction: &mut Transaction<'_>| {
+            let page = list::list(transaction.store, self.kept_at(), namespace, &selector, &Query::default())?;
+            for object in &page.items {
+                let key = crate::write::key_of(self.kept_at(), object);
+                match transaction.delete(&key, &deletion) {
+                    // One may have gone with another that owned it.
+                    Ok(_) | Err(Refusal::NotFound { .. }) => {}
+                    Err(other) => return Err(other),
+                }
+            }
+            Ok(page)
+        })?;
+        Ok(Answer::json(StatusCode::OK, &self.view().list(&page)))
+    }
+}
+
+fn warnings(validation: FieldValidation, unknown: &[String]) -> Vec<String> {
+    match validation {
+        FieldValidation::Warn => unknown
+            .iter()
+            .map(|field| format!("unknown field {}", object::quoted(field)))
+            .collect(),
+        _ => Vec::new(),
+    }
+}

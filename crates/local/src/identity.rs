@@ -1,0 +1,78 @@
+//! Uids and name suffixes: a function of a seed, so that a run can be repeated.
+
+/// A seeded source of uids and suffixes of generated names.
+#[derive(Clone, Debug)]
+pub(crate) struct Identities {
+    state: u64,
+}
+
+/// The letters of a generated suffix: no vowels and nothing that reads like another letter, as Kubernetes has them.
+const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Letters in a generated suffix.
+const SUFFIX_LENGTH: usize = 5;
+
+impl Identities {
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// SplitMix64 (Steele, Lea and Flood, 2014): every state is visited once, so that no uid comes twice.
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A uid in the form of a version 4 UUID.
+    pub fn uid(&mut self) -> String {
+        let (high, low) = (self.next(), self.next());
+        format!(
+            "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+            high >> 32,
+            (high >> 16) & 0xffff,
+            high & 0xfff,
+            0x8000 | ((low >> 48) & 0x3fff),
+            low & 0xffff_ffff_ffff
+        )
+    }
+
+    /// `prefix` with a suffix of five letters; a long prefix is cut so that the name stays within 63.
+    pub fn generated_name(&mut self, prefix: &str) -> String {
+        let longest = 63 - SUFFIX_LENGTH;
+        let mut name: String = prefix.chars().take(longest).collect();
+        let mut bits = self.next();
+        for _ in 0..SUFFIX_LENGTH {
+            let letters = SUFFIX_LETTERS.len() as u64;
+            name.push(SUFFIX_LETTERS[(bits % letters) as usize] as char);
+            bits /= letters;
+        }
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_identities_and_another_seed_others() {
+        let draw = |seed| {
+            let mut identities = Identities::new(seed);
+            (identities.uid(), identities.generated_name("burst-"), identities.uid())
+        };
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
+        let (first, name, second) = draw(7);
+        assert_ne!(first, second);
+        assert_eq!(first.len(), 36);
+        assert_eq!(name.len(), "burst-".len() + 5);
+    }
+
+    #[test]
+    fn a_long_prefix_is_cut() {
+        let name = Identities::new(1).generated_name(&"a".repeat(200));
+        assert_eq!(name.len(), 63);
+    }
+}

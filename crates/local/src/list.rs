@@ -1,0 +1,149 @@
+//! Lists: narrowed, in pages, and as of a revision.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use crate::refusal::Refusal;
+use crate::request::Query;
+use crate::selector::Selector;
+use crate::store::{Key, Store};
+
+/// What a page of a list holds.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub items: Vec<Arc<Value>>,
+    pub revision: u64,
+    pub continue_token: String,
+    pub remaining: Option<usize>,
+}
+
+impl Page {
+    /// `metadata` of the list.
+    pub fn metadata(&self) -> Value {
+        let mut metadata = json!({"resourceVersion": self.revision.to_string()});
+        if !self.continue_token.is_empty() {
+            metadata["continue"] = json!(self.continue_token);
+        }
+        if let Some(remaining) = self.remaining {
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+        metadata
+    }
+}
+
+const EXPIRED: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without \
+     the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the \
+     provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk \
+     was returned and now may show up in the list.";
+
+/// A continue token, in the API server's form: the revision of the list and the key after which it goes on.
+fn encode(revision: i64, start: &str) -> String {
+    URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": revision, "start": start}).to_string())
+}
+
+fn decode(token: &str) -> Result<(i64, String), Refusal> {
+    let invalid = || Refusal::BadRequest("invalid continue token: continue key is not valid".to_owned());
+    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| invalid())?;
+    let token: Value = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
+    let start = token["start"].as_str().filter(|start| !start.is_empty()).ok_or_else(invalid)?;
+    Ok((
+        token["rv"].as_i64().filter(|revision| *revision != 0).ok_or_else(invalid)?,
+        start.to_owned(),
+    ))
+}
+
+/// The key as a continue token has it.
+fn path(key: &Key, namespace: Option<&str>) -> String {
+    if namespace.is_some() || key.namespace.is_empty() {
+        key.name.clone()
+    } else {
+        format!("{}/{}", key.namespace, key.name)
+    }
+}
+
+/// Lists objects of a kind.
+///
+/// # Errors
+/// 410 when the list cannot be finished as it began, 400 for parameters that make no sense.
+pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, selector: &Selector, query: &Query) -> Result<Page, Refusal> {
+    let limit = query.number("limit")?.unwrap_or_default();
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let asked = query.number("resourceVersion")?.unwrap_or_default();
+    let current = store.revision();
+    if asked > current {
+        return Err(Refusal::TooLargeResourceVersion { asked, current });
+    }
+    let token = query.text("continue");
+    let (mut revision, mut after) = (current, None);
+    if !token.is_empty() {
+        let (token_revision, start) = decode(token)?;
+        revision = u64::try_from(token_revision).unwrap_or(current);
+        if asked > 0 {
+            return Err(Refusal::BadRequest(
+                "specifying resource version is not allowed when using continue".to_owned(),
+            ));
+        }
+        after = Some(start);
+    } else if query.text("resourceVersionMatch") == "Exact" {
+        revision = asked;
+    }
+    let objects: BTreeMap<Key, Arc<Value>> = if revision == current {
+        store
+            .objects(resource, namespace)
+            .map(|(key, object)| (key.clone(), object.clone()))
+            .collect()
+    } else {
+        store.objects_at(resource, namespace, revision).ok_or_else(|| match &after {
+            Some(start) => Refusal::Expired {
+                message: EXPIRED.to_owned(),
+                continue_token: encode(-1, start),
+            },
+            None => Refusal::Expired {
+                message: "The resourceVersion for the provided list is too old.".to_owned(),
+                continue_token: String::new(),
+            },
+        })?
+    };
+    let start = after.as_deref().map(|start| {
+        let start = start.trim_end_matches('\0');
+        match (namespace, start.split_once('/')) {
+            (None, Some((namespace, name))) => (namespace.to_owned(), name.to_owned()),
+            _ => (namespace.unwrap_or_default().to_owned(), start.to_owned()),
+        }
+    });
+    let is_after = |key: &Key| {
+        start
+            .as_ref()
+            .is_none_or(|(namespace, name)| (&key.namespace, &key.name) > (namespace, name))
+    };
+    let mut rest = objects.iter().filter(|(key, _)| is_after(key)).peekable();
+    let mut page = Page {
+        items: Vec::new(),
+        revision,
+        continue_token: String::new(),
+        remaining: None,
+    };
+    let mut last = None;
+    while let Some((key, object)) = rest.peek() {
+        if !selector.matches(object) {
+            rest.next();
+            continue;
+        }
+        if limit > 0 && page.items.len() == limit {
+            break;
+        }
+        page.items.push((*object).clone());
+        last = Some(path(key, namespace));
+        rest.next();
+    }
+    let left = rest.count();
+    if let (true, Some(last)) = (left > 0, last) {
+        page.continue_token = encode(i64::try_from(revision).unwrap_or(i64::MAX), &format!("{last}\0"));
+        page.remaining = selector.is_empty().then_some(left);
+    }
+    Ok(page)
+}

@@ -1,0 +1,413 @@
+//! Values under a schema, as server-side apply sees them: which fields there are, what two values differ in, a value merged
+//! into another, and a value without some of its fields.
+//!
+//! Lists are one value unless the schema says that they are sets or have keys; maps are merged field by field unless it says
+//! that they are atomic. What the schema does not know is merged when it is an object, and one value when it is a list.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::set::{Element, FieldSet};
+use crate::schema::{ListType, Schema};
+
+/// What two values differ in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Comparison {
+    pub added: FieldSet,
+    pub modified: FieldSet,
+    pub removed: FieldSet,
+}
+
+/// Whether a value is looked at as a whole.
+fn is_leaf(value: &Value, schema: Option<&Schema>) -> bool {
+    match value {
+        Value::Object(_) => schema.is_some_and(|schema| schema.atomic),
+        Value::Array(_) => list_type(schema).is_none(),
+        _ => true,
+    }
+}
+
+fn list_type(schema: Option<&Schema>) -> Option<&ListType> {
+    schema
+        .map(|schema| &schema.list_type)
+        .filter(|list_type| **list_type != ListType::Atomic)
+}
+
+fn child<'a>(schema: Option<&'a Schema>, name: &str) -> Option<&'a Schema> {
+    schema.and_then(|schema| schema.field(name))
+}
+
+/// Whether a field is one that the schema declares, rather than a key of a map.
+fn is_declared(schema: Option<&Schema>, name: &str) -> bool {
+    schema.is_some_and(|schema| schema.properties.contains_key(name))
+}
+
+/// How an item of a list is told from others.
+fn element_of(item: &Value, index: usize, schema: Option<&Schema>) -> Element {
+    match list_type(schema) {
+        Some(ListType::Set) => Element::Value(item.to_string()),
+        Some(ListType::Map(keys)) => {
+            let values = keys.iter().filter_map(|key| {
+                let value = item
+                    .get(key)
+                    .or_else(|| schema?.items.as_ref()?.properties.get(key)?.default.as_ref())?;
+                Some((key.clone(), value.to_string()))
+            });
+            Element::Key(values.collect())
+        }
+        _ => Element::Index(index),
+    }
+}
+
+fn elements<'a>(items: &'a [Value], schema: Option<&Schema>) -> Vec<(Element, &'a Value)> {
+    let elements = items.iter().enumerate();
+    elements.map(|(index, item)| (element_of(item, index, schema), item)).collect()
+}
+
+fn item_schema(schema: Option<&Schema>) -> Option<&Schema> {
+    schema.and_then(|schema| schema.items.as_deref())
+}
+
+/// The fields of a value, as an applier owns them.
+pub(crate) fn fields_of(value: &Value, schema: &Schema) -> FieldSet {
+    let mut set = FieldSet::default();
+    collect(value, Some(schema), &mut Vec::new(), &mut set);
+    set
+}
+
+fn collect(value: &Value, schema: Option<&Schema>, path: &mut Vec<Element>, set: &mut FieldSet) {
+    if is_leaf(value, schema) {
+        set.insert(path);
+        return;
+    }
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                path.push(Element::Field(name.clone()));
+                collect(value, child(schema, name), path, set);
+                let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
+                if is_empty || !is_declared(schema, name) {
+                    set.insert(path);
+                }
+                path.pop();
+            }
+        }
+        Value::Array(items) => {
+            for (element, item) in elements(items, schema) {
+                path.push(element);
+                collect(item, item_schema(schema), path, set);
+                set.insert(path);
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What `new` has that `old` had not, and the other way round.
+pub(crate) fn compare(old: &Value, new: &Value, schema: &Schema) -> Comparison {
+    let mut comparison = Comparison::default();
+    compare_at(Some(old), Some(new), Some(schema), &mut Vec::new(), &mut comparison);
+    comparison
+}
+
+fn compare_at(old: Option<&Value>, new: Option<&Value>, schema: Option<&Schema>, path: &mut Vec<Element>, found: &mut Comparison) {
+    if old == new {
+        return;
+    }
+    let is_leaf = [old, new]
+        .into_iter()
+        .flatten()
+        .all(|value| is_leaf(value, schema) || is_empty(value));
+    let differs_in_kind = match (old, new) {
+        (Some(old), Some(new)) => std::mem::discriminant(old) != std::mem::discriminant(new),
+        _ => false,
+    };
+    if is_leaf || differs_in_kind {
+        match (old, new) {
+            (None, _) => found.added.insert(path),
+            (_, None) => found.removed.insert(path),
+            _ => found.modified.insert(path),
+        }
+        return;
+    }
+    match (old, new) {
+        (None | Some(Value::Array(_)), None | Some(Value::Array(_))) => {
+            let items = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+            let (old_items, new_items) = (items(old), items(new));
+            let before: BTreeMap<_, _> = elements(&old_items, schema).into_iter().collect();
+            let after: BTreeMap<_, _> = elements(&new_items, schema).into_iter().collect();
+            for element in before.keys().chain(after.keys().filter(|element| !before.contains_key(element))) {
+                path.push(element.clone());
+                let (old, new) = (before.get(element).copied(), after.get(element).copied());
+                compare_at(old, new, item_schema(schema), path, found);
+                path.pop();
+            }
+        }
+        _ => {
+            let names = [old, new].into_iter().flatten().filter_map(Value::as_object).flat_map(Map::keys);
+            let names: std::collections::BTreeSet<&String> = names.collect();
+            for name in names {
+                path.push(Element::Field(name.clone()));
+                let (old, new) = (old.and_then(|old| old.get(name)), new.and_then(|new| new.get(name)));
+                compare_at(old, new, child(schema, name), path, found);
+                path.pop();
+            }
+        }
+    }
+    match (old, new) {
+        (None, _) => found.added.insert(path),
+        (_, None) => found.removed.insert(path),
+        _ => {}
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+/// `config` merged into `live`: what it names is replaced, the rest stays.
+pub(crate) fn merge(live: &Value, config: &Value, schema: &Schema) -> Value {
+    merge_at(live, config, Some(schema))
+}
+
+fn merge_at(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
+    if is_leaf(live, schema) || is_leaf(config, schema) {
+        return config.clone();
+    }
+    match (live, config) {
+        (Value::Object(live), Value::Object(config)) => {
+            let mut merged = live.clone();
+            for (name, value) in config {
+                let value = live
+                    .get(name)
+                    .map_or_else(|| value.clone(), |live| merge_at(live, value, child(schema, name)));
+                merged.insert(name.clone(), value);
+            }
+            Value::Object(merged)
+        }
+        (Value::Array(live), Value::Array(config)) => Value::Array(merge_items(live, config, schema)),
+        _ => config.clone(),
+    }
+}
+
+/// Items of both: those of the live list at their places, the shared ones in the order of the configuration.
+fn merge_items(live: &[Value], config: &[Value], schema: Option<&Schema>) -> Vec<Value> {
+    let (left, right) = (elements(live, schema), elements(config, schema));
+    let in_live: BTreeMap<&Element, &Value> = left.iter().map(|(element, item)| (element, *item)).collect();
+    let in_config: BTreeMap<&Element, &Value> = right.iter().map(|(element, item)| (element, *item)).collect();
+    let merged = |element: &Element| match (in_live.get(element), in_config.get(element)) {
+        (Some(live), Some(config)) => merge_at(live, config, item_schema(schema)),
+        (Some(only), None) | (None, Some(only)) => Value::clone(only),
+        (None, None) => Value::Null,
+    };
+    let mut shared = right
+        .iter()
+        .map(|(element, _)| element)
+        .filter(|element| in_live.contains_key(element));
+    let mut next_shared = shared.next();
+    let (mut items, mut done) = (Vec::new(), std::collections::BTreeSet::new());
+    let (mut left_index, mut right_index) = (0, 0);
+    while left_index < left.len() || right_index < right.len() {
+        if let (Some((left_element, _)), Some((right_element, _))) = (left.get(left_index), right.get(right_index)) {
+            if left_element == right_element {
+                items.push(merged(left_element));
+                done.insert(left_element);
+                next_shared = shared.next();
+                left_index += 1;
+                right_index += 1;
+                continue;
+            }
+            if in_config.contains_key(left_element) && next_shared.is_some_and(|next| next != left_element) {
+                left_index += 1;
+                continue;
+            }
+        }
+        if let Some((element, _)) = left.get(left_index) {
+            if !in_config.contains_key(element) {
+                items.push(merged(element));
+                left_index += 1;
+                continue;
+            }
+            if done.contains(element) {
+                left_index += 1;
+            }
+        }
+        if let Some((element, _)) = right.get(right_index) {
+            items.push(merged(element));
+            done.insert(element);
+            right_index += 1;
+            if next_shared == Some(element) {
+                next_shared = shared.next();
+            }
+        }
+    }
+    items
+}
+
+/// A value without the fields of a set. What is left empty by that is gone too.
+pub(crate) fn remove(value: &Value, set: &FieldSet, schema: &Schema) -> Value {
+    remove_at(value, set, Some(schema)).unwrap_or(Value::Null)
+}
+
+fn remove_at(value: &Value, set: &FieldSet, schema: Option<&Schema>) -> Option<Value> {
+    match value {
+        Value::Object(fields) if !is_leaf(value, schema) && !fields.is_empty() => {
+            let kept: Map<String, Value> = fields
+                .iter()
+                .filter_map(|(name, value)| {
+                    let element = Element::Field(name.clone());
+                    if set.has(&element) {
+                        return None;
+                    }
+                    let value = match set.below(&element) {
+                        Some(below) => remove_at(value, below, child(schema, name))?,
+                        None => value.clone(),
+                    };
+                    Some((name.clone(), value))
+                })
+                .collect();
+            (!kept.is_empty()).then_some(Value::Object(kept))
+        }
+        Value::Array(items) if !is_leaf(value, schema) && !items.is_empty() => {
+            let kept: Vec<Value> = elements(items, schema)
+                .into_iter()
+                .filter_map(|(element, item)| {
+                    if set.has(&element) {
+                        return None;
+                    }
+                    match set.below(&element) {
+                        Some(below) => remove_at(item, below, item_schema(schema)),
+                        None => Some(item.clone()),
+                    }
+                })
+                .collect();
+            (!kept.is_empty()).then_some(Value::Array(kept))
+        }
+        _ => Some(value.clone()),
+    }
+}
+
+/// Whether the last step of a path is a field that the schema declares.
+pub(crate) fn declares(schema: &Schema, path: &[Element]) -> bool {
+    let mut at = Some(schema);
+    for (index, element) in path.iter().enumerate() {
+        let is_last = index + 1 == path.len();
+        at = match element {
+            Element::Field(name) if is_last => return is_declared(at, name),
+            Element::Field(name) => child(at, name),
+            _ => item_schema(at),
+        };
+    }
+    false
+}
+
+/// Fields that the schema does not know, as apply names them.
+pub(crate) fn undeclared(value: &Value, schema: &Schema) -> Vec<String> {
+    let mut paths = Vec::new();
+    undeclared_at(value, schema, String::new(), &mut paths);
+    paths
+}
+
+fn undeclared_at(value: &Value, schema: &Schema, path: String, paths: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let below = format!("{path}.{name}");
+                match schema.field(name) {
+                    Some(schema) => undeclared_at(value, schema, below, paths),
+                    None if schema.keeps_unknown => {}
+                    None => paths.push(below),
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(item_schema) = &schema.items {
+                for (element, item) in elements(items, Some(schema)) {
+                    let mut set = FieldSet::default();
+                    set.insert(&[element]);
+                    let below = format!("{path}{}", set.paths().concat());
+                    undeclared_at(item, item_schema, below, paths);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Schema {
+        let keyed = json!({
+            "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+            "items": {"type": "object", "properties": {"name": {"type": "string"}, "value": {"type": "integer"}}},
+        });
+        let schema = json!({"type": "object", "properties": {
+            "plain": {"type": "string"},
+            "keyed": keyed,
+            "atomic": {"type": "array", "items": {"type": "integer"}},
+            "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        }});
+        Schema::parse(&schema, true)
+    }
+
+    #[test]
+    fn an_applied_value_owns_its_leaves_items_and_keys() {
+        let value = json!({"plain": "x", "keyed": [{"name": "a", "value": 1}], "atomic": [1], "set": ["s"], "labels": {"l": "m"}});
+        let expected = json!({
+            "f:plain": {}, "f:keyed": {"k:{\"name\":\"a\"}": {".": {}, "f:name": {}, "f:value": {}}}, "f:atomic": {},
+            "f:set": {"v:\"s\"": {}}, "f:labels": {"f:l": {}},
+        });
+        assert_eq!(fields_of(&value, &schema()).encode(), expected);
+    }
+
+    #[test]
+    fn a_comparison_tells_added_modified_and_removed() {
+        let old = json!({"plain": "x", "keyed": [{"name": "a", "value": 1}], "atomic": [1], "set": ["s"]});
+        let new = json!({"plain": "y", "keyed": [{"name": "a", "value": 2}, {"name": "b"}], "labels": {"l": "m"}, "set": ["t"]});
+        let found = compare(&old, &new, &schema());
+        assert_eq!(
+            found.modified.encode(),
+            json!({"f:plain": {}, "f:keyed": {"k:{\"name\":\"a\"}": {"f:value": {}}}})
+        );
+        let added = json!({
+            "f:keyed": {"k:{\"name\":\"b\"}": {".": {}, "f:name": {}}}, "f:labels": {".": {}, "f:l": {}}, "f:set": {"v:\"t\"": {}},
+        });
+        assert_eq!(found.added.encode(), added);
+        assert_eq!(found.removed.encode(), json!({"f:atomic": {}, "f:set": {"v:\"s\"": {}}}));
+    }
+
+    #[test]
+    fn items_are_merged_by_their_keys() {
+        let live = json!({"keyed": [{"name": "a", "value": 1}, {"name": "b", "value": 2}], "atomic": [1, 2], "set": ["s"]});
+        let config = json!({"keyed": [{"name": "c"}, {"name": "b", "value": 3}], "atomic": [3], "set": ["t", "s"]});
+        let merged = merge(&live, &config, &schema());
+        let names: Vec<_> = merged["keyed"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|item| item["name"].clone())
+            .collect();
+        assert_eq!(names, ["a", "c", "b"]);
+        assert_eq!(merged["keyed"][2]["value"], 3);
+        assert_eq!((&merged["atomic"], &merged["set"]), (&json!([3]), &json!(["t", "s"])));
+    }
+
+    #[test]
+    fn what_a_set_names_is_removed() {
+        let value = json!({"plain": "x", "keyed": [{"name": "a"}, {"name": "b"}], "labels": {"l": "m"}});
+        let set = json!({"f:keyed": {"k:{\"name\":\"a\"}": {}}, "f:labels": {"f:l": {}}});
+        let left = remove(&value, &FieldSet::decode(&set).expect("a set"), &schema());
+        assert_eq!(left, json!({"plain": "x", "keyed": [{"name": "b"}]}));
+    }
+}

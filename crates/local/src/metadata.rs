@@ -1,0 +1,185 @@
+//! Validation of `metadata`, which all kinds share.
+
+use serde_json::Value;
+
+use crate::names;
+use crate::object;
+use crate::refusal::{FieldError, Mistake};
+use crate::resource::{Behaviour, Resource};
+
+/// All annotations together, in bytes: keys and values.
+const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+
+type NameRule = fn(&str) -> Vec<String>;
+
+/// Mistakes in the metadata of a new object.
+pub(crate) fn validate_new(object: &Value, resource: &Resource) -> Vec<FieldError> {
+    let rule: NameRule = if resource.behaviour == Behaviour::Namespace {
+        names::label
+    } else {
+        names::subdomain
+    };
+    validate(object, resource, rule)
+}
+
+/// Mistakes in the metadata of an object that replaces another.
+pub(crate) fn validate_update(object: &Value, old: &Value, resource: &Resource) -> Vec<FieldError> {
+    let mut errors = validate(object, resource, names::path_segment);
+    // The API server's common validation and that of the kind both look at changes: the message names each once, the
+    // causes twice.
+    for _ in 0..2 {
+        validate_change(object, old, &mut errors);
+        if !resource.is_custom() {
+            break;
+        }
+    }
+    errors
+}
+
+fn validate(object: &Value, resource: &Resource, name_rule: NameRule) -> Vec<FieldError> {
+    let metadata = &object["metadata"];
+    let mut errors = Vec::new();
+    let prefix = object::metadata(object, "generateName");
+    if !prefix.is_empty() {
+        // A dash at the end is right in a prefix.
+        let masked = if prefix.len() > 1 && prefix.ends_with('-') {
+            format!("{}a", &prefix[..prefix.len() - 2])
+        } else {
+            prefix.to_owned()
+        };
+        for wrong in name_rule(&masked) {
+            errors.push(FieldError::invalid("metadata.generateName", prefix, wrong));
+        }
+    }
+    let name = object::name(object);
+    if name.is_empty() {
+        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+    } else {
+        errors.extend(
+            name_rule(name)
+                .into_iter()
+                .map(|wrong| FieldError::invalid("metadata.name", name, wrong)),
+        );
+    }
+    let namespace = object::namespace(object);
+    if resource.namespaced && namespace.is_empty() {
+        errors.push(FieldError::required("metadata.namespace", ""));
+    } else if resource.namespaced {
+        let wrong = names::label(namespace).into_iter();
+        errors.extend(wrong.map(|wrong| FieldError::invalid("metadata.namespace", namespace, wrong)));
+    } else if !namespace.is_empty() {
+        errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
+    }
+    validate_labels(metadata, &mut errors);
+    validate_owners(metadata, &mut errors);
+    let finalizers = object::finalizers(object);
+    for finalizer in &finalizers {
+        for wrong in names::qualified(finalizer) {
+            errors.push(FieldError::invalid("metadata.finalizers", *finalizer, wrong));
+        }
+    }
+    if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
+        let both = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid("metadata.finalizers", metadata["finalizers"].clone(), both));
+    }
+    errors
+}
+
+fn validate_labels(metadata: &Value, errors: &mut Vec<FieldError>) {
+    for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
+        for wrong in names::qualified(key) {
+            errors.push(FieldError::invalid("metadata.labels", key.as_str(), wrong));
+        }
+        let value = value.as_str().unwrap_or_default();
+        for wrong in names::label_value(value) {
+            errors.push(FieldError::invalid("metadata.labels", value, wrong));
+        }
+    }
+    let mut size = 0;
+    for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
+        for wrong in names::qualified(&key.to_lowercase()) {
+            errors.push(FieldError::invalid("metadata.annotations", key.as_str(), wrong));
+        }
+        size += key.len() + value.as_str().unwrap_or_default().len();
+    }
+    if size > ANNOTATIONS_LIMIT {
+        let limit = i64::try_from(ANNOTATIONS_LIMIT).expect("a constant that fits");
+        errors.push(FieldError::too_long("metadata.annotations", limit));
+    }
+}
+
+fn validate_owners(metadata: &Value, errors: &mut Vec<FieldError>) {
+    let mut controller: Option<String> = None;
+    for owner in metadata["ownerReferences"].as_array().into_iter().flatten() {
+        let text = |field: &str| owner[field].as_str().unwrap_or_default();
+        if text("apiVersion").is_empty() {
+            errors.push(FieldError::invalid(
+                "metadata.ownerReferences.apiVersion",
+                "",
+                "version must not be empty",
+            ));
+        }
+        for field in ["kind", "name", "uid"] {
+            if text(field).is_empty() {
+                errors.push(FieldError::invalid(
+                    format!("metadata.ownerReferences.{field}"),
+                    "",
+                    "must not be empty",
+                ));
+            }
+        }
+        if owner["controller"] == true {
+            let this = format!("{}/{}", text("kind"), text("name"));
+            match &controller {
+                Some(first) => {
+                    let why =
+                        format!("Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}");
+                    errors.push(FieldError::invalid(
+                        "metadata.ownerReferences",
+                        metadata["ownerReferences"].clone(),
+                        why,
+                    ));
+                }
+                None => controller = Some(this),
+            }
+        }
+    }
+}
+
+fn validate_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    if object::is_deleting(old) {
+        let before = object::finalizers(old);
+        let mut added: Vec<&str> = object::finalizers(object)
+            .into_iter()
+            .filter(|finalizer| !before.contains(finalizer))
+            .collect();
+        added.sort_unstable();
+        if !added.is_empty() {
+            let list = added
+                .iter()
+                .map(|finalizer| object::quoted(finalizer))
+                .collect::<Vec<_>>()
+                .join(", ");
+            let why = format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{list}}}");
+            errors.push(FieldError::forbidden("metadata.finalizers", why));
+        }
+    }
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
+        let (new, old) = (&object["metadata"][field], &old["metadata"][field]);
+        if new != old {
+            errors.push(FieldError::new(
+                Mistake::Invalid,
+                format!("metadata.{field}"),
+                new.clone(),
+                "field is immutable",
+            ));
+        }
+    }
+}

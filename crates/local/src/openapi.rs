@@ -1,0 +1,176 @@
+//! OpenAPI v3: as much as kubectl asks for to explain kinds, and to know that fields and dry runs are looked at by the server.
+
+use serde_json::{Map, Value, json};
+
+use crate::resource::{Catalogue, Resource};
+
+/// Name of the schema of metadata.
+const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// The documents there are. The hash that clients keep them by is the crate's version: definitions change with it alone.
+pub(crate) fn index(groups: &[(&str, &str)]) -> Value {
+    let mut paths = Map::new();
+    for (group, version) in groups {
+        let path = if group.is_empty() {
+            format!("api/{version}")
+        } else {
+            format!("apis/{group}/{version}")
+        };
+        let url = format!("/openapi/v3/{path}?hash={}", env!("CARGO_PKG_VERSION"));
+        paths.insert(path, json!({ "serverRelativeURL": url }));
+    }
+    json!({ "paths": paths })
+}
+
+/// The document of one group and version; none when there is no such group.
+pub(crate) fn document(catalogue: &Catalogue, group: &str, version: &str) -> Option<Value> {
+    let resources: Vec<&Resource> = catalogue
+        .resources
+        .iter()
+        .filter(|resource| resource.group == group && resource.version == version)
+        .collect();
+    if resources.is_empty() {
+        return None;
+    }
+    let (mut paths, mut schemas) = (Map::new(), Map::new());
+    describe_metadata(catalogue, &mut schemas);
+    for resource in resources {
+        let root = if group.is_empty() {
+            format!("/api/{version}")
+        } else {
+            format!("/apis/{group}/{version}")
+        };
+        let collection = if resource.namespaced {
+            format!("{root}/namespaces/{{namespace}}/{}", resource.plural)
+        } else {
+            format!("{root}/{}", resource.plural)
+        };
+        paths.insert(
+            collection.clone(),
+            json!({"get": operation(resource, "list", false), "post": operation(resource, "post", true)}),
+        );
+        paths.insert(
+            format!("{collection}/{{name}}"),
+            json!({
+                "get": operation(resource, "get", false),
+                "put": operation(resource, "put", true),
+                "patch": patch(resource),
+                "delete": operation(resource, "delete", true),
+            }),
+        );
+        schemas.insert(schema_name(resource), schema(resource));
+    }
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Sahasra's embedded control plane", "version": env!("CARGO_PKG_VERSION")},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }))
+}
+
+/// Metadata and what it refers to, under the names by which explanations call them.
+fn describe_metadata(catalogue: &Catalogue, schemas: &mut Map<String, Value>) {
+    let mut metadata = catalogue.metadata_json.clone();
+    // What lies deeper comes first: it is taken out of what holds it.
+    for (pointer, name) in [
+        ("/properties/managedFields/items/properties/fieldsV1", "FieldsV1"),
+        ("/properties/managedFields/items", "ManagedFieldsEntry"),
+        ("/properties/ownerReferences/items", "OwnerReference"),
+    ] {
+        if let Some(place) = metadata.pointer_mut(pointer) {
+            let full = METADATA.replace("ObjectMeta", name);
+            // What is said of the field stays with it.
+            let description = place["description"].clone();
+            let reference = json!({"$ref": format!("#/components/schemas/{full}")});
+            let described = json!({"description": description, "allOf": [reference]});
+            schemas.insert(full, std::mem::replace(place, described));
+        }
+    }
+    schemas.insert(METADATA.to_owned(), metadata);
+}
+
+fn kind(resource: &Resource) -> Value {
+    json!({"group": resource.group, "version": resource.version, "kind": resource.kind})
+}
+
+fn operation(resource: &Resource, action: &str, is_write: bool) -> Value {
+    let names: &[&str] = if is_write {
+        &["dryRun", "fieldManager", "fieldValidation"]
+    } else {
+        &[]
+    };
+    let parameters: Vec<Value> = names
+        .iter()
+        .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}}))
+        .collect();
+    json!({
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": kind(resource),
+        "parameters": parameters,
+        "responses": {"200": {"description": "OK"}},
+    })
+}
+
+fn patch(resource: &Resource) -> Value {
+    let mut operation = operation(resource, "patch", true);
+    let mut types = vec![
+        "application/apply-patch+yaml",
+        "application/json-patch+json",
+        "application/merge-patch+json",
+    ];
+    if !resource.is_custom() {
+        types.push("application/strategic-merge-patch+json");
+    }
+    let content: Map<String, Value> = types
+        .into_iter()
+        .map(|name| (name.to_owned(), json!({"schema": {"type": "object"}})))
+        .collect();
+    operation["requestBody"] = json!({ "content": content });
+    operation
+}
+
+/// Name of a kind's schema: the group reversed, as in `dev.sahasra.v1alpha1.BurstJob`.
+fn schema_name(resource: &Resource) -> String {
+    let mut parts: Vec<&str> = if resource.is_custom() {
+        resource.group.rsplit('.').collect()
+    } else {
+        vec!["io", "k8s", "api"]
+    };
+    if !resource.is_custom() {
+        parts.push(resource.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core"));
+    }
+    parts.extend([resource.version.as_str(), resource.kind.as_str()]);
+    parts.join(".")
+}
+
+const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
+const KIND: &str = "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
+const METADATA_TEXT: &str =
+    "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+
+fn schema(resource: &Resource) -> Value {
+    let mut schema = resource.json_schema.clone();
+    schema["properties"]["apiVersion"] = json!({"type": "string", "description": API_VERSION});
+    schema["properties"]["kind"] = json!({"type": "string", "description": KIND});
+    let reference = json!({"$ref": format!("#/components/schemas/{METADATA}")});
+    schema["properties"]["metadata"] = json!({"description": METADATA_TEXT, "default": {}, "allOf": [reference]});
+    schema["x-kubernetes-group-version-kind"] = json!([kind(resource)]);
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::catalogue;
+
+    #[test]
+    fn a_kind_is_described_with_its_group_and_the_parameters_of_its_patch() {
+        let document = document(catalogue(), "sahasra.dev", "v1alpha1").expect("ours");
+        let schema = &document["components"]["schemas"]["dev.sahasra.v1alpha1.BurstJob"];
+        assert_eq!(schema["x-kubernetes-group-version-kind"][0]["kind"], "BurstJob");
+        assert!(schema["properties"]["spec"]["description"].is_string());
+        let patch = &document["paths"]["/apis/sahasra.dev/v1alpha1/namespaces/{namespace}/burstjobs/{name}"]["patch"];
+        assert!(patch["parameters"].to_string().contains("fieldValidation"));
+        assert!(super::document(catalogue(), "apps", "v1").is_none());
+    }
+}

@@ -1,0 +1,223 @@
+//! What a request asks for: path and query, taken apart.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, header};
+
+use crate::refusal::Refusal;
+use crate::resource::Catalogue;
+
+/// Path and query parameters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query(BTreeMap<String, String>);
+
+impl Query {
+    pub fn parse(query: &str) -> Self {
+        let pairs = url::form_urlencoded::parse(query.as_bytes());
+        Self(pairs.into_owned().collect())
+    }
+
+    /// A parameter; empty when it is not given.
+    pub fn text(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    pub fn is_true(&self, name: &str) -> bool {
+        matches!(self.text(name), "true" | "1")
+    }
+
+    /// Whether nothing is to be kept.
+    pub fn is_dry_run(&self) -> bool {
+        self.text("dryRun") == "All"
+    }
+
+    /// A number; none when it is not given.
+    ///
+    /// # Errors
+    /// When it is no number.
+    pub fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        match self.text(name) {
+            "" => Ok(None),
+            text => {
+                let parsed = text.parse().map(Some);
+                parsed.map_err(|_| Refusal::BadRequest(format!("strconv.ParseUint: parsing \"{text}\": invalid syntax")))
+            }
+        }
+    }
+}
+
+/// What is done to objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+/// A request for objects of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub verb: Verb,
+    /// Index in the catalogue.
+    pub resource: usize,
+    /// Absent: all namespaces, or a kind that has none.
+    pub namespace: Option<String>,
+    pub name: String,
+    /// Whether it is for `/status` (or a namespace's `/finalize`).
+    pub subresource: String,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Request {
+    pub fn header(&self, name: header::HeaderName) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Media type of the body, without parameters.
+    pub fn content_type(&self) -> &str {
+        let whole = self.header(header::CONTENT_TYPE);
+        whole.split(';').next().unwrap_or_default().trim()
+    }
+
+    /// Who writes: what the request says, or the first word of its user agent.
+    pub fn manager(&self) -> String {
+        match self.query.text("fieldManager") {
+            "" => {
+                let agent = self.header(header::USER_AGENT).split('/').next().unwrap_or_default();
+                let printable = agent.chars().filter(|character| !character.is_control());
+                printable.take(128).collect()
+            }
+            manager => manager.to_owned(),
+        }
+    }
+}
+
+/// What a path means.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// Objects of a kind.
+    Objects {
+        resource: usize,
+        namespace: Option<String>,
+        name: String,
+        subresource: String,
+    },
+    /// Anything else: discovery and the like.
+    Other,
+}
+
+/// Takes a path apart: `/api/v1/...` or `/apis/{group}/{version}/...`.
+pub(crate) fn target(path: &str, catalogue: &Catalogue) -> Target {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, version, rest) = match parts[..] {
+        ["api", version, ref rest @ ..] => ("", version, rest),
+        ["apis", group, version, ref rest @ ..] => (group, version, rest),
+        _ => return Target::Other,
+    };
+    let find = |plural: &str| catalogue.find(group, version, plural);
+    let objects = |plural: &str, namespace: Option<&str>, rest: &[&str]| {
+        let Some(resource) = find(plural) else { return Target::Other };
+        let is_namespaced = catalogue.resources[resource].namespaced;
+        if namespace.is_some() != is_namespaced && !(namespace.is_none() && rest.is_empty()) {
+            return Target::Other;
+        }
+        if rest.len() > 2 {
+            return Target::Other;
+        }
+        let part = |index: usize| rest.get(index).map(|part| decoded(part)).unwrap_or_default();
+        Target::Objects {
+            resource,
+            namespace: namespace.map(decoded),
+            name: part(0),
+            subresource: part(1),
+        }
+    };
+    match rest {
+        ["namespaces"] => objects("namespaces", None, &[]),
+        // `namespaces/x/status` is a namespace's own; `namespaces/x/configmaps` what lies in it.
+        ["namespaces", name, part] if group.is_empty() && matches!(*part, "status" | "finalize") => {
+            objects("namespaces", None, &[*name, *part])
+        }
+        ["namespaces", name] => objects("namespaces", None, &[*name]),
+        ["namespaces", namespace, plural, rest @ ..] => objects(plural, Some(namespace), rest),
+        [plural, rest @ ..] => objects(plural, None, rest),
+        [] => Target::Other,
+    }
+}
+
+fn decoded(part: &str) -> String {
+    // A plus is a plus in a path.
+    let escaped = format!("x={}", part.replace('+', "%2B").replace('&', "%26"));
+    let mut pairs = url::form_urlencoded::parse(escaped.as_bytes());
+    pairs.next().map(|(_, value)| value.into_owned()).unwrap_or_default()
+}
+
+/// What a method does to a target.
+///
+/// # Errors
+/// When the method is not one for it.
+pub(crate) fn verb(method: &Method, name: &str, query: &Query) -> Result<Verb, Refusal> {
+    Ok(match (method.as_str(), name.is_empty()) {
+        ("GET", true) if query.is_true("watch") => Verb::Watch,
+        ("GET", true) => Verb::List,
+        ("GET", false) => Verb::Get,
+        ("POST", true) => Verb::Create,
+        ("PUT", false) => Verb::Update,
+        ("PATCH", false) => Verb::Patch,
+        ("DELETE", true) => Verb::DeleteCollection,
+        ("DELETE", false) => Verb::Delete,
+        _ => return Err(Refusal::MethodNotAllowed),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::catalogue;
+
+    fn taken_apart(path: &str) -> Option<(String, Option<String>, String, String)> {
+        match target(path, catalogue()) {
+            Target::Objects {
+                resource,
+                namespace,
+                name,
+                subresource,
+            } => Some((catalogue().resources[resource].plural.clone(), namespace, name, subresource)),
+            Target::Other => None,
+        }
+    }
+
+    #[test]
+    fn paths_are_taken_apart() {
+        let some = |plural: &str, namespace: Option<&str>, name: &str, subresource: &str| {
+            Some((
+                plural.to_owned(),
+                namespace.map(str::to_owned),
+                name.to_owned(),
+                subresource.to_owned(),
+            ))
+        };
+        assert_eq!(
+            taken_apart("/api/v1/namespaces/a/configmaps/b"),
+            some("configmaps", Some("a"), "b", "")
+        );
+        assert_eq!(taken_apart("/api/v1/configmaps"), some("configmaps", None, "", ""));
+        assert_eq!(taken_apart("/api/v1/namespaces/a"), some("namespaces", None, "a", ""));
+        assert_eq!(taken_apart("/api/v1/namespaces/a/status"), some("namespaces", None, "a", "status"));
+        assert_eq!(
+            taken_apart("/apis/sahasra.dev/v1alpha1/gpuworkers/n/status"),
+            some("gpuworkers", None, "n", "status")
+        );
+        for path in ["/api/v1", "/apis", "/apis/apps/v1/deployments", "/api/v1/configmaps/b", "/version"] {
+            assert_eq!(taken_apart(path), None, "{path}");
+        }
+    }
+}

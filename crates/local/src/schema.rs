@@ -1,0 +1,226 @@
+//! Structural schemas: of our kinds from their definitions, of the built-in ones from `k8s-openapi`.
+//!
+//! A schema prunes what it does not know ([`prune`]), fills defaults in ([`default`]), refuses what breaks it
+//! ([`validate`]) with the API server's field paths and texts, evaluates the CEL rules ([`rules`]), and tells
+//! server-side apply which lists are merged by which keys.
+
+pub(crate) mod default;
+pub(crate) mod prune;
+pub(crate) mod rules;
+pub(crate) mod validate;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use self::rules::Rules;
+
+/// JSON types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    Object,
+    Array,
+    String,
+    Integer,
+    Number,
+    Boolean,
+}
+
+impl Type {
+    fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "object" => Self::Object,
+            "array" => Self::Array,
+            "string" => Self::String,
+            "integer" => Self::Integer,
+            "number" => Self::Number,
+            "boolean" => Self::Boolean,
+            _ => return None,
+        })
+    }
+
+    /// Name in a schema.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Array => "array",
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+        }
+    }
+}
+
+/// How the items of a list belong together (`x-kubernetes-list-type`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum ListType {
+    /// One value: replaced as a whole.
+    #[default]
+    Atomic,
+    /// Distinct scalars.
+    Set,
+    /// Objects told apart by these keys.
+    Map(Vec<String>),
+}
+
+/// Lowest and highest of something.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bounds<T> {
+    pub minimum: Option<T>,
+    pub maximum: Option<T>,
+}
+
+/// One node of a schema.
+#[derive(Debug, Default)]
+pub(crate) struct Schema {
+    pub kind: Option<Type>,
+    pub format: String,
+    pub nullable: bool,
+    pub int_or_string: bool,
+    /// Fields beyond `properties` are kept as they are.
+    pub keeps_unknown: bool,
+    pub properties: BTreeMap<String, Schema>,
+    /// Schema of a map's values.
+    pub values: Option<Box<Schema>>,
+    pub items: Option<Box<Schema>>,
+    pub required: Vec<String>,
+    pub enumeration: Vec<Value>,
+    pub number: Bounds<f64>,
+    pub exclusive_minimum: bool,
+    pub exclusive_maximum: bool,
+    pub length: Bounds<i64>,
+    pub pattern: Option<(String, regex::Regex)>,
+    pub count: Bounds<i64>,
+    pub fields: Bounds<i64>,
+    pub default: Option<Value>,
+    pub list_type: ListType,
+    /// `x-kubernetes-map-type: atomic`: replaced as a whole.
+    pub atomic: bool,
+    pub rules: Option<Rules>,
+}
+
+impl Schema {
+    /// Reads `openAPIV3Schema` as a definition holds it, or what schemars makes of a built-in type (`structural` false: an
+    /// object without properties there is one of any fields).
+    pub fn parse(schema: &Value, structural: bool) -> Self {
+        let integer = |field: &str| schema[field].as_i64();
+        let kind = match &schema["type"] {
+            Value::String(name) => Type::parse(name),
+            // schemars writes `["string", "null"]` for what may be absent.
+            Value::Array(names) => names.iter().filter_map(Value::as_str).find_map(Type::parse),
+            _ => None,
+        };
+        let child = |schema: &Value| Box::new(Self::parse(schema, structural));
+        let properties: BTreeMap<String, Self> = schema["properties"]
+            .as_object()
+            .map(|properties| {
+                let parsed = properties
+                    .iter()
+                    .map(|(name, schema)| (name.clone(), Self::parse(schema, structural)));
+                parsed.collect()
+            })
+            .unwrap_or_default();
+        let additional = &schema["additionalProperties"];
+        let values = additional.is_object().then(|| child(additional));
+        let int_or_string = schema["x-kubernetes-int-or-string"] == true;
+        let keeps_unknown = schema["x-kubernetes-preserve-unknown-fields"] == true
+            || *additional == Value::Bool(true)
+            || (!structural && !int_or_string && kind.is_none_or(|kind| kind == Type::Object) && properties.is_empty() && values.is_none());
+        let list_type = match schema["x-kubernetes-list-type"].as_str() {
+            Some("set") => ListType::Set,
+            Some("map") => ListType::Map(strings(&schema["x-kubernetes-list-map-keys"])),
+            _ => ListType::Atomic,
+        };
+        let pattern = schema["pattern"].as_str().and_then(|pattern| {
+            let compiled = regex::Regex::new(pattern).ok()?;
+            Some((pattern.to_owned(), compiled))
+        });
+        Self {
+            kind,
+            format: schema["format"].as_str().unwrap_or_default().to_owned(),
+            nullable: schema["nullable"] == true,
+            int_or_string,
+            keeps_unknown,
+            properties,
+            values,
+            items: schema["items"].is_object().then(|| child(&schema["items"])),
+            required: strings(&schema["required"]),
+            enumeration: schema["enum"].as_array().cloned().unwrap_or_default(),
+            number: Bounds {
+                minimum: schema["minimum"].as_f64(),
+                maximum: schema["maximum"].as_f64(),
+            },
+            exclusive_minimum: schema["exclusiveMinimum"] == true,
+            exclusive_maximum: schema["exclusiveMaximum"] == true,
+            length: Bounds {
+                minimum: integer("minLength"),
+                maximum: integer("maxLength"),
+            },
+            pattern,
+            count: Bounds {
+                minimum: integer("minItems"),
+                maximum: integer("maxItems"),
+            },
+            fields: Bounds {
+                minimum: integer("minProperties"),
+                maximum: integer("maxProperties"),
+            },
+            default: if structural { schema.get("default").cloned() } else { None },
+            list_type,
+            atomic: schema["x-kubernetes-map-type"] == "atomic",
+            rules: structural.then(|| Rules::compile(schema)).flatten(),
+        }
+    }
+
+    /// The schema of a field, be it a property or a value of a map.
+    pub fn field(&self, name: &str) -> Option<&Self> {
+        self.properties.get(name).or(self.values.as_deref())
+    }
+
+    /// What a refusal calls the type.
+    pub fn type_name(&self) -> &'static str {
+        self.kind.map_or("", Type::name)
+    }
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    let list = value.as_array().into_iter().flatten();
+    list.filter_map(|item| Some(item.as_str()?.to_owned())).collect()
+}
+
+/// The item of `old` that has the same keys as `item`.
+pub(crate) fn same_item<'a>(keys: &[String], item: &Value, old: &'a [Value]) -> Option<&'a Value> {
+    old.iter().find(|other| keys.iter().all(|key| other[key] == item[key]))
+}
+
+/// Schema of a built-in type with everything inlined, as JSON, with the list types that the API server's own has.
+pub(crate) fn built_in<T: schemars::JsonSchema>(list_types: &[(&str, Value)]) -> Value {
+    let mut generator = schemars::generate::SchemaSettings::openapi3()
+        .with(|settings| settings.inline_subschemas = true)
+        .into_generator();
+    let mut schema = T::json_schema(&mut generator).to_value();
+    let metadata = [
+        (
+            "metadata.ownerReferences",
+            json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"]}),
+        ),
+        ("metadata.finalizers", json!({"x-kubernetes-list-type": "set"})),
+        // References are replaced as a whole.
+        ("metadata.ownerReferences.[]", json!({"x-kubernetes-map-type": "atomic"})),
+    ];
+    for (path, extensions) in metadata.iter().chain(list_types) {
+        let mut node = &mut schema;
+        for field in path.split('.') {
+            node = if field == "[]" {
+                &mut node["items"]
+            } else {
+                &mut node["properties"][field]
+            };
+        }
+        if let (Some(node), Some(extensions)) = (node.as_object_mut(), extensions.as_object()) {
+            node.extend(extensions.clone());
+        }
+    }
+    schema
+}

@@ -1,0 +1,59 @@
+//! Filling in what a schema says stands where nothing is given.
+
+use serde_json::Value;
+
+use super::Schema;
+
+/// Puts defaults in place of what is absent, and of null where null is not allowed. A null without a default that is not
+/// allowed either is taken away, as the API server does before it validates.
+pub(crate) fn fill(value: &mut Value, schema: &Schema) {
+    match value {
+        Value::Object(fields) => {
+            for (name, property) in &schema.properties {
+                let forbidden_null = fields.get(name).is_some_and(Value::is_null) && !property.nullable;
+                match &property.default {
+                    Some(default) if forbidden_null || !fields.contains_key(name) => {
+                        fields.insert(name.clone(), default.clone());
+                    }
+                    None if forbidden_null => {
+                        fields.remove(name);
+                    }
+                    _ => {}
+                }
+            }
+            for (name, value) in fields.iter_mut() {
+                if let Some(schema) = schema.field(name) {
+                    fill(value, schema);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(schema) = &schema.items {
+                for item in items {
+                    fill(item, schema);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn defaults_take_the_place_of_what_is_absent_or_null() {
+        let schema = json!({"type": "object", "properties": {
+            "plain": {"type": "integer"},
+            "given": {"type": "integer", "default": 3},
+            "nullable": {"type": "integer", "nullable": true, "default": 4},
+            "nested": {"type": "object", "default": {}, "properties": {"deep": {"type": "string", "default": "x"}}},
+        }});
+        let mut value = json!({"given": null, "nullable": null, "plain": null});
+        fill(&mut value, &Schema::parse(&schema, true));
+        assert_eq!(value, json!({"given": 3, "nullable": null, "nested": {"deep": "x"}}));
+    }
+}

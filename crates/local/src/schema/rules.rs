@@ -1,0 +1,166 @@
+//! CEL rules (`x-kubernetes-validations`), evaluated by `kube-cel`.
+//!
+//! Each node with rules is compiled by itself, without what lies below: the walk is ours, so that the order of refusals,
+//! the correlation of items with those before, and ratcheting are the API server's.
+
+use kube_cel::{CompiledSchema, ErrorKind, Rule, Validator};
+use serde_json::Value;
+
+use super::{ListType, Schema, Type, same_item};
+use crate::refusal::{FieldError, Mistake};
+
+/// The rules of one node.
+pub(crate) struct Rules {
+    compiled: CompiledSchema,
+    rules: Vec<Rule>,
+}
+
+impl std::fmt::Debug for Rules {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_list().entries(self.rules.iter().map(|rule| &rule.rule)).finish()
+    }
+}
+
+thread_local! {
+    /// Registering CEL's functions costs more than a rule: once a thread.
+    static VALIDATOR: Validator = Validator::new();
+}
+
+impl Rules {
+    pub fn compile(schema: &Value) -> Option<Self> {
+        let rules = schema["x-kubernetes-validations"].as_array()?;
+        let rules = rules.iter().filter_map(|rule| serde_json::from_value(rule.clone()).ok()).collect();
+        let mut own = schema.clone();
+        strip(&mut own, true);
+        Some(Self {
+            compiled: kube_cel::compile_schema(&own),
+            rules,
+        })
+    }
+}
+
+/// Takes rules below the node away, and defaults everywhere: they are filled in before.
+fn strip(schema: &mut Value, is_top: bool) {
+    if let Some(fields) = schema.as_object_mut() {
+        fields.remove("default");
+        if !is_top {
+            fields.remove("x-kubernetes-validations");
+        }
+        if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {
+            properties.values_mut().for_each(|property| strip(property, false));
+        }
+        for child in ["items", "additionalProperties"] {
+            if let Some(child) = fields.get_mut(child) {
+                strip(child, false);
+            }
+        }
+    }
+}
+
+/// What the rules refuse in `value`, given what stood there before.
+pub(crate) fn evaluate(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+    if value.is_null() {
+        return;
+    }
+    if let Some(rules) = &schema.rules {
+        evaluate_node(value, old, schema, rules, path, errors);
+    }
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let before = old.and_then(|old| old.get(name)).filter(|old| !old.is_null());
+                if let Some(schema) = schema.properties.get(name) {
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    evaluate(value, before, schema, &path, errors);
+                } else if let Some(schema) = &schema.values {
+                    evaluate(value, before, schema, &format!("{path}[{name}]"), errors);
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(item_schema) = &schema.items else { return };
+            let old = old.and_then(Value::as_array);
+            for (index, item) in items.iter().enumerate() {
+                let before = match (&schema.list_type, old) {
+                    (ListType::Map(keys), Some(old)) => same_item(keys, item, old),
+                    _ => None,
+                };
+                evaluate(item, before, item_schema, &format!("{path}[{index}]"), errors);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn evaluate_node(value: &Value, old: Option<&Value>, schema: &Schema, rules: &Rules, path: &str, errors: &mut Vec<FieldError>) {
+    let typed = typed(value, schema);
+    let typed_old = old.map(|old| self::typed(old, schema));
+    let refused = VALIDATOR.with(|validator| validator.validate_compiled(&rules.compiled, &typed, typed_old.as_ref()));
+    let Err(refused) = refused else { return };
+    let unchanged = old == Some(value);
+    for error in refused {
+        let rule = rules.rules.iter().find(|rule| rule.rule == error.rule);
+        // What was accepted before is not refused again, unless the rule is about the change itself.
+        if unchanged && error.kind == ErrorKind::ValidationFailure && !error.rule.contains("oldSelf") {
+            continue;
+        }
+        let (field, detail) = match error.kind {
+            ErrorKind::ValidationFailure => {
+                let below = rule.and_then(|rule| rule.field_path.as_deref()).unwrap_or_default();
+                (join(path, below.trim_start_matches('.')), error.message.trim().to_owned())
+            }
+            _ => (
+                path.to_owned(),
+                format!("{} evaluating rule: {}", error.message, said(rule, &error.rule)),
+            ),
+        };
+        let field = if field.is_empty() { "<nil>".to_owned() } else { field };
+        let reason = rule.and_then(|rule| rule.reason.as_deref());
+        errors.push(match reason.filter(|_| error.kind == ErrorKind::ValidationFailure) {
+            Some("FieldValueForbidden") => FieldError::forbidden(field, detail),
+            Some("FieldValueRequired") => FieldError::required(field, detail),
+            Some("FieldValueDuplicate") => FieldError::new(Mistake::Duplicate, field, schema.type_name(), ""),
+            _ => FieldError::invalid(field, schema.type_name(), detail),
+        });
+    }
+}
+
+fn said<'a>(rule: Option<&'a Rule>, expression: &'a str) -> &'a str {
+    rule.and_then(|rule| rule.message.as_deref()).unwrap_or(expression).trim()
+}
+
+fn join(path: &str, below: &str) -> String {
+    match (path.is_empty(), below.is_empty()) {
+        (_, true) => path.to_owned(),
+        (true, _) => below.to_owned(),
+        _ => format!("{path}.{below}"),
+    }
+}
+
+/// The value with numbers as CEL has to see them: what the schema calls a number is a double, whatever the JSON says, and
+/// what it calls an integer is an int.
+fn typed(value: &Value, schema: &Schema) -> Value {
+    match value {
+        Value::Number(number) => match schema.kind {
+            Some(Type::Number) => number.as_f64().map_or_else(|| value.clone(), Value::from),
+            Some(Type::Integer) if number.is_f64() => {
+                #[expect(clippy::cast_possible_truncation, reason = "validated as whole before; saturates")]
+                let whole = number.as_f64().unwrap_or_default() as i64;
+                Value::from(whole)
+            }
+            _ => value.clone(),
+        },
+        Value::Array(items) => match &schema.items {
+            Some(schema) => items.iter().map(|item| typed(item, schema)).collect(),
+            None => value.clone(),
+        },
+        Value::Object(fields) => {
+            let typed = fields.iter().map(|(name, value)| {
+                let value = schema.field(name).map_or_else(|| value.clone(), |schema| typed(value, schema));
+                (name.clone(), value)
+            });
+            Value::Object(typed.collect())
+        }
+        _ => value.clone(),
+    }
+}

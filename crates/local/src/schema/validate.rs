@@ -1,0 +1,237 @@
+//! Refusing what breaks a schema, with the texts of the API server's own validation.
+
+use serde_json::Value;
+
+use super::{ListType, Schema, Type, same_item};
+use crate::object;
+use crate::refusal::{FieldError, Mistake};
+
+/// Mistakes in `value`, in the order of the fields. What stands in `old` at the same place was accepted before and is not
+/// refused again (validation ratcheting).
+pub(crate) fn validate(value: &Value, old: Option<&Value>, schema: &Schema, path: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    check(value, old, schema, path, &mut errors);
+    errors
+}
+
+fn check(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+    if old == Some(value) {
+        return;
+    }
+    if !check_type(value, schema, path, errors) {
+        return;
+    }
+    match value {
+        Value::String(text) => check_string(text, schema, path, errors),
+        Value::Number(number) => check_number(number, schema, path, errors),
+        Value::Array(items) => {
+            let old_items = old.and_then(Value::as_array).map(Vec::as_slice);
+            check_items(items, old_items, schema, path, errors);
+        }
+        Value::Object(_) => check_fields(value, old, schema, path, errors),
+        _ => {}
+    }
+    if !schema.enumeration.is_empty() && !schema.enumeration.contains(value) {
+        let names = schema.enumeration.iter().map(|allowed| match allowed {
+            Value::String(text) => object::quoted(text),
+            other => object::quoted(&other.to_string()),
+        });
+        let detail = format!("supported values: {}", names.collect::<Vec<_>>().join(", "));
+        errors.push(FieldError::new(Mistake::NotSupported, path, value.clone(), detail));
+    }
+}
+
+/// Whether the type is right; what has the wrong one is looked at no further.
+fn check_type(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) -> bool {
+    let found = match value {
+        Value::Null => {
+            if schema.nullable || (schema.kind.is_none() && !schema.int_or_string) {
+                return false;
+            }
+            "null"
+        }
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let is_whole = value.as_f64().is_some_and(|number| number.fract() == 0.0);
+    let (right, wanted) = if schema.int_or_string {
+        (found == "string" || found == "integer" || is_whole, "integer,string".to_owned())
+    } else {
+        let Some(kind) = schema.kind else { return true };
+        let right = match kind {
+            Type::Integer => found == "integer" || (found == "number" && is_whole),
+            Type::Number => found == "integer" || found == "number",
+            other => found == other.name(),
+        };
+        // A type of its own stands for a format that is not one of strings.
+        let wanted = if !matches!(value, Value::String(_) | Value::Array(_) | Value::Null) && !schema.format.is_empty() {
+            schema.format.clone()
+        } else {
+            kind.name().to_owned()
+        };
+        (right, wanted)
+    };
+    if right {
+        return true;
+    }
+    let said = match (value, schema.format.is_empty()) {
+        // With a format the API server names formats on both sides: those of booleans and objects are empty.
+        (Value::String(_) | Value::Array(_) | Value::Null, _) | (_, true) => found,
+        (Value::Number(number), false) if number.is_f64() => "double",
+        (Value::Number(_), false) => "int64",
+        (_, false) => "",
+    };
+    let detail = format!("{path} in body must be of type {wanted}: {}", object::quoted(said));
+    errors.push(FieldError::new(Mistake::TypeInvalid, path, said, detail));
+    false
+}
+
+fn check_string(text: &str, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+    let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+    if let Some(limit) = schema.length.maximum.filter(|limit| length > *limit) {
+        errors.push(FieldError::too_long(path, limit));
+    } else if let Some(limit) = schema.length.minimum.filter(|limit| length < *limit) {
+        let detail = format!("{path} in body should be at least {limit} chars long");
+        errors.push(FieldError::invalid(path, text, detail));
+    } else if let Some((pattern, compiled)) = &schema.pattern
+        && !compiled.is_match(text)
+    {
+        errors.push(FieldError::invalid(path, text, format!("{path} in body should match '{pattern}'")));
+    }
+    if !has_format(text, &schema.format) {
+        let detail = format!("{path} in body must be of type {}: {}", schema.format, object::quoted(text));
+        errors.push(FieldError::new(Mistake::TypeInvalid, path, text, detail));
+    }
+}
+
+/// Whether a text has the format; formats that the API server does not know say nothing.
+fn has_format(text: &str, format: &str) -> bool {
+    use base64::Engine;
+    match format {
+        "date-time" | "datetime" => text.parse::<jiff::Timestamp>().is_ok(),
+        "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
+        _ => true,
+    }
+}
+
+fn check_number(number: &serde_json::Number, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+    let value = number.as_f64().unwrap_or_default();
+    // The API server prints a bound of an integer as an integer.
+    let whole = !number.is_f64();
+    let print = |bound: f64| if whole { format!("{bound:.0}") } else { object::float(bound) };
+    let mut refuse = |relation: &str, bound: f64| {
+        let detail = format!("{path} in body should be {relation} {}", print(bound));
+        errors.push(FieldError::invalid(path, number.clone(), detail));
+    };
+    if let Some(bound) = schema.number.maximum {
+        if schema.exclusive_maximum && value >= bound {
+            refuse("less than", bound);
+        } else if value > bound {
+            refuse("less than or equal to", bound);
+        }
+    }
+    if let Some(bound) = schema.number.minimum {
+        if schema.exclusive_minimum && value <= bound {
+            refuse("greater than", bound);
+        } else if value < bound {
+            refuse("greater than or equal to", bound);
+        }
+    }
+    if let Value::Number(number) = &Value::Number(number.clone())
+        && schema.format == "int32"
+        && number.as_i64().is_some_and(|value| i32::try_from(value).is_err())
+    {
+        let detail = format!("Checked value must be of type integer with format int32 in {path}");
+        errors.push(FieldError::invalid("<nil>", "", detail));
+    }
+}
+
+fn check_items(items: &[Value], old: Option<&[Value]>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+    if let Some(item_schema) = &schema.items {
+        for (index, item) in items.iter().enumerate() {
+            // Only items with keys can be told to be the same as before.
+            let before = match (&schema.list_type, old) {
+                (ListType::Map(keys), Some(old)) => same_item(keys, item, old),
+                _ => None,
+            };
+            check(item, before, item_schema, &format!("{path}[{index}]"), errors);
+        }
+    }
+    let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
+    if let Some(limit) = schema.count.minimum.filter(|limit| count < *limit) {
+        let detail = format!("{path} in body should have at least {limit} items");
+        errors.push(FieldError::invalid(path, count, detail));
+    }
+    if let Some(limit) = schema.count.maximum.filter(|limit| count > *limit) {
+        errors.push(FieldError::too_many(path, items.len(), limit));
+    }
+}
+
+fn check_fields(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+    let Some(fields) = value.as_object() else { return };
+    let count = i64::try_from(fields.len()).unwrap_or(i64::MAX);
+    if let Some(limit) = schema.fields.minimum.filter(|limit| count < *limit) {
+        let detail = format!("{path} in body should have at least {limit} properties");
+        errors.push(FieldError::invalid(path, count, detail));
+    }
+    if let Some(limit) = schema.fields.maximum.filter(|limit| count > *limit) {
+        errors.push(FieldError::too_many(path, fields.len(), limit));
+    }
+    let child = |name: &str| {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}.{name}")
+        }
+    };
+    for (name, value) in fields {
+        if let Some(schema) = schema.field(name) {
+            let before = old.and_then(|old| old.get(name));
+            check(value, before, schema, &child(name), errors);
+        }
+    }
+    for name in &schema.required {
+        if !fields.contains_key(name) {
+            errors.push(FieldError::required(child(name), ""));
+        }
+    }
+}
+
+/// Items that a list of type `set` or `map` holds twice.
+pub(crate) fn duplicates(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
+    match value {
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                let at = format!("{path}[{index}]");
+                let is_twice = match &schema.list_type {
+                    ListType::Atomic => false,
+                    ListType::Set => items[..index].contains(item),
+                    ListType::Map(keys) => same_item(keys, item, &items[..index]).is_some(),
+                };
+                if is_twice {
+                    let shown = match &schema.list_type {
+                        ListType::Map(keys) => keys.iter().map(|key| (key.clone(), item[key].clone())).collect(),
+                        _ => item.clone(),
+                    };
+                    errors.push(FieldError::new(Mistake::Duplicate, at.clone(), shown, ""));
+                }
+                if let Some(schema) = &schema.items {
+                    duplicates(item, schema, &at, errors);
+                }
+            }
+        }
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if let Some(schema) = schema.field(name) {
+                    let at = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    duplicates(value, schema, &at, errors);
+                }
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,250 @@
+//! Label and field selectors.
+
+use serde_json::Value;
+
+use crate::object;
+use crate::refusal::Refusal;
+use crate::resource::{Behaviour, Resource};
+
+/// What a list or watch is narrowed to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selector {
+    labels: Vec<Requirement>,
+    fields: Vec<(String, bool, String)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Requirement {
+    Exists(String),
+    Absent(String),
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Greater(String, i64),
+    Less(String, i64),
+}
+
+impl Selector {
+    /// Reads both selectors of a request.
+    ///
+    /// # Errors
+    /// When one cannot be parsed, or names a field that the kind cannot be selected by.
+    pub fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Self, Refusal> {
+        let mut selector = Self::default();
+        for term in split(labels) {
+            let requirement = parse_label(term.trim());
+            let requirement =
+                requirement.ok_or_else(|| Refusal::BadRequest(format!("unable to parse requirement: {}", object::quoted(term.trim()))))?;
+            selector.labels.push(requirement);
+        }
+        for term in fields.split(',').filter(|term| !term.is_empty()) {
+            let (field, equal, value) =
+                parse_field(term).ok_or_else(|| Refusal::BadRequest(format!("invalid selector: '{fields}'; can't understand '{term}'")))?;
+            if !supports(resource, field) {
+                return Err(Refusal::BadRequest(match resource.behaviour {
+                    Behaviour::ConfigMap | Behaviour::Lease => format!(
+                        "{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+                        object::quoted(field)
+                    ),
+                    _ => format!("field label not supported: {field}"),
+                }));
+            }
+            selector
+                .fields
+                .push((field.to_owned(), equal, value.replace("\\,", ",").replace("\\=", "=")));
+        }
+        Ok(selector)
+    }
+
+    /// Whether it narrows nothing.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    pub fn matches(&self, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
+        let label = |name: &str| labels[name].as_str();
+        let labels_match = self.labels.iter().all(|requirement| match requirement {
+            Requirement::Exists(name) => label(name).is_some(),
+            Requirement::Absent(name) => label(name).is_none(),
+            Requirement::In(name, values) => label(name).is_some_and(|value| values.iter().any(|wanted| wanted == value)),
+            Requirement::NotIn(name, values) => label(name).is_none_or(|value| values.iter().all(|wanted| wanted != value)),
+            Requirement::Greater(name, bound) => label(name)
+                .and_then(|value| value.parse::<i64>().ok())
+                .is_some_and(|value| value > *bound),
+            Requirement::Less(name, bound) => label(name)
+                .and_then(|value| value.parse::<i64>().ok())
+                .is_some_and(|value| value < *bound),
+        });
+        labels_match
+            && self
+                .fields
+                .iter()
+                .all(|(field, equal, value)| (field_of(object, field) == *value) == *equal)
+    }
+}
+
+/// Terms between commas that stand in no parentheses.
+fn split(text: &str) -> Vec<&str> {
+    let (mut terms, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (index, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                terms.push(&text[start..index]);
+                start = index + 1;
+            }
+            _ => {}
+        }
+    }
+    terms.push(&text[start..]);
+    terms.retain(|term| !term.trim().is_empty());
+    terms
+}
+
+fn parse_label(term: &str) -> Option<Requirement> {
+    let is_key = |key: &str| {
+        !key.is_empty()
+            && key
+                .chars()
+                .all(|character| character.is_ascii_alphanumeric() || "-_./".contains(character))
+    };
+    let key = |key: &str| is_key(key.trim()).then(|| key.trim().to_owned());
+    let values = |list: &str| -> Option<Vec<String>> {
+        let list = list.trim().strip_prefix('(')?.strip_suffix(')')?;
+        Some(list.split(',').map(|value| value.trim().to_owned()).collect())
+    };
+    for (word, negated) in [(" notin", true), (" in", false)] {
+        if let Some((name, list)) = term.split_once(word)
+            && list.trim_start().starts_with('(')
+        {
+            let (name, values) = (key(name)?, values(list)?);
+            return Some(if negated {
+                Requirement::NotIn(name, values)
+            } else {
+                Requirement::In(name, values)
+            });
+        }
+    }
+    if let Some((name, value)) = term.split_once("!=") {
+        return Some(Requirement::NotIn(key(name)?, vec![value.trim().to_owned()]));
+    }
+    if let Some((name, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
+        return Some(Requirement::In(key(name)?, vec![value.trim().to_owned()]));
+    }
+    if let Some((name, value)) = term.split_once('>') {
+        return Some(Requirement::Greater(key(name)?, value.trim().parse().ok()?));
+    }
+    if let Some((name, value)) = term.split_once('<') {
+        return Some(Requirement::Less(key(name)?, value.trim().parse().ok()?));
+    }
+    match term.strip_prefix('!') {
+        Some(name) => Some(Requirement::Absent(key(name)?)),
+        None => Some(Requirement::Exists(key(term)?)),
+    }
+}
+
+fn parse_field(term: &str) -> Option<(&str, bool, &str)> {
+    if let Some((field, value)) = term.split_once("!=") {
+        return Some((field, false, value));
+    }
+    let (field, value) = term.split_once("==").or_else(|| term.split_once('='))?;
+    Some((field, true, value))
+}
+
+fn supports(resource: &Resource, field: &str) -> bool {
+    if field == "metadata.name" || (field == "metadata.namespace" && (resource.namespaced || !resource.is_custom())) {
+        return true;
+    }
+    match resource.behaviour {
+        Behaviour::Secret => field == "type",
+        Behaviour::Namespace => field == "status.phase",
+        Behaviour::Node => field == "spec.unschedulable",
+        Behaviour::Event | Behaviour::NewEvent => matches!(
+            field,
+            "involvedObject.kind"
+                | "involvedObject.namespace"
+                | "involvedObject.name"
+                | "involvedObject.uid"
+                | "involvedObject.apiVersion"
+                | "involvedObject.resourceVersion"
+                | "involvedObject.fieldPath"
+                | "regarding.kind"
+                | "regarding.namespace"
+                | "regarding.name"
+                | "regarding.uid"
+                | "reason"
+                | "reportingComponent"
+                | "reportingController"
+                | "source"
+                | "type"
+        ),
+        _ => false,
+    }
+}
+
+fn field_of(object: &Value, field: &str) -> String {
+    let field = match field {
+        "source" => {
+            return object["source"]["component"]
+                .as_str()
+                .or(object["reportingComponent"].as_str())
+                .unwrap_or_default()
+                .to_owned();
+        }
+        "reportingController" => "reportingComponent",
+        other => other,
+    };
+    let field = field.replace("regarding.", "involvedObject.");
+    let mut value = object;
+    for part in field.split('.') {
+        value = &value[part];
+    }
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null if field == "spec.unschedulable" => "false".to_owned(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::resource::catalogue;
+
+    fn matches(labels: &str, fields: &str) -> bool {
+        let object = json!({"metadata": {"name": "a", "labels": {"tier": "gold", "rank": "7"}}});
+        Selector::parse(labels, fields, &catalogue().resources[1])
+            .expect("a selector")
+            .matches(&object)
+    }
+
+    #[test]
+    fn label_selectors_of_every_form() {
+        for (selector, expected) in [
+            ("tier=gold", true),
+            ("tier==silver", false),
+            ("tier!=silver,rank", true),
+            ("absent!=x", true),
+            ("tier in (gold, silver)", true),
+            ("tier notin (gold,silver)", false),
+            ("!absent", true),
+            ("!tier", false),
+            ("rank>6,rank<8", true),
+            ("", true),
+        ] {
+            assert_eq!(matches(selector, ""), expected, "{selector}");
+        }
+    }
+
+    #[test]
+    fn field_selectors_and_what_cannot_be_selected_by() {
+        assert!(matches("", "metadata.name=a"));
+        assert!(!matches("", "metadata.name!=a"));
+        let refused = Selector::parse("", "spec.class=g5", &catalogue().resources[2]).expect_err("not a field to select by");
+        assert_eq!(refused.to_string(), "field label not supported: spec.class");
+    }
+}

@@ -1,0 +1,153 @@
+//! The API as a tower service: `http::Request` in, `http::Response` out, the same for clients in the process and over HTTP.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Frame};
+use serde_json::Value;
+
+use crate::control_plane::Shared;
+use crate::handle;
+use crate::refusal::Refusal;
+use crate::watch::WatchStream;
+
+/// A body that is larger is refused, in bytes: the API server's own limit.
+const BODY_LIMIT: usize = 3 * 1024 * 1024;
+
+/// The service. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ApiService {
+    shared: Arc<Shared>,
+}
+
+impl ApiService {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    async fn answer<B>(self, request: http::Request<B>) -> Response<ResponseBody>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (parts, body) = request.into_parts();
+        let answer = match Limited::new(body, BODY_LIMIT).collect().await {
+            Ok(body) => handle::handle(&self.shared, &parts, body.to_bytes()),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Refusal::TooLarge { limit: BODY_LIMIT }),
+            Err(error) => Err(Refusal::BadRequest(format!("the body could not be read: {error}"))),
+        };
+        answer.unwrap_or_else(|refusal| Answer::refusal(&refusal)).into_response()
+    }
+}
+
+impl<B> tower_service::Service<http::Request<B>> for ApiService
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<ResponseBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move { Ok(service.answer(request).await) })
+    }
+}
+
+/// What a request is answered with.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub status: StatusCode,
+    pub content_type: &'static str,
+    pub body: AnswerBody,
+    pub warnings: Vec<String>,
+}
+
+/// The content of an answer.
+#[derive(Debug)]
+pub(crate) enum AnswerBody {
+    Whole(Bytes),
+    Watch(Box<WatchStream>),
+}
+
+impl Answer {
+    pub fn json(status: StatusCode, value: &Value) -> Self {
+        Self {
+            status,
+            content_type: "application/json",
+            body: AnswerBody::Whole(Bytes::from(value.to_string())),
+            warnings: Vec::new(),
+        }
+    }
+
+    pub fn text(text: &'static str) -> Self {
+        Self {
+            status: StatusCode::OK,
+            content_type: "text/plain; charset=utf-8",
+            body: AnswerBody::Whole(Bytes::from_static(text.as_bytes())),
+            warnings: Vec::new(),
+        }
+    }
+
+    pub fn watch(stream: WatchStream) -> Self {
+        Self {
+            status: StatusCode::OK,
+            content_type: "application/json",
+            body: AnswerBody::Watch(Box::new(stream)),
+            warnings: Vec::new(),
+        }
+    }
+
+    pub fn refusal(refusal: &Refusal) -> Self {
+        Self::json(refusal.code(), &refusal.status())
+    }
+
+    pub fn into_response(self) -> Response<ResponseBody> {
+        let mut response = Response::new(ResponseBody(Some(self.body)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        for warning in &self.warnings {
+            let quoted = crate::object::quoted(warning);
+            if let Ok(value) = HeaderValue::from_str(&format!("299 - {quoted}")) {
+                headers.append(header::WARNING, value);
+            }
+        }
+        response
+    }
+}
+
+/// The body of a response: one piece, or the events of a watch.
+#[derive(Debug)]
+pub struct ResponseBody(Option<AnswerBody>);
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut self.0 {
+            None => Poll::Ready(None),
+            Some(AnswerBody::Whole(bytes)) => {
+                let bytes = std::mem::take(bytes);
+                self.0 = None;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Some(AnswerBody::Watch(stream)) => stream.poll_event(context).map(|event| event.map(|event| Ok(Frame::data(event)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+}

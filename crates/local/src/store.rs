@@ -1,0 +1,264 @@
+//! What there is: objects by kind, namespace and name, and the changes that led there.
+//!
+//! Every write takes the next revision, which is the object's resource version. A bounded number of changes is
+//! remembered, so that a watch can go on where it was and a list can be finished as it began; what is older is gone.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+
+use serde_json::{Value, json};
+
+use crate::identity::Identities;
+use crate::object;
+
+/// Where an object is kept.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    /// Index in the catalogue.
+    pub resource: usize,
+    /// Empty for what has none.
+    pub namespace: String,
+    pub name: String,
+}
+
+/// One write.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub revision: u64,
+    pub key: Key,
+    /// What stood there before.
+    pub before: Option<Arc<Value>>,
+    /// What stands there since; of a deletion what was deleted, with the revision of the deletion.
+    pub after: Arc<Value>,
+    pub is_deletion: bool,
+}
+
+/// Why watches end at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchEnd {
+    /// The stream ends.
+    Closed,
+    /// 410: the client has to list anew.
+    Expired,
+}
+
+/// Everything that is kept.
+#[derive(Debug)]
+pub(crate) struct Store {
+    revision: u64,
+    objects: BTreeMap<Key, Arc<Value>>,
+    by_uid: BTreeMap<String, Key>,
+    /// Who names an owner's uid.
+    dependents: BTreeMap<String, BTreeSet<Key>>,
+    changes: VecDeque<Change>,
+    /// Changes up to this revision are forgotten.
+    forgotten: u64,
+    history: usize,
+    pub identities: Identities,
+    watchers: BTreeMap<u64, Option<Waker>>,
+    next_watcher: u64,
+    /// Watchers with an id below end so.
+    ended: BTreeMap<u64, WatchEnd>,
+    /// What garbage collection has to look at.
+    pub suspects: VecDeque<Key>,
+    has_changed: bool,
+}
+
+impl Store {
+    pub fn new(seed: u64, history: usize) -> Self {
+        Self {
+            revision: 1,
+            objects: BTreeMap::new(),
+            by_uid: BTreeMap::new(),
+            dependents: BTreeMap::new(),
+            changes: VecDeque::new(),
+            forgotten: 1,
+            history: history.max(1),
+            identities: Identities::new(seed),
+            watchers: BTreeMap::new(),
+            next_watcher: 0,
+            ended: BTreeMap::new(),
+            suspects: VecDeque::new(),
+            has_changed: false,
+        }
+    }
+
+    /// Revision of the last write.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Changes up to this revision are forgotten.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
+        self.objects.get(key)
+    }
+
+    /// Objects of a kind in the order of their keys, in one namespace or in all.
+    pub fn objects(&self, resource: usize, namespace: Option<&str>) -> impl Iterator<Item = (&Key, &Arc<Value>)> {
+        let first = Key {
+            resource,
+            namespace: namespace.unwrap_or_default().to_owned(),
+            name: String::new(),
+        };
+        let wanted = namespace.map(str::to_owned);
+        self.objects
+            .range(first..)
+            .take_while(move |(key, _)| key.resource == resource && wanted.as_ref().is_none_or(|namespace| *namespace == key.namespace))
+    }
+
+    /// Everything in a namespace.
+    pub fn content(&self, namespace: &str) -> Vec<Key> {
+        let inside = self.objects.keys().filter(|key| key.namespace == namespace);
+        inside.cloned().collect()
+    }
+
+    /// Objects of a kind as of a revision; none when changes since are forgotten.
+    pub fn objects_at(&self, resource: usize, namespace: Option<&str>, revision: u64) -> Option<BTreeMap<Key, Arc<Value>>> {
+        if revision < self.forgotten {
+            return None;
+        }
+        let now = self.objects(resource, namespace);
+        let mut objects: BTreeMap<Key, Arc<Value>> = now.map(|(key, object)| (key.clone(), object.clone())).collect();
+        for change in self.changes.iter().rev().take_while(|change| change.revision > revision) {
+            if change.key.resource == resource && namespace.is_none_or(|namespace| namespace == change.key.namespace) {
+                match &change.before {
+                    Some(before) => objects.insert(change.key.clone(), before.clone()),
+                    None => objects.remove(&change.key),
+                };
+            }
+        }
+        Some(objects)
+    }
+
+    pub fn key_of(&self, uid: &str) -> Option<&Key> {
+        self.by_uid.get(uid)
+    }
+
+    /// Who names this uid as an owner.
+    pub fn dependents(&self, uid: &str) -> Vec<Key> {
+        self.dependents
+            .get(uid)
+            .map(|keys| keys.iter().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// Writes an object and gives it the next resource version.
+    pub fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+        self.revision += 1;
+        object::set_metadata(&mut object, "resourceVersion", json!(self.revision.to_string()));
+        let object = Arc::new(object);
+        let before = self.objects.insert(key.clone(), object.clone());
+        if let Some(before) = &before {
+            self.forget_links(&key, before);
+        }
+        self.by_uid.insert(object::uid(&object).to_owned(), key.clone());
+        for owner in object::owners(&object) {
+            let uid = owner["uid"].as_str().unwrap_or_default().to_owned();
+            self.dependents.entry(uid).or_default().insert(key.clone());
+        }
+        self.remember(key, before, object.clone(), false);
+        object
+    }
+
+    /// Takes an object away; what it was (or `last`, when something was changed on the way), with the revision of the deletion.
+    pub fn remove(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Value>> {
+        let before = self.objects.remove(key)?;
+        self.revision += 1;
+        self.forget_links(key, &before);
+        self.by_uid.remove(object::uid(&before));
+        let mut last = last.unwrap_or_else(|| Value::clone(&before));
+        object::set_metadata(&mut last, "resourceVersion", json!(self.revision.to_string()));
+        let last = Arc::new(last);
+        self.remember(key.clone(), Some(before), last.clone(), true);
+        Some(last)
+    }
+
+    fn forget_links(&mut self, key: &Key, object: &Value) {
+        for owner in object::owners(object) {
+            let uid = owner["uid"].as_str().unwrap_or_default();
+            if let Some(keys) = self.dependents.get_mut(uid) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.dependents.remove(uid);
+                }
+            }
+        }
+    }
+
+    fn remember(&mut self, key: Key, before: Option<Arc<Value>>, after: Arc<Value>, is_deletion: bool) {
+        self.changes.push_back(Change {
+            revision: self.revision,
+            key,
+            before,
+            after,
+            is_deletion,
+        });
+        if self.changes.len() > self.history
+            && let Some(oldest) = self.changes.pop_front()
+        {
+            self.forgotten = oldest.revision;
+        }
+        self.has_changed = true;
+    }
+
+    /// Changes after a revision, oldest first.
+    pub fn changes_since(&self, revision: u64) -> impl Iterator<Item = &Change> {
+        let first = self.changes.partition_point(|change| change.revision <= revision);
+        self.changes.range(first..)
+    }
+
+    /// Forgets every change so far: what has not been seen by now can no longer be.
+    pub fn compact(&mut self) {
+        self.changes.clear();
+        self.forgotten = self.revision;
+        self.has_changed = true;
+    }
+
+    /// A place for a new watch.
+    pub fn watch(&mut self) -> u64 {
+        self.next_watcher += 1;
+        self.watchers.insert(self.next_watcher, None);
+        self.next_watcher
+    }
+
+    /// Keeps a watch's waker until the next change.
+    pub fn wait(&mut self, watcher: u64, waker: &Waker) -> Option<Waker> {
+        self.watchers.insert(watcher, Some(waker.clone())).flatten()
+    }
+
+    /// Forgets a watch.
+    pub fn unwatch(&mut self, watcher: u64) -> Option<Waker> {
+        self.ended.remove(&watcher);
+        self.watchers.remove(&watcher).flatten()
+    }
+
+    /// Whether a watch has to end, and how.
+    pub fn end_of(&self, watcher: u64) -> Option<WatchEnd> {
+        self.ended.get(&watcher).copied()
+    }
+
+    /// Ends every open watch.
+    pub fn end_watches(&mut self, end: WatchEnd) {
+        self.ended = self.watchers.keys().map(|watcher| (*watcher, end)).collect();
+        self.has_changed = true;
+    }
+
+    /// Number of open watches.
+    pub fn open_watches(&self) -> usize {
+        self.watchers.len()
+    }
+
+    /// Whom to wake because of what changed, in the order in which watches were opened, so that a run can be repeated. They
+    /// are woken after the lock is given back.
+    pub fn take_wakers(&mut self) -> Vec<Waker> {
+        if !std::mem::take(&mut self.has_changed) {
+            return Vec::new();
+        }
+        self.watchers.values_mut().filter_map(Option::take).collect()
+    }
+}

@@ -1,0 +1,131 @@
+//! How objects are shown: whole, as metadata alone, or as a table.
+
+use serde_json::{Value, json};
+
+use crate::events;
+use crate::list::Page;
+use crate::resource::{Behaviour, Resource, catalogue};
+use crate::table::Table;
+
+/// In what form a client wants objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Whole,
+    Metadata,
+    Table,
+}
+
+/// What a client sees of objects of a kind.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    resource: usize,
+    form: Form,
+    /// For tables: what of each object is in its row.
+    include_object: String,
+    now: jiff::Timestamp,
+}
+
+impl View {
+    /// By the header `Accept`: the first form in it that is known.
+    pub fn choose(resource: usize, accept: &str, include_object: &str, now: jiff::Timestamp) -> Self {
+        let known = accept.split(',').find_map(|media| {
+            let parts: Vec<&str> = media.split(';').map(str::trim).collect();
+            if !matches!(parts.first(), Some(&"application/json" | &"*/*" | &"application/*" | &"")) {
+                return None;
+            }
+            let wanted = parts.iter().find_map(|part| part.strip_prefix("as="));
+            let is_v1 = !parts.iter().any(|part| part.starts_with("v=") && *part != "v=v1");
+            match wanted {
+                None => Some(Form::Whole),
+                Some("Table") if is_v1 => Some(Form::Table),
+                Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_v1 => Some(Form::Metadata),
+                Some(_) => None,
+            }
+        });
+        Self {
+            resource,
+            form: known.unwrap_or(Form::Whole),
+            include_object: include_object.to_owned(),
+            now,
+        }
+    }
+
+    fn resource(&self) -> &'static Resource {
+        &catalogue().resources[self.resource]
+    }
+
+    /// One object as an answer.
+    pub fn object(&self, object: &Value) -> Value {
+        match self.form {
+            Form::Whole => self.whole(object),
+            Form::Metadata => metadata_of(object),
+            Form::Table => self.table(
+                std::slice::from_ref(&self.whole(object)),
+                json!({"resourceVersion": object["metadata"]["resourceVersion"]}),
+            ),
+        }
+    }
+
+    /// A page of a list as an answer.
+    pub fn list(&self, page: &Page) -> Value {
+        let resource = self.resource();
+        match self.form {
+            Form::Whole => {
+                let items: Vec<Value> = page.items.iter().map(|object| self.whole(object)).collect();
+                json!({
+                    "apiVersion": resource.api_version(),
+                    "kind": format!("{}List", resource.kind),
+                    "metadata": page.metadata(),
+                    "items": items,
+                })
+            }
+            Form::Metadata => {
+                let items: Vec<Value> = page.items.iter().map(|object| metadata_of(object)).collect();
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": page.metadata(), "items": items})
+            }
+            Form::Table => {
+                let items: Vec<Value> = page.items.iter().map(|object| self.whole(object)).collect();
+                self.table(&items, page.metadata())
+            }
+        }
+    }
+
+    /// The object of a bookmark.
+    pub fn bookmark(&self, revision: u64, ends_initial: bool) -> Value {
+        let resource = self.resource();
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if ends_initial {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        match self.form {
+            Form::Whole => json!({"apiVersion": resource.api_version(), "kind": resource.kind, "metadata": metadata}),
+            Form::Metadata => json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}),
+            Form::Table => self.table(&[], json!({"resourceVersion": revision.to_string()})),
+        }
+    }
+
+    /// The object under the name of its own kind and version.
+    fn whole(&self, object: &Value) -> Value {
+        let resource = self.resource();
+        let mut shown = object.clone();
+        if resource.behaviour == Behaviour::NewEvent {
+            events::from_core(&mut shown);
+        } else if resource.behaviour == Behaviour::Event {
+            shown["apiVersion"] = json!("v1");
+        }
+        shown
+    }
+
+    fn table(&self, objects: &[Value], metadata: Value) -> Value {
+        Table {
+            resource: self.resource(),
+            include_object: &self.include_object,
+            now: self.now,
+        }
+        .render(objects, metadata)
+    }
+}
+
+fn metadata_of(object: &Value) -> Value {
+    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
+}

@@ -1,0 +1,470 @@
+//! Creating, changing and deleting: one transaction a request.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::built_in;
+use crate::metadata;
+use crate::object;
+use crate::refusal::{FieldError, Refusal};
+use crate::resource::{Behaviour, Catalogue, NAMESPACES, Resource};
+use crate::schema;
+use crate::store::{Key, Store};
+
+/// What the API server says to a writer who did not see the last write.
+pub(crate) const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
+
+/// How often a generated name is tried anew when it is taken.
+const NAME_ATTEMPTS: usize = 8;
+
+/// What is written and for whom.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Writing {
+    /// Index of the kind under which the object is kept.
+    pub resource: usize,
+    pub namespace: Option<String>,
+    /// Empty: the object itself; or `status`, `finalize`.
+    pub subresource: String,
+    pub manager: String,
+    /// Managed fields that an apply has worked out.
+    pub applied: Option<Value>,
+    pub dry_run: bool,
+}
+
+/// How the dependents of what is deleted are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// Options of a deletion.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Deletion {
+    pub propagation: Option<Propagation>,
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+    pub dry_run: bool,
+}
+
+/// What became of a deletion.
+#[derive(Debug)]
+pub(crate) enum Deleted {
+    /// It is gone.
+    Gone(Arc<Value>),
+    /// It waits for its finalizers.
+    Waiting(Arc<Value>),
+}
+
+/// The state, for as long as one request works on it.
+pub(crate) struct Transaction<'a> {
+    pub catalogue: &'static Catalogue,
+    pub store: &'a mut Store,
+    pub now: Timestamp,
+    /// Whether every write is followed by collection.
+    pub collects_at_once: bool,
+}
+
+impl Transaction<'_> {
+    fn resource(&self, index: usize) -> &'static Resource {
+        &self.catalogue.resources[index]
+    }
+
+    /// Now, as metadata has it: in whole seconds.
+    pub fn seconds(&self) -> String {
+        self.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    }
+
+    /// Makes an object. `object` is decoded: pruned and defaulted.
+    pub fn create(&mut self, writing: &Writing, mut object: Value) -> Result<Arc<Value>, Refusal> {
+        let resource = self.resource(writing.resource);
+        place(&mut object, writing.namespace.as_deref())?;
+        if !object::resource_version(&object).is_empty() {
+            return Err(Refusal::Internal(
+                "resourceVersion should not be set on objects to be created".to_owned(),
+            ));
+        }
+        for field in [
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "selfLink",
+            "generation",
+        ] {
+            object::set_metadata(&mut object, field, Value::Null);
+        }
+        let prefix = object::metadata(&object, "generateName").to_owned();
+        let is_generated = object::name(&object).is_empty() && !prefix.is_empty();
+        self.check_namespace(resource, &object, writing.namespace.as_deref())?;
+        object::set_metadata(&mut object, "creationTimestamp", json!(self.seconds()));
+        object::set_metadata(&mut object, "uid", json!(self.store.identities.uid()));
+        if resource.is_custom() {
+            // The status is written at its own place.
+            if let Some(fields) = object.as_object_mut() {
+                fields.remove("status");
+            }
+            object::set_metadata(&mut object, "generation", json!(1));
+        }
+        object::tidy_metadata(&mut object);
+        for attempt in 1..=NAME_ATTEMPTS {
+            if is_generated {
+                let name = self.store.identities.generated_name(&prefix);
+                object::set_metadata(&mut object, "name", json!(name));
+            }
+            built_in::prepare_new(&mut object, resource);
+            let errors = self.mistakes(resource, &object, None, "");
+            if !errors.is_empty() {
+                return Err(resource.invalid(object::name(&object), errors));
+            }
+            let key = key_of(writing.resource, &object);
+            let Some(existing) = self.store.get(&key) else { break };
+            if !is_generated {
+                return Err(Refusal::AlreadyExists {
+                    about: resource.about(&key.name),
+                    prefix: if object::is_deleting(existing) {
+                        "object is being deleted: "
+                    } else {
+                        ""
+                    },
+                    suffix: "",
+                });
+            }
+            if attempt == NAME_ATTEMPTS {
+                return Err(Refusal::AlreadyExists {
+                    about: resource.about(&key.name),
+                    prefix: "",
+                    suffix: ", the server was not able to generate a unique name for the object",
+                });
+            }
+        }
+        crate::managed::record(self, writing, None, &mut object);
+        if writing.dry_run {
+            return Ok(Arc::new(object));
+        }
+        let key = key_of(writing.resource, &object);
+        let created = self.store.put(key.clone(), object);
+        self.suspect_new(&key, &created);
+        self.collect();
+        Ok(created)
+    }
+
+    /// Whether the namespace is there and takes new objects.
+    fn check_namespace(&self, resource: &Resource, object: &Value, namespace: Option<&str>) -> Result<(), Refusal> {
+        let Some(name) = namespace.filter(|_| resource.namespaced) else {
+            return Ok(());
+        };
+        let key = Key {
+            resource: NAMESPACES,
+            namespace: String::new(),
+            name: name.to_owned(),
+        };
+        let Some(found) = self.store.get(&key) else {
+            return Err(self.resource(NAMESPACES).not_found(name));
+        };
+        if object::is_deleting(found) {
+            return Err(Refusal::Forbidden {
+                about: resource.about(object::name(object)),
+                why: format!("unable to create new content in namespace {name} because it is being terminated"),
+                cause: Some(Box::new((
+                    "NamespaceTerminating",
+                    format!("namespace {name} is being terminated"),
+                    "metadata.namespace",
+                ))),
+            });
+        }
+        Ok(())
+    }
+
+    /// Replaces `old` by `object`, which is decoded. Nothing is written when nothing changes.
+    pub fn update(&mut self, writing: &Writing, old: &Arc<Value>, mut object: Value) -> Result<Arc<Value>, Refusal> {
+        let resource = self.resource(writing.resource);
+        let name = object::name(old).to_owned();
+        place(&mut object, writing.namespace.as_deref())?;
+        self.check_resource_version(resource, old, &object, &name)?;
+        object::copy_metadata(old, &mut object, "resourceVersion");
+        object::copy_metadata(old, &mut object, "generation");
+        if resource.is_custom() {
+            prepare_custom(&mut object, old, &writing.subresource);
+        } else {
+            built_in::prepare_update(&mut object, old, resource, !writing.subresource.is_empty());
+        }
+        if object::uid(&object).is_empty() {
+            object::copy_metadata(old, &mut object, "uid");
+        }
+        object::copy_metadata(old, &mut object, "creationTimestamp");
+        object::copy_metadata(old, &mut object, "selfLink");
+        if object::is_deleting(old) {
+            object::copy_metadata(old, &mut object, "deletionTimestamp");
+            if object["metadata"]["deletionGracePeriodSeconds"].is_null() {
+                object::copy_metadata(old, &mut object, "deletionGracePeriodSeconds");
+            }
+        }
+        object::tidy_metadata(&mut object);
+        crate::managed::record(self, writing, Some(old), &mut object);
+        let errors = self.mistakes(resource, &object, Some(old), &writing.subresource);
+        if !errors.is_empty() {
+            return Err(resource.invalid(object::name(&object), errors));
+        }
+        if object::is_deleting(old) && object::finalizers(&object).is_empty() {
+            if !writing.dry_run {
+                let key = key_of(writing.resource, &object);
+                // What the last update changed is seen in the deletion.
+                self.take_away(&key, Some(object.clone()));
+                self.collect();
+            }
+            return Ok(Arc::new(object));
+        }
+        if object == **old {
+            return Ok(old.clone());
+        }
+        if writing.dry_run {
+            return Ok(Arc::new(object));
+        }
+        let key = key_of(writing.resource, &object);
+        let updated = self.store.put(key.clone(), object);
+        self.suspect_changed(&key, old, &updated);
+        self.collect();
+        Ok(updated)
+    }
+
+    fn check_resource_version(&self, resource: &Resource, old: &Value, object: &Value, name: &str) -> Result<(), Refusal> {
+        let given = object::resource_version(object);
+        if given.is_empty() {
+            if resource.allows_unconditional_update() {
+                return Ok(());
+            }
+            let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            // The API server names the plural here, and says so in its source.
+            return Err(Refusal::Invalid {
+                about: resource.about(name),
+                errors: vec![error],
+            });
+        }
+        if given != object::resource_version(old) {
+            return Err(resource.conflict(name, MODIFIED));
+        }
+        Ok(())
+    }
+
+    /// What breaks the schema, the rules or what is asked of metadata.
+    fn mistakes(&self, resource: &Resource, object: &Value, old: Option<&Value>, subresource: &str) -> Vec<FieldError> {
+        let mut errors = match old {
+            None => metadata::validate_new(object, resource),
+            Some(old) => metadata::validate_update(object, old, resource),
+        };
+        if !resource.is_custom() {
+            errors.extend(built_in::validate(object, old, resource));
+            return errors;
+        }
+        if subresource == "status" {
+            // Only the status is looked at: what else changed was put back.
+            if let (Some(status), Some(schema)) = (object.get("status"), resource.schema.properties.get("status")) {
+                let before = old.and_then(|old| old.get("status"));
+                // The API server validates the status by itself: texts begin there, fields at the object.
+                errors.extend(schema::validate::validate(status, before, schema, "").into_iter().map(|mut error| {
+                    error.field = if error.field.is_empty() {
+                        "status".to_owned()
+                    } else {
+                        format!("status.{}", error.field)
+                    };
+                    error
+                }));
+            }
+        } else {
+            errors.extend(schema::validate::validate(object, old, &resource.schema, ""));
+        }
+        let mut before = Vec::new();
+        if let Some(old) = old {
+            schema::validate::duplicates(old, &resource.schema, "", &mut before);
+        }
+        if before.is_empty() {
+            schema::validate::duplicates(object, &resource.schema, "", &mut errors);
+        }
+        if errors.iter().any(|error| error.mistake.blocks_rules()) {
+            let why =
+                "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            errors.push(FieldError::invalid("<nil>", Value::Null, why));
+        } else {
+            schema::rules::evaluate(object, old, &resource.schema, "", &mut errors);
+        }
+        errors
+    }
+
+    /// Deletes an object, or marks it and waits for its finalizers.
+    pub fn delete(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
+        let deleted = self.delete_uncollected(key, deletion)?;
+        self.collect();
+        Ok(deleted)
+    }
+
+    /// As [`Transaction::delete`], and leaves it to the caller to collect.
+    pub fn delete_uncollected(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
+        let resource = self.resource(key.resource);
+        let Some(existing) = self.store.get(key).cloned() else {
+            return Err(resource.not_found(&key.name));
+        };
+        self.check_preconditions(resource, &existing, deletion)?;
+        if resource.behaviour == Behaviour::Namespace {
+            return self.delete_namespace(resource, key, &existing, deletion.dry_run);
+        }
+        let before = object::finalizers(&existing);
+        let is_orphaning = match deletion.propagation {
+            Some(propagation) => propagation == Propagation::Orphan,
+            None => before.contains(&"orphan"),
+        };
+        let is_foreground = match deletion.propagation {
+            Some(propagation) => propagation == Propagation::Foreground,
+            None => before.contains(&"foregroundDeletion") && !is_orphaning,
+        };
+        let own = before
+            .iter()
+            .filter(|finalizer| !matches!(**finalizer, "orphan" | "foregroundDeletion"));
+        let mut finalizers: Vec<String> = own.map(|finalizer| (*finalizer).to_owned()).collect();
+        if is_orphaning {
+            finalizers.push("orphan".to_owned());
+        }
+        if is_foreground {
+            finalizers.push("foregroundDeletion".to_owned());
+        }
+        if finalizers.is_empty() {
+            if deletion.dry_run {
+                return Ok(Deleted::Gone(existing));
+            }
+            let gone = self.take_away(key, None).unwrap_or(existing);
+            return Ok(Deleted::Gone(gone));
+        }
+        let mut marked = Value::clone(&existing);
+        object::set_finalizers(&mut marked, &finalizers);
+        if !object::is_deleting(&existing) {
+            object::set_metadata(&mut marked, "deletionTimestamp", json!(self.seconds()));
+            if let Some(generation) = existing["metadata"]["generation"].as_i64().filter(|generation| *generation > 0) {
+                object::set_metadata(&mut marked, "generation", json!(generation + 1));
+            }
+        }
+        object::set_metadata(&mut marked, "deletionGracePeriodSeconds", json!(0));
+        if marked == *existing {
+            return Ok(Deleted::Waiting(existing));
+        }
+        if deletion.dry_run {
+            return Ok(Deleted::Waiting(Arc::new(marked)));
+        }
+        let marked = self.store.put(key.clone(), marked);
+        self.suspect_changed(key, &existing, &marked);
+        Ok(Deleted::Waiting(marked))
+    }
+
+    fn check_preconditions(&self, resource: &Resource, existing: &Value, deletion: &Deletion) -> Result<(), Refusal> {
+        // The API server names the kind here, where it names the plural elsewhere.
+        let conflict = |why: String| {
+            let mut about = resource.about(object::name(existing));
+            about.kind.clone_from(&resource.kind);
+            Refusal::Conflict { about, why }
+        };
+        if let Some(uid) = deletion.uid.as_deref().filter(|uid| *uid != object::uid(existing)) {
+            return Err(conflict(format!(
+                "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and \
+                 then recreated",
+                object::uid(existing)
+            )));
+        }
+        let version = deletion.resource_version.as_deref();
+        if let Some(version) = version.filter(|version| *version != object::resource_version(existing)) {
+            return Err(conflict(format!(
+                "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object \
+                 might have been modified",
+                object::resource_version(existing)
+            )));
+        }
+        Ok(())
+    }
+
+    fn delete_namespace(&mut self, resource: &Resource, key: &Key, existing: &Arc<Value>, dry_run: bool) -> Result<Deleted, Refusal> {
+        if built_in::LASTING_NAMESPACES.contains(&key.name.as_str()) {
+            return Err(Refusal::Forbidden {
+                about: resource.about(&key.name),
+                why: "this namespace may not be deleted".to_owned(),
+                cause: None,
+            });
+        }
+        if object::is_deleting(existing) || dry_run {
+            return Ok(Deleted::Waiting(existing.clone()));
+        }
+        let mut marked = Value::clone(existing);
+        object::set_metadata(&mut marked, "deletionTimestamp", json!(self.seconds()));
+        marked["status"]["phase"] = json!("Terminating");
+        let marked = self.store.put(key.clone(), marked);
+        self.store.suspects.push_back(key.clone());
+        Ok(Deleted::Waiting(marked))
+    }
+
+    /// Removes an object from the store, as `last` when something was changed on the way, and tells garbage collection.
+    pub fn take_away(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Value>> {
+        let dependents = self.store.dependents(object::uid(self.store.get(key)?));
+        let removed = self.store.remove(key, last)?;
+        self.store.suspects.extend(dependents);
+        for owner in object::owners(&removed) {
+            let owner = owner["uid"].as_str().and_then(|uid| self.store.key_of(uid)).cloned();
+            self.store.suspects.extend(owner);
+        }
+        if self.resource(key.resource).namespaced {
+            self.store.suspects.push_back(Key {
+                resource: NAMESPACES,
+                namespace: String::new(),
+                name: key.namespace.clone(),
+            });
+        }
+        Some(removed)
+    }
+}
+
+/// Where an object is kept.
+pub(crate) fn key_of(resource: usize, object: &Value) -> Key {
+    Key {
+        resource,
+        namespace: object::namespace(object).to_owned(),
+        name: object::name(object).to_owned(),
+    }
+}
+
+/// Puts an object into the namespace of the request.
+fn place(object: &mut Value, namespace: Option<&str>) -> Result<(), Refusal> {
+    let wanted = namespace.unwrap_or_default();
+    let given = object::namespace(object);
+    if !given.is_empty() && given != wanted && !wanted.is_empty() {
+        let why = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Refusal::BadRequest(why.to_owned()));
+    }
+    object::set_metadata(object, "namespace", if wanted.is_empty() { Value::Null } else { json!(wanted) });
+    Ok(())
+}
+
+/// Keeps a write to its place, the status or the rest, and counts changes of the rest.
+fn prepare_custom(object: &mut Value, old: &Value, subresource: &str) {
+    if subresource == "status" {
+        let status = object.get("status").cloned();
+        let given = object["metadata"].take();
+        *object = old.clone();
+        // Of the metadata the API server keeps managed fields alone; the rest is put back.
+        object::set_metadata(object, "managedFields", given["managedFields"].clone());
+        if let Some(fields) = object.as_object_mut() {
+            match status {
+                Some(status) => fields.insert("status".to_owned(), status),
+                None => fields.remove("status"),
+            };
+        }
+        return;
+    }
+    built_in::restore(object, old, "status");
+    if without_metadata(object) != without_metadata(old) {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
+        object::set_metadata(object, "generation", json!(generation + 1));
+    }
+}
+
+fn without_metadata(object: &Value) -> Vec<(&String, &Value)> {
+    let fields = object.as_object().into_iter().flatten();
+    fields.filter(|(name, _)| *name != "metadata").collect()
+}

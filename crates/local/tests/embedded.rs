@@ -1,0 +1,213 @@
+//! What the embedded control plane has that a real one has not: it can be repeated, and its watches can be broken.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, VersionMatch, WatchEvent, WatchParams};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use sahasra_local::{ControlPlane, Options};
+use serde_json::json;
+
+fn config_map(name: &str) -> ConfigMap {
+    serde_json::from_value(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})).expect("a ConfigMap")
+}
+
+fn api(control_plane: &ControlPlane) -> Api<ConfigMap> {
+    Api::default_namespaced(control_plane.client("default"))
+}
+
+async fn create(api: &Api<ConfigMap>, name: &str) -> ConfigMap {
+    api.create(&PostParams::default(), &config_map(name)).await.expect("made")
+}
+
+/// A few writes with everything that could differ, and what watches and lists showed of them.
+async fn trace(seed: u64) -> String {
+    let now = Arc::new(AtomicI64::new(0));
+    let clock = now.clone();
+    let options = Options::default().seed(seed);
+    let options = options.clock(move || jiff::Timestamp::from_second(clock.fetch_add(1, Ordering::Relaxed)).expect("a time"));
+    let control_plane = ControlPlane::new(options);
+    let api = api(&control_plane);
+    let watch = api.watch(&WatchParams::default().timeout(60), "0").await.expect("a watch").boxed();
+    let mut generated = config_map("");
+    generated.metadata.name = None;
+    generated.metadata.generate_name = Some("g-".to_owned());
+    let owner = api.create(&PostParams::default(), &generated).await.expect("made");
+    let mut owned = config_map("owned");
+    let reference = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": owner.name_any(), "uid": owner.uid()}]);
+    owned.metadata.owner_references = serde_json::from_value(reference).expect("references");
+    api.create(&PostParams::default(), &owned).await.expect("made");
+    api.patch(
+        "owned",
+        &PatchParams::apply("one"),
+        &Patch::Apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"}})),
+    )
+    .await
+    .expect("applied");
+    api.delete(&owner.name_any(), &DeleteParams::default()).await.expect("deleted");
+    let list = api.list(&ListParams::default()).await.expect("a list");
+    let events: Vec<WatchEvent<ConfigMap>> = watch.try_collect().await.expect("it ends by its time-out");
+    let events: Vec<String> = events
+        .iter()
+        .map(|event| match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
+                format!("{event:?} {}", serde_json::to_string(object).expect("JSON"))
+            }
+            WatchEvent::Bookmark(bookmark) => format!("bookmark {}", bookmark.metadata.resource_version),
+            WatchEvent::Error(status) => format!("error {}", status.message),
+        })
+        .collect();
+    format!("{}\n{events:#?}", serde_json::to_string(&list).expect("JSON"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_seed_gives_the_same_objects_and_events() {
+    let first = trace(7).await;
+    assert!(first.contains("bookmark") && first.contains("Deleted"), "{first}");
+    assert_eq!(first, trace(7).await);
+    assert_ne!(first, trace(8).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn compaction_ends_what_has_not_kept_up() {
+    let control_plane = ControlPlane::new(Options::default());
+    let api = api(&control_plane);
+    let first = create(&api, "a").await;
+    create(&api, "b").await;
+    let page = api.list(&ListParams::default().limit(1)).await.expect("a page");
+    create(&api, "c").await;
+    let mut current = api
+        .watch(&WatchParams::default(), &control_plane.revision().to_string())
+        .await
+        .expect("a watch")
+        .boxed();
+    control_plane.compact();
+    let mut old = api
+        .watch(&WatchParams::default(), &first.resource_version().expect("a version"))
+        .await
+        .expect("a watch")
+        .boxed();
+    let event = old.next().await.expect("an event").expect("no error of the stream");
+    assert!(
+        matches!(&event, WatchEvent::Error(status) if status.code == 410 && status.reason == "Expired"),
+        "{event:?}"
+    );
+    assert!(old.next().await.is_none());
+    // Who has seen everything goes on.
+    create(&api, "d").await;
+    let event = current.next().await.expect("an event").expect("no error of the stream");
+    assert!(matches!(&event, WatchEvent::Added(object) if object.name_any() == "d"), "{event:?}");
+    // A list cannot be finished as it began, but from the place where it stopped.
+    let token = page.metadata.continue_.expect("there is more");
+    let refused = api
+        .list(&ListParams::default().continue_token(&token))
+        .await
+        .expect_err("it is too old");
+    let kube::Error::Api(status) = refused else { panic!("{refused}") };
+    assert_eq!((status.code, status.reason.as_str()), (410, "Expired"));
+    let token = status.metadata.expect("metadata").continue_.expect("a token to go on with");
+    let rest = api.list(&ListParams::default().continue_token(&token)).await.expect("the rest");
+    assert_eq!(rest.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["b", "c", "d"]);
+    let exact = ListParams::default()
+        .at(&first.resource_version().expect("a version"))
+        .matching(VersionMatch::Exact);
+    let refused = api.list(&exact).await.expect_err("it is too old");
+    assert!(matches!(&refused, kube::Error::Api(status) if status.code == 410), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn history_is_bounded() {
+    let control_plane = ControlPlane::new(Options::default().watch_history(3));
+    let api = api(&control_plane);
+    let first = create(&api, "a").await;
+    for name in ["b", "c", "d"] {
+        create(&api, name).await;
+    }
+    let mut kept = api
+        .watch(&WatchParams::default(), &first.resource_version().expect("a version"))
+        .await
+        .expect("a watch")
+        .boxed();
+    let event = kept.next().await.expect("an event").expect("no error of the stream");
+    assert!(matches!(&event, WatchEvent::Added(object) if object.name_any() == "b"), "{event:?}");
+    drop(kept);
+    create(&api, "e").await;
+    let mut gone = api
+        .watch(&WatchParams::default(), &first.resource_version().expect("a version"))
+        .await
+        .expect("a watch")
+        .boxed();
+    let event = gone.next().await.expect("an event").expect("no error of the stream");
+    assert!(matches!(&event, WatchEvent::Error(status) if status.code == 410), "{event:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_survives_closed_and_expired_watches() {
+    let control_plane = ControlPlane::new(Options::default());
+    let api = api(&control_plane);
+    create(&api, "a").await;
+    let mut events = watcher(api.clone(), watcher::Config::default()).boxed();
+    while !matches!(events.try_next().await.expect("no error"), Some(watcher::Event::InitDone)) {}
+    while control_plane.open_watches() == 0 {
+        assert!(futures::poll!(events.try_next()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    control_plane.close_watches();
+    create(&api, "b").await;
+    let event = events.try_next().await.expect("it resumes").expect("an event");
+    assert!(
+        matches!(&event, watcher::Event::Apply(object) if object.name_any() == "b"),
+        "{event:?}"
+    );
+    while control_plane.open_watches() == 0 {
+        assert!(futures::poll!(events.try_next()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    control_plane.expire_watches();
+    create(&api, "c").await;
+    let mut names = Vec::new();
+    loop {
+        match events.next().await.expect("it goes on") {
+            Ok(watcher::Event::InitApply(object)) => names.push(object.name_any()),
+            Ok(watcher::Event::InitDone) => break,
+            Ok(_) | Err(_) => {}
+        }
+    }
+    assert_eq!(names, ["a", "b", "c"]);
+    drop(events);
+    assert_eq!(control_plane.open_watches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_can_be_left_until_it_is_asked_for() {
+    let control_plane = ControlPlane::new(Options::default().collect_on_demand());
+    let api = api(&control_plane);
+    let owner = create(&api, "owner").await;
+    let mut owned = config_map("owned");
+    let reference = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid()}]);
+    owned.metadata.owner_references = serde_json::from_value(reference).expect("references");
+    api.create(&PostParams::default(), &owned).await.expect("made");
+    api.delete("owner", &DeleteParams::default()).await.expect("deleted");
+    api.get("owned").await.expect("it is still there");
+    control_plane.collect_garbage();
+    assert!(api.get_opt("owned").await.expect("an answer").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_from_the_future_is_refused() {
+    let control_plane = ControlPlane::new(Options::default());
+    let refused = api(&control_plane)
+        .list(&ListParams::default().at("999999"))
+        .await
+        .expect_err("nobody has written so much");
+    let kube::Error::Api(status) = refused else { panic!("{refused}") };
+    assert_eq!((status.code, status.reason.as_str()), (504, "Timeout"));
+    assert!(
+        status.message.starts_with("Timeout: Too large resource version: 999999, current: "),
+        "{}",
+        status.message
+    );
+}
