@@ -79,6 +79,9 @@ pub enum ControlPlaneError {
     /// The audit log could not be read.
     #[error("read the audit log")]
     Audit(#[from] AuditError),
+    /// The embedded one could not be served.
+    #[error("serve the embedded control plane")]
+    Embedded(#[from] sahasra_local::ServeError),
     /// An existing cluster is in use, whose parts are not the test's to command.
     #[error("{operation} needs a control plane of the test's own; {EXISTING_CLUSTER_VARIABLE} is set")]
     NotOwned {

@@ -5,6 +5,8 @@
 //! [`Pool`] adds an operator and agents under the chart's identities. [`Process`] supervises one child: ready probe, signals, restart with the same arguments, log. Everything a test starts is
 //! gone when the test is, and what it wrote is kept and shown when it fails.
 //!
+//! [`Embedded`] is the embedded control plane over HTTPS, for the same kubectl.
+//!
 //! `e2e/README.md` shows how a test is written.
 
 pub mod audit;
@@ -13,6 +15,7 @@ mod certificates;
 mod control_plane;
 pub mod demo;
 mod directory;
+mod embedded;
 mod eventually;
 mod identities;
 mod kubectl;
@@ -24,6 +27,7 @@ pub mod tools;
 
 pub use certificates::CertificateError;
 pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options, Shared, true_condition};
+pub use embedded::Embedded;
 pub use eventually::eventually;
 pub use identities::{Identities, NAMESPACE};
 pub use kubectl::{CommandError, Output};

@@ -1,0 +1,13 @@
+//! The contract, kept by a real kube-apiserver: what the embedded control plane is measured by.
+
+use sahasra_contract::Subject;
+use sahasra_e2e::ControlPlane;
+
+async fn subject() -> Subject {
+    let control_plane = ControlPlane::shared().await.expect("a control plane starts");
+    let namespace = control_plane.create_namespace("contract").await.expect("a namespace");
+    let client = control_plane.client().await.expect("a client");
+    Subject { client, namespace }
+}
+
+sahasra_contract::contract!(subject);
