@@ -100,6 +100,8 @@ pub(crate) struct Attached {
     pub stream: u64,
     /// Flat pairs of first and last index that still run or wait.
     pub outstanding: Vec<u64>,
+    /// Highest sequence number so far.
+    pub sequence: u64,
 }
 
 /// What a stream's writer is to send next.
@@ -208,6 +210,7 @@ impl Burst {
             let ranges = state.outstanding.ranges();
             Attached {
                 stream: state.stream,
+                sequence: state.retention.sequence(),
                 outstanding: ranges.flat_map(|range| [range.first, range.first + range.count - 1]).collect(),
             }
         };

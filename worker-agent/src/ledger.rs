@@ -47,13 +47,13 @@ pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A kill whose executor still has not ended is asked for again after this time.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct DeviceState {
     name: String,
     load: Load,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct OwnerState {
     term: u64,
     namespace: String,
@@ -64,7 +64,7 @@ struct OwnerState {
 }
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     boot_id: String,
     devices: Vec<DeviceState>,

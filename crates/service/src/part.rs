@@ -14,6 +14,7 @@ use std::{
 };
 
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 tokio::task_local! {
     static PART: Part;
@@ -23,6 +24,7 @@ tokio::task_local! {
 #[derive(Clone, Debug, Default)]
 pub struct Part {
     state: Arc<Mutex<State>>,
+    crash: CancellationToken,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +55,12 @@ impl Part {
             std::mem::take(&mut state.wakers)
         };
         wakers.into_values().for_each(Waker::wake);
+        self.crash.cancel();
+    }
+
+    /// Returns once it has crashed.
+    pub async fn crashed(&self) {
+        self.crash.cancelled().await;
     }
 
     /// Crashes the part right before the step after next `steps` of its tasks (a step goes from one await to the next).

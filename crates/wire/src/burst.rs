@@ -249,6 +249,9 @@ pub struct Opened {
     /// on this stream and need not be submitted again.
     #[prost(uint64, repeated, tag = "3")]
     pub outstanding: Vec<u64>,
+    /// Highest sequence number so far. Failures up to it are told again and are of earlier attempts than those outstanding.
+    #[prost(uint64, tag = "4")]
+    pub sequence: u64,
 }
 
 /// Chunks that succeeded.

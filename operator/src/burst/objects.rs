@@ -7,7 +7,7 @@
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
 };
 use sahasra_crds::{
     BurstJob, BurstJobStatus, FINALIZER, VramLease, VramLeaseSpec, VramLeaseStatus,
@@ -250,6 +250,17 @@ impl Objects {
             Err(error) if matches!(code(&error), 404 | 409) => Ok(()),
             Err(error) => Err(api("delete the VramLease")(error)),
         }
+    }
+
+    /// Nothing is held any more, whatever the lease is called: the status may not name it any more, or not yet.
+    pub async fn delete_leases(&self) -> Result<(), WriteError> {
+        let leases = self.leases.list(&ListParams::default()).await.map_err(api("list the VramLeases"))?;
+        for lease in &leases {
+            if lease.owner_references().iter().any(|owner| owner.uid == self.uid) {
+                self.delete_lease_of(lease).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Nothing is held any more.

@@ -356,9 +356,7 @@ impl Reconciler {
             }
             tracing::warn!(job = job.name_any(), %error, "let go after the expiry");
         }
-        if let Some(lease) = job.status.as_ref().and_then(|status| status.lease.as_ref()) {
-            objects.delete_lease(lease).await?;
-        }
+        objects.delete_leases().await?;
         objects.remove_finalizer().await?;
         Ok(None)
     }

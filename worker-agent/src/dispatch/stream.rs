@@ -96,6 +96,7 @@ where
                 boot_id: agent.boot_id().to_owned(),
                 max_outstanding_chunks: agent.limits().max_outstanding_chunks,
                 outstanding: attached.outstanding,
+                sequence: attached.sequence,
             };
             let stream = attached.stream;
             let error = if answers.send(encode(server_frame::Kind::Opened(opened))).await.is_err() {

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Active {
     slices: u32,
     expires: Duration,
     grace: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Draining {
     counter: u64,
     slices: u32,
@@ -27,7 +27,7 @@ pub(super) struct Part {
 
 /// Slices of one size. Invariant after [`Holding::settle`]: the draining slices are those by which those in
 /// use exceed the active slices.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Holding {
     slice_bytes: u64,
     active: BTreeMap<u64, Active>,

@@ -10,7 +10,7 @@ pub struct Device {
 }
 
 /// Something to be done outside the ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// The grace of a drained grant is over: kill the executor of that namespace on that device. Asked again every
     /// second until what ran is reported to have ended.
@@ -42,7 +42,7 @@ pub enum Effect {
 }
 
 /// Counts since the agent started, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Totals {
     /// Slices granted.
     pub granted_slices: u64,
@@ -53,7 +53,7 @@ pub struct Totals {
 }
 
 /// How much of a device is in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Load {
     /// What may be lent, in bytes.
     pub allocatable_bytes: u64,

@@ -85,9 +85,12 @@ async fn a_new_coordinator_gets_what_the_old_one_did_not_cover() {
             covered: vec![1, 399],
         })
         .await;
-    assert!(stream.opened().await.outstanding.is_empty());
+    let opened = stream.opened().await;
+    assert!(opened.outstanding.is_empty());
+    assert_eq!(opened.sequence, last.sequence, "what comes now was told before");
     let collected = stream.collect(1).await;
     assert!(collected.results.contains_key(&0), "{:?}", collected.causes());
+    assert_eq!(collected.sequence, opened.sequence);
 }
 
 #[tokio::test]

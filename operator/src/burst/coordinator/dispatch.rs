@@ -20,6 +20,9 @@ use crate::{
 const OVERDUE: u64 = 2_000;
 /// A device has been idle for so long while another still queues: chunks are called back from there, in milliseconds.
 const REBALANCE_AFTER: u64 = 250;
+/// A device where nothing is held, as its agent says, gets nothing for so long: what is held there shows by then, in
+/// milliseconds.
+const PAUSE: u64 = 500;
 
 /// A device on which the burst holds or held slices.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub(super) struct Device {
     empty_since: Option<u64>,
     /// Since when it has had nothing to do, if so.
     idle_since: Option<u64>,
+    /// It gets nothing before that.
+    paused_until: u64,
 }
 
 impl Coordinator {
@@ -58,6 +63,7 @@ impl Coordinator {
                 outstanding: 0,
                 empty_since: None,
                 idle_since: None,
+                paused_until: 0,
             };
             self.devices.insert(key, device);
         }
@@ -100,7 +106,8 @@ impl Coordinator {
         let mut submitted = 0;
         if ready > 0 {
             // The emptiest first, for its slices.
-            let mut order: Vec<DeviceKey> = self.devices.keys().cloned().collect();
+            let open = self.devices.iter().filter(|(_, device)| device.paused_until <= now);
+            let mut order: Vec<DeviceKey> = open.map(|(key, _)| key.clone()).collect();
             order.sort_by_cached_key(|key| {
                 let device = &self.devices[key];
                 device.outstanding * 1024 / device.window.slices().max(1)
@@ -167,6 +174,13 @@ impl Coordinator {
             };
             self.account.returned(&key, range.first, range.count);
             self.recount(&key);
+        }
+    }
+
+    /// Hands nothing to a device for a while.
+    pub(super) fn pause(&mut self, key: &DeviceKey, now: u64) {
+        if let Some(device) = self.devices.get_mut(key) {
+            device.paused_until = now + PAUSE;
         }
     }
 
@@ -243,11 +257,21 @@ impl Coordinator {
         let idle = (self.devices.values())
             .filter_map(|device| Some(device.idle_since? + REBALANCE_AFTER))
             .filter(|at| *at > now);
+        let paused = (self.devices.values())
+            .map(|device| device.paused_until)
+            .filter(|until| *until > now);
         let suspended = match self.hold {
             Hold::Suspending(until) => Some(until),
             _ => None,
         };
-        retry.into_iter().chain(reopen).chain(overdue).chain(idle).chain(suspended).min()
+        retry
+            .into_iter()
+            .chain(reopen)
+            .chain(overdue)
+            .chain(idle)
+            .chain(paused)
+            .chain(suspended)
+            .min()
     }
 
     pub(super) fn max_outstanding(&self, worker: &str) -> Option<u64> {

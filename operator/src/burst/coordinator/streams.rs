@@ -47,6 +47,8 @@ pub(super) enum State {
         /// Of the last results or failures.
         sequence: u64,
         acknowledged: u64,
+        /// Failures up to this sequence number were told on an earlier stream.
+        told_before: u64,
         /// When chunks were last called back.
         rebalanced: u64,
     },
@@ -155,6 +157,7 @@ impl Coordinator {
                 max_outstanding: opened.max_outstanding_chunks,
                 sequence: 0,
                 acknowledged: 0,
+                told_before: opened.sequence,
                 rebalanced: now,
             },
             other => other,
@@ -206,10 +209,17 @@ impl Coordinator {
             device: failures.device.clone(),
         };
         let now = self.context.clock.now();
+        let told_before = (self.streams.get(worker))
+            .is_some_and(|stream| matches!(stream.state, State::Open { told_before, .. } if failures.sequence <= told_before));
         let mut answered = 0;
         for failure in &failures.failures {
             answered += failure.count;
             let code = failure.code();
+            if code == FailureCode::GrantExpired && !told_before {
+                // The agent knows better what is held there than the pool does yet.
+                self.pause(&key, now);
+                self.context.pool.suspect(worker);
+            }
             let batch = Batch {
                 first: failure.first,
                 count: failure.count.min(self.burst.total),
@@ -226,9 +236,12 @@ impl Coordinator {
                 continue;
             }
             let mut outcome = self.account.failed(&key, batch, code, &failure.message, now);
-            outcome += self
-                .account
-                .adopted_failed(&adopted(worker), batch.first, batch.count, code, &failure.message, now);
+            // What is told again is of an attempt before the one that was adopted.
+            if !told_before {
+                outcome += self
+                    .account
+                    .adopted_failed(&adopted(worker), batch.first, batch.count, code, &failure.message, now);
+            }
             tracing::debug!(worker, device = failures.device, first = failure.first, count = failure.count, %code, message = failure.message, "attempts failed");
             self.context.metrics.submit_failed(code.label(), failure.count);
             self.context.metrics.chunks_retried.inc_by(outcome.retried);
