@@ -258,3 +258,22 @@ async fn built_in_kinds_have_their_columns() {
     kubectl(&embedded, "delete namespace team --timeout=30s", "").await;
     assert_eq!(kubectl(&embedded, "get cm -A -o name", "").await, "");
 }
+
+#[tokio::test]
+async fn kubectl_makes_objects_of_its_own() {
+    let embedded = embedded().await;
+    assert_eq!(kubectl(&embedded, "create namespace team", "").await, "namespace/team created\n");
+    let create = "create configmap c -n team --from-literal=k=v --from-file=LICENSE";
+    assert_eq!(kubectl(&embedded, create, "").await, "configmap/c created\n");
+    let create = "create secret generic s -n team --from-literal=k=v";
+    assert_eq!(kubectl(&embedded, create, "").await, "secret/s created\n");
+    assert_eq!(kubectl(&embedded, "get cm c -n team -o jsonpath={.data.k}", "").await, "v");
+    assert!(
+        kubectl(&embedded, "get cm c -n team -o jsonpath={.data.LICENSE}", "")
+            .await
+            .contains("Apache License")
+    );
+    assert_eq!(kubectl(&embedded, "get secret s -n team -o jsonpath={.data.k}", "").await, "dg==");
+    let again = embedded.kubectl(["create", "namespace", "team"]).await.expect("kubectl runs");
+    assert!(again.stderr.contains("namespaces \"team\" already exists"), "{again}");
+}

@@ -13,6 +13,7 @@ use crate::list;
 use crate::managed;
 use crate::object;
 use crate::patch;
+use crate::protobuf;
 use crate::refusal::{About, FieldError, Refusal};
 use crate::request::{self, Query, Request, Target, Verb};
 use crate::resource::{Behaviour, Resource, catalogue};
@@ -155,10 +156,19 @@ impl Objects<'_> {
     /// The object in the body, pruned and defaulted, and warnings about what it holds besides.
     fn decoded(&self) -> Result<(Value, Vec<String>), Refusal> {
         let validation = FieldValidation::parse(self.request.query.text("fieldValidation"))?;
-        if !matches!(self.request.content_type(), "" | "application/json" | "text/plain") {
-            return Err(Refusal::UnknownMediaType);
-        }
-        let mut object = decode::parse(&self.request.body, self.kind)?;
+        let mut object = match self.request.content_type() {
+            "" | "application/json" | "text/plain" => decode::parse(&self.request.body, self.kind)?,
+            protobuf::MEDIA_TYPE => {
+                let read = protobuf::decode(&self.request.body, self.kind);
+                let mut object = read.map_err(|error| match error {
+                    protobuf::ProtobufError::Kind => Refusal::UnknownMediaType,
+                    other => Refusal::BadRequest(other.to_string()),
+                })?;
+                decode::check_type(&mut object, self.kind)?;
+                object
+            }
+            _ => return Err(Refusal::UnknownMediaType),
+        };
         let unknown = decode::normalise(&mut object, self.kind, catalogue())?;
         if validation == FieldValidation::Strict && !unknown.is_empty() {
             return Err(Refusal::BadRequest(format!(

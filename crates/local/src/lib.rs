@@ -46,6 +46,7 @@ mod names;
 mod object;
 mod openapi;
 mod patch;
+mod protobuf;
 mod refusal;
 mod request;
 mod resource;

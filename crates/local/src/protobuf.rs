@@ -1,0 +1,184 @@
+//! Bodies in Protocol Buffers: as kubectl sends the ConfigMaps, Secrets and Namespaces that it makes itself
+//! (`kubectl create configmap --from-file`). Answers are always JSON: clients that send this take that too.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use prost::Message;
+use serde_json::{Map, Value, json};
+
+use crate::resource::{Behaviour, Resource};
+
+/// Media type of such a body.
+pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+/// What each begins with.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Why a body cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProtobufError {
+    /// It does not begin as it has to.
+    #[error("the body does not begin with the prefix of Kubernetes objects")]
+    Prefix,
+    /// It is cut off or of another kind.
+    #[error("the body is no message of its kind")]
+    Message(#[from] prost::DecodeError),
+    /// This kind is read as JSON alone.
+    #[error("objects of this kind are read as JSON")]
+    Kind,
+}
+
+// Fields and tags as in the generated.proto files of k8s.io/apimachinery and k8s.io/api.
+
+#[derive(Clone, PartialEq, Message)]
+struct Envelope {
+    #[prost(message, optional, tag = "1")]
+    types: Option<Types>,
+    #[prost(bytes = "vec", tag = "2")]
+    raw: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Types {
+    #[prost(string, tag = "1")]
+    api_version: String,
+    #[prost(string, tag = "2")]
+    kind: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metadata {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    generate_name: String,
+    #[prost(string, tag = "3")]
+    namespace: String,
+    #[prost(string, tag = "5")]
+    uid: String,
+    #[prost(string, tag = "6")]
+    resource_version: String,
+    #[prost(btree_map = "string, string", tag = "11")]
+    labels: BTreeMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "12")]
+    annotations: BTreeMap<String, String>,
+    #[prost(string, repeated, tag = "14")]
+    finalizers: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ConfigMap {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Metadata>,
+    #[prost(btree_map = "string, string", tag = "2")]
+    data: BTreeMap<String, String>,
+    #[prost(btree_map = "string, bytes", tag = "3")]
+    binary_data: BTreeMap<String, Vec<u8>>,
+    #[prost(bool, optional, tag = "4")]
+    immutable: Option<bool>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Secret {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Metadata>,
+    #[prost(btree_map = "string, bytes", tag = "2")]
+    data: BTreeMap<String, Vec<u8>>,
+    #[prost(string, tag = "3")]
+    kind: String,
+    #[prost(btree_map = "string, string", tag = "4")]
+    string_data: BTreeMap<String, String>,
+    #[prost(bool, optional, tag = "5")]
+    immutable: Option<bool>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Namespace {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Metadata>,
+}
+
+/// The object in a body, as JSON.
+///
+/// # Errors
+/// When it is none, or of a kind that is read as JSON alone.
+pub(crate) fn decode(body: &[u8], resource: &Resource) -> Result<Value, ProtobufError> {
+    let envelope = Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?;
+    let (types, raw) = (envelope.types.unwrap_or_default(), envelope.raw.as_slice());
+    let mut object = match resource.behaviour {
+        Behaviour::ConfigMap => {
+            let read = ConfigMap::decode(raw)?;
+            json!({
+                "metadata": metadata(read.metadata), "data": read.data, "binaryData": encoded(&read.binary_data), "immutable": read.immutable,
+            })
+        }
+        Behaviour::Secret => {
+            let read = Secret::decode(raw)?;
+            json!({
+                "metadata": metadata(read.metadata), "data": encoded(&read.data), "type": read.kind, "stringData": read.string_data,
+                "immutable": read.immutable,
+            })
+        }
+        Behaviour::Namespace => json!({"metadata": metadata(Namespace::decode(raw)?.metadata)}),
+        _ => return Err(ProtobufError::Kind),
+    };
+    object["apiVersion"] = json!(types.api_version);
+    object["kind"] = json!(types.kind);
+    Ok(object)
+}
+
+fn metadata(metadata: Option<Metadata>) -> Value {
+    let metadata = metadata.unwrap_or_default();
+    json!({
+        "name": metadata.name, "generateName": metadata.generate_name, "namespace": metadata.namespace, "uid": metadata.uid,
+        "resourceVersion": metadata.resource_version, "labels": metadata.labels, "annotations": metadata.annotations,
+        "finalizers": metadata.finalizers,
+    })
+}
+
+/// Bytes as JSON has them.
+fn encoded(data: &BTreeMap<String, Vec<u8>>) -> Value {
+    let fields = data.iter().map(|(key, bytes)| (key.clone(), json!(STANDARD.encode(bytes))));
+    Value::Object(fields.collect::<Map<_, _>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::catalogue;
+
+    #[test]
+    fn a_config_map_is_read_and_other_kinds_are_not() {
+        let config_map = ConfigMap {
+            metadata: Some(Metadata {
+                name: "a".to_owned(),
+                ..Metadata::default()
+            }),
+            data: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
+            ..ConfigMap::default()
+        };
+        let envelope = Envelope {
+            types: Some(Types {
+                api_version: "v1".to_owned(),
+                kind: "ConfigMap".to_owned(),
+            }),
+            raw: config_map.encode_to_vec(),
+        };
+        let body = [MAGIC, &envelope.encode_to_vec()].concat();
+        let resources = &catalogue().resources;
+        let kept = |behaviour| {
+            resources
+                .iter()
+                .find(|resource| resource.behaviour == behaviour)
+                .expect("it is served")
+        };
+        let read = decode(&body, kept(Behaviour::ConfigMap)).expect("a ConfigMap");
+        assert_eq!(
+            (&read["metadata"]["name"], &read["data"]["k"], &read["kind"]),
+            (&json!("a"), &json!("v"), &json!("ConfigMap"))
+        );
+        assert!(matches!(decode(&body, kept(Behaviour::Node)), Err(ProtobufError::Kind)));
+        assert!(matches!(decode(b"{}", kept(Behaviour::ConfigMap)), Err(ProtobufError::Prefix)));
+    }
+}
