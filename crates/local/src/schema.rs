@@ -98,6 +98,8 @@ pub(crate) struct Schema {
     /// `x-kubernetes-map-type: atomic`: replaced as a whole.
     pub atomic: bool,
     pub rules: Option<Rules>,
+    /// Whether a rule here or below is about changes: such a one is evaluated even where nothing changed.
+    pub has_transition: bool,
 }
 
 impl Schema {
@@ -136,6 +138,11 @@ impl Schema {
             let compiled = regex::Regex::new(pattern).ok()?;
             Some((pattern.to_owned(), compiled))
         });
+        let items = schema["items"].is_object().then(|| child(&schema["items"]));
+        let rules = structural.then(|| Rules::compile(schema)).flatten();
+        let below = properties.values().chain(values.as_deref()).chain(items.as_deref());
+        let has_transition =
+            rules.as_ref().is_some_and(Rules::has_transition) | below.fold(false, |any, schema| any | schema.has_transition);
         Self {
             kind,
             format: schema["format"].as_str().unwrap_or_default().to_owned(),
@@ -144,7 +151,7 @@ impl Schema {
             keeps_unknown,
             properties,
             values,
-            items: schema["items"].is_object().then(|| child(&schema["items"])),
+            items,
             required: strings(&schema["required"]),
             enumeration: schema["enum"].as_array().cloned().unwrap_or_default(),
             number: Bounds {
@@ -169,7 +176,8 @@ impl Schema {
             default: if structural { schema.get("default").cloned() } else { None },
             list_type,
             atomic: schema["x-kubernetes-map-type"] == "atomic",
-            rules: structural.then(|| Rules::compile(schema)).flatten(),
+            rules,
+            has_transition,
         }
     }
 

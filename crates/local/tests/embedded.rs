@@ -211,3 +211,22 @@ async fn a_version_from_the_future_is_refused() {
         status.message
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_can_be_of_tables() {
+    let control_plane = ControlPlane::new(Options::default());
+    create(&api(&control_plane), "a").await;
+    let request = http::Request::get("/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1")
+        .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+        .body(kube::client::Body::empty())
+        .expect("a request");
+    let answer = control_plane.client("default").send(request).await.expect("an answer");
+    let body = http_body_util::BodyExt::collect(answer.into_body())
+        .await
+        .expect("it ends")
+        .to_bytes();
+    let event: serde_json::Value = serde_json::from_slice(&body).expect("one event");
+    assert_eq!((&event["type"], &event["object"]["kind"]), (&json!("ADDED"), &json!("Table")));
+    assert_eq!(event["object"]["rows"][0]["cells"][0], "a");
+    assert_eq!(event["object"]["columnDefinitions"][0]["name"], "Name");
+}

@@ -37,6 +37,15 @@ impl Rules {
             rules,
         })
     }
+
+    /// Whether one of them looks at what stood here before.
+    pub fn has_transition(&self) -> bool {
+        self.rules.iter().any(is_transition)
+    }
+}
+
+fn is_transition(rule: &Rule) -> bool {
+    rule.rule.contains("oldSelf")
 }
 
 /// Takes rules below the node away, and defaults everywhere: they are filled in before.
@@ -59,7 +68,8 @@ fn strip(schema: &mut Value, is_top: bool) {
 
 /// What the rules refuse in `value`, given what stood there before.
 pub(crate) fn evaluate(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
-    if value.is_null() {
+    // What was accepted before is not refused again, unless a rule is about the change itself.
+    if value.is_null() || (old == Some(value) && !schema.has_transition) {
         return;
     }
     if let Some(rules) = &schema.rules {
@@ -100,8 +110,7 @@ fn evaluate_node(value: &Value, old: Option<&Value>, schema: &Schema, rules: &Ru
     let unchanged = old == Some(value);
     for error in refused {
         let rule = rules.rules.iter().find(|rule| rule.rule == error.rule);
-        // What was accepted before is not refused again, unless the rule is about the change itself.
-        if unchanged && error.kind == ErrorKind::ValidationFailure && !error.rule.contains("oldSelf") {
+        if unchanged && error.kind == ErrorKind::ValidationFailure && !rule.is_some_and(is_transition) {
             continue;
         }
         let (field, detail) = match error.kind {
