@@ -8,6 +8,7 @@
 mod address;
 mod atomic;
 mod call;
+mod cooperative;
 mod group;
 mod matrix;
 mod pattern;
@@ -59,6 +60,9 @@ pub struct Launch {
     pub stack_bytes: u32,
     /// Where `printf` goes; nowhere if `None`.
     pub output: Option<Output>,
+    /// All blocks live at the same time, as `cudaLaunchCooperativeKernel` has it. Kernels that synchronise their grid
+    /// through cooperative groups are launched so in any case.
+    pub cooperative: bool,
     /// Blocks run one after another in order on the caller's thread, so that the order of atomics is always the same.
     pub deterministic: bool,
 }
@@ -74,6 +78,7 @@ impl Launch {
             threads: NonZero::<usize>::MIN,
             stack_bytes: 8192,
             output: None,
+            cooperative: false,
             deterministic: false,
         }
     }
@@ -110,6 +115,9 @@ pub(crate) struct Session<'a> {
     workers: u64,
     /// Local memory of a thread, its call stack included.
     local_bytes: u64,
+    cooperative: bool,
+    /// Address of the 8 bytes in which cooperative groups count the grid's arrivals; 0 where none are needed.
+    workspace: u64,
     next_block: AtomicU64,
     steps_left: AtomicU64,
     steps: AtomicU64,
@@ -140,9 +148,29 @@ pub(crate) fn run(
             format!("{local_bytes} bytes of local memory for each of {padded} threads on {workers} workers, at most {LOCAL_LIMIT} in all");
         return Err(Fault::invalid_launch(program.name, reason));
     }
+    let cooperative = launch.cooperative || program.code.uses_grid_workspace;
+    if cooperative {
+        let groups = padded as usize / crate::lanes::LANES;
+        let shared = program.code.static_shared_bytes + u64::from(launch.dynamic_shared_bytes);
+        let one = cooperative::resident_bytes(program.code.group_bytes, groups, local_bytes, shared);
+        if one.saturating_mul(blocks) > LOCAL_LIMIT {
+            let reason = format!("{blocks} blocks of {one} bytes each cannot live at the same time in {LOCAL_LIMIT} bytes");
+            return Err(Fault::invalid_launch(program.name, reason));
+        }
+    }
+    let workspace = if program.code.uses_grid_workspace {
+        let allocated = memory.allocate(8);
+        allocated
+            .map_err(|error| Fault::invalid_launch(program.name, format!("the grid's workspace: {error}")))?
+            .0
+    } else {
+        0
+    };
     let session = Session {
         program,
         local_bytes,
+        cooperative,
+        workspace,
         launch,
         parameters,
         memory,
@@ -156,14 +184,19 @@ pub(crate) fn run(
         fault: Mutex::new(None),
     };
     if workers == 1 {
-        worker::work(&session);
+        worker::work(&session, 0);
     } else {
+        let session = &session;
         std::thread::scope(|scope| {
-            for _ in 1..workers {
-                scope.spawn(|| worker::work(&session));
+            for number in 1..workers as u64 {
+                scope.spawn(move || worker::work(session, number));
             }
-            worker::work(&session);
+            worker::work(session, 0);
         });
+    }
+    if workspace != 0 {
+        // Only this launch knows of it.
+        let _ = memory.free(crate::memory::DevicePointer(workspace));
     }
     let fault = session.fault.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     match fault {

@@ -252,6 +252,8 @@ pub(crate) struct Code {
     /// Patterns remembered in each group, the unused first one included.
     pub(crate) patterns: usize,
     pub(crate) uses_symbols: bool,
+    /// Reads where the grid's arrivals are counted, and so synchronises its grid.
+    pub(crate) uses_grid_workspace: bool,
 }
 
 impl LaneMask {

@@ -185,6 +185,10 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
             local_granule: local_granule(&lowered),
             patterns: 1,
             uses_symbols: lowered.uses_symbols,
+            uses_grid_workspace: lowered
+                .registers
+                .iter()
+                .any(|register| matches!(register.origin, Origin::Special(Special::GridWorkspace { .. }))),
         },
     };
     encoder.code.patterns = 1 + usize::from(encoder.patterns.iter().copied().max().unwrap_or(0));

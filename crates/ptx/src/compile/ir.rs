@@ -54,6 +54,10 @@ pub(crate) enum Special {
     LaneMask(LaneMask),
     DynamicSharedBytes,
     TotalSharedBytes,
+    /// `%envreg1` and `%envreg2`: where cooperative groups count the grid's arrivals.
+    GridWorkspace {
+        high: bool,
+    },
     Zero,
 }
 

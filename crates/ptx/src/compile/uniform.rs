@@ -41,6 +41,7 @@ fn class_of(origin: Origin) -> Class {
             | Special::GridExtent(_)
             | Special::WarpCount
             | Special::DynamicSharedBytes
+            | Special::GridWorkspace { .. }
             | Special::TotalSharedBytes => Class::Launch,
             Special::Block(_) => Class::Block,
             Special::Thread(_) | Special::Lane | Special::Warp | Special::LaneMask(_) => Class::Lane,

@@ -147,7 +147,7 @@ impl Worker<'_> {
                                 self.groups[group].ready.push(Path { pc, mask });
                                 continue 'pick;
                             }
-                            if self.groups.len() > 1 {
+                            if self.groups.len() > 1 || self.session.cooperative {
                                 self.groups[group].ready.push(Path { pc, mask });
                                 return Ok(());
                             }
@@ -279,7 +279,7 @@ impl Worker<'_> {
                         turns += 1;
                         if turns >= TURN {
                             turns = 0;
-                            if self.groups.len() > 1 {
+                            if self.groups.len() > 1 || self.session.cooperative {
                                 return Ok(());
                             }
                         }

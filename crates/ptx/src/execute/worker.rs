@@ -75,11 +75,15 @@ pub(super) struct Worker<'a> {
 }
 
 /// Takes blocks until none is left or the launch ends.
-pub(super) fn work(session: &Session<'_>) {
+pub(super) fn work(session: &Session<'_>, number: u64) {
     let mut scratch = scratch::take();
     let steps = {
         let mut worker = Worker::new(session, &mut scratch);
-        worker.blocks();
+        if session.cooperative {
+            worker.cooperate(number);
+        } else {
+            worker.blocks();
+        }
         session.give_back(u64::try_from(worker.fuel).unwrap_or(0));
         worker.fuelled.saturating_add_signed(-worker.fuel)
     };
@@ -155,7 +159,8 @@ impl<'a> Worker<'a> {
     }
 
     fn blocks(&mut self) {
-        self.launch_values();
+        self.uniform_values();
+        self.lane_values();
         let [columns, rows, _] = self.session.launch.grid.map(u64::from);
         loop {
             let block = self.session.next_block.fetch_add(1, Ordering::Relaxed);
@@ -178,8 +183,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Everything that is the same for all blocks of the launch.
-    fn launch_values(&mut self) {
+    /// Everything that is the same for all lanes of the launch.
+    pub(super) fn uniform_values(&mut self) {
         let launch = self.session.launch;
         for (place, width, value) in &self.code.launch_values {
             let dynamic = self.code.static_shared_bytes.next_multiple_of(self.code.shared_alignment.max(1));
@@ -198,6 +203,8 @@ impl<'a> Worker<'a> {
                     Special::WarpCount => launch.block.iter().product::<u32>().div_ceil(32),
                     Special::DynamicSharedBytes => launch.dynamic_shared_bytes,
                     Special::TotalSharedBytes => self.shared_bytes as u32,
+                    Special::GridWorkspace { high: true } => (self.session.workspace >> 32) as u32,
+                    Special::GridWorkspace { high: false } => self.session.workspace as u32,
                     _ => 0,
                 }),
             };
@@ -205,7 +212,11 @@ impl<'a> Worker<'a> {
             unsafe { splat(self.at(*place), *width, bits) }
         }
         self.prologue(&self.code.launch_prologue);
-        let [columns, rows, _] = launch.block.map(|extent| extent as usize);
+    }
+
+    /// What a lane's place in its block fixes, for all lanes of the block.
+    pub(super) fn lane_values(&mut self) {
+        let [columns, rows, _] = self.session.launch.block.map(|extent| extent as usize);
         for group in 0..self.groups.len() {
             self.select(group);
             for (place, width, special) in &self.code.lane_values {
@@ -260,22 +271,12 @@ impl<'a> Worker<'a> {
         if self.fuel <= 0 {
             self.refuel(None)?;
         }
-        for (place, width, axis) in &self.code.block_values {
-            // SAFETY: the place is a register of this width in the uniform area.
-            unsafe { splat(self.at(*place), *width, u64::from(self.block_index[usize::from(*axis)])) }
-        }
-        self.prologue(&self.code.block_prologue);
+        self.block_values();
         if self.shared_bytes > 0 {
             // SAFETY: the shared storage holds this many bytes.
             unsafe { std::ptr::write_bytes(self.shared, 0, self.shared_bytes as usize) }
         }
-        let threads = self.session.launch.block.iter().product::<u32>();
-        self.live_threads = threads;
-        self.barriers = [BlockBarrier::default(); 16];
-        for (index, group) in self.groups.iter_mut().enumerate() {
-            let lanes = (threads as usize - index * LANES).min(LANES);
-            group.start(u64::MAX >> (LANES - lanes), self.code.entry);
-        }
+        self.start_groups();
         loop {
             let mut ran = false;
             for group in 0..self.groups.len() {
@@ -291,6 +292,26 @@ impl<'a> Worker<'a> {
             if !ran && !self.groups.iter().any(Group::has_ready) {
                 return Err(self.deadlock());
             }
+        }
+    }
+
+    /// What is the same for all lanes of the block.
+    pub(super) fn block_values(&mut self) {
+        for (place, width, axis) in &self.code.block_values {
+            // SAFETY: the place is a register of this width in the uniform area.
+            unsafe { splat(self.at(*place), *width, u64::from(self.block_index[usize::from(*axis)])) }
+        }
+        self.prologue(&self.code.block_prologue);
+    }
+
+    /// All threads of the block at the kernel's beginning.
+    pub(super) fn start_groups(&mut self) {
+        let threads = self.session.launch.block.iter().product::<u32>();
+        self.live_threads = threads;
+        self.barriers = [BlockBarrier::default(); 16];
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let lanes = (threads as usize - index * LANES).min(LANES);
+            group.start(u64::MAX >> (LANES - lanes), self.code.entry);
         }
     }
 
@@ -317,7 +338,7 @@ impl<'a> Worker<'a> {
     }
 
     /// No lane can go on, and some have not ended.
-    fn deadlock(&self) -> Stop {
+    pub(super) fn deadlock(&self) -> Stop {
         let mut at_barriers: Vec<(u8, u32)> = Vec::new();
         let mut at_warps = 0;
         let mut first = None;
@@ -360,7 +381,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn describe(&self, stop: Stop) -> Fault {
+    pub(super) fn describe(&self, stop: Stop) -> Fault {
         let statement = stop
             .pc
             .and_then(|pc| self.code.origins.get(pc as usize))

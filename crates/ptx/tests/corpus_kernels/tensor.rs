@@ -141,3 +141,72 @@ fn every_kernel_of_tinygrad_loads() {
         assert_eq!(tinygrad(file).module.module().entries().count(), 1, "{file}");
     }
 }
+
+/// What cooperative groups make of `this_grid().sync()`: thread 0 of each block counts its arrival in the workspace
+/// and waits until the top bit turns; block 0 adds what is missing to it.
+const GRID_SYNC: &str = "
+    bar.sync 0;
+    setp.ne.u32 %p1, %thread, 0;
+    @%p1 bra DONE;
+    mov.u32 %r1, %envreg2;
+    mov.u32 %r2, %envreg1;
+    mov.b64 %rd9, {%r1, %r2};
+    mov.u32 %r3, %nctaid.x;
+    mov.u32 %r4, %ctaid.x;
+    sub.s32 %r5, -2147483647, %r3;
+    setp.eq.u32 %p2, %r4, 0;
+    selp.b32 %r6, %r5, 1, %p2;
+    membar.gl;
+    atom.global.add.u32 %r7, [%rd9+4], %r6;
+WAIT:
+    ld.volatile.global.u32 %r8, [%rd9+4];
+    xor.b32 %r9, %r8, %r7;
+    setp.ge.s32 %p3, %r9, 0;
+    @%p3 bra WAIT;
+    membar.gl;
+DONE:
+    bar.sync 0;";
+
+#[test]
+fn blocks_of_a_synchronised_grid_see_each_others_results() {
+    let ptx = format!(
+        ".version 8.0 .target sm_80 .address_size 64
+        .visible .entry grid_sum(.param .u64 partial, .param .u64 out) {{
+            .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .pred %p<9>; .reg .b32 %thread;
+            mov.u32 %thread, %tid.x;
+            ld.param.u64 %rd1, [partial];
+            ld.param.u64 %rd2, [out];
+            mov.u32 %r10, %ctaid.x;
+            mul.wide.u32 %rd3, %r10, 4;
+            add.u64 %rd4, %rd1, %rd3;
+            red.global.add.u32 [%rd4], %thread;
+            {{ {GRID_SYNC} }}
+            mov.u32 %r11, 0;
+            mov.u32 %r12, 0;
+            mov.u32 %r13, %nctaid.x;
+        SUM:
+            ld.volatile.global.u32 %r14, [%rd1];
+            add.u64 %rd1, %rd1, 4;
+            add.u32 %r11, %r11, %r14;
+            add.u32 %r12, %r12, 1;
+            setp.lt.u32 %p4, %r12, %r13;
+            @%p4 bra SUM;
+            {{ {GRID_SYNC} }}
+            add.u64 %rd5, %rd2, %rd3;
+            add.u32 %r11, %r11, %r10;
+            st.global.u32 [%rd5], %r11;
+            ret;
+        }}"
+    );
+    let device = Device::new(&ptx);
+    for threads in [1usize, 2] {
+        let (partial, out) = (device.zeros::<u32>(12), device.zeros::<u32>(12));
+        let launch = Launch {
+            threads: threads.try_into().expect("not zero"),
+            ..Launch::new([12, 1, 1], [100, 1, 1])
+        };
+        device.launch("grid_sum", &launch, &ArgumentList::new().pointer(partial).pointer(out));
+        let expected: Vec<u32> = (0..12).map(|block| 12 * 4950 + block).collect();
+        assert_eq!(device.download::<u32>(out, 12), expected);
+    }
+}

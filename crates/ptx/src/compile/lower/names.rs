@@ -386,6 +386,8 @@ impl<'a> Lowering<'a> {
             ("%warpid", None) => Special::Warp,
             ("%nwarpid", None) => Special::WarpCount,
             ("%smid" | "%gridid" | "%clusterid", _) | ("%envreg0", None) => Special::Zero,
+            ("%envreg1", None) => Special::GridWorkspace { high: true },
+            ("%envreg2", None) => Special::GridWorkspace { high: false },
             ("%nsmid", None) => return Ok(Some(self.constant(width, 1))),
             ("WARP_SZ", None) => return Ok(Some(self.constant(width, 32))),
             ("%lanemask_eq", None) => Special::LaneMask(LaneMask::Equal),
