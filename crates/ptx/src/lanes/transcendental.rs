@@ -1,7 +1,7 @@
 //! `ex2`, `lg2`, `sin`, `cos`, `tanh`, `rsqrt` (PTX ISA §9.7.3.13-21), computed in f64 without branches so that they
 //! vectorise and give the same bits on every CPU. Each stays well inside the error the ISA allows its `.approx` form.
 
-use super::Unary;
+use super::{Binary, Unary};
 
 macro_rules! single {
     ($($name:ident = $function:expr;)*) => {$(
@@ -32,6 +32,51 @@ impl Unary for ReciprocalSquareRoot64 {
     #[inline(always)]
     fn apply(a: f64) -> f64 {
         1.0 / a.sqrt()
+    }
+}
+
+/// `rcp.approx.ftz.f64`: subnormal operands and results are zeros.
+pub(crate) struct FlushedReciprocal64;
+impl Unary for FlushedReciprocal64 {
+    type A = f64;
+    type D = f64;
+    #[inline(always)]
+    fn apply(a: f64) -> f64 {
+        flush(1.0 / flush(a))
+    }
+}
+
+/// `rsqrt.approx.ftz.f64`.
+pub(crate) struct FlushedReciprocalSquareRoot64;
+impl Unary for FlushedReciprocalSquareRoot64 {
+    type A = f64;
+    type D = f64;
+    #[inline(always)]
+    fn apply(a: f64) -> f64 {
+        1.0 / flush(a).sqrt()
+    }
+}
+
+#[inline(always)]
+fn flush(a: f64) -> f64 {
+    if a.abs() < f64::MIN_POSITIVE { a * 0.0 } else { a }
+}
+
+/// `div.approx.f32`: a divisor above 2^126 makes the quotient 0, and that of an infinity NaN.
+pub(crate) struct ApproximateDivide;
+impl Binary for ApproximateDivide {
+    type A = f32;
+    type B = f32;
+    type D = f32;
+    #[inline(always)]
+    fn apply(a: f32, b: f32) -> f32 {
+        const LARGE: f32 = f32::from_bits(253 << 23);
+        let b = if b.abs() > LARGE && b.abs() < f32::INFINITY {
+            b * f32::INFINITY
+        } else {
+            b
+        };
+        a / b
     }
 }
 
@@ -134,6 +179,8 @@ fn cosine_series(r: f64) -> f64 {
 fn quadrant(x: f64, ahead: u64) -> f32 {
     let (r, turns) = reduce(x);
     let turns = turns.wrapping_add(ahead);
+    // Of arguments too large to be reduced nothing is left but that the result is a sine; NaN stays.
+    let r = r.clamp(-0.8, 0.8);
     let value = if turns & 1 == 0 { sine_series(r) } else { cosine_series(r) };
     let signed = if turns & 2 == 0 { value } else { -value };
     if x.abs() < f64::INFINITY {

@@ -185,7 +185,11 @@ impl<'a> Lowering<'a> {
             }
             // The ISA bounds `div.approx` and `div.full` by 2 ulp; correctly rounded is inside.
             ("div", Some("rn")) if !approximate => by_wide_float!(at, scalar, ftz, binary, Divide),
-            ("div", None) if approximate && scalar == T::F32 => by_wide_float!(at, scalar, ftz, binary, Divide),
+            ("div", None) if approximate && scalar == T::F32 && !sat => match (at.modifiers().contains(&"full"), ftz) {
+                (true, _) => by_wide_float!(at, scalar, ftz, binary, Divide),
+                (false, true) => Ok(binary::<fl::Flushing<function::ApproximateDivide>>()),
+                (false, false) => Ok(binary::<function::ApproximateDivide>()),
+            },
             ("abs", None) => by_float!(at, scalar, ftz, sat, unary, Absolute),
             ("neg", None) => by_float!(at, scalar, ftz, sat, unary, Negate),
             _ => Err(at.form()),
@@ -261,11 +265,13 @@ impl<'a> Lowering<'a> {
             ("sqrt", Some("rn"), false) | ("sqrt", None, true) => {
                 by_wide_float!(at, scalar, ftz, unary, SquareRoot)
             }
+            ("rcp", None, true) if !single => Ok(unary::<function::FlushedReciprocal64>()),
             ("rcp", Some("rn"), false) | ("rcp", None, true) => {
                 by_wide_float!(at, scalar, ftz && single, unary, Reciprocal)
             }
             ("rsqrt", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::ReciprocalSquareRoot>>()),
             ("rsqrt", None, true) if single => Ok(unary::<function::ReciprocalSquareRoot>()),
+            ("rsqrt", None, true) if ftz => Ok(unary::<function::FlushedReciprocalSquareRoot64>()),
             ("rsqrt", None, true) => Ok(unary::<function::ReciprocalSquareRoot64>()),
             ("sin", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Sine>>()),
             ("sin", None, true) if single => Ok(unary::<function::Sine>()),

@@ -1,0 +1,382 @@
+//! Numbers without rounding, and their one rounding into a format: what IEEE 754 says, in wide integers.
+
+use num_bigint::BigUint;
+
+/// A binary interchange format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Bits of the exponent field.
+    pub exponent: u32,
+    /// Bits of the fraction field.
+    pub fraction: u32,
+}
+
+/// IEEE binary16.
+pub const F16: Format = Format { exponent: 5, fraction: 10 };
+/// The upper half of a binary32.
+pub const BF16: Format = Format { exponent: 8, fraction: 7 };
+/// IEEE binary32.
+pub const F32: Format = Format { exponent: 8, fraction: 23 };
+/// IEEE binary64.
+pub const F64: Format = Format {
+    exponent: 11,
+    fraction: 52,
+};
+/// A binary32 with 10 bits of fraction.
+pub const TF32: Format = Format { exponent: 8, fraction: 10 };
+
+/// Where an inexact result goes (PTX ISA §6.5.2, and `.rna` of §9.7.9.21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// `.rn`: to nearest, ties to even.
+    NearestEven,
+    /// `.rna`: to nearest, ties away from zero.
+    NearestAway,
+    /// `.rz`.
+    Zero,
+    /// `.rm`: towards negative infinity.
+    Down,
+    /// `.rp`: towards positive infinity.
+    Up,
+}
+
+impl Rounding {
+    /// `rn`, `rni` and their like.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "rn" | "rni" => Self::NearestEven,
+            "rna" => Self::NearestAway,
+            "rz" | "rzi" => Self::Zero,
+            "rm" | "rmi" => Self::Down,
+            "rp" | "rpi" => Self::Up,
+            _ => return None,
+        })
+    }
+
+    /// Whether what is cut off makes the magnitude one larger: `half` compares it with half a unit.
+    fn increments(self, negative: bool, odd: bool, rest: Rest) -> bool {
+        match self {
+            Self::NearestEven => rest == Rest::More || (rest == Rest::Half && odd),
+            Self::NearestAway => matches!(rest, Rest::More | Rest::Half),
+            Self::Zero => false,
+            Self::Down => negative && rest != Rest::Nothing,
+            Self::Up => !negative && rest != Rest::Nothing,
+        }
+    }
+}
+
+/// What is cut off, compared with half a unit of what is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    Less,
+    Half,
+    More,
+}
+
+/// `± magnitude · 2^exponent`, and something less than one unit more where `sticky`.
+#[derive(Clone, Debug)]
+pub struct Exact {
+    /// The sign; zero has one too.
+    pub negative: bool,
+    /// The magnitude in units of `2^exponent`.
+    pub magnitude: BigUint,
+    /// See above.
+    pub exponent: i64,
+    /// Whether the number lies a little further from zero.
+    pub sticky: bool,
+}
+
+/// A floating point datum.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// Not a number.
+    Nan,
+    /// An infinity, negative or not.
+    Infinite(bool),
+    /// A number.
+    Finite(Exact),
+}
+
+impl Exact {
+    /// A number of this sign.
+    pub fn new(negative: bool, magnitude: BigUint, exponent: i64) -> Self {
+        Self {
+            negative,
+            magnitude,
+            exponent,
+            sticky: false,
+        }
+    }
+
+    /// An integer.
+    pub fn integer(value: i128) -> Self {
+        Self::new(value < 0, BigUint::from(value.unsigned_abs()), 0)
+    }
+
+    /// Whether it is a zero.
+    pub fn is_zero(&self) -> bool {
+        !self.sticky && self.magnitude == BigUint::ZERO
+    }
+
+    /// The product.
+    pub fn multiply(&self, other: &Self) -> Self {
+        Self::new(
+            self.negative != other.negative,
+            &self.magnitude * &other.magnitude,
+            self.exponent + other.exponent,
+        )
+    }
+
+    /// The sum. A sum of zeros or of opposites is -0 only where both are negative or `rounding` goes down.
+    pub fn add(&self, other: &Self, rounding: Rounding) -> Self {
+        let exponent = self.exponent.min(other.exponent);
+        let left = &self.magnitude << (self.exponent - exponent) as u64;
+        let right = &other.magnitude << (other.exponent - exponent) as u64;
+        if self.negative == other.negative {
+            return Self::new(self.negative, left + right, exponent);
+        }
+        match left.cmp(&right) {
+            std::cmp::Ordering::Greater => Self::new(self.negative, left - right, exponent),
+            std::cmp::Ordering::Less => Self::new(other.negative, right - left, exponent),
+            std::cmp::Ordering::Equal => Self::new(rounding == Rounding::Down, BigUint::ZERO, 0),
+        }
+    }
+
+    /// The quotient to at least 130 bits. The divisor is not zero.
+    pub fn divide(&self, other: &Self) -> Self {
+        let shift = 130 + other.magnitude.bits();
+        let (numerator, divisor) = (&self.magnitude << shift, &other.magnitude);
+        let quotient = &numerator / divisor;
+        let sticky = &quotient * divisor != numerator;
+        Self {
+            negative: self.negative != other.negative,
+            magnitude: quotient,
+            exponent: self.exponent - other.exponent - shift as i64,
+            sticky,
+        }
+    }
+
+    /// The square root to at least 130 bits. The number is not negative.
+    pub fn square_root(&self) -> Self {
+        let mut shift = 262;
+        if (self.exponent - shift) % 2 != 0 {
+            shift += 1;
+        }
+        let radicand = &self.magnitude << shift as u64;
+        let root = radicand.sqrt();
+        let sticky = &root * &root != radicand;
+        Self {
+            negative: false,
+            magnitude: root,
+            exponent: (self.exponent - shift) / 2,
+            sticky,
+        }
+    }
+
+    /// Cuts everything below `2^quantum` off, rounding: the magnitude in units of `2^quantum`.
+    fn rounded(&self, quantum: i64, rounding: Rounding) -> BigUint {
+        let shift = quantum - self.exponent;
+        if shift <= 0 {
+            // Quotients and roots carry more bits than any format keeps.
+            assert!(!self.sticky, "a number with a tail is cut");
+            return &self.magnitude << (-shift) as u64;
+        }
+        let kept = &self.magnitude >> shift as u64;
+        let cut = &self.magnitude - (&kept << shift as u64);
+        let half = BigUint::from(1u8) << (shift - 1) as u64;
+        let rest = match cut.cmp(&half) {
+            std::cmp::Ordering::Greater => Rest::More,
+            std::cmp::Ordering::Equal if self.sticky => Rest::More,
+            std::cmp::Ordering::Equal => Rest::Half,
+            std::cmp::Ordering::Less if cut == BigUint::ZERO && !self.sticky => Rest::Nothing,
+            std::cmp::Ordering::Less => Rest::Less,
+        };
+        let odd = kept.bit(0);
+        if rounding.increments(self.negative, odd, rest) {
+            kept + 1u8
+        } else {
+            kept
+        }
+    }
+
+    /// Rounded to an integer, sign kept.
+    pub fn to_integral(&self, rounding: Rounding) -> Self {
+        if self.exponent >= 0 && !self.sticky {
+            return self.clone();
+        }
+        Self::new(self.negative, self.rounded(0, rounding), 0)
+    }
+
+    /// An integral number clamped to a range.
+    pub fn clamp(&self, (low, high): (i128, i128)) -> i128 {
+        if self.magnitude.bits() as i64 + self.exponent > 100 {
+            return if self.negative { low } else { high };
+        }
+        let magnitude = if self.exponent >= 0 {
+            &self.magnitude << self.exponent as u64
+        } else {
+            &self.magnitude >> (-self.exponent) as u64
+        };
+        let value = i128::try_from(magnitude).expect("fewer than 101 bits");
+        (if self.negative { -value } else { value }).clamp(low, high)
+    }
+}
+
+impl Format {
+    /// Bits in all.
+    pub fn bits(self) -> u32 {
+        1 + self.exponent + self.fraction
+    }
+
+    fn bias(self) -> i64 {
+        (1 << (self.exponent - 1)) - 1
+    }
+
+    fn exponent_ones(self) -> u64 {
+        (1 << self.exponent) - 1
+    }
+
+    /// The sign bit.
+    pub fn sign(self) -> u64 {
+        1 << (self.bits() - 1)
+    }
+
+    /// Positive infinity.
+    pub fn infinity(self) -> u64 {
+        self.exponent_ones() << self.fraction
+    }
+
+    /// The largest finite number.
+    pub fn largest(self) -> u64 {
+        self.infinity() - 1
+    }
+
+    /// The number one.
+    pub fn one(self) -> u64 {
+        (self.bias() as u64) << self.fraction
+    }
+
+    /// The NaN that NVIDIA calls canonical: all bits but the sign.
+    pub fn canonical_nan(self) -> u64 {
+        self.sign() - 1
+    }
+
+    /// Whether the bits are a NaN.
+    pub fn is_nan(self, bits: u64) -> bool {
+        bits & (self.sign() - 1) > self.infinity()
+    }
+
+    /// Whether the bits are a number below the normal ones, and not zero.
+    pub fn is_subnormal(self, bits: u64) -> bool {
+        let magnitude = bits & (self.sign() - 1);
+        magnitude != 0 && magnitude >> self.fraction == 0
+    }
+
+    /// A subnormal number becomes a zero of its sign.
+    pub fn flush(self, bits: u64) -> u64 {
+        if self.is_subnormal(bits) { bits & self.sign() } else { bits }
+    }
+
+    /// What the bits stand for.
+    pub fn decode(self, bits: u64) -> Value {
+        let negative = bits & self.sign() != 0;
+        let field = bits >> self.fraction & self.exponent_ones();
+        let fraction = bits & ((1 << self.fraction) - 1);
+        if field == self.exponent_ones() {
+            return if fraction != 0 { Value::Nan } else { Value::Infinite(negative) };
+        }
+        let (magnitude, field) = if field == 0 {
+            (fraction, 1)
+        } else {
+            (fraction | 1 << self.fraction, field)
+        };
+        let exponent = field as i64 - self.bias() - i64::from(self.fraction);
+        Value::Finite(Exact::new(negative, BigUint::from(magnitude), exponent))
+    }
+
+    /// The bits of a datum, rounded once.
+    pub fn encode(self, value: &Value, rounding: Rounding) -> u64 {
+        let exact = match value {
+            Value::Nan => return self.canonical_nan(),
+            Value::Infinite(negative) => return self.infinity() | if *negative { self.sign() } else { 0 },
+            Value::Finite(exact) => exact,
+        };
+        let sign = if exact.negative { self.sign() } else { 0 };
+        if exact.is_zero() {
+            return sign;
+        }
+        let fraction = i64::from(self.fraction);
+        let top = exact.exponent + exact.magnitude.bits() as i64 - 1;
+        let mut quantum = top.max(1 - self.bias()) - fraction;
+        let mut kept = exact.rounded(quantum, rounding);
+        if kept.bits() > self.fraction as u64 + 1 {
+            kept >>= 1;
+            quantum += 1;
+        }
+        let kept = u64::try_from(kept).expect("at most 53 bits");
+        if kept >> self.fraction == 0 {
+            return sign | kept;
+        }
+        let field = quantum + fraction + self.bias();
+        if field >= self.exponent_ones() as i64 {
+            let outwards = match rounding {
+                Rounding::NearestEven | Rounding::NearestAway => true,
+                Rounding::Zero => false,
+                Rounding::Down => exact.negative,
+                Rounding::Up => !exact.negative,
+            };
+            return sign | if outwards { self.infinity() } else { self.largest() };
+        }
+        sign | (field as u64) << self.fraction | (kept & ((1 << self.fraction) - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finite(bits: u64, format: Format) -> Exact {
+        match format.decode(bits) {
+            Value::Finite(exact) => exact,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn agrees_with_the_processor_where_it_rounds_to_nearest() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for _ in 0..20_000 {
+            let (a, b, c) = (random.u32(..), random.u32(..), random.u32(..));
+            let (x, y, z) = (f32::from_bits(a), f32::from_bits(b), f32::from_bits(c));
+            if !(x.is_finite() && y.is_finite() && z.is_finite()) {
+                continue;
+            }
+            let [ea, eb, ec] = [a, b, c].map(|bits| finite(u64::from(bits), F32));
+            let near = |exact: Exact| F32.encode(&Value::Finite(exact), Rounding::NearestEven) as u32;
+            assert_eq!(near(ea.add(&eb, Rounding::NearestEven)), (x + y).to_bits());
+            assert_eq!(near(ea.multiply(&eb)), (x * y).to_bits());
+            assert_eq!(near(ea.multiply(&eb).add(&ec, Rounding::NearestEven)), x.mul_add(y, z).to_bits());
+            if y != 0.0 {
+                assert_eq!(near(ea.divide(&eb)), (x / y).to_bits());
+            }
+            if x >= 0.0 {
+                assert_eq!(near(ea.square_root()), x.sqrt().to_bits());
+            }
+            let narrowed = finite((f64::from(x) * 1.000_000_000_1).to_bits(), F64);
+            assert_eq!(near(narrowed), ((f64::from(x) * 1.000_000_000_1) as f32).to_bits());
+        }
+    }
+
+    #[test]
+    fn directed_roundings_enclose_what_is_exact() {
+        let third = Exact::integer(1).divide(&Exact::integer(3));
+        let bits = |rounding| F32.encode(&Value::Finite(third.clone()), rounding);
+        assert_eq!(bits(Rounding::Up), bits(Rounding::Zero) + 1);
+        assert_eq!(bits(Rounding::Down), bits(Rounding::Zero));
+        assert_eq!(bits(Rounding::NearestEven), u64::from((1.0f32 / 3.0).to_bits()));
+        let huge = Value::Finite(Exact::integer(1 << 20));
+        assert_eq!(F16.encode(&huge, Rounding::Zero), 0x7bff);
+        assert_eq!(F16.encode(&huge, Rounding::NearestEven), 0x7c00);
+    }
+}

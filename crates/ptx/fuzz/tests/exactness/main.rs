@@ -1,0 +1,121 @@
+//! Every instruction form against its model, on every instruction set: edge values crossed and random ones.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use sahasra_ptx::{InstructionSet, LoadErrorKind, instruction_set, limit_instruction_set};
+use sahasra_ptx_fuzz::model::Model;
+use sahasra_ptx_fuzz::single::{SingleError, compare, run};
+use sahasra_ptx_fuzz::{forms, inputs};
+
+/// Tells a child process of this test which instruction set to use.
+const CHILD: &str = "SAHASRA_PTX_EXACTNESS";
+/// Random operand lists a form.
+const RANDOM: usize = 500;
+
+/// Forms that the engine refuses as yet.
+const REFUSED: &str = include_str!("refused.txt");
+
+fn patterns(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// `*` stands for any text, `?` for one character.
+fn is_match(pattern: &str, form: &str) -> bool {
+    let Some(first) = pattern.chars().next() else {
+        return form.is_empty();
+    };
+    match first {
+        '*' => (0..=form.len()).any(|skipped| is_match(&pattern[1..], &form[skipped..])),
+        '?' => !form.is_empty() && is_match(&pattern[1..], &form[1..]),
+        _ => form.starts_with(first) && is_match(&pattern[1..], &form[1..]),
+    }
+}
+
+/// Checks all forms; what is wrong, and the forms refused without being listed.
+fn wrong() -> (Vec<String>, BTreeSet<String>, usize) {
+    let mut random = fastrand::Rng::with_seed(0x5eed);
+    let (mut wrong, mut refused, mut checked) = (Vec::new(), BTreeSet::new(), 0);
+    for form in forms::all() {
+        let model = Model::of(&form).expect("forms have models");
+        // A form with an immediate is a kernel for each.
+        let kernels = if model.immediates.is_empty() { 1 } else { 40 };
+        for _ in 0..kernels {
+            let mut lists = inputs::lists(&model, RANDOM / kernels, &mut random);
+            for (index, _) in &model.immediates {
+                let value = lists[random.usize(..lists.len())][*index];
+                lists.iter_mut().for_each(|list| list[*index] = value);
+            }
+            match run(&form, &model, &lists) {
+                Ok(found) => {
+                    checked += lists.len();
+                    if let Err(difference) = compare(&form, &model, &lists, &found) {
+                        wrong.push(difference);
+                        break;
+                    }
+                }
+                Err(SingleError::Refused(error)) if matches!(error.kind, LoadErrorKind::Unsupported(_)) => {
+                    refused.insert(form.clone());
+                    break;
+                }
+                Err(error) => {
+                    wrong.push(format!("{form}: {error}"));
+                    break;
+                }
+            }
+        }
+    }
+    (wrong, refused, checked)
+}
+
+fn check() {
+    let (wrong, refused, checked) = wrong();
+    if let Ok(path) = std::env::var("SAHASRA_PTX_LIST_REFUSED") {
+        std::fs::write(path, refused.iter().map(|form| format!("{form}\n")).collect::<String>()).expect("written");
+    }
+    let unlisted: Vec<&String> = refused
+        .iter()
+        .filter(|form| !patterns(REFUSED).any(|pattern| is_match(pattern, form)))
+        .collect();
+    println!(
+        "{:?}: {} forms, {checked} results, {} refused",
+        instruction_set(),
+        forms::all().len(),
+        refused.len()
+    );
+    assert!(wrong.is_empty(), "{} forms differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(unlisted.is_empty(), "{} forms are refused: {unlisted:?}", unlisted.len());
+}
+
+/// Runs [`check`] in a process of its own, which an instruction set needs.
+fn check_on(name: &str, limit: InstructionSet, test: &str) {
+    if std::env::var(CHILD).is_ok_and(|wanted| wanted == name) {
+        assert!(limit_instruction_set(limit));
+        return check();
+    }
+    let child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, name)
+        .output()
+        .expect("starts");
+    let text = String::from_utf8_lossy(&child.stdout);
+    println!("{text}");
+    assert!(child.status.success(), "{text}{}", String::from_utf8_lossy(&child.stderr));
+}
+
+#[test]
+fn forms_are_exact_in_the_baseline() {
+    check_on("baseline", InstructionSet::Baseline, "forms_are_exact_in_the_baseline");
+}
+
+#[test]
+fn forms_are_exact_in_v3() {
+    check_on("v3", InstructionSet::V3, "forms_are_exact_in_v3");
+}
+
+#[test]
+fn forms_are_exact_in_avx512() {
+    check_on("avx512", InstructionSet::Avx512, "forms_are_exact_in_avx512");
+}
