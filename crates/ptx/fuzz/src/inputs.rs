@@ -73,7 +73,7 @@ fn float_edges(format: Format) -> Vec<u64> {
         format.infinity() + 1,
         format.canonical_nan(),
     ]);
-    found.push(format.infinity() | unit / 2);
+    found.push(format.infinity() | (unit / 2));
     // Around the ends of integer types.
     for power in [7u64, 8, 15, 16, 23, 24, 31, 32, 52, 53, 63, 64] {
         let at = one + power * unit;
