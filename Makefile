@@ -36,6 +36,15 @@ e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver an
 node: debug tools ## Smoke test on a real node (kubelet, containerd, the chart); root on Linux, else skipped
 	SAHASRA_BIN_DIR=$(DEBUG) e2e/node/run
 
+PROGRAMS ?= 20000
+DAMAGE_SECONDS ?= 120
+
+.PHONY: fuzz
+fuzz: ## PTX engine: random programs against the reference machine, then damaged text (PROGRAMS=, DAMAGE_SECONDS=, SEED=)
+	cargo build --release --quiet --package sahasra-ptx-fuzz
+	target/release/ptx-fuzz differential --first $(or $(SEED),1) --programs $(PROGRAMS)
+	target/release/ptx-fuzz damage --first $(or $(SEED),1) --seconds $(DAMAGE_SECONDS)
+
 .PHONY: verify
 verify: verify-generated verify-chart verify-docs verify-rust ## What must hold of every commit besides the tests
 

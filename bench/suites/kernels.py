@@ -51,6 +51,20 @@ def engine(context):
     return figures
 
 
+# ptoxide's check of saxpy is after one run from fresh data, the engine's after one too.
+PTOXIDE_GOAL = 20
+
+
+def ptoxide(context):
+    """{benchmark: what it printed} of the scalar interpreter ptoxide, for the kernels that it can parse."""
+    cargo = context.require("cargo")
+    manifest = context.root / "bench" / "peers" / "ptoxide" / "Cargo.toml"
+    target = context.folder / "ptoxide"
+    context.check([cargo, "build", "--quiet", "--release", "--locked", "--manifest-path", manifest, "--target-dir", target])
+    corpus = context.root / "crates" / "ptx" / "tests" / "corpus" / "nvrtc129_c80"
+    return {line["name"]: line for line in context.json_lines([target / "release" / "ptoxide-times", corpus])}
+
+
 def require_same_answer(name, c, ptx):
     """The engine's result must be the C file's: to the bit, or as near as the approximate instructions allow."""
     allowed = APPROXIMATE.get(name, 0) * abs(c["check"])
@@ -81,3 +95,9 @@ def run(context):
         for variant in c:
             if name in c[variant]:
                 yield Result(f"ptx/{widest}/{name}/over_c_{variant}", line["value"] / c[variant][name]["value"], "x")
+    for name, line in ptoxide(context).items():
+        ours = lines[name]
+        if line["check"] != ours["check"]:
+            raise RuntimeError(f"{name}: ptoxide gives {line['check']!r}, the engine {ours['check']!r}")
+        yield result_of(f"ptoxide/{name}", line)
+        yield Result(f"ptx/{widest}/{name}/under_ptoxide", line["value"] / ours["value"], "x", goal=PTOXIDE_GOAL, better="higher")

@@ -453,3 +453,14 @@ fn a_launch_does_not_see_registers_or_memory_of_the_one_before() {
     .expect("runs");
     assert_eq!(run.words(70), vec![0; 70]);
 }
+
+#[test]
+fn a_group_that_is_not_full_reads_below_its_address() {
+    let run = Run::new();
+    run.launch(
+        "st.global.u32 [%rd3], %r1; bar.sync 0; add.s64 %rd5, %rd3, 16; ld.global.u32 %r5, [%rd5+-16]; add.u32 %r5, %r5, 5; st.global.u32 [%rd5+-16], %r5;",
+        &Launch::new([1, 1, 1], [33, 1, 1]),
+    )
+    .expect("runs");
+    assert_eq!(run.words(33), (5..38).collect::<Vec<u32>>());
+}

@@ -1,19 +1,249 @@
-//! `ptx-fuzz forms`: a module with one kernel for each instruction form, for an independent assembler to check.
+//! `ptx-fuzz`: long runs against the PTX engine, and single programs of them again.
 
-use clap::Parser;
-use sahasra_ptx_fuzz::{forms, inputs, model::Model, single};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command as Process, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
-/// Checks the PTX engine against independent models.
+use anyhow::{Context, bail};
+use clap::{Parser, Subcommand, ValueEnum};
+use sahasra_ptx::{InstructionSet, instruction_set, limit_instruction_set};
+use sahasra_ptx_fuzz::generator::Generated;
+use sahasra_ptx_fuzz::model::Model;
+use sahasra_ptx_fuzz::{damage, differential, forms, inputs, single};
+
+/// Checks the PTX engine: programs against a reference machine, and damaged text.
 #[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
 enum Command {
+    /// Runs programs on every instruction set and on the reference machine.
+    Differential {
+        /// Seed of the first program.
+        #[arg(long, default_value_t = 1)]
+        first: u64,
+        /// Programs.
+        #[arg(long, default_value_t = 20_000)]
+        programs: u64,
+    },
+    /// Runs one program again, and makes it small where it differs.
+    Program {
+        /// Its seed.
+        seed: u64,
+        /// On this instruction set.
+        #[arg(long, default_value = "avx512")]
+        level: Level,
+        /// Prints the program even where nothing differs.
+        #[arg(long)]
+        print: bool,
+    },
+    /// Prints a digest for each program: what `differential` asks of other instruction sets.
+    #[command(hide = true)]
+    Digests { first: u64, programs: u64, level: Level },
+    /// Loads and runs damaged PTX.
+    Damage {
+        /// Seed of the first text.
+        #[arg(long, default_value_t = 1)]
+        first: u64,
+        /// Seconds to go on for.
+        #[arg(long, default_value_t = 120)]
+        seconds: u64,
+        /// Folder with PTX files to damage.
+        #[arg(long, default_value = "crates/ptx/tests")]
+        corpus: PathBuf,
+    },
     /// Prints a module with one kernel for each instruction form there is a model of.
     Forms,
 }
 
-fn main() {
-    match Command::parse() {
-        Command::Forms => print_forms(),
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Level {
+    Baseline,
+    V3,
+    Avx512,
+}
+
+impl Level {
+    fn limit(self) {
+        limit_instruction_set(match self {
+            Self::Baseline => InstructionSet::Baseline,
+            Self::V3 => InstructionSet::V3,
+            Self::Avx512 => InstructionSet::Avx512,
+        });
     }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::V3 => "v3",
+            Self::Avx512 => "avx512",
+        }
+    }
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    match Arguments::parse().command {
+        Command::Differential { first, programs } => differential(first, programs),
+        Command::Program { seed, level, print } => Ok(program(seed, level, print)),
+        Command::Digests { first, programs, level } => {
+            level.limit();
+            digests(first, programs);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Damage { first, seconds, corpus } => damage(first, Duration::from_secs(seconds), &corpus),
+        Command::Forms => {
+            print_forms();
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// A process that runs the same programs on another instruction set.
+struct Other {
+    level: Level,
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Other {
+    fn start(level: Level, first: u64, programs: u64) -> anyhow::Result<Self> {
+        let mut child = Process::new(std::env::current_exe()?)
+            .args(["digests", &first.to_string(), &programs.to_string(), level.name()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting a process for another instruction set")?;
+        let output = child.stdout.take().context("the process has no output")?;
+        Ok(Self {
+            level,
+            child,
+            lines: BufReader::new(output).lines(),
+        })
+    }
+}
+
+fn digests(first: u64, programs: u64) {
+    let vocabulary = differential::vocabulary();
+    for seed in first..first.saturating_add(programs) {
+        match differential::digest(&Generated::new(seed, &vocabulary), seed) {
+            Ok(digest) => println!("{digest:016x}"),
+            Err(difference) => println!("{difference}"),
+        }
+    }
+}
+
+fn differential(first: u64, programs: u64) -> anyhow::Result<ExitCode> {
+    let vocabulary = differential::vocabulary();
+    let mut others = [Level::V3, Level::Baseline]
+        .into_iter()
+        .map(|level| Other::start(level, first, programs))
+        .collect::<Result<Vec<_>, _>>()?;
+    let start = Instant::now();
+    let mut differences = 0u64;
+    for seed in first..first.saturating_add(programs) {
+        let program = Generated::new(seed, &vocabulary);
+        let mine = differential::check(&program, seed);
+        let mut wrong: Vec<(String, Level)> = Vec::new();
+        match &mine {
+            Err(difference) => wrong.push((difference.to_string(), Level::Avx512)),
+            Ok(digest) => {
+                for other in &mut others {
+                    let line = other.lines.next().context("a process ended early")??;
+                    if line != format!("{digest:016x}") {
+                        wrong.push((line, other.level));
+                    }
+                }
+            }
+        }
+        if mine.is_err() {
+            for other in &mut others {
+                other.lines.next().context("a process ended early")??;
+            }
+        }
+        for (difference, level) in wrong {
+            differences += 1;
+            println!(
+                "program {seed} on {}: {difference}\n  again: cargo run --release -p sahasra-ptx-fuzz -- program {seed} --level {}",
+                level.name(),
+                level.name()
+            );
+        }
+        let done = seed - first + 1;
+        if done.is_multiple_of(10_000) {
+            println!("{done} programs, {differences} differences, {:.0} s", start.elapsed().as_secs_f64());
+        }
+    }
+    for other in &mut others {
+        other.child.wait()?;
+    }
+    println!(
+        "differential: {programs} programs from seed {first} on {:?}, v3 and baseline against the reference machine: {differences} differences ({:.0} s)",
+        instruction_set(),
+        start.elapsed().as_secs_f64()
+    );
+    Ok(if differences == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn program(seed: u64, level: Level, print: bool) -> ExitCode {
+    level.limit();
+    let program = Generated::new(seed, &differential::vocabulary());
+    match differential::check(&program, seed) {
+        Ok(digest) => {
+            if print {
+                println!("{}", program.text());
+            }
+            println!("// no difference, digest {digest:016x}");
+            ExitCode::SUCCESS
+        }
+        Err(difference) => {
+            println!("// {difference}; making it smaller");
+            let (small, difference) = differential::shrink(&program, seed, &difference);
+            println!(
+                "// {difference}: {} blocks of {:?} threads\n{}",
+                small.grid,
+                small.block,
+                small.text()
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn damage(first: u64, limit: Duration, folder: &std::path::Path) -> anyhow::Result<ExitCode> {
+    let corpus = damage::corpus(folder).with_context(|| folder.display().to_string())?;
+    if corpus.is_empty() {
+        bail!("no PTX files in {}", folder.display());
+    }
+    let start = Instant::now();
+    let (mut seed, mut refused, mut wrong) = (first, 0u64, 0u64);
+    while start.elapsed() < limit {
+        let text = damage::text(seed, &corpus);
+        match std::panic::catch_unwind(|| damage::survive(&text)) {
+            Ok(Ok(damage::Survived::Refused)) => refused += 1,
+            Ok(Ok(damage::Survived::Ran)) => {}
+            Ok(Err(reason)) => {
+                wrong += 1;
+                println!("text {seed}: {reason}");
+            }
+            Err(_) => {
+                wrong += 1;
+                let path = std::env::temp_dir().join(format!("ptx-fuzz-{seed}.ptx"));
+                std::fs::write(&path, &text)?;
+                println!("text {seed}: a panic; the text is {}", path.display());
+            }
+        }
+        seed += 1;
+    }
+    let texts = seed - first;
+    println!(
+        "damage: {texts} texts from seed {first} in {} s, {refused} refused, {} run: {wrong} panics or hangs",
+        limit.as_secs(),
+        texts - refused - wrong
+    );
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn print_forms() {

@@ -153,7 +153,7 @@ unsafe fn load_body<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, 
                 for_each_lane(mask, |lane| {
                     *d.add(lane) = resolved
                         .base
-                        .wrapping_add(lane * resolved.stride + offset)
+                        .wrapping_add((lane * resolved.stride).wrapping_add(offset))
                         .cast::<E>()
                         .read_unaligned()
                         .extend()

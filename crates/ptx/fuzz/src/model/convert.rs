@@ -105,7 +105,7 @@ pub(super) fn model(words: &[&str]) -> Option<Model> {
                 return None;
             }
             let mut model = Model::plain(to, &[from], move |i| {
-                let bits = if flush { source.flush(i[0]) } else { i[0] };
+                let bits = if flush && source == F32 { source.flush(i[0]) } else { i[0] };
                 if integral.is_none() && source == target && !sat {
                     return bits;
                 }
@@ -114,7 +114,7 @@ pub(super) fn model(words: &[&str]) -> Option<Model> {
                     (value, _) => value,
                 };
                 let bits = target.encode(&value, mode.unwrap_or(Rounding::NearestEven));
-                let bits = if flush { target.flush(bits) } else { bits };
+                let bits = if flush && target == F32 { target.flush(bits) } else { bits };
                 if sat {
                     saturate(target, bits)
                 } else if relu {
@@ -250,6 +250,9 @@ fn encode_small(small: Small, value: &Value, relu: bool) -> u64 {
         Rounding::NearestEven,
     ));
     let number = |bits: u64| f64::from_bits(F64.encode(&decode_small(small, bits), Rounding::NearestEven));
+    if target >= number(largest) {
+        return sign | largest;
+    }
     let mut best = 0;
     for candidate in 0..=largest {
         let (distance, record) = ((number(candidate) - target).abs(), (number(best) - target).abs());

@@ -159,11 +159,8 @@ impl<'a> Lowering<'a> {
                 return Err(at.form());
             }
             let value = self.new_register(Width::W32);
-            let read = match (from, ftz) {
-                (T::F16, true) => unary::<FlushedValue>(),
-                _ => widen(from),
-            };
-            self.lane(read, value, &[source]);
+            // `.ftz` is of single precision alone, and no value of f16 is subnormal there.
+            self.lane(widen(from), value, &[source]);
             let function = match to {
                 T::F32 => match (rounding, sat) {
                     (None, false) => unary::<select::Copy1<f32>>(),
@@ -247,17 +244,6 @@ impl<'a> Lowering<'a> {
 
 fn integral_and_sat(rounding: Option<&str>, sat: bool) -> bool {
     sat && rounding.is_some_and(|word| word.ends_with('i'))
-}
-
-/// `cvt.ftz` from f16: subnormal inputs are zeros.
-struct FlushedValue;
-impl crate::lanes::Unary for FlushedValue {
-    type A = Half;
-    type D = f32;
-    #[inline(always)]
-    fn apply(a: Half) -> f32 {
-        fl::Float::flush(a).value()
-    }
 }
 
 /// `cvt.ftz` from f32: subnormal inputs are zeros.

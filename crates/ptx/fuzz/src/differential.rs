@@ -1,0 +1,225 @@
+//! Programs on the engine and on the reference machine, from the same memory: what either leaves must be the same bits.
+
+use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, Launch, LoadErrorKind, Memory, Module};
+
+use crate::forms;
+use crate::generator::{Generated, PLACE, TABLE, Vocabulary};
+use crate::inputs;
+use crate::kind::{Class, Kind};
+use crate::machine::{self, GlobalMemory, MachineError, Shape};
+use crate::model::Model;
+use crate::single;
+
+/// Steps after which a program counts as endless.
+const STEPS: u64 = 20_000_000;
+
+/// What is wrong with a program's run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Difference {
+    /// The engine refuses the program, or it fails there.
+    #[error("the engine: {0}")]
+    Engine(String),
+    /// The reference machine does.
+    #[error("the reference machine: {0}")]
+    Machine(#[from] MachineError),
+    /// They leave different bytes.
+    #[error("byte {offset} of {region} is {found:#04x} instead of {expected:#04x}")]
+    Bytes {
+        /// Which part of memory.
+        region: &'static str,
+        /// Where in it.
+        offset: usize,
+        /// The engine's.
+        found: u8,
+        /// The machine's.
+        expected: u8,
+    },
+}
+
+fn loads(statement: &str) -> bool {
+    let text = format!(
+        ".version 8.6\n.target sm_100\n.address_size 64\n\
+         .func (.param .b32 result) f (.param .b32 first)\n{{\n.reg .b32 %r<4>;\nld.param.b32 %r0, [first];\nst.param.b32 [result], %r0;\nret;\n}}\n\
+         .visible .entry k()\n{{\n.reg .pred %p<4>;\n.reg .b32 %r<4>;\n.reg .b64 %d<4>;\n{statement}\nret;\n}}\n"
+    );
+    match Module::load(&text) {
+        Ok(_) => true,
+        Err(error) => {
+            // A word list with mistakes in it would pass for an engine that knows little.
+            assert!(matches!(error.kind, LoadErrorKind::Unsupported(_)), "{error}");
+            false
+        }
+    }
+}
+
+/// What the engine takes as it is now.
+pub fn vocabulary() -> Vocabulary {
+    let mut forms = Vec::new();
+    for form in forms::all() {
+        let Some(model) = Model::of(&form) else { continue };
+        if !model.is_exact() || single::carry_family(&form).is_some() {
+            continue;
+        }
+        let immediates: Vec<u64> = model.immediates.iter().map(|_| 1).collect();
+        if Module::load(&single::kernel(&form, &model, &immediates)).is_ok() {
+            forms.push((form, model));
+        }
+    }
+    Vocabulary {
+        forms: weighted(forms),
+        carries: loads("add.cc.u32 %r0, %r1, %r2;\nmadc.hi.cc.u64 %d0, %d1, %d2, %d3;\nsubc.u32 %r1, %r1, %r2;"),
+        calls: loads("{\n.param .b32 a;\n.param .b32 b;\nst.param.b32 [a], %r0;\ncall (b), f, (a);\nld.param.b32 %r0, [b];\n}"),
+        switches: loads("T: .branchtargets A, B;\nbrx.idx %r0, T;\nA:\nB:"),
+        matches: loads("match.any.sync.b32 %r0, %r1, %r2;\nmatch.all.sync.b64 %r0|%p1, %d1, %r2;\nredux.sync.add.s32 %r0, %r1, %r2;"),
+        barrier_reductions: loads("bar.red.popc.u32 %r0, 1, %p0;\nbar.red.and.pred %p0, 1, !%p1;"),
+    }
+}
+
+/// Comparisons and conversions are most of the forms: other opcodes are repeated, so that each opcode comes up often.
+fn weighted(forms: Vec<(String, Model)>) -> Vec<(String, Model)> {
+    let mut found = Vec::new();
+    for (form, model) in forms {
+        let copies = match form.split('.').next() {
+            Some("setp" | "set" | "cvt") => 0,
+            Some("add" | "sub" | "mul" | "fma" | "mad" | "min" | "max") => 4,
+            _ => 9,
+        };
+        found.extend((0..copies).filter_map(|_| Model::of(&form).map(|model| (form.clone(), model))));
+        found.push((form, model));
+    }
+    found
+}
+
+/// The inputs of a seed: edges of every type among random values.
+fn table(seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let names = ["u32", "u64", "f32", "f64", "f16", "bf16", "s16", "f16x2"];
+    let kinds: Vec<Kind> = names.iter().filter_map(|name| Kind::from_name(name)).collect();
+    let mut bytes = Vec::new();
+    while bytes.len() < TABLE as usize * 8 {
+        let kind = kinds[random.usize(..kinds.len())];
+        let edges = inputs::edges(kind);
+        let value = if random.bool() {
+            edges[random.usize(..edges.len())]
+        } else {
+            inputs::random(kind, &mut random)
+        };
+        bytes.extend_from_slice(&value.to_le_bytes()[..(kind.width() / 8).max(2) as usize]);
+        debug_assert!(kind.class != Class::Predicate);
+    }
+    bytes.truncate(TABLE as usize * 8);
+    bytes
+}
+
+/// The memory of a run: threads' places, accumulators, inputs.
+struct Regions {
+    memory: Memory,
+    pointers: [DevicePointer; 3],
+    sizes: [u64; 3],
+}
+
+const NAMES: [&str; 3] = ["the threads' places", "the accumulators", "the inputs"];
+
+fn regions(program: &Generated, seed: u64) -> Result<Regions, Difference> {
+    let memory = Memory::new(1 << 24);
+    let refused = |error: sahasra_ptx::MemoryError| Difference::Engine(error.to_string());
+    let sizes = [u64::from(program.threads() * PLACE), program.sum_bytes(), u64::from(TABLE * 8)];
+    let mut pointers = [DevicePointer(0); 3];
+    for (pointer, size) in pointers.iter_mut().zip(sizes) {
+        *pointer = memory.allocate(size).map_err(refused)?;
+    }
+    memory.write(pointers[2], &table(seed)).map_err(refused)?;
+    Ok(Regions { memory, pointers, sizes })
+}
+
+fn engine(program: &Generated, text: &str, regions: &Regions) -> Result<Vec<Vec<u8>>, Difference> {
+    let module = Module::load(text).map_err(|error| Difference::Engine(error.to_string()))?;
+    let instance = module
+        .instantiate(&regions.memory)
+        .map_err(|error| Difference::Engine(error.to_string()))?;
+    let kernel = instance.entry("k").ok_or_else(|| Difference::Engine("no kernel".into()))?;
+    let [places, sums, input] = regions.pointers;
+    let arguments = ArgumentList::new().pointer(places).pointer(sums).pointer(input);
+    let launch = Launch {
+        step_limit: Some(STEPS),
+        ..Launch::new([program.grid, 1, 1], [program.block[0], program.block[1], 1])
+    };
+    kernel
+        .launch(&launch, arguments.bytes(), &regions.memory, &Cancel::new())
+        .map_err(|fault| Difference::Engine(fault.to_string()))?;
+    regions
+        .pointers
+        .iter()
+        .zip(regions.sizes)
+        .map(|(pointer, size)| {
+            let mut bytes = vec![0; size as usize];
+            regions
+                .memory
+                .read(*pointer, &mut bytes)
+                .map(|()| bytes)
+                .map_err(|error| Difference::Engine(error.to_string()))
+        })
+        .collect()
+}
+
+/// A hash of what the engine leaves: for processes on other instruction sets to compare.
+pub fn digest(program: &Generated, seed: u64) -> Result<u64, Difference> {
+    let regions = regions(program, seed)?;
+    let left = engine(program, &program.text(), &regions)?;
+    let bytes = left.iter().flatten();
+    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    }))
+}
+
+/// Runs a program on both; the engine's digest where they agree.
+pub fn check(program: &Generated, seed: u64) -> Result<u64, Difference> {
+    let text = program.text();
+    let regions = regions(program, seed)?;
+    let inputs = table(seed);
+    let mut machine_memory = GlobalMemory::default();
+    for (index, (pointer, size)) in regions.pointers.iter().zip(regions.sizes).enumerate() {
+        machine_memory.add(pointer.0, if index == 2 { inputs.clone() } else { vec![0; size as usize] });
+    }
+    let found = engine(program, &text, &regions)?;
+    let reference = machine::parse(&text)?;
+    let shape = Shape {
+        grid: [program.grid, 1, 1],
+        block: [program.block[0], program.block[1], 1],
+        dynamic_shared: 0,
+        step_limit: STEPS,
+    };
+    let arguments: Vec<u8> = regions.pointers.iter().flat_map(|pointer| pointer.0.to_le_bytes()).collect();
+    machine::run(&reference, "k", shape, &arguments, &mut machine_memory)?;
+    for ((pointer, found), region) in regions.pointers.iter().zip(&found).zip(NAMES) {
+        let expected = machine_memory.region(pointer.0).unwrap_or_default();
+        if let Some(offset) = found.iter().zip(expected).position(|(found, expected)| found != expected) {
+            return Err(Difference::Bytes {
+                region,
+                offset,
+                found: found[offset],
+                expected: expected[offset],
+            });
+        }
+    }
+    let bytes = found.iter().flatten();
+    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    }))
+}
+
+/// The smallest program found that still differs in the same way.
+pub fn shrink(program: &Generated, seed: u64, difference: &Difference) -> (Generated, Difference) {
+    let mut best = (program.clone(), difference.clone());
+    let same = |found: &Difference| std::mem::discriminant(found) == std::mem::discriminant(difference);
+    loop {
+        let smaller = best.0.smaller().into_iter().find_map(|candidate| match check(&candidate, seed) {
+            Err(found) if same(&found) => Some((candidate, found)),
+            _ => None,
+        });
+        match smaller {
+            Some(found) => best = found,
+            None => return best,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The reference machine: PTX read by a parser of its own and run one thread at a time, slowly and plainly.
+//!
+//! Threads of a block are coroutines: each runs until it waits at a barrier or for its warp, ends, or has had its turn. All
+//! arithmetic is that of [`model`](crate::model). Blocks run one after another.
+
+mod memory;
+mod parse;
+mod thread;
+mod token;
+mod warp;
+
+pub use memory::GlobalMemory;
+pub use parse::{Program, parse};
+
+use thread::{State, Thread};
+
+/// Why a program was not read or did not run to its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MachineError {
+    /// The text is none that this machine reads.
+    #[error("line {0}: {1}")]
+    Parse(usize, String),
+    /// An access outside memory, a trap, an instruction without meaning.
+    #[error("{0}")]
+    Fault(String),
+    /// Every thread left waits.
+    #[error("deadlock: {0}")]
+    Deadlock(String),
+    /// More instructions than allowed.
+    #[error("step limit")]
+    StepLimit,
+}
+
+/// Instructions in a turn of a thread: other threads go on while one spins.
+const TURN: u32 = 2000;
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Blocks along x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y, z.
+    pub block: [u32; 3],
+    /// Bytes behind the static shared variables.
+    pub dynamic_shared: u32,
+    /// Instructions of all threads together.
+    pub step_limit: u64,
+}
+
+/// A block while it runs.
+struct Block<'a> {
+    program: &'a Program,
+    shape: Shape,
+    index: [u32; 3],
+    shared: Vec<u8>,
+    /// Address of each module-scope variable.
+    symbols: &'a [u64],
+    steps: u64,
+}
+
+/// Runs a kernel. `arguments` is its packed parameter buffer; module-scope variables are given room behind what
+/// `memory` holds.
+pub fn run(program: &Program, entry: &str, shape: Shape, arguments: &[u8], memory: &mut GlobalMemory) -> Result<(), MachineError> {
+    let function = program
+        .functions
+        .iter()
+        .position(|function| function.name == entry)
+        .ok_or_else(|| MachineError::Fault(format!("no kernel {entry}")))?;
+    let symbols = memory.place(program);
+    let mut steps = shape.step_limit;
+    for z in 0..shape.grid[2] {
+        for y in 0..shape.grid[1] {
+            for x in 0..shape.grid[0] {
+                let mut block = Block {
+                    program,
+                    shape,
+                    index: [x, y, z],
+                    shared: vec![0; program.shared_bytes + shape.dynamic_shared as usize],
+                    symbols: &symbols,
+                    steps,
+                };
+                block.run(function, arguments, memory)?;
+                steps = block.steps;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Block<'_> {
+    fn run(&mut self, function: usize, arguments: &[u8], memory: &mut GlobalMemory) -> Result<(), MachineError> {
+        let [x, y, z] = self.shape.block;
+        let mut threads: Vec<Thread> = (0..x * y * z)
+            .map(|linear| {
+                let index = [linear % x, linear / x % y, linear / x / y];
+                Thread::new(self.program, function, index, linear, arguments)
+            })
+            .collect();
+        loop {
+            let mut moved = false;
+            for thread in &mut threads {
+                let mut turn = TURN;
+                while thread.state == State::Running && turn > 0 {
+                    if self.steps == 0 {
+                        return Err(MachineError::StepLimit);
+                    }
+                    self.steps -= 1;
+                    turn -= 1;
+                    moved = true;
+                    self.step(thread, memory)
+                        .map_err(|reason| MachineError::Fault(format!("block {:?} thread {:?}: {reason}", self.index, thread.index)))?;
+                }
+            }
+            if threads.iter().all(|thread| thread.state == State::Ended) {
+                return Ok(());
+            }
+            let released =
+                warp::release_barriers(&mut threads) | warp::release_warps(self.program, &mut threads).map_err(MachineError::Fault)?;
+            if !moved && !released {
+                let waiting: Vec<String> = threads
+                    .iter()
+                    .filter(|thread| thread.state != State::Ended)
+                    .take(4)
+                    .map(|thread| format!("thread {:?} at {}", thread.index, thread.place(self.program)))
+                    .collect();
+                return Err(MachineError::Deadlock(waiting.join(", ")));
+            }
+        }
+    }
+}
