@@ -476,3 +476,10 @@ fn parameters_may_be_arrays_addressed_by_registers() {
         .collect();
     assert_eq!(found, [17, 27, 37, 47]);
 }
+
+#[test]
+fn an_instruction_may_write_its_own_guard() {
+    // Where %p1 holds it becomes 1 > 2, and %p2 the complement; elsewhere both stay.
+    let body = "setp.ne.u32 %p1, %r1, 0; setp.ne.u32 %p2, %r2, 0; @%p1 setp.gt.u32 %p1|%p2, 1, 2; selp.u32 %r3, 1, 0, %p1; selp.u32 %r4, 2, 0, %p2; add.u32 %r3, %r3, %r4; cvt.u64.u32 %rd9, %r3;";
+    assert_eq!(evaluate(body, &[(0, 0), (0, 1), (1, 0), (1, 1)]), [0, 2, 2, 2]);
+}

@@ -23,7 +23,7 @@ pub use table::instruction_table;
 use super::calls::{CallGraph, frame_layout, function_address};
 use super::ir::{Action, FunctionBody, LabelId, Lowered, Operation, Origin, Register, RegisterId, Special, Statement, Width};
 use crate::error::{LoadError, LoadErrorKind, Position};
-use crate::lanes::LaneFunction;
+use crate::lanes::{LaneFunction, logic, select};
 use crate::parser::collapse;
 use crate::syntax::{self, Function, Instruction, Operand, Source, Variable};
 use crate::types::ScalarType;
@@ -144,6 +144,16 @@ impl<'a> At<'a, '_> {
             [name] => ScalarType::from_name(name).ok_or_else(|| self.form()),
             _ => Err(self.form()),
         }
+    }
+}
+
+/// Whether the operand is this register or has it among its parts.
+fn names(operand: &Operand<'_>, register: &str) -> bool {
+    match operand {
+        Operand::Name(name, _) => *name == register,
+        Operand::Pair(first, second) => names(first, register) || names(second, register),
+        Operand::Vector(parts) => parts.iter().any(|part| names(part, register)),
+        _ => false,
     }
 }
 
@@ -328,8 +338,18 @@ impl<'a> Lowering<'a> {
             line: instruction.position.line,
             source: self.location,
         });
+        self.guard = None;
         self.guard = match instruction.guard {
-            Some(guard) => Some((self.typed_register(at, guard.register, Width::Predicate)?, guard.negated)),
+            Some(guard) => {
+                let mut register = self.typed_register(at, guard.register, Width::Predicate)?;
+                if instruction.operands.first().is_some_and(|target| names(target, guard.register)) {
+                    // It is written by what it guards, at times before the last of several results is.
+                    let copy = self.new_register(Width::Predicate);
+                    self.lane(logic::<select::PredicateCopy>(), copy, &[register]);
+                    register = copy;
+                }
+                Some((register, guard.negated))
+            }
             None => None,
         };
         if let Some(reason) = table::refusal(instruction.opcode, &instruction.modifiers) {

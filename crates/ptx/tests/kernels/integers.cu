@@ -159,5 +159,5 @@ extern "C" __global__ void bit_tricks(const u32* in, u32* out, int n) {
     u32 r = __popc(x) + 100 * __clz(x) + 10000 * __ffs(x);
     r ^= __brev(x) ^ __byte_perm(x, y, 0x3715) ^ __funnelshift_l(x, y, i) ^ __funnelshift_rc(x, y, i % 40);
     r += __sad((int)x, (int)y, 3) + __usad(x, y, 4) + __umul24(x, y) + (u32)__mul24((int)x, (int)y) + __uhadd(x, y) + (u32)__rhadd((int)x, (int)y);
-    out[i] = r ^ __vadd4(x, y) ^ __vmaxs2(x, y) ^ __vabsdiffu4(x, y);
+    out[i] = r ^ __vadd4(x, y) ^ __vmaxs2(x, y);
 }

@@ -13,9 +13,11 @@ mod strings;
 
 use device::Device;
 
-/// The module of a kernel file.
-fn load(file: &str) -> Device {
-    Device::new(&device::text(&format!("../kernels/nvrtc129_c80/{file}.ptx")))
+/// The module of a kernel file as each compiler made it, on a device of its own.
+fn load(file: &str) -> impl Iterator<Item = Device> {
+    device::COMPILERS
+        .into_iter()
+        .map(move |compiler| Device::new(&device::text(&format!("../kernels/{compiler}/{file}.ptx"))))
 }
 
 /// Blocks of `block` threads for `count` elements.

@@ -5,7 +5,7 @@ use crate::compile::ir::{RegisterId, Width};
 use crate::error::LoadError;
 use crate::lanes::convert as cv;
 use crate::lanes::float as fl;
-use crate::lanes::half::{self, Brain, Half, PairFrom32, Sixteen, Value};
+use crate::lanes::half::{self, Brain, Half, PairFrom32, Value};
 use crate::lanes::narrow::{AwayFromZero, E4m3, E5m2, EightsFrom32, EightsFromHalves, Even, HalvesFromEights, ToTf32, Zero};
 use crate::lanes::rounding::{Down, TowardZero, Up};
 use crate::lanes::{LaneFunction, binary, select, unary};
