@@ -57,7 +57,7 @@ pub fn vocabulary() -> Vocabulary {
     let mut forms = Vec::new();
     for form in forms::all() {
         let Some(model) = Model::of(&form) else { continue };
-        if !model.is_exact() || single::carry_family(&form).is_some() {
+        if !model.is_exact() || single::is_carrying(&form) {
             continue;
         }
         let immediates: Vec<u64> = model.immediates.iter().map(|_| 1).collect();

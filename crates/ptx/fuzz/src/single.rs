@@ -30,16 +30,10 @@ fn register(width: u32, index: usize) -> String {
     format!("{letter}{index}")
 }
 
-/// Whether the form belongs to the instructions with carry (PTX ISA §9.7.2), and whether it subtracts.
-pub fn carry_family(form: &str) -> Option<bool> {
-    let (opcode, rest) = form.split_once('.')?;
-    match opcode {
-        "addc" | "madc" => Some(false),
-        "subc" => Some(true),
-        "add" | "mad" if rest.contains("cc") => Some(false),
-        "sub" if rest.contains("cc") => Some(true),
-        _ => None,
-    }
+/// Whether the form belongs to the instructions with carry (PTX ISA §9.7.2).
+pub fn is_carrying(form: &str) -> bool {
+    let mut words = form.split('.');
+    matches!(words.next(), Some("addc" | "subc" | "madc")) || words.any(|word| word == "cc")
 }
 
 /// The instruction with its operands, as a statement.
@@ -82,23 +76,14 @@ pub fn kernel(form: &str, model: &Model, immediates: &[u64]) -> String {
         .enumerate()
         .map(|(index, kind)| register(register_width(*kind), index + 11))
         .collect();
-    let family = carry_family(form);
-    if let Some(subtracts) = family {
+    let carrying = is_carrying(form);
+    if carrying {
         let _ = writeln!(text, "ld.global.u32 %r20, [%d30+{}];", model.sources.len() * 8);
-        text.push_str(if subtracts {
-            "sub.cc.u32 %r21, 0, %r20;\n"
-        } else {
-            "add.cc.u32 %r21, %r20, -1;\n"
-        });
+        text.push_str("add.cc.u32 %r21, %r20, -1;\n");
     }
     let _ = writeln!(text, "{}", statement(form, &targets, &sources));
-    if let Some(subtracts) = family {
-        text.push_str(if subtracts {
-            "subc.u32 %r22, 0, 0;\nneg.s32 %r22, %r22;\n"
-        } else {
-            "addc.u32 %r22, 0, 0;\n"
-        });
-        text.push_str("cvt.u64.u32 %d22, %r22;\nst.global.u64 [%d31+8], %d22;\n");
+    if carrying {
+        text.push_str("addc.u32 %r22, 0, 0;\ncvt.u64.u32 %d22, %r22;\nst.global.u64 [%d31+8], %d22;\n");
     }
     for (index, kind) in model.targets.iter().enumerate() {
         let width = register_width(*kind);
@@ -165,7 +150,7 @@ pub fn compare(form: &str, model: &Model, lists: &[Vec<u64>], found: &[[u64; 2]]
         };
         let second = match model.targets.get(1) {
             Some(_) => Some(expected.values[1]),
-            None => carry_family(form).map(|_| u64::from(expected.carry.unwrap_or(carry))),
+            None => is_carrying(form).then(|| u64::from(expected.carry.unwrap_or(carry))),
         };
         right &= second.is_none_or(|second| second == found[1]);
         if !right {

@@ -152,8 +152,11 @@ macro_rules! carries {
                 let sum = a.wrapping_add(b);
                 u32::from(sum < a) | u32::from(sum.wrapping_add($t::from(c)) < sum)
             };
-            SubtractBorrow($t, u32) -> $t = |a, b, c| a.wrapping_sub(b).wrapping_sub($t::from(c));
-            BorrowOut($t, u32) -> u32 = |a, b, c| u32::from(a < b) | u32::from(a.wrapping_sub(b) < $t::from(c));
+            SubtractBorrow($t, u32) -> $t = |a, b, c| a.wrapping_add(!b).wrapping_add($t::from(c));
+            BorrowOut($t, u32) -> u32 = |a, b, c| {
+                let sum = a.wrapping_add(!b);
+                u32::from(sum < a) | u32::from(sum.wrapping_add($t::from(c)) < sum)
+            };
         }
     };
 }
@@ -507,9 +510,9 @@ mod tests {
                     let wide = u64::from(a) + u64::from(b) + u64::from(c);
                     assert_eq!(AddCarry::<u32>::apply(a, b, c), wide as u32);
                     assert_eq!(CarryOut::<u32>::apply(a, b, c), (wide >> 32) as u32);
-                    let wide = i64::from(a) - i64::from(b) - i64::from(c);
+                    let wide = i64::from(a) - i64::from(b) - i64::from(1 - c);
                     assert_eq!(SubtractBorrow::<u32>::apply(a, b, c), wide as u32);
-                    assert_eq!(BorrowOut::<u32>::apply(a, b, c), u32::from(wide < 0));
+                    assert_eq!(BorrowOut::<u32>::apply(a, b, c), u32::from(wide >= 0));
                 }
             }
         }

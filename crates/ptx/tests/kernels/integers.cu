@@ -11,14 +11,14 @@ extern "C" __global__ void multiply_256(const u32* a, const u32* b, u32* out, in
 #pragma unroll
     for (int row = 0; row < 8; row++) {
         u32 x = a[i * 8 + row];
-        asm("mad.lo.cc.u32 %0, %1, %2, %0;" : "+r"(r[row]) : "r"(x), "r"(b[i * 8]));
+        asm volatile("mad.lo.cc.u32 %0, %1, %2, %0;" : "+r"(r[row]) : "r"(x), "r"(b[i * 8]));
 #pragma unroll
-        for (int k = 1; k < 8; k++) asm("madc.lo.cc.u32 %0, %1, %2, %0;" : "+r"(r[row + k]) : "r"(x), "r"(b[i * 8 + k]));
-        asm("addc.u32 %0, %0, 0;" : "+r"(r[row + 8]));
-        asm("mad.hi.cc.u32 %0, %1, %2, %0;" : "+r"(r[row + 1]) : "r"(x), "r"(b[i * 8]));
+        for (int k = 1; k < 8; k++) asm volatile("madc.lo.cc.u32 %0, %1, %2, %0;" : "+r"(r[row + k]) : "r"(x), "r"(b[i * 8 + k]));
+        asm volatile("addc.u32 %0, %0, 0;" : "+r"(r[row + 8]));
+        asm volatile("mad.hi.cc.u32 %0, %1, %2, %0;" : "+r"(r[row + 1]) : "r"(x), "r"(b[i * 8]));
 #pragma unroll
-        for (int k = 1; k < 7; k++) asm("madc.hi.cc.u32 %0, %1, %2, %0;" : "+r"(r[row + k + 1]) : "r"(x), "r"(b[i * 8 + k]));
-        asm("madc.hi.u32 %0, %1, %2, %0;" : "+r"(r[row + 8]) : "r"(x), "r"(b[i * 8 + 7]));
+        for (int k = 1; k < 7; k++) asm volatile("madc.hi.cc.u32 %0, %1, %2, %0;" : "+r"(r[row + k + 1]) : "r"(x), "r"(b[i * 8 + k]));
+        asm volatile("madc.hi.u32 %0, %1, %2, %0;" : "+r"(r[row + 8]) : "r"(x), "r"(b[i * 8 + 7]));
     }
 #pragma unroll
     for (int k = 0; k < 16; k++) out[i * 16 + k] = r[k];

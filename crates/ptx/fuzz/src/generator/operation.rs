@@ -108,11 +108,10 @@ impl Generator<'_> {
     pub(super) fn carry_chain(&mut self) -> Node {
         let mut lines = String::new();
         let width = if self.random.bool() { 32 } else { 64 };
-        let subtracts = self.random.u8(..3) == 0;
         let length = self.random.u32(2..5);
         for step in 0..length {
             let (read, write) = (step > 0, step + 1 < length);
-            let multiply = !subtracts && self.random.u8(..3) == 0;
+            let (multiply, subtracts) = (self.random.u8(..3) == 0, self.random.u8(..3) == 0);
             let c = if read { "c" } else { "" };
             let cc = if write { ".cc" } else { "" };
             let [target, first, second, third] = [0; 4].map(|_| self.register(width));

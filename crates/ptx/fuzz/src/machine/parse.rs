@@ -195,12 +195,14 @@ impl Reader {
 
     /// Type, name and size of a variable, from behind its space word. `None` for a size left open.
     fn declared(&mut self) -> Result<(Kind, u64, String, Option<u64>, u64), MachineError> {
-        let (mut align, mut elements, mut kind) = (None, 1, None);
+        let (mut align, mut elements, mut kind, mut pointer) = (None, 1, None, false);
         loop {
             match self.peek() {
                 ".align" => {
                     self.at += 1;
-                    align = Some(self.number()?);
+                    let number = self.number()?;
+                    // Behind `.ptr` it is the alignment of what is pointed at.
+                    align = if pointer { align } else { Some(number) };
                 }
                 ".v2" => {
                     self.at += 1;
@@ -210,7 +212,11 @@ impl Reader {
                     self.at += 1;
                     elements = 4;
                 }
-                ".ptr" | ".global" | ".const" | ".shared" | ".local" | ".managed" => self.at += 1,
+                ".ptr" => {
+                    self.at += 1;
+                    pointer = true;
+                }
+                ".global" | ".const" | ".shared" | ".local" | ".managed" => self.at += 1,
                 word if word.starts_with('.') => {
                     let word = self.next();
                     match Kind::from_name(&word[1..]) {

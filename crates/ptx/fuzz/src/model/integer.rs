@@ -142,24 +142,24 @@ fn carrying(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
     let reads = opcode.ends_with('c');
     // Sums of the bits as unsigned numbers: the carry is what leaves the register.
     let modulus = 1u128 << kind.bits;
-    let outcome = move |total: u128, borrow: bool| Outcome {
+    let outcome = move |total: u128| Outcome {
         values: [(total % modulus) as u64, 0],
-        carry: writes.then_some(if borrow { total < modulus } else { total >= modulus }),
+        carry: writes.then_some(total >= modulus),
     };
     match (opcode, rest.as_slice()) {
         ("add" | "addc", []) => Some(Model::new(&[kind], &[kind; 2], move |i, carry| {
-            outcome(u128::from(i[0]) + u128::from(i[1]) + u128::from(carry && reads), false)
+            outcome(u128::from(i[0]) + u128::from(i[1]) + u128::from(carry && reads))
         })),
-        // a - b - borrow, one modulus higher: it reaches the modulus where nothing is borrowed.
+        // a + !b + 1: what compilers rely on is that the flag is set where nothing is borrowed.
         ("sub" | "subc", []) => Some(Model::new(&[kind], &[kind; 2], move |i, carry| {
-            outcome(modulus + u128::from(i[0]) - u128::from(i[1]) - u128::from(carry && reads), true)
+            outcome(u128::from(i[0]) + (modulus - 1 - u128::from(i[1])) + u128::from(carry || !reads))
         })),
         ("mad" | "madc", [part @ ("lo" | "hi")]) => {
             let high = *part == "hi";
             Some(Model::new(&[kind], &[kind; 3], move |i, carry| {
                 let (low_half, high_half) = product(kind, i[0], i[1]);
                 let part = kind.wrap(if high { high_half } else { low_half });
-                outcome(u128::from(part) + u128::from(i[2]) + u128::from(carry && reads), false)
+                outcome(u128::from(part) + u128::from(i[2]) + u128::from(carry && reads))
             }))
         }
         _ => None,

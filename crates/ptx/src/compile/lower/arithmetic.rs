@@ -194,6 +194,9 @@ impl<'a> Lowering<'a> {
 
     /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc` (PTX ISA §9.7.2). The condition code is a register of the
     /// function that holds 0 or 1; a product is formed first and added with the carry.
+    ///
+    /// The ISA says that a subtraction writes its borrow there. What compilers emit shows that it is the carry of
+    /// a + !b + 1, thus 1 where nothing is borrowed: NVRTC's division of 128-bit integers reads it by `addc`.
     fn extended(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let (flags, rest) = at.split(&["cc", "lo", "hi"]);
         let scalar = at.one_type(&rest)?;
@@ -222,6 +225,8 @@ impl<'a> Lowering<'a> {
         let carry = self.carry();
         let carry_in = if matches!(opcode, "addc" | "subc" | "madc") {
             carry
+        } else if opcode == "sub" {
+            self.constant(Width::W32, 1)
         } else {
             self.zero(Width::W32)
         };
