@@ -174,7 +174,7 @@ fn warp_reductions_match() {
             "reduce_redux",
             [4, 1, 1],
             [64, 1, 1],
-            ArgumentList::new().pointer(input).pointer(out).i32(n as i32),
+            ArgumentList::new().pointer(input).pointer(out).i32(n),
         );
         let mut padded = values;
         padded.resize(256, 0);
