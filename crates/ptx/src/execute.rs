@@ -7,6 +7,7 @@
 
 mod address;
 mod atomic;
+mod barrier;
 mod call;
 mod cooperative;
 mod group;

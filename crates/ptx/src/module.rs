@@ -76,9 +76,9 @@ impl fmt::Debug for Module {
 
 /// Largest parameter buffer, in bytes (PTX ISA §6.4.1 kernel parameters, since version 8.1).
 const PARAMETER_LIMIT: usize = 32_764;
-/// Operations of all kernels of a module. A function is compiled for each kernel that calls it, so that text alone does
-/// not bound them; real modules have some ten thousands.
-const OPERATION_LIMIT: usize = 8 << 20;
+/// Operations of all kernels of a module, or as many as its text has bytes where that is more. A function is compiled for
+/// each kernel that calls it, so that text alone does not bound them; a million take about two seconds.
+const OPERATION_LIMIT: usize = 1 << 20;
 
 impl Module {
     /// Parses, checks and compiles PTX text. A trailing NUL is ignored.
@@ -128,9 +128,10 @@ impl Module {
                 .collect();
             let code = compile(&source, &symbols, &graph, index, function, body, names)?;
             operations += code.instructions.len();
-            if operations > OPERATION_LIMIT {
+            let limit = OPERATION_LIMIT.max(ptx.len());
+            if operations > limit {
                 return Err(invalid(format!(
-                    "more than {OPERATION_LIMIT} operations in the module, functions counted once a kernel"
+                    "more than {limit} operations in the module, functions counted once a kernel"
                 )));
             }
             entries.push(Entry {

@@ -1,5 +1,9 @@
 //! Operations in their places to instructions.
 
+mod access;
+
+use access::{load_function, local_granule, steps, store_function};
+
 use super::code::{
     BarrierDetail, CONSTANT, CallDetail, CallTarget, Code, Function, GROUP, Instruction, Kind, LaunchValue, Lines, MemoryDetail, Place,
     SystemDetail, WarpDetail, WarpKind,
@@ -8,9 +12,7 @@ use super::flow::Flow;
 use super::ir::{Access, Action, Callee, Lowered, Operation, Origin, RegisterId, Special, Width};
 use super::place::Places;
 use super::uniform::{Class, Uniform};
-use crate::lanes::memory::{LoadFunction, StoreFunction, load, load_ordered, store, store_ordered};
 use crate::lanes::{LANES, LaneFunction, logic, select, unary};
-use crate::types::Space;
 
 struct Encoder<'a> {
     lowered: &'a Lowered,
@@ -28,62 +30,6 @@ fn copy(width: Width) -> LaneFunction {
         Width::W32 => unary::<select::Copy1<u32>>(),
         Width::W64 => unary::<select::Copy1<u64>>(),
     }
-}
-
-fn load_function(access: &Access, width: Width) -> Option<LoadFunction> {
-    let access = Access {
-        signed: access.signed && usize::from(access.element) < width.bytes(),
-        ..*access
-    };
-    macro_rules! pick {
-        ($($element:literal $signed:literal $width:ident: $from:ty, $to:ty;)*) => {
-            match (access.element, access.signed, width, access.ordered) {
-                $(
-                    ($element, $signed, Width::$width, false) => Some(load::<$from, $to>()),
-                    ($element, $signed, Width::$width, true) => Some(load_ordered::<$from, $to>),
-                )*
-                _ => None,
-            }
-        };
-    }
-    pick! {
-        1 false W16: u8, u16;
-        1 false W32: u8, u32;
-        1 false W64: u8, u64;
-        1 true W16: i8, u16;
-        1 true W32: i8, u32;
-        1 true W64: i8, u64;
-        2 false W16: u16, u16;
-        2 false W32: u16, u32;
-        2 false W64: u16, u64;
-        2 true W32: i16, u32;
-        2 true W64: i16, u64;
-        4 false W32: u32, u32;
-        4 false W64: u32, u64;
-        4 true W64: i32, u64;
-        8 false W64: u64, u64;
-    }
-}
-
-/// Bytes are held in registers of 16 bits.
-unsafe fn store_byte(resolved: &crate::lanes::memory::Resolved, offset: usize, s: *const u8, mask: u64) {
-    crate::lanes::memory::for_each_lane(mask, |lane| {
-        // SAFETY: the contract of `StoreFunction`; the low byte of a 16-bit element comes first.
-        unsafe { *resolved.pointer(lane).wrapping_add(offset) = s.cast::<u16>().add(lane).read() as u8 }
-    });
-}
-
-fn store_function(access: &Access) -> Option<StoreFunction> {
-    Some(match (access.element, access.ordered) {
-        (1, _) => store_byte,
-        (2, false) => store::<u16>(),
-        (4, false) => store::<u32>(),
-        (8, false) => store::<u64>(),
-        (2, true) => store_ordered::<u16>,
-        (4, true) => store_ordered::<u32>,
-        (8, true) => store_ordered::<u64>,
-        _ => return None,
-    })
 }
 
 /// Where the patterns of address registers are remembered: those that several accesses, or one access several times,
@@ -114,39 +60,6 @@ fn address_patterns(lowered: &Lowered, uniform: &Uniform) -> Vec<u16> {
             } else {
                 0
             }
-        })
-        .collect()
-}
-
-/// Local memory is interleaved, so that lanes at the same index of their arrays lie side by side: by as little as no
-/// element is wider than. Where generic addresses may reach it, a whole access has to lie together.
-fn local_granule(lowered: &Lowered) -> u64 {
-    let mut granule = 4;
-    for operation in &lowered.operations {
-        if let Action::Load(access) | Action::Store(access) | Action::Atomic(access, _) = operation.action {
-            match access.space {
-                Space::Local => granule = granule.max(u64::from(access.element)),
-                Space::Generic => return 32,
-                _ => {}
-            }
-        }
-        if let Action::Matrix(_) = operation.action {
-            return 32;
-        }
-    }
-    granule
-}
-
-fn steps(access: &Access, granule: u64) -> Vec<usize> {
-    (0..u64::from(access.count))
-        .map(|index| {
-            let offset = index * u64::from(access.element);
-            let far = access.space == Space::Local;
-            (if far {
-                offset / granule * granule * LANES as u64 + offset % granule
-            } else {
-                offset
-            }) as usize
         })
         .collect()
 }

@@ -2,7 +2,8 @@
 //! other (cooperative groups' grid synchronisation; CUDA C++ Programming Guide §8.7).
 
 use super::address::Known;
-use super::group::{BlockBarrier, Group};
+use super::barrier::BlockBarrier;
+use super::group::Group;
 use super::worker::{Stop, Worker};
 use crate::compile::code::Lines;
 use crate::fault::FaultKind;

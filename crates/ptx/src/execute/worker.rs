@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use super::Session;
 use super::address::{Kept, Known};
-use super::group::{BlockBarrier, Group, Waiting};
+use super::barrier::BlockBarrier;
+use super::group::{Group, Waiting};
 use super::scratch::{self, Scratch};
 use crate::compile::code::{Code, Instruction, LaunchValue, Place};
 use crate::compile::encode::splat;

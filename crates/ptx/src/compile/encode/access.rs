@@ -1,0 +1,95 @@
+//! How accesses are done: functions by element and register, and how local memory is interleaved.
+
+use crate::compile::ir::{Access, Action, Lowered, Width};
+use crate::lanes::LANES;
+use crate::lanes::memory::{LoadFunction, StoreFunction, load, load_ordered, store, store_ordered};
+use crate::types::Space;
+
+pub(super) fn load_function(access: &Access, width: Width) -> Option<LoadFunction> {
+    let access = Access {
+        signed: access.signed && usize::from(access.element) < width.bytes(),
+        ..*access
+    };
+    macro_rules! pick {
+        ($($element:literal $signed:literal $width:ident: $from:ty, $to:ty;)*) => {
+            match (access.element, access.signed, width, access.ordered) {
+                $(
+                    ($element, $signed, Width::$width, false) => Some(load::<$from, $to>()),
+                    ($element, $signed, Width::$width, true) => Some(load_ordered::<$from, $to>),
+                )*
+                _ => None,
+            }
+        };
+    }
+    pick! {
+        1 false W16: u8, u16;
+        1 false W32: u8, u32;
+        1 false W64: u8, u64;
+        1 true W16: i8, u16;
+        1 true W32: i8, u32;
+        1 true W64: i8, u64;
+        2 false W16: u16, u16;
+        2 false W32: u16, u32;
+        2 false W64: u16, u64;
+        2 true W32: i16, u32;
+        2 true W64: i16, u64;
+        4 false W32: u32, u32;
+        4 false W64: u32, u64;
+        4 true W64: i32, u64;
+        8 false W64: u64, u64;
+    }
+}
+
+/// Bytes are held in registers of 16 bits.
+unsafe fn store_byte(resolved: &crate::lanes::memory::Resolved, offset: usize, s: *const u8, mask: u64) {
+    crate::lanes::memory::for_each_lane(mask, |lane| {
+        // SAFETY: the contract of `StoreFunction`; the low byte of a 16-bit element comes first.
+        unsafe { *resolved.pointer(lane).wrapping_add(offset) = s.cast::<u16>().add(lane).read() as u8 }
+    });
+}
+
+pub(super) fn store_function(access: &Access) -> Option<StoreFunction> {
+    Some(match (access.element, access.ordered) {
+        (1, _) => store_byte,
+        (2, false) => store::<u16>(),
+        (4, false) => store::<u32>(),
+        (8, false) => store::<u64>(),
+        (2, true) => store_ordered::<u16>,
+        (4, true) => store_ordered::<u32>,
+        (8, true) => store_ordered::<u64>,
+        _ => return None,
+    })
+}
+
+/// Local memory is interleaved, so that lanes at the same index of their arrays lie side by side: by as little as no
+/// element is wider than. Where generic addresses may reach it, a whole access has to lie together.
+pub(super) fn local_granule(lowered: &Lowered) -> u64 {
+    let mut granule = 4;
+    for operation in &lowered.operations {
+        if let Action::Load(access) | Action::Store(access) | Action::Atomic(access, _) = operation.action {
+            match access.space {
+                Space::Local => granule = granule.max(u64::from(access.element)),
+                Space::Generic => return 32,
+                _ => {}
+            }
+        }
+        if let Action::Matrix(_) = operation.action {
+            return 32;
+        }
+    }
+    granule
+}
+
+pub(super) fn steps(access: &Access, granule: u64) -> Vec<usize> {
+    (0..u64::from(access.count))
+        .map(|index| {
+            let offset = index * u64::from(access.element);
+            let far = access.space == Space::Local;
+            (if far {
+                offset / granule * granule * LANES as u64 + offset % granule
+            } else {
+                offset
+            }) as usize
+        })
+        .collect()
+}

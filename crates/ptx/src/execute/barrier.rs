@@ -1,0 +1,116 @@
+//! A block's barriers (PTX ISA §9.7.13.1): arrivals are counted, who waits is parked.
+
+use super::group::{Parked, Path, Waiting};
+use super::worker::{Stop, Worker};
+use crate::compile::ir::BarrierReduction;
+use crate::fault::FaultKind;
+
+/// One of a block's 16 barriers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BlockBarrier {
+    arrived: u32,
+    /// Threads needed where the instruction says so; else all that live.
+    expected: Option<u32>,
+    /// Threads whose predicate held.
+    holds: u32,
+}
+
+impl BlockBarrier {
+    pub(super) fn has_arrivals(self) -> bool {
+        self.arrived > 0
+    }
+}
+
+impl Worker<'_> {
+    /// Lanes arrive at a barrier (PTX ISA §9.7.13.1). Whether they wait, or have been put among the ready.
+    pub(super) fn arrive(&mut self, detail: u32, mask: u64, pc: u32) -> Result<bool, Stop> {
+        let detail = self.code.barriers[detail as usize];
+        let lane = mask.trailing_zeros() as usize;
+        // SAFETY: both are registers of 64 words.
+        let (number, count) = unsafe {
+            let number = *self.at(detail.number).cast::<u32>().add(lane);
+            (number, detail.count.map(|place| *self.at(place).cast::<u32>().add(lane)))
+        };
+        if number >= 16 {
+            return Err(self.stop(FaultKind::DivergentBarrier(format!("barrier {number} does not exist")), pc, mask));
+        }
+        if count.is_some_and(|count| count == 0 || count % 32 != 0) {
+            return Err(self.stop(
+                FaultKind::DivergentBarrier("a barrier's thread count is not a multiple of 32".into()),
+                pc,
+                mask,
+            ));
+        }
+        let holds = match detail.reduction {
+            // SAFETY: a predicate is one u64.
+            Some((_, predicate, _)) => unsafe { *self.at(predicate).cast::<u64>() & mask }.count_ones(),
+            None => 0,
+        };
+        let barrier = &mut self.barriers[number as usize];
+        barrier.arrived += mask.count_ones();
+        barrier.holds += holds;
+        barrier.expected = count;
+        if detail.waits {
+            self.groups[self.running].waiting.push(Parked {
+                pc: pc + 1,
+                at: pc,
+                mask,
+                on: Waiting::Barrier(number as u8),
+            });
+        }
+        self.complete(number as usize);
+        Ok(detail.waits)
+    }
+
+    /// Lets everyone go on where all that are needed have arrived.
+    pub(super) fn complete(&mut self, number: usize) {
+        let barrier = self.barriers[number];
+        if barrier.arrived < barrier.expected.unwrap_or(self.live_threads) {
+            return;
+        }
+        self.barriers[number] = BlockBarrier::default();
+        let on = Waiting::Barrier(number as u8);
+        self.reduce_barrier(barrier, on);
+        for group in self.groups.iter_mut() {
+            let ready = &mut group.ready;
+            group.waiting.retain(|parked| {
+                if parked.on == on {
+                    ready.push(Path {
+                        pc: parked.pc,
+                        mask: parked.mask,
+                    });
+                }
+                parked.on != on
+            });
+        }
+    }
+
+    /// Gives the lanes that waited at a `barrier.red` its result.
+    fn reduce_barrier(&mut self, barrier: BlockBarrier, on: Waiting) {
+        let (code, running) = (self.code, self.running);
+        if code.barriers.iter().all(|detail| detail.reduction.is_none()) {
+            return;
+        }
+        for group in 0..self.groups.len() {
+            for index in 0..self.groups[group].waiting.len() {
+                let parked = self.groups[group].waiting[index];
+                let detail = code.barriers[code.instructions[parked.at as usize].detail as usize];
+                let (true, Some((reduction, _, target))) = (parked.on == on, detail.reduction) else {
+                    continue;
+                };
+                let holds = match reduction {
+                    BarrierReduction::All => barrier.holds == barrier.arrived,
+                    BarrierReduction::Any => barrier.holds > 0,
+                    BarrierReduction::Count => false,
+                };
+                self.select(group);
+                if reduction == BarrierReduction::Count {
+                    self.write_words(target, parked.mask, |_| barrier.holds);
+                } else {
+                    self.set_predicate(target, parked.mask, if holds { u64::MAX } else { 0 });
+                }
+            }
+        }
+        self.select(running);
+    }
+}
