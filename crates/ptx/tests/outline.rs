@@ -1,0 +1,71 @@
+//! The outline says of every kernel of the corpus what the engine itself finds there.
+
+use std::{fs, path::Path};
+
+use sahasra_ptx::{Module, Outline};
+
+fn ptx_files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the corpus") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            ptx_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "ptx") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn the_outline_agrees_with_the_engine_on_all_that_it_loads() {
+    let mut files = Vec::new();
+    ptx_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus"), &mut files);
+    let mut compared = 0;
+    for path in &files {
+        let text = fs::read_to_string(path).expect("PTX");
+        // Some of the corpus is no finished PTX: then neither reads it.
+        let outline = match (Outline::of(&text), Module::load(&text)) {
+            (Ok(outline), module) => module.map(|module| (outline, module)),
+            (Err(error), Ok(_)) => panic!("{}: {error}", path.display()),
+            (Err(_), Err(error)) => Err(error),
+        };
+        let Ok((outline, module)) = outline else { continue };
+        let names: Vec<&str> = outline.entries.iter().map(|entry| entry.name.as_str()).collect();
+        let kernels: Vec<_> = module.entries().collect();
+        assert_eq!(
+            names,
+            kernels.iter().map(|kernel| kernel.name()).collect::<Vec<_>>(),
+            "{}",
+            path.display()
+        );
+        for (entry, kernel) in outline.entries.iter().zip(&kernels) {
+            let place = format!("{}: {}", path.display(), entry.name);
+            let declared: Vec<_> = (entry.parameters.iter())
+                .map(|parameter| {
+                    (
+                        parameter.name.as_str(),
+                        parameter.bytes as usize,
+                        parameter.offset as usize,
+                        parameter.is_pointer,
+                    )
+                })
+                .collect();
+            let loaded: Vec<_> = (kernel.parameters().iter())
+                .map(|parameter| (parameter.name.as_str(), parameter.size, parameter.offset, parameter.is_pointer))
+                .collect();
+            assert_eq!(declared, loaded, "{place}");
+            assert_eq!(entry.required_block, kernel.required_block(), "{place}");
+            assert_eq!(entry.shared_bytes, kernel.static_shared_bytes(), "{place}: shared");
+            // The engine rounds a lane's local memory up to what it moves at a time, and adds room for what calls pass and keep.
+            let more = kernel.local_bytes().checked_sub(entry.local_bytes);
+            let calls = text.contains("call");
+            assert!(
+                more.is_some_and(|more| calls || more < 16),
+                "{place}: local: {} and {}",
+                entry.local_bytes,
+                kernel.local_bytes()
+            );
+            compared += 1;
+        }
+    }
+    assert!(compared > 40, "only {compared} kernels of {} files", files.len());
+}
