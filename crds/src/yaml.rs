@@ -13,6 +13,27 @@ pub fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ParseError
     Ok(serde_yaml::from_str(text)?)
 }
 
+/// Reads every document of a text, up to the first that does not read; empty ones are left out. Each comes with its number, from 1.
+///
+/// # Errors
+/// [`ParseError`] and the number of that document.
+pub fn documents(text: &str) -> Result<Vec<(usize, serde_json::Value)>, (usize, ParseError)> {
+    let mut found = Vec::new();
+    for (place, document) in serde_yaml::Deserializer::from_str(text).enumerate() {
+        let number = place + 1;
+        let value = <serde_json::Value as serde::Deserialize>::deserialize(document).map_err(|error| (number, ParseError(error)))?;
+        if !value.is_null() {
+            found.push((number, value));
+        }
+    }
+    Ok(found)
+}
+
+/// The value as YAML.
+pub fn write(value: &impl serde::Serialize) -> String {
+    serde_yaml::to_string(value).expect("plain data always reads as YAML")
+}
+
 /// File name and content of every kind's definition.
 pub fn files() -> Vec<(String, String)> {
     crate::definitions()
@@ -23,4 +44,19 @@ pub fn files() -> Vec<(String, String)> {
             (name, format!("# Generated from crds/src by `make generate`: do not edit.\n{body}"))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_numbered_and_empty_ones_left_out() {
+        let found = documents("# first\na: 1\n---\n# nothing\n---\nb: [2]\n").unwrap();
+        assert_eq!(found, [(1, serde_json::json!({"a": 1})), (3, serde_json::json!({"b": [2]}))]);
+        assert_eq!(documents("").unwrap(), []);
+        let (number, error) = documents("a: 1\n---\nb: [\n").unwrap_err();
+        assert_eq!(number, 2);
+        assert!(std::error::Error::source(&error).is_some_and(|cause| cause.to_string().contains("line")));
+    }
 }
