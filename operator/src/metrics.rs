@@ -81,6 +81,11 @@ impl Metrics {
         self.registry.clone()
     }
 
+    /// Slices held now.
+    pub fn slices_held(&self) -> u64 {
+        u64::try_from(self.leases_active.get()).unwrap_or_default()
+    }
+
     /// `slices` of `slice_bytes` each are held from now on.
     pub fn granted(&self, slices: u64, slice_bytes: u64) {
         let (slices_gauge, bytes) = (signed(slices), signed(slices.saturating_mul(slice_bytes)));

@@ -110,6 +110,21 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
                 .context("no access to an API server (--no-kubernetes goes without)")?,
         )
     };
+    serve(arguments, classes, client, listener, shutdown).await
+}
+
+/// As [`run`], with the classes and the client that [`run`] makes of the arguments: for agents that live in a process with
+/// others. Neither a file nor the environment is read.
+///
+/// # Errors
+/// When there is no device.
+pub async fn serve(
+    arguments: &AgentArguments,
+    classes: classes::ClassTable,
+    client: Option<kube::Client>,
+    listener: TcpListener,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
     let limits = AgentLimits {
         shutdown_grace: arguments.shutdown_grace_seconds,
         ..AgentLimits::default()
