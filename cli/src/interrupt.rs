@@ -1,0 +1,51 @@
+//! Ctrl-C and SIGTERM: the first is told to whoever gives back what is lent, the second ends the process at once.
+
+use std::io;
+
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+use crate::{exit::Exit, output};
+
+/// Which signal came, if any did.
+#[derive(Clone, Debug)]
+pub struct Interrupt(watch::Receiver<Option<Exit>>);
+
+impl Interrupt {
+    /// Listens from now on. Executors end with this process, however it ends.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn listen() -> io::Result<Self> {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let (told, hears) = watch::channel(None);
+        tokio::spawn(async move {
+            loop {
+                let exit = tokio::select! {
+                    _ = interrupt.recv() => Exit::Interrupted,
+                    _ = terminate.recv() => Exit::Terminated,
+                };
+                if told.send_replace(Some(exit)).is_some() {
+                    output::say("ended at once: executors end with this process");
+                    std::process::exit(i32::from(exit.code()));
+                }
+            }
+        });
+        Ok(Self(hears))
+    }
+
+    /// Waits for the first.
+    pub async fn came(&mut self) -> Exit {
+        loop {
+            if let Some(exit) = *self.0.borrow_and_update() {
+                return exit;
+            }
+            if self.0.changed().await.is_err() {
+                // The listener lives as long as the runtime.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `sahasra kernel check`.
+
+use std::{fmt::Write as _, path::Path};
+
+use crate::{
+    args::{CheckArgs, Engine, Structure},
+    exit::Exit,
+    kernel::describe::{Description, Kernel, describe},
+    output::{self, Table},
+};
+
+/// Describes each file.
+pub fn run(arguments: &CheckArgs) -> Exit {
+    let mut exit = Exit::Success;
+    let mut described = Vec::new();
+    for path in &arguments.files {
+        match read(path) {
+            Ok(description) => {
+                exit = exit.or(verdict(&description, arguments.engine));
+                described.push(description);
+            }
+            Err(reason) => {
+                output::complain(&format!("{}: {reason}", path.display()));
+                exit = Exit::Refused;
+            }
+        }
+    }
+    match arguments.output {
+        Structure::Table => {
+            for description in &described {
+                output::print(&text(description));
+            }
+        }
+        Structure::Json | Structure::Yaml => {
+            let value = match &described[..] {
+                [one] => serde_json::to_value(one),
+                many => serde_json::to_value(many),
+            };
+            match value {
+                Ok(value) if !described.is_empty() => output::structured(arguments.output, &value),
+                _ => {}
+            }
+        }
+    }
+    exit
+}
+
+fn read(path: &Path) -> Result<Description, String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    let text = String::from_utf8(bytes).map_err(|_| "it is not text: a cubin? sahasra takes PTX".to_owned())?;
+    describe(&path.display().to_string(), &text).map_err(|error| error.to_string())
+}
+
+/// Whether it is as good as was asked for.
+fn verdict(description: &Description, engine: Engine) -> Exit {
+    let runs = match engine {
+        Engine::Any => description.engines.cpu.runs || description.engines.cuda.runs,
+        Engine::Cpu => description.engines.cpu.runs,
+        Engine::Cuda => description.engines.cuda.runs,
+    };
+    if runs { Exit::Success } else { Exit::Refused }
+}
+
+/// For people.
+fn text(description: &Description) -> String {
+    let mut text = format!(
+        "{}: PTX {} for {}, {}-bit addresses\n\n",
+        description.file, description.ptx_version, description.target, description.address_bits
+    );
+    let mut engines = Table::new(&["ENGINE", "RUNS IT", "WHY"]);
+    let why = match &description.engines.cpu.refused {
+        None => "every instruction is known".to_owned(),
+        Some(refused) if refused.instruction.is_empty() => format!("line {}: {}", refused.line, refused.reason),
+        Some(refused) => format!("line {}: `{}`: {}", refused.line, refused.instruction, refused.reason),
+    };
+    engines.row([yes(description.engines.cpu.runs).to_owned(), why].into_iter(), "cpu");
+    let cuda = &description.engines.cuda;
+    let mut why = cuda.devices.clone();
+    if let Some(version) = &cuda.cuda_version {
+        let _ = write!(why, ", a driver of CUDA {version} or newer");
+    }
+    if !cuda.runs {
+        why = "the text is wrong: see above".to_owned();
+    }
+    engines.row([yes(cuda.runs).to_owned(), why].into_iter(), "cuda");
+    text.push_str(&engines.to_string());
+    for entry in &description.entries {
+        let _ = write!(text, "\n.entry {}\n", entry.name);
+        let _ = writeln!(text, "  registers  {}", registers(entry));
+        let dynamic = if entry.dynamic_shared { " and what a launch adds" } else { "" };
+        let _ = writeln!(text, "  shared     {} bytes a block{dynamic}", entry.shared_bytes);
+        let _ = writeln!(text, "  constant   {} bytes", entry.constant_bytes);
+        let _ = writeln!(text, "  local      {} bytes a thread", entry.local_bytes);
+        if let Some([x, y, z]) = entry.required_block {
+            let _ = writeln!(text, "  block      [{x}, {y}, {z}] and no other");
+        } else if let Some([x, y, z]) = entry.max_block {
+            let _ = writeln!(text, "  block      at most {} threads", u64::from(x) * u64::from(y) * u64::from(z));
+        }
+        if entry.parameters.is_empty() {
+            text.push_str("  takes no arguments\n");
+            continue;
+        }
+        let mut parameters = Table::new(&["  ARG", "TYPE", "BYTES", "OFFSET", "NAME"]);
+        for (place, parameter) in entry.parameters.iter().enumerate() {
+            let cells = [
+                parameter.scalar.clone(),
+                parameter.bytes.to_string(),
+                parameter.offset.to_string(),
+                parameter.name.clone(),
+            ];
+            parameters.row(cells.into_iter(), &format!("  {place}"));
+        }
+        text.push_str(&parameters.to_string());
+    }
+    text
+}
+
+fn yes(runs: bool) -> &'static str {
+    if runs { "yes" } else { "no" }
+}
+
+fn registers(entry: &Kernel) -> String {
+    if entry.registers.is_empty() {
+        return "none".to_owned();
+    }
+    let counts: Vec<String> = entry.registers.iter().map(|(scalar, count)| format!("{count} {scalar}")).collect();
+    format!("{} (virtual: the driver assigns real ones)", counts.join(", "))
+}

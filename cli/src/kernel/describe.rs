@@ -1,0 +1,264 @@
+//! What is to be said of a PTX: which engine runs it, and what its kernels take. Pure.
+
+use std::collections::BTreeMap;
+
+use sahasra_ptx::{EntryOutline, LoadError, LoadErrorKind, Module, Outline};
+use serde::Serialize;
+
+/// Compute capabilities are named by target: `sm_` and two or three digits, the last one the minor version.
+const TARGET: &str = "sm_";
+
+/// All that is known of one file.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Description {
+    /// The file.
+    pub file: String,
+    /// Version of the PTX ISA, such as `8.8`.
+    pub ptx_version: String,
+    /// Architecture that it was compiled for, such as `sm_80`.
+    pub target: String,
+    /// Bits of an address.
+    pub address_bits: u32,
+    /// Bytes of `.const` and `.global` variables of the module.
+    pub constant_bytes: u64,
+    /// Bytes of `.global` variables.
+    pub global_bytes: u64,
+    /// Who can run it.
+    pub engines: Engines,
+    /// Its kernels.
+    pub entries: Vec<Kernel>,
+}
+
+/// Who can run it.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Engines {
+    /// The SIMT engine on CPUs.
+    pub cpu: CpuVerdict,
+    /// The driver on GPUs.
+    pub cuda: CudaVerdict,
+}
+
+/// Whether the CPU engine runs it.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct CpuVerdict {
+    /// It does.
+    pub runs: bool,
+    /// What it refuses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refused>,
+}
+
+/// What an engine refuses.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Refused {
+    /// Line of the text, from 1.
+    pub line: u32,
+    /// Byte of the line, from 1.
+    pub column: u32,
+    /// The statement there; empty outside one.
+    pub instruction: String,
+    /// Why.
+    pub reason: String,
+    /// The text itself is wrong: no engine runs it.
+    pub invalid: bool,
+}
+
+/// Which GPUs run it.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CudaVerdict {
+    /// A driver would take it, as far as the text tells.
+    pub runs: bool,
+    /// Which devices, in words.
+    pub devices: String,
+    /// Oldest CUDA version whose driver reads this version of PTX, as NVIDIA's PTX release notes list them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_version: Option<String>,
+}
+
+/// One kernel.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kernel {
+    /// Name for `spec.kernel.entry`.
+    pub name: String,
+    /// Parameters in order.
+    pub parameters: Vec<Parameter>,
+    /// Virtual registers by type; a driver assigns real ones.
+    pub registers: BTreeMap<String, u64>,
+    /// Bytes of static shared memory of a block.
+    pub shared_bytes: u64,
+    /// It takes more shared memory at launch.
+    pub dynamic_shared: bool,
+    /// Bytes of constant memory that it names.
+    pub constant_bytes: u64,
+    /// Bytes of local memory of a thread.
+    pub local_bytes: u64,
+    /// Most threads of a block that the text allows, by axis.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_block: Option<[u32; 3]>,
+    /// The block that it must be launched with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub required_block: Option<[u32; 3]>,
+}
+
+/// One parameter.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Parameter {
+    /// Name in the text.
+    pub name: String,
+    /// Type of an element, such as `f32`; a `u64` is a pointer more often than not.
+    #[serde(rename = "type")]
+    pub scalar: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Offset in bytes.
+    pub offset: u64,
+}
+
+/// Reads a PTX.
+///
+/// # Errors
+/// When it is no PTX at all.
+pub fn describe(file: &str, text: &str) -> Result<Description, LoadError> {
+    let outline = Outline::of(text)?;
+    let refused = Module::load(text).err();
+    let invalid = refused
+        .as_ref()
+        .is_some_and(|error| !matches!(error.kind, LoadErrorKind::Unsupported(_)));
+    let target = outline.targets.first().cloned().unwrap_or_default();
+    Ok(Description {
+        file: file.to_owned(),
+        ptx_version: format!("{}.{}", outline.version.0, outline.version.1),
+        address_bits: outline.address_size,
+        constant_bytes: outline.constant_bytes,
+        global_bytes: outline.global_bytes,
+        engines: Engines {
+            cuda: CudaVerdict {
+                runs: !invalid,
+                devices: devices(&target),
+                cuda_version: cuda_version(outline.version),
+            },
+            cpu: CpuVerdict {
+                runs: refused.is_none(),
+                refused: refused.map(|error| Refused {
+                    line: error.line,
+                    column: error.column,
+                    reason: error.reason(),
+                    instruction: error.instruction,
+                    invalid,
+                }),
+            },
+        },
+        target,
+        entries: outline.entries.into_iter().map(kernel).collect(),
+    })
+}
+
+fn kernel(entry: EntryOutline) -> Kernel {
+    let parameters = entry.parameters.into_iter().map(|parameter| Parameter {
+        name: parameter.name,
+        scalar: parameter.scalar,
+        bytes: parameter.bytes,
+        offset: parameter.offset,
+    });
+    Kernel {
+        name: entry.name,
+        parameters: parameters.collect(),
+        registers: entry.registers,
+        shared_bytes: entry.shared_bytes,
+        dynamic_shared: entry.has_dynamic_shared,
+        constant_bytes: entry.constant_bytes,
+        local_bytes: entry.local_bytes,
+        max_block: entry.max_block,
+        required_block: entry.required_block,
+    }
+}
+
+/// Devices that run a target: newer ones too, unless it names features of one architecture (`a`) or family (`f`).
+fn devices(target: &str) -> String {
+    let Some(number) = target.strip_prefix(TARGET) else {
+        return format!("unknown target {target}");
+    };
+    let digits = number.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let Some((major, minor)) = digits
+        .len()
+        .checked_sub(1)
+        .map(|at| digits.split_at(at))
+        .filter(|(major, _)| !major.is_empty())
+    else {
+        return format!("unknown target {target}");
+    };
+    match &number[digits.len()..] {
+        "" => format!("compute capability {major}.{minor} or newer"),
+        "a" => format!("compute capability {major}.{minor} and no other"),
+        "f" => format!("compute capability {major}.{minor} and later ones of its family"),
+        other => format!("unknown suffix {other} of {target}"),
+    }
+}
+
+/// First release of CUDA with a version of PTX (PTX ISA, release notes). PTX has had CUDA's major version plus 4, or 5 less,
+/// with few exceptions.
+fn cuda_version((major, minor): (u32, u32)) -> Option<String> {
+    let (cuda_major, cuda_minor) = match (major, minor) {
+        (6, 0..=2) => (9, minor),
+        (6, 3..=5) => (10, minor - 3),
+        (7, 0..=8) => (11, minor),
+        (8, 0..=5) => (12, minor),
+        (8, 6..=8) => (12, minor + 1),
+        (9, _) => (13, minor),
+        _ => return None,
+    };
+    Some(format!("{cuda_major}.{cuda_minor}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_say_which_devices_run_them() {
+        assert_eq!(devices("sm_80"), "compute capability 8.0 or newer");
+        assert_eq!(devices("sm_90a"), "compute capability 9.0 and no other");
+        assert_eq!(devices("sm_100f"), "compute capability 10.0 and later ones of its family");
+        assert_eq!(devices("texmode_unified"), "unknown target texmode_unified");
+        assert_eq!(devices("sm_"), "unknown target sm_");
+    }
+
+    #[test]
+    fn versions_of_ptx_are_those_of_a_cuda_release() {
+        let table = [
+            ((7, 0), "11.0"),
+            ((8, 5), "12.5"),
+            ((8, 6), "12.7"),
+            ((8, 8), "12.9"),
+            ((9, 0), "13.0"),
+            ((6, 5), "10.2"),
+        ];
+        for (ptx, cuda) in table {
+            assert_eq!(cuda_version(ptx).as_deref(), Some(cuda));
+        }
+        assert_eq!(cuda_version((1, 4)), None);
+    }
+
+    #[test]
+    fn what_an_engine_refuses_is_named_with_its_line() {
+        let unsupported = describe(
+            "k.ptx",
+            ".version 8.8\n.target sm_90a\n.address_size 64\n.entry k() {\nwgmma.fence.sync.aligned;\nret;\n}",
+        )
+        .unwrap();
+        let refused = unsupported.engines.cpu.refused.expect("refused");
+        assert_eq!((refused.line, refused.invalid), (5, false), "{refused:?}");
+        assert!(refused.instruction.contains("wgmma"), "{refused:?}");
+        assert!(unsupported.engines.cuda.runs);
+        let wrong = describe(
+            "k.ptx",
+            ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\nmov.u32 %r1, 1;\nret;\n}",
+        )
+        .unwrap();
+        assert!(wrong.engines.cpu.refused.is_some_and(|refused| refused.invalid));
+        assert!(!wrong.engines.cuda.runs);
+    }
+}

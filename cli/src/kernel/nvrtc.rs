@@ -1,0 +1,312 @@
+//! NVRTC, NVIDIA's run-time compiler, as found on this machine: CUDA C in, PTX out. It needs no GPU and no driver.
+//!
+//! The library is loaded when it is asked for. Functions and codes are those of `nvrtc.h` (NVRTC documentation, CUDA 12
+//! and 13; unchanged since CUDA 8).
+
+use std::{
+    ffi::{CStr, CString, OsString, c_char, c_int, c_void},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    ptr,
+};
+
+use libloading::{Library, Symbol};
+
+use crate::args::{cuda_homes, virtual_environment};
+
+/// Names under which the dynamic linker may know it, newest first.
+const NAMES: [&str; 4] = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"];
+/// Where Python packages of NVIDIA keep it, below a folder of packages: `nvidia-cuda-nvrtc-cu12`, `nvidia-cuda-nvrtc`.
+const PACKAGE_FOLDERS: [&str; 3] = ["nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib", "nvidia/cu12/lib"];
+/// `NVRTC_SUCCESS`.
+const SUCCESS: c_int = 0;
+/// `NVRTC_ERROR_COMPILATION`.
+const COMPILATION: c_int = 6;
+
+type Program = *mut c_void;
+
+/// Why there is no PTX.
+#[derive(Debug, thiserror::Error)]
+pub enum NvrtcError {
+    /// No library was found.
+    #[error("NVRTC was not found; looked for {looked}.\n{REMEDY}")]
+    Missing {
+        /// Places.
+        looked: String,
+    },
+    /// The library that was named cannot be loaded.
+    #[error("{} cannot be loaded: {source}", path.display())]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// The linker's reason.
+        source: libloading::Error,
+    },
+    /// The library lacks a function.
+    #[error("the library is no NVRTC: {0}")]
+    Symbol(#[source] libloading::Error),
+    /// A name or source holds a NUL.
+    #[error("{0} holds a NUL byte")]
+    Nul(&'static str),
+    /// The source does not compile.
+    #[error("the source does not compile:\n{log}")]
+    Compile {
+        /// What the compiler says, with file and line.
+        log: String,
+    },
+    /// A call failed for another reason.
+    #[error("{call}: {reason}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// NVRTC's text for it.
+        reason: String,
+    },
+}
+
+/// What to do when there is none.
+const REMEDY: &str = "\
+Install the CUDA toolkit, or the Python packages alone (no GPU needed):
+  python3 -m venv cuda && cuda/bin/pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
+  VIRTUAL_ENV=$PWD/cuda sahasra kernel compile FILE.cu
+or name the library: --nvrtc PATH";
+
+/// What a compilation gave.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The PTX.
+    pub ptx: String,
+    /// Warnings.
+    pub log: String,
+}
+
+/// The loaded library.
+#[derive(Debug)]
+pub struct Nvrtc {
+    library: Library,
+    /// Where it is, when it was found by its path.
+    path: Option<PathBuf>,
+}
+
+impl Nvrtc {
+    /// Loads the library at `named`, or the first that is found.
+    ///
+    /// # Errors
+    /// [`NvrtcError::Load`] for one that was named, [`NvrtcError::Missing`] with the remedy.
+    pub fn find(named: Option<&Path>) -> Result<Self, NvrtcError> {
+        if let Some(path) = named {
+            return load(path.as_os_str()).map_or_else(
+                |source| {
+                    Err(NvrtcError::Load {
+                        path: path.to_owned(),
+                        source,
+                    })
+                },
+                |library| {
+                    Ok(Self {
+                        library,
+                        path: Some(path.to_owned()),
+                    })
+                },
+            );
+        }
+        let folders = folders();
+        for path in folders.iter().flat_map(|folder| libraries(folder)) {
+            if let Ok(library) = load(path.as_os_str()) {
+                return Ok(Self { library, path: Some(path) });
+            }
+        }
+        for name in NAMES {
+            if let Ok(library) = load(name.as_ref()) {
+                return Ok(Self { library, path: None });
+            }
+        }
+        let looked: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        Err(NvrtcError::Missing {
+            looked: format!(
+                "{} among the system's libraries and in {}",
+                NAMES[0],
+                if looked.is_empty() {
+                    "no other folder".to_owned()
+                } else {
+                    looked.join(", ")
+                }
+            ),
+        })
+    }
+
+    /// Folders with CUDA's own headers (`cuda_fp16.h` and the like) that belong to the library.
+    pub fn include_folders(&self) -> Vec<PathBuf> {
+        let Some(path) = self.path.as_deref().and_then(Path::parent) else {
+            return Vec::new();
+        };
+        let beside = ["../include", "../../cuda_runtime/include", "../../../include"];
+        let candidates = beside.iter().map(|folder| path.join(folder));
+        candidates
+            .filter(|folder| folder.join("cuda_runtime.h").is_file())
+            .take(1)
+            .collect()
+    }
+
+    /// Compiles `source`, called `name` in messages, with `options` such as `--gpu-architecture=compute_80`.
+    ///
+    /// # Errors
+    /// [`NvrtcError::Compile`] with the log; [`NvrtcError::Call`].
+    pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled, NvrtcError> {
+        let source = CString::new(source).map_err(|_| NvrtcError::Nul("the source"))?;
+        let name = CString::new(name).map_err(|_| NvrtcError::Nul("the name"))?;
+        let options: Vec<CString> = options
+            .iter()
+            .map(|option| CString::new(option.as_str()).map_err(|_| NvrtcError::Nul("an option")))
+            .collect::<Result<_, _>>()?;
+        let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let mut program: Program = ptr::null_mut();
+        // SAFETY: nvrtcCreateProgram(nvrtcProgram*, const char *src, const char *name, int numHeaders, headers, names): both
+        // texts are NUL-terminated and live through the call, which copies them; there are no headers.
+        let created = unsafe {
+            let create: Symbol<
+                '_,
+                unsafe extern "C" fn(*mut Program, *const c_char, *const c_char, c_int, *const c_void, *const c_void) -> c_int,
+            > = self.symbol(b"nvrtcCreateProgram\0")?;
+            create(&mut program, source.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null())
+        };
+        self.check("nvrtcCreateProgram", created)?;
+        let outcome = self.compile_program(program, &pointers);
+        // SAFETY: nvrtcDestroyProgram(nvrtcProgram*): the program was made above and is used no more.
+        unsafe {
+            let destroy: Symbol<'_, unsafe extern "C" fn(*mut Program) -> c_int> = self.symbol(b"nvrtcDestroyProgram\0")?;
+            destroy(&mut program);
+        }
+        outcome
+    }
+
+    fn compile_program(&self, program: Program, options: &[*const c_char]) -> Result<Compiled, NvrtcError> {
+        let count = c_int::try_from(options.len()).unwrap_or(c_int::MAX);
+        // SAFETY: nvrtcCompileProgram(nvrtcProgram, int numOptions, const char *const *options): as many NUL-terminated texts
+        // as are said, alive through the call.
+        let compiled = unsafe {
+            let compile: Symbol<'_, unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int> =
+                self.symbol(b"nvrtcCompileProgram\0")?;
+            compile(program, count, options.as_ptr())
+        };
+        let log = self
+            .text(program, b"nvrtcGetProgramLogSize\0", b"nvrtcGetProgramLog\0")
+            .unwrap_or_default();
+        if compiled == COMPILATION {
+            return Err(NvrtcError::Compile {
+                log: log.trim_end().to_owned(),
+            });
+        }
+        self.check("nvrtcCompileProgram", compiled)?;
+        let ptx = self.text(program, b"nvrtcGetPTXSize\0", b"nvrtcGetPTX\0")?;
+        Ok(Compiled {
+            ptx: format!("{}\n", ptx.trim_end()),
+            log: log.trim_end().to_owned(),
+        })
+    }
+
+    /// What a pair of functions gives: the size with the NUL, then the text.
+    fn text(&self, program: Program, size_of: &'static [u8], read: &'static [u8]) -> Result<String, NvrtcError> {
+        let mut size = 0usize;
+        // SAFETY: nvrtcGet*Size(nvrtcProgram, size_t*): writes one size.
+        let sized = unsafe {
+            let size_of: Symbol<'_, unsafe extern "C" fn(Program, *mut usize) -> c_int> = self.symbol(size_of)?;
+            size_of(program, &mut size)
+        };
+        self.check("reading a size", sized)?;
+        let mut text = vec![0u8; size.max(1)];
+        // SAFETY: nvrtcGet*(nvrtcProgram, char*): writes as many bytes as the size just told, NUL included.
+        let copied = unsafe {
+            let read: Symbol<'_, unsafe extern "C" fn(Program, *mut c_char) -> c_int> = self.symbol(read)?;
+            read(program, text.as_mut_ptr().cast())
+        };
+        self.check("reading a text", copied)?;
+        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
+    }
+
+    fn check(&self, call: &'static str, code: c_int) -> Result<(), NvrtcError> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: nvrtcGetErrorString(nvrtcResult): gives a NUL-terminated text that lives as long as the library, for any code.
+        let reason = unsafe {
+            let describe: Symbol<'_, unsafe extern "C" fn(c_int) -> *const c_char> = self.symbol(b"nvrtcGetErrorString\0")?;
+            let text = describe(code);
+            if text.is_null() {
+                format!("code {code}")
+            } else {
+                CStr::from_ptr(text).to_string_lossy().into_owned()
+            }
+        };
+        Err(NvrtcError::Call { call, reason })
+    }
+
+    /// # Safety
+    /// The function of that name must have the type `T`.
+    unsafe fn symbol<T>(&self, name: &[u8]) -> Result<Symbol<'_, T>, NvrtcError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.library.get(name) }.map_err(NvrtcError::Symbol)
+    }
+}
+
+fn load(name: &std::ffi::OsStr) -> Result<Library, libloading::Error> {
+    // SAFETY: runs the library's initialisers. The user named it, or it stands where NVIDIA's installers put theirs.
+    unsafe { Library::new(name) }
+}
+
+/// The libraries of a folder, newest name first.
+fn libraries(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("libnvrtc.so")
+                || (name.starts_with("libnvrtc") && name.contains(".so") && !name.contains("builtins") && !name.contains("alt"))
+        })
+        .collect();
+    found.sort_by(|left, right| right.cmp(left));
+    found
+}
+
+/// Folders that may hold the library: CUDA's own, then those of Python packages.
+fn folders() -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for home in cuda_homes().into_iter().chain([PathBuf::from("/usr/local/cuda")]) {
+        folders.extend([home.join("lib64"), home.join("targets/x86_64-linux/lib")]);
+    }
+    let packages = virtual_environment()
+        .into_iter()
+        .flat_map(|environment| site_packages(&environment.join("lib")));
+    let packages = packages.chain(python_path());
+    folders.extend(packages.flat_map(|folder| PACKAGE_FOLDERS.map(|below| folder.join(below))));
+    folders.retain(|folder| folder.is_dir());
+    folders
+}
+
+/// `lib/python3.*/site-packages`.
+fn site_packages(library: &Path) -> Vec<PathBuf> {
+    let versions = std::fs::read_dir(library)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()));
+    versions
+        .map(|version| version.join("site-packages"))
+        .filter(|folder| folder.is_dir())
+        .collect()
+}
+
+/// Where the python3 of this shell looks for packages.
+fn python_path() -> Vec<PathBuf> {
+    let script = "import sys; print('\\n'.join(sys.path))";
+    let output = Command::new(OsString::from("python3"))
+        .args(["-c", script])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let Ok(output) = output else { return Vec::new() };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect()
+}

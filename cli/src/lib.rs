@@ -1,0 +1,82 @@
+//! The program `sahasra`, and `kubectl-sahasra`.
+//!
+//! ```text
+//!  args ─► kernel check, compile                      PTX and CUDA C, nothing else
+//!     └──► run, up ─► pool ─► control plane           in memory (crates/local)
+//!                       ├───► operator                the real reconcilers, in this process
+//!                       └───► agents ─► executors     the real agents, in this process; executors are this program again
+//! ```
+//!
+//! [`main`] reads the command line and calls one of [`run`], [`up`] and [`kernel`]; each gives back an [`exit::Exit`]. What
+//! scripts read goes to standard output, everything else to standard error.
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{CommandFactory, FromArgMatches};
+use sahasra_service::logging;
+
+pub mod apply;
+pub mod args;
+pub mod exit;
+pub mod interrupt;
+pub mod kernel;
+pub mod manifests;
+pub mod output;
+pub mod pool;
+pub mod proof;
+pub mod run;
+pub mod up;
+
+use args::{Args, Command};
+use exit::Exit;
+
+/// The program under the name by which it was called, with its arguments.
+pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let matches = Args::command().bin_name(name).get_matches_from(arguments);
+    let arguments = match Args::from_arg_matches(&matches) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
+    if let Command::Executor { arguments } = arguments.command {
+        return sahasra_worker::executor::main(std::iter::once("executor".into()).chain(arguments));
+    }
+    if arguments.log != "off" {
+        logging::start(&arguments.log, logging::Format::Text);
+    }
+    let exit = match arguments.command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Up(arguments) => up::run(&arguments),
+        Command::Kernel(command) => kernel::run(&command),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "sahasra", &mut script);
+            output::print(&String::from_utf8_lossy(&script));
+            Exit::Success
+        }
+        // Was taken before.
+        Command::Executor { .. } => Exit::Refused,
+    };
+    exit.into()
+}
+
+/// Runs what a command does. Operator and agents share the threads: what takes time happens in executors.
+fn on_runtime(work: impl Future<Output = Exit>) -> Exit {
+    match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime.block_on(work),
+        Err(error) => {
+            output::complain(&format!("no threads: {error}"));
+            Exit::Failed
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(&format!(": {next}"));
+        cause = next.source();
+    }
+    text
+}

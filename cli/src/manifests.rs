@@ -1,0 +1,343 @@
+//! Manifests as `kubectl apply -f` takes them: files, folders, standard input; several documents a file; lists.
+
+use std::{
+    fmt,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+/// Extensions of the files of a folder that are read, as kubectl does.
+const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
+
+/// Where a document stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    file: String,
+    /// From 1.
+    document: usize,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}, document {}", self.file, self.document)
+    }
+}
+
+/// One object as it is to be created.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// Where it stands.
+    pub origin: Origin,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its namespace; empty for kinds without.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// All of it, with its namespace.
+    pub object: Value,
+}
+
+/// Kinds that are taken, in the order in which they are created: what others refer to first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A namespace.
+    Namespace,
+    /// Kernels and data.
+    ConfigMap,
+    /// Credentials of stores.
+    Secret,
+    /// Slices held.
+    VramLease,
+    /// Bursts.
+    BurstJob,
+}
+
+/// Every kind with its API version, its name and its place in the API.
+const KINDS: [(Kind, &str, &str, &str); 5] = [
+    (Kind::Namespace, "v1", "Namespace", "namespaces"),
+    (Kind::ConfigMap, "v1", "ConfigMap", "configmaps"),
+    (Kind::Secret, "v1", "Secret", "secrets"),
+    (Kind::VramLease, "sahasra.dev/v1alpha1", "VramLease", "vramleases"),
+    (Kind::BurstJob, "sahasra.dev/v1alpha1", "BurstJob", "burstjobs"),
+];
+
+impl Kind {
+    fn row(self) -> &'static (Kind, &'static str, &'static str, &'static str) {
+        // Every variant has its row: a test looks.
+        KINDS.iter().find(|row| row.0 == self).unwrap_or(&KINDS[0])
+    }
+
+    /// As in `kind:`.
+    pub fn name(self) -> &'static str {
+        self.row().2
+    }
+
+    /// Path of all objects of this kind in a namespace.
+    pub fn path(self, namespace: &str) -> String {
+        let (_, version, _, plural) = self.row();
+        let prefix = if version.contains('/') { "apis" } else { "api" };
+        match self {
+            Self::Namespace => format!("/{prefix}/{version}/{plural}"),
+            _ => format!("/{prefix}/{version}/namespaces/{namespace}/{plural}"),
+        }
+    }
+}
+
+/// Why manifests cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// A file or folder cannot be read.
+    #[error("{file}: {source}")]
+    Read {
+        /// Which.
+        file: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A folder without a manifest.
+    #[error("{0}: no .yaml, .yml or .json file in it")]
+    EmptyFolder(String),
+    /// Nothing in all the files.
+    #[error("no object in {0}")]
+    Empty(String),
+    /// A document is no YAML.
+    #[error("{origin}: {reason}")]
+    Syntax {
+        /// Where.
+        origin: Origin,
+        /// The parser's reason, with the line.
+        reason: String,
+    },
+    /// A document is no object.
+    #[error("{origin}: {reason}")]
+    NoObject {
+        /// Where.
+        origin: Origin,
+        /// What is missing.
+        reason: String,
+    },
+    /// A kind that a pool on this machine does not have.
+    #[error(
+        "{origin}: no matches for kind {kind:?} in version {version:?}: a pool on this machine takes {}",
+        known()
+    )]
+    UnknownKind {
+        /// Where.
+        origin: Origin,
+        /// `kind`.
+        kind: String,
+        /// `apiVersion`.
+        version: String,
+    },
+    /// The same object twice.
+    #[error("{second}: {kind} {name:?} stands in {first} already")]
+    Twice {
+        /// Where first.
+        first: Origin,
+        /// Where again.
+        second: Origin,
+        /// Its kind.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+}
+
+fn known() -> String {
+    let names: Vec<&str> = KINDS.iter().map(|row| row.2).collect();
+    names.join(", ")
+}
+
+/// Reads all manifests, in the order in which they are to be created. What names no namespace is put into `namespace`.
+///
+/// # Errors
+/// [`ManifestError`], for the first document that cannot be taken.
+pub fn read(paths: &[PathBuf], namespace: &str) -> Result<Vec<Manifest>, ManifestError> {
+    let mut manifests: Vec<Manifest> = Vec::new();
+    for path in paths {
+        for (file, text) in texts(path)? {
+            parse(&file, &text, namespace, &mut manifests)?;
+        }
+    }
+    if manifests.is_empty() {
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        return Err(ManifestError::Empty(names.join(", ")));
+    }
+    for (place, second) in manifests.iter().enumerate() {
+        let key = |manifest: &Manifest| (manifest.kind, manifest.namespace.clone(), manifest.name.clone());
+        if let Some(first) = manifests[..place].iter().find(|first| key(first) == key(second)) {
+            return Err(ManifestError::Twice {
+                first: first.origin.clone(),
+                second: second.origin.clone(),
+                kind: second.kind.name(),
+                name: second.name.clone(),
+            });
+        }
+    }
+    manifests.sort_by_key(|manifest| manifest.kind);
+    Ok(manifests)
+}
+
+/// Name and content of a file, of standard input, or of each file of a folder.
+fn texts(path: &Path) -> Result<Vec<(String, String)>, ManifestError> {
+    let file = path.display().to_string();
+    let failed = |file: &str| {
+        let file = file.to_owned();
+        move |source| ManifestError::Read { file, source }
+    };
+    if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(failed("standard input"))?;
+        return Ok(vec![("standard input".to_owned(), text)]);
+    }
+    if !path.is_dir() {
+        return Ok(vec![(file.clone(), std::fs::read_to_string(path).map_err(failed(&file))?)]);
+    }
+    let entries = std::fs::read_dir(path).map_err(failed(&file))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            path.extension()
+                .and_then(|extension| extension.to_str())
+                .is_some_and(|extension| EXTENSIONS.contains(&extension))
+        })
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(ManifestError::EmptyFolder(file));
+    }
+    let read = |path: PathBuf| {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(&path).map_err(failed(&file))?;
+        Ok((file, text))
+    };
+    files.into_iter().map(read).collect()
+}
+
+fn parse(file: &str, text: &str, namespace: &str, manifests: &mut Vec<Manifest>) -> Result<(), ManifestError> {
+    let origin = |document| Origin {
+        file: file.to_owned(),
+        document,
+    };
+    let documents = sahasra_crds::yaml::documents(text).map_err(|(number, error)| ManifestError::Syntax {
+        origin: origin(number),
+        reason: std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string),
+    })?;
+    for (number, document) in documents {
+        let items = match document.get("items").and_then(Value::as_array) {
+            Some(items) if document["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) => items.clone(),
+            _ => vec![document],
+        };
+        for item in items {
+            manifests.push(manifest(origin(number), item, namespace)?);
+        }
+    }
+    Ok(())
+}
+
+fn manifest(origin: Origin, mut object: Value, namespace: &str) -> Result<Manifest, ManifestError> {
+    let no_object = |reason: &str| ManifestError::NoObject {
+        origin: origin.clone(),
+        reason: reason.to_owned(),
+    };
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    if !object.is_object() {
+        return Err(no_object("it is no object: apiVersion, kind, metadata and spec are expected"));
+    }
+    let (version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
+    let missing: Vec<&str> = [(&version, "apiVersion not set"), (&kind, "kind not set")]
+        .iter()
+        .filter(|(value, _)| value.is_empty())
+        .map(|(_, missing)| *missing)
+        .collect();
+    if !missing.is_empty() {
+        return Err(no_object(&missing.join(", ")));
+    }
+    if name.is_empty() {
+        return Err(no_object("metadata.name: Required value: name is required"));
+    }
+    let Some((known, ..)) = KINDS.iter().find(|row| row.1 == version && row.2 == kind) else {
+        return Err(ManifestError::UnknownKind { origin, kind, version });
+    };
+    let own = text("/metadata/namespace");
+    let namespace = match (*known, own.is_empty()) {
+        (Kind::Namespace, _) => String::new(),
+        (_, true) => namespace.to_owned(),
+        (_, false) => own,
+    };
+    if *known != Kind::Namespace {
+        object["metadata"]["namespace"] = Value::String(namespace.clone());
+    }
+    Ok(Manifest {
+        origin,
+        kind: *known,
+        namespace,
+        name,
+        object,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<Vec<Manifest>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("all.yaml");
+        std::fs::write(&file, text).unwrap();
+        let read = read(std::slice::from_ref(&file), "mine");
+        read.map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
+    }
+
+    #[test]
+    fn what_others_refer_to_comes_first() {
+        let found = of("apiVersion: sahasra.dev/v1alpha1\nkind: BurstJob\nmetadata: {name: b}\n---\n\
+             apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: c, namespace: other}}\n\
+             - {apiVersion: v1, kind: Namespace, metadata: {name: other}}\n")
+        .unwrap();
+        let found: Vec<(Kind, &str, &str)> = found.iter().map(|m| (m.kind, m.namespace.as_str(), m.name.as_str())).collect();
+        assert_eq!(
+            found,
+            [
+                (Kind::Namespace, "", "other"),
+                (Kind::ConfigMap, "other", "c"),
+                (Kind::BurstJob, "mine", "b")
+            ]
+        );
+        assert_eq!(Kind::BurstJob.path("mine"), "/apis/sahasra.dev/v1alpha1/namespaces/mine/burstjobs");
+        assert_eq!(Kind::Namespace.path(""), "/api/v1/namespaces");
+        for (kind, _, name, _) in KINDS {
+            assert_eq!(kind.name(), name);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_file_and_document() {
+        let cases = [
+            ("a: [", "all.yaml, document 1: "),
+            ("kind: BurstJob\n---\n", "all.yaml, document 1: apiVersion not set"),
+            ("a: 1\n", "all.yaml, document 1: apiVersion not set, kind not set"),
+            (
+                "{apiVersion: v1, kind: ConfigMap}",
+                "all.yaml, document 1: metadata.name: Required value",
+            ),
+            ("---\n---\n- 1\n", "all.yaml, document 2: it is no object"),
+            (
+                "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}",
+                "all.yaml, document 1: no matches for kind \"Deployment\" in version \"apps/v1\"",
+            ),
+            (
+                "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}",
+                "all.yaml, document 2: ConfigMap \"x\" stands in all.yaml, document 1 already",
+            ),
+            ("# nothing\n", "no object in all.yaml"),
+        ];
+        for (text, expected) in cases {
+            let found = of(text).unwrap_err();
+            assert!(found.starts_with(expected), "{found:?} for {text:?}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What goes to standard output (results, which scripts read) and to standard error (everything else).
+
+use std::{
+    fmt,
+    io::{self, Write},
+};
+
+use serde_json::Value;
+
+use crate::args::Structure;
+
+/// Writes a result. Whoever closed the pipe has read enough.
+pub fn print(text: &str) {
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+}
+
+/// Writes a line of news.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Writes what went wrong.
+pub fn complain(text: &str) {
+    say(&format!("sahasra: {text}"));
+}
+
+/// Writes a value as JSON or YAML.
+pub fn structured(structure: Structure, value: &Value) {
+    match structure {
+        Structure::Yaml => print(&sahasra_crds::yaml::write(value)),
+        Structure::Table | Structure::Json => print(&format!("{value:#}\n")),
+    }
+}
+
+/// Bytes with the largest binary unit that keeps them whole or short: `8Gi`, `512Mi`, `3.4Ki`, `12`.
+pub fn amount(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
+    let Some((unit, suffix)) = UNITS.iter().find(|(unit, _)| bytes >= *unit) else {
+        return bytes.to_string();
+    };
+    if bytes.is_multiple_of(*unit) {
+        format!("{}{suffix}", bytes / unit)
+    } else {
+        format!("{:.1}{suffix}", bytes as f64 / *unit as f64)
+    }
+}
+
+/// Columns as wide as their widest cell, separated by three blanks, as kubectl's.
+#[derive(Debug)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With these headings.
+    pub fn new(headings: &[&str]) -> Self {
+        Self {
+            rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()],
+        }
+    }
+
+    /// One more row, which begins with `first`.
+    pub fn row(&mut self, rest: impl Iterator<Item = String>, first: &str) {
+        self.rows.push(std::iter::once(first.to_owned()).chain(rest).collect());
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                line.push_str(&format!("{cell:<width$}   "));
+            }
+            writeln!(formatter, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_short() {
+        let shown: Vec<String> = [0, 1023, 3 << 9, 512 << 20, 8 << 30, (8 << 30) + (512 << 20)].map(amount).into();
+        assert_eq!(shown, ["0", "1023", "1.5Ki", "512Mi", "8Gi", "8.5Gi"]);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["NAME", "N"]);
+        table.row(["1".to_owned()].into_iter(), "longer");
+        assert_eq!(table.to_string(), "NAME     N\nlonger   1\n");
+    }
+}

@@ -1,0 +1,287 @@
+//! `sahasra run`: manifests in, results out, nothing left behind.
+//!
+//! 1. Read the manifests; a wrong one ends here.
+//! 2. Start a pool that has what they ask for.
+//! 3. Create their objects, what others refer to first.
+//! 4. Follow them to their end, showing progress; Ctrl-C and `--timeout` are ends too.
+//! 5. Show the results, delete what still holds slices, prove that every ledger is empty, stop.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt;
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use sahasra_crds::{BurstJob, VramLease};
+use serde_json::Value;
+
+use crate::{
+    apply,
+    args::{PoolArgs, RunArgs, RunOutput, Structure},
+    exit::Exit,
+    interrupt::Interrupt,
+    manifests::{self, Kind, Manifest},
+    output,
+    pool::{Pool, PoolSettings, WorkerSettings, create_namespace},
+    proof,
+};
+
+mod follow;
+mod progress;
+mod report;
+mod results;
+
+use follow::{Ending, Following};
+use progress::Progress;
+
+/// Time between two looks at the operator's figures.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Runs the manifests.
+pub fn run(arguments: &RunArgs) -> Exit {
+    let manifests = match manifests::read(&arguments.files, &arguments.namespace) {
+        Ok(manifests) => manifests,
+        Err(error) => {
+            output::complain(&error.to_string());
+            return Exit::Refused;
+        }
+    };
+    let bursts = manifests.iter().filter(|manifest| manifest.kind == Kind::BurstJob).count();
+    if arguments.output == RunOutput::Csv && bursts != 1 {
+        output::complain(&format!(
+            "-o csv is for one BurstJob; there are {bursts}: --results FOLDER keeps those of each"
+        ));
+        return Exit::Refused;
+    }
+    crate::on_runtime(perform(arguments, &manifests))
+}
+
+async fn perform(arguments: &RunArgs, manifests: &[Manifest]) -> Exit {
+    let mut interrupt = match Interrupt::listen() {
+        Ok(interrupt) => interrupt,
+        Err(error) => {
+            output::complain(&format!("cannot listen for signals: {error}"));
+            return Exit::Failed;
+        }
+    };
+    let pool = match Pool::start(settings(&arguments.pool, arguments.devices, manifests)).await {
+        Ok(pool) => pool,
+        Err(error) => {
+            output::complain(&crate::causes(&error));
+            return Exit::Failed;
+        }
+    };
+    let mut exit = create(&pool, manifests).await;
+    let created = exit == Exit::Success;
+    if created {
+        let mut following = Following::default();
+        for manifest in manifests {
+            let key = (manifest.namespace.clone(), manifest.name.clone());
+            match manifest.kind {
+                Kind::BurstJob => following.burst(key),
+                Kind::VramLease => following.lease(key),
+                Kind::Namespace | Kind::ConfigMap | Kind::Secret => {}
+            }
+        }
+        let timeout = async {
+            match arguments.timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        let stopped = tokio::select! {
+            () = follow(&pool, &mut following) => None,
+            exit = interrupt.came() => {
+                output::say("\ninterrupted: giving every slice back (Ctrl-C again ends at once)");
+                Some(exit)
+            }
+            () = timeout => {
+                output::say("\nthe time is over: giving every slice back");
+                Some(Exit::TimedOut)
+            }
+        };
+        let outcome = show(&pool, &following, arguments).await;
+        exit = stopped.unwrap_or(outcome);
+    }
+    delete_all(&pool).await;
+    let (text, proven) = proof::of(&pool).await;
+    if arguments.output == RunOutput::Table && created {
+        output::print(&format!("\n{text}"));
+    } else if created || proven != Exit::Success {
+        output::say(text.trim_end());
+    }
+    pool.stop().await;
+    if proven == Exit::Success { exit } else { exit.or(proven) }
+}
+
+/// A pool for these manifests: where no class is named, the CPU engine plays those that they ask for.
+fn settings(arguments: &PoolArgs, devices: u32, manifests: &[Manifest]) -> PoolSettings {
+    let mut classes: BTreeSet<String> = arguments.class.iter().cloned().collect();
+    if classes.is_empty() {
+        let asked = manifests
+            .iter()
+            .filter_map(|manifest| manifest.object.pointer("/spec/slice/class").and_then(Value::as_str));
+        classes.extend(asked.map(str::to_owned));
+    }
+    let worker = |class: Option<String>| WorkerSettings {
+        class,
+        cpu_devices: (!arguments.gpu).then_some(devices),
+        vram_bytes: arguments.vram,
+    };
+    let workers = if classes.is_empty() || arguments.gpu {
+        vec![worker(None)]
+    } else {
+        classes.into_iter().map(|class| worker(Some(class))).collect()
+    };
+    PoolSettings {
+        workers,
+        file_store_root: arguments.file_store_root.clone(),
+    }
+}
+
+async fn create(pool: &Pool, manifests: &[Manifest]) -> Exit {
+    // On a cluster somebody has made them before; nobody can have done so here.
+    let declared = |name: &str| {
+        manifests
+            .iter()
+            .any(|manifest| manifest.kind == Kind::Namespace && manifest.name == name)
+    };
+    let named: BTreeSet<&str> = manifests.iter().map(|manifest| manifest.namespace.as_str()).collect();
+    for namespace in named.into_iter().filter(|name| !name.is_empty() && !declared(name)) {
+        if let Err(error) = create_namespace(pool.client(), namespace).await {
+            output::complain(&crate::causes(&error));
+            return Exit::Refused;
+        }
+    }
+    for manifest in manifests {
+        if let Err(error) = apply::create(pool.client(), manifest).await {
+            output::complain(&error.to_string());
+            return Exit::Refused;
+        }
+    }
+    Exit::Success
+}
+
+/// Looks whenever an object changes, and now and then at the operator's figures, until everything has ended.
+async fn follow(pool: &Pool, following: &mut Following) {
+    let bursts: Api<BurstJob> = Api::all(pool.client().clone());
+    let leases: Api<VramLease> = Api::all(pool.client().clone());
+    let mut burst_events = watcher(bursts.clone(), watcher::Config::default()).default_backoff().boxed();
+    let mut lease_events = watcher(leases.clone(), watcher::Config::default()).default_backoff().boxed();
+    let mut progress = Progress::new();
+    loop {
+        let now = Instant::now();
+        let list = ListParams::default();
+        if let (Ok(bursts), Ok(leases)) = (bursts.list(&list).await, leases.list(&list).await) {
+            following.observe(bursts.items, leases.items, now);
+        }
+        let metrics = &pool.operator().metrics;
+        let snapshot = following.snapshot(metrics.slices_held(), metrics.chunks_done.get(), metrics.chunks_retried.get());
+        if following.endings().is_some() {
+            progress.end(&snapshot, now);
+            return;
+        }
+        progress.show(&snapshot, now);
+        let tick = following
+            .wake()
+            .map_or(LOOK_EVERY, |wake| wake.saturating_duration_since(now).min(LOOK_EVERY));
+        tokio::select! {
+            _ = burst_events.next() => {}
+            _ = lease_events.next() => {}
+            () = tokio::time::sleep(tick.max(Duration::from_millis(1))) => {}
+        }
+    }
+}
+
+/// Shows what became of each burst, as was asked for.
+async fn show(pool: &Pool, following: &Following, arguments: &RunArgs) -> Exit {
+    let mut exit = Exit::Success;
+    let endings = following.endings().unwrap_or_default();
+    if endings.is_empty() {
+        for (key, done, total) in following.counts() {
+            output::say(&format!("BurstJob {}/{}: stopped with {done} of {total} chunks done", key.0, key.1));
+        }
+    }
+    for (key, ending) in &endings {
+        exit = exit.or(match ending {
+            Ending::Complete | Ending::Gone => Exit::Success,
+            Ending::Failed(_) => Exit::Failed,
+            Ending::Refused(_) => Exit::Refused,
+            Ending::Unplaceable(_) => Exit::Unplaceable,
+        });
+        let job = following.bursts().find(|(known, _)| *known == key);
+        match (job, ending) {
+            (Some((_, job)), _) => {
+                let text = report::burst(job, ending);
+                if arguments.output == RunOutput::Table {
+                    output::print(&format!("\n{text}"));
+                } else if *ending != Ending::Complete {
+                    output::say(text.trim_end());
+                }
+            }
+            (None, Ending::Unplaceable(why)) => output::say(&format!("VramLease {}/{}: {why}", key.0, key.1)),
+            (None, _) => output::say(&format!("VramLease {}/{}: granted", key.0, key.1)),
+        }
+    }
+    let jobs: Vec<&BurstJob> = following.bursts().map(|(_, job)| job).collect();
+    for job in &jobs {
+        let complete = job
+            .status
+            .as_ref()
+            .is_some_and(|status| status.state.as_deref() == Some("Complete"));
+        let wanted = arguments.output == RunOutput::Csv || arguments.results.is_some();
+        let csv = if complete && wanted {
+            match results::csv(pool.client(), job).await {
+                Ok(csv) => Some(csv),
+                Err(error) => {
+                    output::complain(&crate::causes(&error));
+                    exit = exit.or(if arguments.output == RunOutput::Csv {
+                        Exit::Failed
+                    } else {
+                        Exit::Success
+                    });
+                    None
+                }
+            }
+        } else {
+            None
+        };
+        if arguments.output == RunOutput::Csv {
+            output::print(csv.as_deref().unwrap_or_default());
+        }
+        if let Some(folder) = &arguments.results
+            && let Err(error) = results::keep(folder, job, csv.as_deref())
+        {
+            output::complain(&error.to_string());
+            exit = exit.or(Exit::Failed);
+        }
+    }
+    match arguments.output {
+        RunOutput::Json => output::structured(Structure::Json, &results::objects(&jobs)),
+        RunOutput::Yaml => output::structured(Structure::Yaml, &results::objects(&jobs)),
+        RunOutput::Table | RunOutput::Csv => {}
+    }
+    exit
+}
+
+/// Deletes everything that may hold slices: the operator gives them back.
+pub async fn delete_all(pool: &Pool) {
+    let (delete, list) = (DeleteParams::default(), ListParams::default());
+    let bursts: Api<BurstJob> = Api::all(pool.client().clone());
+    for job in bursts.list(&list).await.map(|list| list.items).unwrap_or_default() {
+        let namespace = job.metadata.namespace.unwrap_or_default();
+        let bursts: Api<BurstJob> = Api::namespaced(pool.client().clone(), &namespace);
+        let _ = bursts.delete(&job.metadata.name.unwrap_or_default(), &delete).await;
+    }
+    let leases: Api<VramLease> = Api::all(pool.client().clone());
+    for lease in leases.list(&list).await.map(|list| list.items).unwrap_or_default() {
+        let namespace = lease.metadata.namespace.unwrap_or_default();
+        let leases: Api<VramLease> = Api::namespaced(pool.client().clone(), &namespace);
+        let _ = leases.delete(&lease.metadata.name.unwrap_or_default(), &delete).await;
+    }
+}

@@ -1,0 +1,297 @@
+//! What has become of the bursts and leases of a run, and whether that is the end. Pure.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use sahasra_crds::{
+    BurstJob, VramLease,
+    conditions::{self, ACCEPTED, ADMITTED, COMPLETE, FAILED, GRANTED, SUSPENDED},
+};
+
+use super::progress::Snapshot;
+
+/// Where nothing runs and a burst still waits for so long, nothing will change by itself: slices come free within
+/// milliseconds, and the operator looks again every half second.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How one burst or lease ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// `Complete`; or a lease that was granted.
+    Complete,
+    /// `Failed`, with the reason.
+    Failed(String),
+    /// `Accepted=False`: what it says is wrong.
+    Refused(String),
+    /// It waits for what nobody has.
+    Unplaceable(String),
+    /// It was deleted by its own ttl before anybody looked.
+    Gone,
+}
+
+/// Namespace and name.
+pub type Key = (String, String);
+
+/// All bursts and leases of a run as last seen.
+#[derive(Debug, Default)]
+pub struct Following {
+    bursts: BTreeMap<Key, (Option<BurstJob>, bool)>,
+    leases: BTreeMap<Key, Option<VramLease>>,
+    /// Since when nothing runs and someone waits.
+    stuck: Option<Instant>,
+    gave_up: bool,
+}
+
+impl Following {
+    /// Follows a burst.
+    pub fn burst(&mut self, key: Key) {
+        self.bursts.insert(key, (None, false));
+    }
+
+    /// Follows a lease.
+    pub fn lease(&mut self, key: Key) {
+        self.leases.insert(key, None);
+    }
+
+    /// Takes up what there is now.
+    pub fn observe(&mut self, bursts: Vec<BurstJob>, leases: Vec<VramLease>, now: Instant) {
+        let mut present: BTreeMap<Key, BurstJob> = bursts.into_iter().map(|job| (key(&job.metadata), job)).collect();
+        for (key, (seen, gone)) in &mut self.bursts {
+            match present.remove(key) {
+                Some(job) => *seen = Some(job),
+                // What was last seen of it stays.
+                None => *gone = seen.is_some(),
+            }
+        }
+        let mut present: BTreeMap<Key, VramLease> = leases.into_iter().map(|lease| (key(&lease.metadata), lease)).collect();
+        for (key, seen) in &mut self.leases {
+            if let Some(lease) = present.remove(key) {
+                *seen = Some(lease);
+            }
+        }
+        let running = self.bursts.values().any(|(job, _)| job.as_ref().is_some_and(is_running));
+        let waiting = self.waiting().is_some();
+        if running || !waiting {
+            self.stuck = None;
+        } else {
+            let since = *self.stuck.get_or_insert(now);
+            self.gave_up |= now.duration_since(since) >= PATIENCE;
+        }
+    }
+
+    /// When to look again although nothing has changed.
+    pub fn wake(&self) -> Option<Instant> {
+        self.stuck.filter(|_| !self.gave_up).map(|since| since + PATIENCE)
+    }
+
+    /// How everything ended, once everything has.
+    pub fn endings(&self) -> Option<Vec<(Key, Ending)>> {
+        let bursts = self.bursts.iter().map(|(key, (job, gone))| {
+            let ending = job.as_ref().and_then(|job| self.ending(job)).or((*gone).then_some(Ending::Gone));
+            ending.map(|ending| (key.clone(), ending))
+        });
+        let leases = self.leases.iter().map(|(key, lease)| {
+            let granted = conditions::get(&lease.as_ref()?.status.as_ref()?.conditions, GRANTED)?;
+            let ending = if granted.status == "True" || granted.reason == "Expired" {
+                Ending::Complete
+            } else if self.gave_up {
+                Ending::Unplaceable(granted.message.clone())
+            } else {
+                return None;
+            };
+            Some((key.clone(), ending))
+        });
+        bursts.chain(leases).collect()
+    }
+
+    fn ending(&self, job: &BurstJob) -> Option<Ending> {
+        let conditions = job.status.as_ref().map(|status| status.conditions.as_slice())?;
+        if conditions::is_true(conditions, COMPLETE) {
+            return Some(Ending::Complete);
+        }
+        if let Some(failed) = conditions::get(conditions, FAILED).filter(|failed| failed.status == "True") {
+            return Some(Ending::Failed(format!("{}: {}", failed.reason, failed.message)));
+        }
+        if conditions::is_true(conditions, SUSPENDED) {
+            return Some(Ending::Refused(
+                "spec.suspend: it is true, and nobody can resume it here".to_owned(),
+            ));
+        }
+        // Everything of the manifests stands there by now: what is missing stays missing.
+        if let Some(accepted) = conditions::get(conditions, ACCEPTED).filter(|accepted| accepted.status == "False") {
+            return Some(Ending::Refused(format!("{}: {}", accepted.reason, accepted.message)));
+        }
+        let admitted = conditions::get(conditions, ADMITTED).filter(|admitted| admitted.status == "False")?;
+        self.gave_up.then(|| Ending::Unplaceable(admitted.message.clone()))
+    }
+
+    /// The bursts as last seen.
+    pub fn bursts(&self) -> impl Iterator<Item = (&Key, &BurstJob)> {
+        self.bursts.iter().filter_map(|(key, (job, _))| Some((key, job.as_ref()?)))
+    }
+
+    /// Name, chunks done and all chunks of each burst, for a run that was stopped.
+    pub fn counts(&self) -> impl Iterator<Item = (&Key, u64, u64)> {
+        self.bursts().map(|(key, job)| {
+            let chunks = job.status.as_ref().map(|status| status.chunks.clone()).unwrap_or_default();
+            let number = |figure: i64| u64::try_from(figure).unwrap_or_default();
+            (key, number(chunks.succeeded), number(chunks.total).max(declared(job)))
+        })
+    }
+
+    /// Why someone waits, if somebody does.
+    fn waiting(&self) -> Option<String> {
+        let refused = |conditions: &[_], kind| {
+            let condition = conditions::get(conditions, kind)?;
+            (condition.status == "False" && condition.reason != "Expired").then(|| condition.message.clone())
+        };
+        let bursts = self.bursts().filter(|(_, job)| self.ending(job).is_none());
+        let mut bursts = bursts.filter_map(|(_, job)| refused(&job.status.as_ref()?.conditions, ADMITTED));
+        let leases = self.leases.values().flatten();
+        let mut leases = leases.filter_map(|lease| refused(&lease.status.as_ref()?.conditions, GRANTED));
+        bursts.next().or_else(|| leases.next())
+    }
+
+    /// How far everything is: counts of the status, and figures of the operator, which are newer.
+    pub fn snapshot(&self, held: u64, counted: u64, retried: u64) -> Snapshot {
+        let sum = |figure: fn(&sahasra_crds::burst_job::status::ChunkCounts) -> i64| {
+            let counts = self
+                .bursts()
+                .filter_map(|(_, job)| job.status.as_ref())
+                .map(|status| &status.chunks);
+            counts.map(|chunks| u64::try_from(figure(chunks)).unwrap_or_default()).sum::<u64>()
+        };
+        let failed = sum(|chunks| chunks.failed);
+        let declared: u64 = self.bursts().map(|(_, job)| declared(job)).sum();
+        Snapshot {
+            held,
+            total: sum(|chunks| chunks.total).max(declared),
+            done: sum(|chunks| chunks.succeeded).max(counted.saturating_sub(failed)),
+            failed,
+            retried: retried.max(sum(|chunks| chunks.retried)),
+            waiting: if held == 0 { self.waiting() } else { None },
+        }
+    }
+}
+
+fn key(metadata: &kube::api::ObjectMeta) -> Key {
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+/// Chunks that the spec says in so many words; a product of lists is counted by the operator.
+fn declared(job: &BurstJob) -> u64 {
+    job.spec
+        .chunks
+        .count
+        .and_then(|count| u64::try_from(count).ok())
+        .unwrap_or_default()
+}
+
+/// It holds slices, or nothing is known against it yet.
+fn is_running(job: &BurstJob) -> bool {
+    let Some(status) = &job.status else { return true };
+    let is = |kind| conditions::is_true(&status.conditions, kind);
+    let ended = is(COMPLETE) || is(FAILED);
+    let refused = |kind| conditions::get(&status.conditions, kind).is_some_and(|condition| condition.status == "False");
+    !ended && !refused(ACCEPTED) && !refused(ADMITTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn job(name: &str, conditions: &[(&str, &str, &str)]) -> BurstJob {
+        let conditions: Vec<_> = conditions
+            .iter()
+            .map(|(kind, status, reason)| {
+                json!({"type": kind, "status": status, "reason": reason, "message": format!("{reason}."), "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            })
+            .collect();
+        let job = json!({
+            "apiVersion": "sahasra.dev/v1alpha1", "kind": "BurstJob", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"kernel": {"ptx": {"inline": ""}, "entry": "k", "block": [1], "args": []}, "chunks": {"count": 10}, "slice": {"vram": "1Mi"}},
+            "status": {"conditions": conditions, "chunks": {"total": 10, "pending": 0, "running": 0, "succeeded": 4, "failed": 1, "retried": 2}},
+        });
+        serde_json::from_value(job).unwrap()
+    }
+
+    fn key(name: &str) -> Key {
+        ("default".to_owned(), name.to_owned())
+    }
+
+    fn following(names: &[&str]) -> Following {
+        let mut following = Following::default();
+        names.iter().for_each(|name| following.burst(key(name)));
+        following
+    }
+
+    #[test]
+    fn a_run_ends_when_every_burst_has() {
+        let now = Instant::now();
+        let mut following = following(&["a", "b", "c"]);
+        let done = job("a", &[(COMPLETE, "True", "AllChunksCounted")]);
+        let failed = job("b", &[(FAILED, "True", "Trap"), (COMPLETE, "False", "Trap")]);
+        following.observe(
+            vec![done.clone(), failed.clone(), job("c", &[(ADMITTED, "True", "SlicesGranted")])],
+            vec![],
+            now,
+        );
+        assert_eq!(following.endings(), None);
+        let refused = job("c", &[(ACCEPTED, "False", "EntryMissing")]);
+        following.observe(vec![done, failed, refused], vec![], now);
+        let expected = [
+            (key("a"), Ending::Complete),
+            (key("b"), Ending::Failed("Trap: Trap.".into())),
+            (key("c"), Ending::Refused("EntryMissing: EntryMissing.".into())),
+        ];
+        assert_eq!(following.endings().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_burst_that_waits_while_nothing_runs_is_given_up() {
+        let now = Instant::now();
+        let mut following = following(&["a", "b"]);
+        let waits = job("a", &[(ADMITTED, "False", "WaitingForSlices")]);
+        let runs = job("b", &[(ADMITTED, "True", "SlicesGranted")]);
+        following.observe(vec![waits.clone(), runs], vec![], now);
+        assert_eq!(following.wake(), None, "the other may make room");
+        let done = job("b", &[(COMPLETE, "True", "AllChunksCounted")]);
+        following.observe(vec![waits.clone(), done.clone()], vec![], now);
+        assert_eq!(following.wake(), Some(now + PATIENCE));
+        following.observe(vec![waits.clone(), done.clone()], vec![], now + PATIENCE / 2);
+        assert_eq!(following.endings(), None);
+        following.observe(vec![waits, done], vec![], now + PATIENCE);
+        assert_eq!(
+            following.endings().unwrap()[0],
+            (key("a"), Ending::Unplaceable("WaitingForSlices.".into()))
+        );
+    }
+
+    #[test]
+    fn a_burst_that_went_by_its_own_ttl_ended() {
+        let now = Instant::now();
+        let mut following = following(&["a"]);
+        following.observe(vec![], vec![], now);
+        assert_eq!(following.endings(), None, "it has not been seen yet");
+        following.observe(vec![job("a", &[(ADMITTED, "True", "SlicesGranted")])], vec![], now);
+        following.observe(vec![], vec![], now);
+        assert_eq!(following.endings().unwrap(), [(key("a"), Ending::Gone)]);
+    }
+
+    #[test]
+    fn newer_figures_of_the_operator_go_before_those_of_the_status() {
+        let mut following = following(&["a"]);
+        following.observe(vec![job("a", &[])], vec![], Instant::now());
+        let snapshot = following.snapshot(3, 9, 1);
+        assert_eq!(
+            (snapshot.total, snapshot.done, snapshot.failed, snapshot.retried, snapshot.held),
+            (10, 8, 1, 2, 3)
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! What is shown of a finished burst, for people.
+
+use std::fmt::Write as _;
+
+use sahasra_crds::{
+    BurstJob,
+    burst_job::status::{AggregateStatus, BestChunk},
+};
+
+use super::follow::Ending;
+use crate::output::amount;
+
+/// Elements of a sum or mean that are shown; all stand in the status.
+const SHOWN_ELEMENTS: usize = 8;
+
+/// A summary of one burst, with a line break at the end.
+pub fn burst(job: &BurstJob, ending: &Ending) -> String {
+    let name = format!(
+        "{}/{}",
+        job.metadata.namespace.as_deref().unwrap_or_default(),
+        job.metadata.name.as_deref().unwrap_or_default()
+    );
+    let mut text = format!("BurstJob {name}: {}\n", headline(job, ending));
+    let Some(status) = &job.status else { return text };
+    let chunks = &status.chunks;
+    if status.slices.peak > 0 {
+        let _ = writeln!(
+            text,
+            "  chunks      {} succeeded, {} failed, {} retried",
+            chunks.succeeded, chunks.failed, chunks.retried
+        );
+        let _ = writeln!(text, "  slices      {} at most at the same time", status.slices.peak);
+    }
+    if let Some(aggregate) = &status.aggregate {
+        text.push_str(&self::aggregate(aggregate));
+    }
+    for failure in &status.failures {
+        let _ = writeln!(
+            text,
+            "  failure     chunk {} after {} attempts: {}: {}",
+            failure.index, failure.attempts, failure.code, failure.message
+        );
+    }
+    if let Some(url) = status.results.as_ref().and_then(|results| results.url.as_ref()) {
+        let _ = writeln!(text, "  results     {url}");
+    } else if let Some(results) = &status.results {
+        let bytes = u64::try_from(results.bytes).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "  results     {}B: -o csv prints them, --results FOLDER keeps them",
+            amount(bytes)
+        );
+    }
+    text
+}
+
+fn headline(job: &BurstJob, ending: &Ending) -> String {
+    match ending {
+        Ending::Complete => {
+            let status = job.status.as_ref();
+            let times = status.and_then(|status| Some((status.start_time.as_ref()?, status.completion_time.as_ref()?)));
+            // The status has whole seconds; a quick burst has no duration to speak of.
+            match times.map(|(start, end)| end.0.as_second() - start.0.as_second()) {
+                Some(seconds) if seconds > 1 => format!("complete after {seconds} s"),
+                _ => "complete".to_owned(),
+            }
+        }
+        Ending::Failed(why) => format!("FAILED: {why}"),
+        Ending::Refused(why) => format!("refused: {why}"),
+        Ending::Unplaceable(why) => {
+            format!("cannot start here: {why}\n  --class, --vram and --devices say what devices this pool has")
+        }
+        Ending::Gone => "deleted by its own ttlSecondsAfterFinished".to_owned(),
+    }
+}
+
+fn aggregate(aggregate: &AggregateStatus) -> String {
+    let mut text = String::new();
+    for (rank, best) in aggregate.best.iter().enumerate() {
+        let label = if rank == 0 { "best" } else { "" };
+        let _ = writeln!(text, "  {label:<11} {} at chunk {}", number(best.value), best.index);
+        text.push_str(&parameters(best));
+    }
+    for (element, value) in aggregate.values.iter().take(SHOWN_ELEMENTS).enumerate() {
+        let label = if element == 0 { "aggregate" } else { "" };
+        let interval = aggregate
+            .confidence95
+            .get(element)
+            .map(|half| format!(" ± {} (95 %)", rounded(*half)));
+        let _ = writeln!(text, "  {label:<11} {}{}", number(*value), interval.unwrap_or_default());
+    }
+    if aggregate.values.len() > SHOWN_ELEMENTS {
+        let _ = writeln!(
+            text,
+            "              and {} elements more: -o yaml",
+            aggregate.values.len() - SHOWN_ELEMENTS
+        );
+    }
+    if aggregate.best.is_empty()
+        && aggregate.values.is_empty()
+        && let Some(summary) = &aggregate.summary
+    {
+        let _ = writeln!(text, "  aggregate   {summary}");
+    }
+    text
+}
+
+fn parameters(best: &BestChunk) -> String {
+    let widest = best.parameters.keys().map(String::len).max().unwrap_or(0);
+    let lines = best
+        .parameters
+        .iter()
+        .map(|(name, value)| format!("                {name:<widest$}   {}\n", number(*value)));
+    lines.collect()
+}
+
+/// A kernel computes in single precision mostly: its 0.1 stands as 0.10000000149011612 in the status.
+fn number(value: f64) -> String {
+    let single = value as f32;
+    if f64::from(single) == value {
+        single.to_string()
+    } else {
+        value.to_string()
+    }
+}
+
+/// Three significant digits: the width of an interval is itself an estimate.
+fn rounded(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return number(value);
+    }
+    let decimals = (2.0 - value.abs().log10().floor()).max(0.0) as usize;
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_precision_is_shown_as_it_was_written() {
+        assert_eq!(number(f64::from(0.1f32)), "0.1");
+        assert_eq!(number(0.1), "0.1");
+        assert_eq!(number(32.0), "32");
+        assert_eq!(number(std::f64::consts::PI), "3.141592653589793");
+    }
+
+    #[test]
+    fn the_best_chunk_is_shown_with_its_parameters() {
+        let best = BestChunk {
+            index: 7,
+            value: f64::from(0.25f32),
+            parameters: [("rate".to_owned(), f64::from(0.1f32)), ("batchSize".to_owned(), 32.0)].into(),
+        };
+        let shown = aggregate(&AggregateStatus {
+            best: vec![best],
+            ..AggregateStatus::default()
+        });
+        assert_eq!(
+            shown,
+            "  best        0.25 at chunk 7\n                batchSize   32\n                rate        0.1\n"
+        );
+        let shown = aggregate(&AggregateStatus {
+            values: vec![3.5],
+            confidence95: vec![0.5],
+            ..AggregateStatus::default()
+        });
+        assert_eq!(shown, "  aggregate   3.5 ± 0.500 (95 %)\n");
+        assert_eq!(
+            (rounded(0.001_568_866), rounded(1234.5), rounded(0.0)),
+            ("0.00157".into(), "1234".into(), "0".into())
+        );
+    }
+}

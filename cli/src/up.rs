@@ -1,0 +1,164 @@
+//! `sahasra up`: a pool that stays, for kubectl.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use sahasra_operator::http as operator_http;
+use sahasra_service::server;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::{UpArgs, state_folder},
+    exit::Exit,
+    interrupt::Interrupt,
+    output,
+    pool::{Pool, PoolError, PoolSettings, WorkerSettings},
+    proof,
+    run::delete_all,
+};
+
+mod access;
+mod front;
+
+use access::{Access, AccessError};
+use front::{Front, TlsIfSpoken};
+
+/// How long open requests may take to end once it is told to end.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// Why it did not come up.
+#[derive(Debug, thiserror::Error)]
+enum UpError {
+    /// Someone has the port.
+    #[error("port {0} is taken, perhaps by another `sahasra up`: end that one, or choose with --port (0 takes any that is free)")]
+    PortTaken(u16),
+    /// Another reason.
+    #[error("cannot listen on port {port}")]
+    Listen { port: u16, source: io::Error },
+    /// No signals.
+    #[error("cannot listen for signals")]
+    Signals(#[source] io::Error),
+    /// The pool did not start.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// No token, certificate or kubeconfig.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+/// Stays up until it is told to end.
+pub fn run(arguments: &UpArgs) -> Exit {
+    crate::on_runtime(async {
+        match stay(arguments).await {
+            Ok(exit) => exit,
+            Err(error) => {
+                output::complain(&crate::causes(&error));
+                Exit::Failed
+            }
+        }
+    })
+}
+
+async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
+    let mut interrupt = Interrupt::listen().map_err(UpError::Signals)?;
+    // The port first: a second one on the same port is to leave the first alone.
+    let listener = listen(arguments.port).await?;
+    let address = listener.local_addr().map_err(|source| UpError::Listen {
+        port: arguments.port,
+        source,
+    })?;
+    let access = Access::new()?;
+    let pool = Pool::start(settings(arguments)).await?;
+    let kubeconfig = match &arguments.kubeconfig {
+        Some(path) => path.clone(),
+        None => state_folder().join(format!("kubeconfig-{}", address.port())),
+    };
+    if let Err(error) = access.write_kubeconfig(&kubeconfig, address) {
+        pool.stop().await;
+        return Err(error.into());
+    }
+    let stop = CancellationToken::new();
+    let operator = pool.operator();
+    let routes = operator_http::routes(
+        operator.directory.clone(),
+        operator.agents.clone(),
+        operator.metrics.clone(),
+        pool.readiness().clone(),
+    );
+    let front = Front::new(warp::service(routes), pool.control_plane().service(), access.token());
+    let limits = server::Limits {
+        drain_timeout: DRAIN,
+        ..server::Limits::default()
+    };
+    let handshake = TlsIfSpoken(TlsAcceptor::from(access.server()));
+    let serving = tokio::spawn(server::serve(listener, handshake, front, limits, stop.clone()));
+    welcome(&pool, address, &kubeconfig.display().to_string()).await;
+
+    let exit = tokio::select! {
+        exit = interrupt.came() => exit,
+        () = pool.stopped().cancelled() => {
+            output::complain("the operator ended: the machine slept for long, or is overloaded; see --log info");
+            Exit::Failed
+        }
+    };
+    output::say("\nending: giving every slice back (Ctrl-C again ends at once)");
+    stop.cancel();
+    pool.control_plane().close_watches();
+    let _ = serving.await;
+    access::remove_kubeconfig(&kubeconfig, &access);
+    delete_all(&pool).await;
+    let (text, proven) = proof::of(&pool).await;
+    output::print(&format!("\n{text}"));
+    pool.stop().await;
+    // It was to stay until it was told to end: that is no failure.
+    let exit = if matches!(exit, Exit::Interrupted | Exit::Terminated) {
+        Exit::Success
+    } else {
+        exit
+    };
+    Ok(exit.or(proven))
+}
+
+async fn listen(port: u16) -> Result<TcpListener, UpError> {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+        Ok(listener) => Ok(listener),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(UpError::PortTaken(port)),
+        Err(source) => Err(UpError::Listen { port, source }),
+    }
+}
+
+fn settings(arguments: &UpArgs) -> PoolSettings {
+    let gpu = arguments.pool.gpu;
+    let worker = |number: usize| WorkerSettings {
+        // Several classes take turns.
+        class: (!arguments.pool.class.is_empty()).then(|| arguments.pool.class[number % arguments.pool.class.len()].clone()),
+        cpu_devices: (!gpu).then_some(1),
+        vram_bytes: arguments.pool.vram,
+    };
+    let count = if gpu { 1 } else { arguments.workers as usize };
+    PoolSettings {
+        workers: (0..count).map(worker).collect(),
+        file_store_root: arguments.pool.file_store_root.clone(),
+    }
+}
+
+async fn welcome(pool: &Pool, address: SocketAddr, kubeconfig: &str) {
+    let devices = pool.ledger().await.map(|ledger| proof::table(&ledger)).unwrap_or_default();
+    output::print(&format!(
+        "Sahasra is up on {address}; Ctrl-C ends it.\n\n{devices}\n\
+         Its API is kubectl's, for whoever can read this kubeconfig:\n\n\
+         \x20 export KUBECONFIG={kubeconfig}\n\
+         \x20 kubectl get gpuworkers\n\
+         \x20 kubectl apply --server-side -f examples/hyperparameter-search/\n\
+         \x20 kubectl wait --for=condition=Complete burstjob/hyperparameter-search --timeout=2m\n\
+         \x20 kubectl get burstjobs\n\n\
+         Load and figures are open on this machine:\n\n\
+         \x20 curl http://{address}/workers\n\
+         \x20 curl http://{address}/metrics\n"
+    ));
+}

@@ -1,0 +1,168 @@
+//! Who may use the API of a pool that stays up: whoever can read the kubeconfig.
+//!
+//! kubectl sends a token over TLS only, so the API has a certificate of its own, made anew at each start. Token and
+//! certificate stand in a kubeconfig that the user alone can read.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File, OpenOptions, Permissions},
+    io::{self, Read, Write},
+    net::SocketAddr,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    ServerConfig,
+    crypto::ring,
+    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+};
+use serde_json::json;
+
+/// Bytes of a token.
+const TOKEN_BYTES: usize = 32;
+
+/// Why there is no access.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// No randomness.
+    #[error("no random source for a token")]
+    Random(#[source] io::Error),
+    /// No certificate.
+    #[error("no certificate can be made")]
+    Certificate(#[source] rcgen::Error),
+    /// The certificate does not serve.
+    #[error("the certificate cannot be used")]
+    Tls(#[source] rustls::Error),
+    /// The kubeconfig cannot be written.
+    #[error("{} cannot be written", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// A token and a certificate.
+pub struct Access {
+    token: String,
+    certificate_pem: String,
+    server: Arc<ServerConfig>,
+}
+
+impl Access {
+    /// A new token, and a new certificate for loopback.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn new() -> Result<Self, AccessError> {
+        let mut bytes = [0u8; TOKEN_BYTES];
+        let filled = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
+        filled.map_err(AccessError::Random)?;
+        let mut token = String::with_capacity(2 * TOKEN_BYTES);
+        for byte in bytes {
+            let _ = write!(token, "{byte:02x}");
+        }
+        let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).map_err(AccessError::Certificate)?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+        let mut server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(AccessError::Tls)?
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .map_err(AccessError::Tls)?;
+        server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self {
+            token,
+            certificate_pem: made.cert.pem(),
+            server: Arc::new(server),
+        })
+    }
+
+    /// What a client sends.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// For the accept loop.
+    pub fn server(&self) -> Arc<ServerConfig> {
+        self.server.clone()
+    }
+
+    /// Writes a kubeconfig for the API at `address`, readable by the user alone.
+    ///
+    /// # Errors
+    /// [`AccessError::Kubeconfig`].
+    pub fn write_kubeconfig(&self, path: &Path, address: SocketAddr) -> Result<(), AccessError> {
+        let failed = |source| AccessError::Kubeconfig {
+            path: path.to_owned(),
+            source,
+        };
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        // One that stood there already keeps its own mode.
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+        file.write_all(self.kubeconfig(address).as_bytes()).map_err(failed)
+    }
+
+    fn kubeconfig(&self, address: SocketAddr) -> String {
+        let cluster = json!({
+            "server": format!("https://{address}"),
+            "certificate-authority-data": base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &self.certificate_pem),
+        });
+        sahasra_crds::yaml::write(&json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "sahasra",
+            "clusters": [{"name": "sahasra", "cluster": cluster}],
+            "users": [{"name": "sahasra", "user": {"token": self.token}}],
+            "contexts": [{"name": "sahasra", "context": {"cluster": "sahasra", "user": "sahasra", "namespace": "default"}}],
+        }))
+    }
+}
+
+/// Removes the kubeconfig unless someone else has written it anew.
+pub fn remove_kubeconfig(path: &Path, access: &Access) {
+    let ours = fs::read_to_string(path).is_ok_and(|text| text.contains(access.token()));
+    if ours && let Err(error) = fs::remove_file(path) {
+        tracing::warn!(path = %path.display(), %error, "the kubeconfig was not removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kubeconfig_is_its_owners_alone_even_where_a_file_stood_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("below/kubeconfig");
+        fs::create_dir_all(folder.path().join("below")).unwrap();
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let access = Access::new().unwrap();
+        access.write_kubeconfig(&path, "127.0.0.1:8000".parse().unwrap()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let written: serde_json::Value = sahasra_crds::yaml::parse(&fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(written["clusters"][0]["cluster"]["server"], "https://127.0.0.1:8000");
+        assert_eq!(written["users"][0]["user"]["token"], access.token());
+        assert_eq!(access.token().len(), 64);
+        assert_ne!(access.token(), Access::new().unwrap().token());
+        let other = Access::new().unwrap();
+        remove_kubeconfig(&path, &other);
+        assert!(path.exists(), "another start's file stays");
+        remove_kubeconfig(&path, &access);
+        assert!(!path.exists());
+    }
+}

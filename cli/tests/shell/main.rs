@@ -1,0 +1,6 @@
+//! The program as a shell sees it.
+
+mod kernel;
+mod program;
+mod run;
+mod up;

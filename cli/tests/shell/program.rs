@@ -1,0 +1,109 @@
+//! The program under test as a child process.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+/// What takes milliseconds may take so long on a machine under load.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// A call of the program, from the repository's root.
+pub struct Sahasra(Command);
+
+impl Sahasra {
+    pub fn new<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sahasra"));
+        command
+            .args(arguments)
+            .current_dir(root())
+            .env_remove("SAHASRA_LOG")
+            .env_remove("SAHASRA_NVRTC")
+            .stdin(Stdio::null());
+        Self(command)
+    }
+
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.0.arg(argument);
+        self
+    }
+
+    pub fn command(self) -> Command {
+        self.0
+    }
+
+    pub fn output(mut self) -> Output {
+        self.0.output().expect("sahasra runs")
+    }
+
+    pub fn output_with_input(mut self, input: &str) -> Output {
+        let mut child = self
+            .0
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sahasra runs");
+        child.stdin.take().expect("input").write_all(input.as_bytes()).expect("it reads");
+        child.wait_with_output().expect("it ends")
+    }
+}
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Waits until `look` gives something.
+pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < WITHIN, "{what}: not within {WITHIN:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends a signal by its name without SIG.
+pub fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill")
+        .args([format!("-{name}"), process.to_string()])
+        .status()
+        .expect("kill runs");
+    assert!(sent.success());
+}
+
+/// Every process below that one.
+pub fn descendants(process: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
+        .expect("/proc")
+        .filter_map(|entry| {
+            let id: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let status = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+            let parent = status.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+            Some((id, parent))
+        })
+        .collect();
+    let mut found = vec![process];
+    let mut at = 0;
+    while let Some(&parent) = found.get(at) {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(id, _)| *id));
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+/// It runs: it is there, and no zombie.
+pub fn is_alive(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}

@@ -1,0 +1,192 @@
+//! `sahasra up` as a shell and as an HTTP client see it. What kubectl makes of it is tested in `e2e`.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::{Child, ChildStdout, Stdio},
+};
+
+use crate::program::{Sahasra, signal, text, wait};
+use serde_json::Value;
+
+/// A pool that stays up, until the test ends it.
+struct Up {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    address: String,
+    kubeconfig: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Up {
+    fn start(more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let mut command = Sahasra::new(["up", "--port", "0", "--kubeconfig"]).arg(&kubeconfig).command();
+        let mut child = command.args(more).stdout(Stdio::piped()).spawn().expect("sahasra runs");
+        let mut output = BufReader::new(child.stdout.take().expect("output"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a welcome");
+        let address = line
+            .strip_prefix("Sahasra is up on ")
+            .and_then(|rest| rest.split_once(';'))
+            .expect(&line)
+            .0
+            .to_owned();
+        Self {
+            child,
+            output,
+            address,
+            kubeconfig,
+            _folder: folder,
+        }
+    }
+
+    fn token(&self) -> String {
+        let config: Value = sahasra_crds::yaml::parse(&fs::read_to_string(&self.kubeconfig).expect("a kubeconfig")).expect("YAML");
+        config["users"][0]["user"]["token"].as_str().expect("a token").to_owned()
+    }
+
+    /// Status and body of a plain HTTP request.
+    fn request(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",
+            self.address,
+            body.len()
+        );
+        stream
+            .write_all(format!("{head}{authorization}\r\n{body}").as_bytes())
+            .expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        (status, body.to_owned())
+    }
+
+    /// Ends it; what it printed after its welcome, and its exit code.
+    fn end(mut self, name: &str) -> (String, Option<i32>) {
+        signal(self.child.id(), name);
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).expect("output");
+        let code = self.child.wait().expect("it ends").code();
+        (rest, code)
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn workers_are_open_and_the_api_is_for_whoever_has_the_token() {
+    let up = Up::start(&["--workers", "3", "--vram", "64Mi", "--class", "g5"]);
+    let (status, body) = up.request("GET", "/workers", None, "");
+    assert_eq!(status, 200);
+    let workers: Value = serde_json::from_str(&body).expect("JSON");
+    let workers = workers.as_array().expect("a list");
+    assert_eq!(workers.len(), 3);
+    for worker in workers {
+        let mut fields: Vec<&str> = worker.as_object().expect("an object").keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        assert_eq!(
+            fields,
+            [
+                "active_executions",
+                "id",
+                "last_seen",
+                "status",
+                "stored_tensor_bytes",
+                "tensor_count"
+            ]
+        );
+        assert_eq!(worker["status"], "ready");
+    }
+    assert_eq!(up.request("GET", "/readyz", None, "").0, 200);
+    assert!(up.request("GET", "/metrics", None, "").1.contains("gpu_leases_active 0"));
+
+    let listed = "/apis/sahasra.dev/v1alpha1/gpuworkers";
+    let (status, body) = up.request("GET", listed, None, "");
+    assert_eq!(status, 401, "{body}");
+    assert_eq!(serde_json::from_str::<Value>(&body).expect("a Status")["reason"], "Unauthorized");
+    assert_eq!(up.request("GET", listed, Some("wrong"), "").0, 401);
+    let (status, body) = up.request("GET", listed, Some(&up.token()), "");
+    assert_eq!(status, 200);
+    let list: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(3));
+    assert_eq!(list["items"][0]["status"]["devices"][0]["class"], "g5");
+
+    let mode = fs::metadata(&up.kubeconfig).expect("a kubeconfig").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let kubeconfig = up.kubeconfig.clone();
+    let address = up.address.clone();
+    let (rest, code) = up.end("INT");
+    assert_eq!(code, Some(0), "{rest}");
+    assert!(rest.contains("Every lease is back:"), "{rest}");
+    assert!(!kubeconfig.exists(), "the kubeconfig goes with it");
+    assert!(TcpStream::connect(address).is_err(), "the port is free");
+}
+
+#[test]
+fn what_is_applied_runs_and_what_still_runs_at_the_end_is_given_back() {
+    let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
+    let token = up.token();
+    let endless = include_str!("../../../e2e/tests/data/kernels/endless.ptx");
+    let job = serde_json::json!({
+        "apiVersion": "sahasra.dev/v1alpha1", "kind": "BurstJob", "metadata": {"name": "endless"},
+        "spec": {
+            "kernel": {"ptx": {"inline": endless}, "entry": "endless", "block": [1], "args": [{"output": {"type": "u32"}}, {"chunkIndex": {"type": "u32"}}]},
+            "chunks": {"count": 4}, "slice": {"vram": "4Mi"}, "slices": {"max": 2},
+        },
+    });
+    let jobs = "/apis/sahasra.dev/v1alpha1/namespaces/default/burstjobs";
+    let (status, body) = up.request("POST", jobs, Some(&token), &job.to_string());
+    assert_eq!(status, 201, "{body}");
+    wait("slices are held", || {
+        up.request("GET", "/metrics", None, "")
+            .1
+            .contains("gpu_leases_active 2")
+            .then_some(())
+    });
+    let executors = wait("executors run", || {
+        Some(crate::program::descendants(up.child.id())).filter(|executors| !executors.is_empty())
+    });
+    let (rest, code) = up.end("TERM");
+    assert_eq!(code, Some(0), "{rest}");
+    assert!(rest.contains("Every lease is back:"), "{rest}");
+    wait("no executor is left", || {
+        executors.iter().all(|id| !crate::program::is_alive(*id)).then_some(())
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_with_the_remedy() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let output = Sahasra::new(["up", "--port", &port, "--kubeconfig"]).arg(&kubeconfig).output();
+    assert_eq!(output.status.code(), Some(1));
+    let complaint = text(&output.stderr);
+    assert!(
+        complaint.contains(&format!("port {port} is taken")) && complaint.contains("--port"),
+        "{complaint}"
+    );
+    assert!(!kubeconfig.exists());
+}
+
+#[test]
+fn the_address_is_no_ones_but_this_machines() {
+    let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
+    assert!(up.address.starts_with("127.0.0.1:"), "{}", up.address);
+    let (_, code) = up.end("INT");
+    assert_eq!(code, Some(0));
+}
