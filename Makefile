@@ -7,7 +7,6 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 CARGO_DENY := target/tools/bin/cargo-deny
-RELEASE := $(CURDIR)/target/release
 # Tests run what the dev profile builds, with its assertions and overflow checks; the engine is optimised there too.
 DEBUG := $(CURDIR)/target/debug
 E2E_TESTS := $(patsubst e2e/tests/%.rs,--test %,$(filter-out e2e/tests/node.rs,$(wildcard e2e/tests/*.rs)))
@@ -18,8 +17,9 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: build tools ## Run a 1000-chunk burst on a real control plane on this machine, and take everything down again
-	SAHASRA_BIN_DIR=$(RELEASE) target/release/sahasra-demo
+demo: build ## Run a 1000-chunk burst in one process, without a cluster or a GPU, and check every result on the host
+	target/release/sahasra run examples/hyperparameter-search/ --results target/demo
+	examples/check hyperparameter-search --job target/demo/hyperparameter-search.json --results target/demo/hyperparameter-search.csv
 
 .PHONY: test
 test: debug tools ## Every test: unit, property, device contract, examples, end to end, node (the last needs root)

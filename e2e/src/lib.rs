@@ -13,7 +13,6 @@ pub mod audit;
 pub mod bursts;
 mod certificates;
 mod control_plane;
-pub mod demo;
 mod directory;
 mod embedded;
 mod eventually;

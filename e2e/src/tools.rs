@@ -136,8 +136,8 @@ async fn built(tool: &'static str) -> Result<PathBuf, ToolError> {
     .cloned()
 }
 
-/// The folder with `sahasra-operator` and `sahasra-worker`: `SAHASRA_BIN_DIR`, or the target folder of the profile in use,
-/// after a `cargo build` of both there (which does nothing when they are fresh).
+/// The folder with `sahasra-operator`, `sahasra-worker` and `sahasra`: `SAHASRA_BIN_DIR`, or the target folder of the profile in
+/// use, after a `cargo build` of all there (which does nothing when they are fresh).
 ///
 /// # Errors
 /// When the folder lacks one, or the build fails.
@@ -146,25 +146,22 @@ pub async fn binaries() -> Result<PathBuf, ToolError> {
     BUILT.get_or_try_init(find_binaries).await.cloned()
 }
 
+/// What the tests run.
+const BINARIES: [&str; 3] = ["sahasra-operator", "sahasra-worker", "sahasra"];
+
 async fn find_binaries() -> Result<PathBuf, ToolError> {
     if let Some(folder) = folder_from(BINARIES_VARIABLE) {
-        existing(BINARIES_VARIABLE, &folder, "sahasra-operator")?;
-        existing(BINARIES_VARIABLE, &folder, "sahasra-worker")?;
+        for program in BINARIES {
+            existing(BINARIES_VARIABLE, &folder, program)?;
+        }
         return Ok(folder);
     }
     let (target, profile) = target_and_profile()?;
     let cargo = std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from);
     // `--workspace` gives the dependencies the features that `cargo test --workspace` gives them: nothing is built twice.
     let status = Command::new(&cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--workspace",
-            "--bin",
-            "sahasra-operator",
-            "--bin",
-            "sahasra-worker",
-        ])
+        .args(["build", "--quiet", "--workspace"])
+        .args(BINARIES.iter().flat_map(|program| ["--bin", program]))
         .args(["--profile", if profile == "debug" { "dev" } else { &profile }])
         .arg("--target-dir")
         .arg(&target)
@@ -174,9 +171,7 @@ async fn find_binaries() -> Result<PathBuf, ToolError> {
         .await
         .map_err(|source| ToolError::Run { program: cargo, source })?;
     if !status.success() {
-        return Err(ToolError::Build {
-            what: "sahasra-operator and sahasra-worker".to_owned(),
-        });
+        return Err(ToolError::Build { what: BINARIES.join(", ") });
     }
     Ok(target.join(profile))
 }

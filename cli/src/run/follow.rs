@@ -13,8 +13,8 @@ use sahasra_crds::{
 use super::progress::Snapshot;
 
 /// Where nothing runs and a burst still waits for so long, nothing will change by itself: slices come free within
-/// milliseconds, and the operator looks again every half second.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// milliseconds, and the operator looks again every half second. The rest is for a machine under load.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// How one burst or lease ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,174 @@
+//! The embedded control plane gives what a real one gives: the same manifests, the same results.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use sahasra_e2e::{Pool, PoolOptions, Signal, signal, tools};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, ChildStdout, Command},
+};
+
+/// A machine under load gets minutes.
+const WITHIN: Duration = Duration::from_secs(240);
+
+/// What `sahasra run` keeps of an example: the finished job and the results of its chunks.
+async fn embedded(name: &str, folder: &Path) -> (Value, String) {
+    let program = tools::binaries().await.expect("binaries").join("sahasra");
+    let output = Command::new(program)
+        .args(["run", &format!("examples/{name}/"), "--devices", "2", "--results"])
+        .arg(folder)
+        .current_dir(tools::workspace_root())
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .expect("sahasra runs");
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(output.status.success(), "sahasra run examples/{name}/: {said}");
+    let read = |extension: &str| std::fs::read_to_string(folder.join(format!("{name}.{extension}"))).expect("kept");
+    (serde_json::from_str(&read("json")).expect("JSON"), read("csv"))
+}
+
+#[tokio::test]
+async fn examples_have_the_same_status_and_results_on_the_embedded_and_on_a_real_control_plane() {
+    let agent = ["--no-cuda", "--cpu-memory", "4200Mi", "--heartbeat-interval-seconds", "1"];
+    let pool = Pool::start(PoolOptions::default().agents(2).agent_arguments(agent))
+        .await
+        .expect("Sahasra starts");
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["hyperparameter-search", "monte-carlo", "saxpy"] {
+        let apply = ["apply", "--server-side", "-f", &format!("examples/{name}/")];
+        pool.control_plane
+            .kubectl(apply)
+            .await
+            .expect("kubectl runs")
+            .success()
+            .expect("applied");
+        let real = pool.completed("default", name, WITHIN).await.expect("it completes");
+        let real_results = pool.results(&real).await.expect("results");
+        let (embedded, embedded_results) = embedded(name, folder.path()).await;
+
+        assert!(real.data["spec"].is_object());
+        assert_eq!(embedded["spec"], real.data["spec"], "{name}: defaults are the same");
+        for field in [
+            "aggregate",
+            "chunks",
+            "completedIndexes",
+            "failedIndexes",
+            "kernelDigest",
+            "failures",
+            "state",
+            "reason",
+            "results",
+        ] {
+            let (embedded, real) = (&embedded["status"][field], &real.data["status"][field]);
+            assert_eq!(embedded, real, "{name}: .status.{field}");
+        }
+        assert_eq!(embedded_results, real_results, "{name}: results.csv");
+    }
+}
+
+/// `sahasra up` as a process of the test's own.
+struct Up {
+    process: Child,
+    kubeconfig: PathBuf,
+    output: tokio::io::Lines<BufReader<ChildStdout>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Up {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let mut process = Command::new(tools::binaries().await.expect("binaries").join("sahasra"))
+            .args(["up", "--port", "0", "--workers", "4", "--kubeconfig"])
+            .arg(&kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("sahasra runs");
+        let mut output = BufReader::new(process.stdout.take().expect("output")).lines();
+        let welcome = output.next_line().await.expect("output").expect("a welcome");
+        assert!(welcome.starts_with("Sahasra is up on 127.0.0.1:"), "{welcome}");
+        Self {
+            process,
+            kubeconfig,
+            output,
+            _folder: folder,
+        }
+    }
+
+    /// Runs kubectl in the repository's root; what it says.
+    async fn kubectl(&self, arguments: &str) -> String {
+        let output = Command::new(tools::kubectl().await.expect("kubectl"))
+            .args(arguments.split_whitespace())
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", self.kubeconfig.parent().expect("a folder"))
+            .current_dir(tools::workspace_root())
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .expect("kubectl runs");
+        let said = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(output.status.success(), "kubectl {arguments}: {said}");
+        said
+    }
+
+    /// Ends it as Ctrl-C does; what it said last.
+    async fn end(mut self) -> String {
+        let id = self.process.id().expect("it runs");
+        signal(id, Signal::INT).expect("signalled");
+        let mut said = String::new();
+        while let Some(line) = self.output.next_line().await.expect("output") {
+            said.push_str(&format!("{line}\n"));
+        }
+        let status = self.process.wait().await.expect("it ends");
+        assert!(status.success(), "{status}: {said}");
+        said
+    }
+}
+
+/// The kubectl commands of an indented block that begins with `sahasra up`, without what stands behind a `#`.
+fn documented(page: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(tools::workspace_root().join(page)).expect("a page");
+    let block = text.split_once("sahasra up --workers 4\n").expect("the page shows sahasra up").1;
+    let lines = block.lines().take_while(|line| !line.starts_with('#'));
+    let commands = lines.filter_map(|line| line.strip_prefix("    kubectl "));
+    commands
+        .map(|command| command.split(" #").next().unwrap_or_default().trim().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn the_documented_commands_work_on_a_pool_that_stays_up() {
+    for page in ["README.md", "docs/guide/laptop.md"] {
+        let up = Up::start().await;
+        let commands = documented(page);
+        assert!(commands.len() >= 4, "{page}: {commands:?}");
+        for command in commands {
+            let said = up.kubectl(&command).await;
+            match command.split(' ').next() {
+                Some("wait") => assert!(said.contains("condition met"), "{said}"),
+                Some("describe") => assert!(said.contains("AllChunksCounted") && said.contains("Best:"), "{said}"),
+                Some("get") if command.ends_with("gpuworkers") => assert_eq!(said.lines().count(), 5, "{said}"),
+                Some("get") => assert!(said.contains("Complete"), "{said}"),
+                _ => {}
+            }
+        }
+        let said = up.end().await;
+        assert!(said.contains("Every lease is back:"), "{said}");
+    }
+}
