@@ -22,7 +22,7 @@ demo: build ## Run a 1000-chunk burst in one process, without a cluster or a GPU
 	examples/check hyperparameter-search --job target/demo/hyperparameter-search.json --results target/demo/hyperparameter-search.csv
 
 .PHONY: test
-test: debug tools ## Every test: unit, property, device contract, examples, end to end, node (the last needs root)
+test: debug tools ## Every test: unit, property, contracts of devices and control planes, examples, end to end, node (the last needs root)
 	SAHASRA_BIN_DIR=$(DEBUG) cargo test --workspace -- --skip the_whole_node
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'

@@ -266,3 +266,21 @@ pub async fn an_apply_can_be_yaml(subject: &Subject) {
         .unwrap();
     assert_eq!(made["data"], json!({"k": "v"}));
 }
+
+pub async fn finalizers_are_a_set(subject: &Subject) {
+    let apply = async |manager: &str, finalizers: Value| {
+        let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "finalizers": finalizers}});
+        subject
+            .config_maps()
+            .patch("a", &PatchParams::apply(manager), &Patch::Apply(config))
+            .await
+            .unwrap()
+    };
+    apply("one", json!(["example.com/one"])).await;
+    let both = apply("two", json!(["example.com/two"])).await;
+    assert_eq!(both.finalizers(), ["example.com/one", "example.com/two"]);
+    let fields = json!({"f:metadata": {"f:finalizers": {"v:\"example.com/two\"": {}}}});
+    assert_eq!(managed(&both)[1], ("two Apply".to_owned(), fields));
+    let left = apply("one", json!([])).await;
+    assert_eq!(left.finalizers(), ["example.com/two"]);
+}

@@ -199,3 +199,16 @@ pub async fn a_name_that_is_being_deleted_is_taken(subject: &Subject) {
     assert_eq!(said(&status), (409, "AlreadyExists", expected));
     finalizers(subject, "a", &Value::Null).await.unwrap();
 }
+
+pub async fn an_unknown_propagation_is_refused(subject: &Subject) {
+    subject.config_map("a", json!({"k": "v"})).await;
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Odd"});
+    let status = subject
+        .send("DELETE", "configmaps/a", "application/json", &options)
+        .await
+        .unwrap_err();
+    let expected = "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Odd\": supported values: \
+                    \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
+    assert_eq!(said(&status), (422, "Invalid", expected));
+    subject.config_maps().get("a").await.unwrap();
+}

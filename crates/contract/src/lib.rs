@@ -50,6 +50,8 @@ macro_rules! contract {
                 events_of_both_groups_are_the_same_objects,
                 unknown_paths_are_not_found,
                 an_unparsable_body_is_refused,
+                a_new_object_cannot_have_a_version,
+                a_config_map_that_is_too_large_is_refused,
             ],
             deletion: [
                 deletion_answers_with_the_uid,
@@ -64,6 +66,7 @@ macro_rules! contract {
                 a_namespace_takes_its_content_with_it,
                 a_lasting_namespace_cannot_be_deleted,
                 a_name_that_is_being_deleted_is_taken,
+                an_unknown_propagation_is_refused,
             ],
             owners: [
                 dependents_go_with_their_owner,
@@ -84,6 +87,7 @@ macro_rules! contract {
                 pages_follow_each_other,
                 a_list_is_finished_as_it_began,
                 a_broken_continue_token_is_refused,
+                a_broken_label_selector_is_refused,
                 metadata_alone_can_be_listed,
             ],
             watches: [
@@ -132,6 +136,7 @@ macro_rules! contract {
                 a_patch_takes_fields_from_appliers,
                 writes_note_their_manager,
                 conditions_are_merged_by_type,
+                finalizers_are_a_set,
                 an_apply_without_manager_is_refused,
                 an_apply_of_unknown_fields_is_refused,
                 an_apply_is_validated,

@@ -140,3 +140,10 @@ pub async fn metadata_alone_can_be_listed(subject: &Subject) {
     let one = subject.sessions().get_metadata("a").await.unwrap();
     assert_eq!(one.metadata, session.metadata);
 }
+
+pub async fn a_broken_label_selector_is_refused(subject: &Subject) {
+    for selector in ["=x", "a in b", "a,"] {
+        let status = refused(subject.sessions().list(&ListParams::default().labels(selector)).await);
+        assert_eq!((status.code, status.reason.as_str()), (400, "BadRequest"), "{selector}");
+    }
+}

@@ -314,3 +314,21 @@ pub async fn an_unparsable_body_is_refused(subject: &Subject) {
         status.message
     );
 }
+
+pub async fn a_new_object_cannot_have_a_version(subject: &Subject) {
+    let mut made = config_map("a");
+    made.metadata.resource_version = Some("1".to_owned());
+    let status = refused(subject.config_maps().create(&plain(), &made).await);
+    assert_eq!(
+        (status.code, status.message.as_str()),
+        (500, "resourceVersion should not be set on objects to be created")
+    );
+}
+
+pub async fn a_config_map_that_is_too_large_is_refused(subject: &Subject) {
+    let mut made = config_map("a");
+    made.data = Some([("k".to_owned(), "x".repeat(1024 * 1024 + 1))].into());
+    let status = refused(subject.config_maps().create(&plain(), &made).await);
+    let expected = "ConfigMap \"a\" is invalid: []: Too long: may not be more than 1048576 bytes";
+    assert_eq!(said(&status), (422, "Invalid", expected));
+}

@@ -132,7 +132,7 @@ fn validate_data(object: &Value, fields: &[&str], errors: &mut Vec<FieldError>) 
         }
     }
     if i64::try_from(size).unwrap_or(i64::MAX) > DATA_LIMIT {
-        let field = if fields.len() > 1 { "" } else { "data" };
+        let field = if fields.len() > 1 { "[]" } else { "data" };
         errors.push(FieldError::too_long(field, DATA_LIMIT));
     }
 }

@@ -1,5 +1,7 @@
 //! From a request to its answer.
 
+mod patching;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,11 +12,9 @@ use crate::control_plane::Shared;
 use crate::decode::{self, FieldValidation};
 use crate::discovery;
 use crate::list;
-use crate::managed;
 use crate::object;
-use crate::patch;
 use crate::protobuf;
-use crate::refusal::{About, FieldError, Refusal};
+use crate::refusal::{About, FieldError, Mistake, Refusal};
 use crate::request::{self, Query, Request, Target, Verb};
 use crate::resource::{Behaviour, Resource, catalogue};
 use crate::selector::Selector;
@@ -232,158 +232,6 @@ impl Objects<'_> {
         Ok(self.answer_object(status, &written, warnings))
     }
 
-    fn patch(&self) -> Result<Answer, Refusal> {
-        let content_type = self.request.content_type();
-        let is_custom = self.kind.is_custom();
-        match content_type {
-            "application/merge-patch+json" | "application/json-patch+json" => {}
-            "application/strategic-merge-patch+json" if !is_custom => {}
-            "application/apply-patch+yaml" => return self.apply(),
-            "application/strategic-merge-patch+json" => {
-                return Err(Refusal::UnsupportedMediaType {
-                    accepted: "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-                });
-            }
-            _ => return Err(Refusal::UnknownMediaType),
-        }
-        let patch: Value =
-            serde_json::from_slice(&self.request.body).map_err(|error| Refusal::BadRequest(format!("error decoding patch: {error}")))?;
-        let validation = FieldValidation::parse(self.request.query.text("fieldValidation"))?;
-        let (written, warnings) = self.shared.transact(|transaction| {
-            let old = transaction
-                .store
-                .get(&self.key())
-                .cloned()
-                .ok_or_else(|| self.kind.not_found(&self.request.name))?;
-            let (patched, warnings) = self.patched(&old, &patch, content_type, validation)?;
-            Ok((transaction.update(&self.writing(), &old, patched)?, warnings))
-        })?;
-        Ok(self.answer_object(StatusCode::OK, &written, warnings))
-    }
-
-    /// Server-side apply: makes the object, or merges what is applied into it.
-    fn apply(&self) -> Result<Answer, Refusal> {
-        let query = &self.request.query;
-        let name = &self.request.name;
-        if query.text("fieldManager").is_empty() {
-            let about = About {
-                group: "meta.k8s.io".to_owned(),
-                kind: "PatchOptions".to_owned(),
-                name: String::new(),
-            };
-            let errors = vec![FieldError::required("fieldManager", "is required for apply patch")];
-            return Err(Refusal::Invalid { about, errors });
-        }
-        let mut config = self.configuration()?;
-        if !config["metadata"]["managedFields"].is_null() {
-            return Err(Refusal::BadRequest("metadata.managedFields must be nil".to_owned()));
-        }
-        if self.kind.behaviour == Behaviour::NewEvent {
-            crate::events::to_core(&mut config);
-        }
-        object::set_metadata(&mut config, "name", json!(name));
-        if let Some(namespace) = &self.request.namespace {
-            object::set_metadata(&mut config, "namespace", json!(namespace));
-        }
-        let force = query.is_true("force");
-        let (status, written) = self.shared.transact(|transaction| {
-            let old = transaction.store.get(&self.key()).cloned();
-            let mut writing = self.writing();
-            if old.is_none() && !writing.subresource.is_empty() {
-                return Err(self.kind.not_found(name));
-            }
-            let (mut object, entries) = managed::apply(transaction, &writing, force, old.as_deref(), &config)?;
-            decode::normalise(&mut object, self.kind, catalogue())?;
-            writing.applied = Some(entries);
-            Ok(match old {
-                Some(old) => (StatusCode::OK, transaction.update(&writing, &old, object)?),
-                None => (StatusCode::CREATED, transaction.create(&writing, object)?),
-            })
-        })?;
-        Ok(self.answer_object(status, &written, Vec::new()))
-    }
-
-    /// What is applied: JSON or YAML, of the right kind and name, without fields that nobody knows.
-    fn configuration(&self) -> Result<Value, Refusal> {
-        let parsed = serde_json::from_slice(&self.request.body).ok();
-        let mut config: Value = match parsed {
-            Some(config) => config,
-            None => {
-                let text = std::str::from_utf8(&self.request.body).unwrap_or_default();
-                sahasra_crds::yaml::parse(text).map_err(|error| Refusal::BadRequest(format!("error decoding YAML: {error}")))?
-            }
-        };
-        decode::check_type(&mut config, self.kind)?;
-        let name = &self.request.name;
-        let given = object::name(&config);
-        if !given.is_empty() && given != name {
-            return Err(Refusal::BadRequest(format!(
-                "the name of the object ({given}) does not match the name on the URL ({name})"
-            )));
-        }
-        let namespace = object::namespace(&config).to_owned();
-        let unknown = managed::typed::undeclared(&config, self.kind.merge_schema());
-        if let Some(first) = unknown.first() {
-            let list = match unknown.len() {
-                1 => format!("{first}: field not declared in schema"),
-                _ => {
-                    let lines = unknown.iter().map(|path| format!("  {path}: field not declared in schema"));
-                    format!("errors:\n{}", lines.collect::<Vec<_>>().join("\n"))
-                }
-            };
-            return Err(Refusal::Plain(format!(
-                "failed to create typed patch object ({namespace}/{name}; {}, Kind={}): {list}",
-                self.kind.api_version(),
-                self.kind.kind
-            )));
-        }
-        Ok(config)
-    }
-
-    fn patched(
-        &self,
-        old: &Value,
-        patch: &Value,
-        content_type: &str,
-        validation: FieldValidation,
-    ) -> Result<(Value, Vec<String>), Refusal> {
-        let mut document = old.clone();
-        if self.kind.behaviour == Behaviour::NewEvent {
-            crate::events::from_core(&mut document);
-        }
-        match content_type {
-            "application/json-patch+json" => patch::operations(&mut document, patch).map_err(|error| match error {
-                patch::PatchError::Json(_) => Refusal::BadRequest(error.to_string()),
-                patch::PatchError::Operation(source) => {
-                    let error = FieldError::invalid("", "", source.to_string());
-                    Refusal::Invalid {
-                        about: About::default(),
-                        errors: vec![error],
-                    }
-                }
-            })?,
-            "application/strategic-merge-patch+json" => patch::strategic(&mut document, patch, self.kind),
-            _ => json_patch::merge(&mut document, patch),
-        }
-        decode::check_type(&mut document, self.kind)?;
-        let (given, name) = (object::name(&document), &self.request.name);
-        if given != name {
-            return Err(Refusal::BadRequest(format!(
-                "the name of the object ({given}) does not match the name on the URL ({name})"
-            )));
-        }
-        let shown = document.clone();
-        let unknown = decode::normalise(&mut document, self.kind, catalogue())?;
-        if validation == FieldValidation::Strict && !unknown.is_empty() {
-            let error = FieldError::invalid("patch", shown.to_string(), decode::strict_message(&unknown));
-            return Err(Refusal::Invalid {
-                about: About::default(),
-                errors: vec![error],
-            });
-        }
-        Ok((document, warnings(validation, &unknown)))
-    }
-
     fn deletion(&self) -> Result<Deletion, Refusal> {
         let query = &self.request.query;
         let options: Value = if self.request.body.is_empty() {
@@ -401,9 +249,14 @@ impl Objects<'_> {
             ("Orphan", _) | ("", Some(true)) => Some(Propagation::Orphan),
             ("", None) => None,
             (other, _) => {
-                let allowed = "must be one of [\"Background\" \"Foreground\" \"Orphan\"], or null";
-                let detail = format!("DeletionPropagation is invalid: {allowed}");
-                return Err(Refusal::BadRequest(format!("{other}: {detail}")));
+                let about = About {
+                    group: "meta.k8s.io".to_owned(),
+                    kind: "DeleteOptions".to_owned(),
+                    name: String::new(),
+                };
+                let supported = "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
+                let errors = vec![FieldError::new(Mistake::NotSupported, "propagationPolicy", other, supported)];
+                return Err(Refusal::Invalid { about, errors });
             }
         };
         let precondition = |field: &str| options["preconditions"][field].as_str().map(str::to_owned);

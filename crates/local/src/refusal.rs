@@ -189,8 +189,6 @@ pub(crate) enum Refusal {
     UnknownMediaType,
     #[error("Request entity too large: limit is {limit}")]
     TooLarge { limit: usize },
-    #[error("{0}")]
-    Internal(String),
     /// An error that the API server passes on as it is, without a reason.
     #[error("{0}")]
     Plain(String),
@@ -227,7 +225,7 @@ impl Refusal {
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::UnsupportedMediaType { .. } | Self::UnknownMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Internal(_) | Self::Plain(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Plain(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -245,7 +243,6 @@ impl Refusal {
             Self::MethodNotAllowed => "MethodNotAllowed",
             Self::UnsupportedMediaType { .. } | Self::UnknownMediaType => "UnsupportedMediaType",
             Self::TooLarge { .. } => "RequestEntityTooLarge",
-            Self::Internal(_) => "InternalError",
             Self::Plain(_) => "",
         }
     }
@@ -283,7 +280,6 @@ impl Refusal {
                 "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
                 "retryAfterSeconds": 1,
             }),
-            Self::Internal(message) => json!({"causes": [{"message": message}]}),
             Self::NoSuchPath | Self::MethodNotAllowed | Self::UnsupportedMediaType { .. } => json!({}),
             _ => Value::Null,
         }
@@ -297,16 +293,12 @@ impl Refusal {
         {
             metadata["continue"] = json!(continue_token);
         }
-        let message = match self {
-            Self::Internal(message) => format!("Internal error occurred: {message}"),
-            other => other.to_string(),
-        };
         let mut status = json!({
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": metadata,
             "status": "Failure",
-            "message": message,
+            "message": self.to_string(),
             "reason": self.reason(),
             "code": self.code().as_u16(),
         });

@@ -98,8 +98,8 @@ fn split(text: &str) -> Vec<&str> {
         }
     }
     terms.push(&text[start..]);
-    terms.retain(|term| !term.trim().is_empty());
-    terms
+    // Nothing at all selects everything; nothing beside a comma is a mistake.
+    if text.trim().is_empty() { Vec::new() } else { terms }
 }
 
 fn parse_label(term: &str) -> Option<Requirement> {

@@ -83,7 +83,7 @@ impl Transaction<'_> {
         let resource = self.resource(writing.resource);
         place(&mut object, writing.namespace.as_deref())?;
         if !object::resource_version(&object).is_empty() {
-            return Err(Refusal::Internal(
+            return Err(Refusal::Plain(
                 "resourceVersion should not be set on objects to be created".to_owned(),
             ));
         }
