@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::VramQuantity;
 
-use crate::exit::CODES;
+use crate::exit::{CODES, CODES_OF_UP};
 
 /// Borrow VRAM for a second: bursts of GPU kernels on this machine, without a cluster and without a GPU.
 #[derive(Debug, Parser)]
@@ -30,7 +30,7 @@ pub enum Command {
     #[command(after_help = CODES)]
     Run(Box<RunArgs>),
     /// Keep a pool up on this machine that kubectl can use like a cluster; Ctrl-C ends it.
-    #[command(after_help = CODES)]
+    #[command(after_help = CODES_OF_UP)]
     Up(Box<UpArgs>),
     /// Look at PTX, or compile CUDA C to it.
     #[command(subcommand)]
@@ -76,10 +76,10 @@ pub struct RunArgs {
     #[arg(short, long, default_value = "default")]
     pub namespace: String,
     /// Devices of each worker.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N", conflicts_with = "gpu")]
     pub devices: u32,
-    #[command(flatten)]
     /// The pool.
+    #[command(flatten)]
     pub pool: PoolArgs,
     /// What is printed at the end: a summary, the finished BurstJobs, or the results of the chunks.
     #[arg(short, long, value_enum, default_value_t)]
@@ -115,8 +115,8 @@ pub struct UpArgs {
     /// Port on loopback; 0 takes any that is free.
     #[arg(long, default_value_t = 8000)]
     pub port: u16,
-    #[command(flatten)]
     /// The pool.
+    #[command(flatten)]
     pub pool: PoolArgs,
     /// Where the kubeconfig is written; in the user's state folder when absent.
     #[arg(long, value_name = "FILE")]

@@ -24,7 +24,15 @@ pub enum Exit {
     Terminated,
 }
 
-/// As `--help` lists them.
+/// As `sahasra up --help` lists them.
+pub const CODES_OF_UP: &str = "\
+Exit codes:
+  0    it was told to end (Ctrl-C, SIGTERM) and every slice was given back
+  1    it did not come up, or cannot go on
+  2    the command line is wrong
+  4    slices were still lent at the end";
+
+/// As `sahasra run --help` lists them.
 pub const CODES: &str = "\
 Exit codes:
   0    every burst is complete

@@ -122,6 +122,11 @@ fn help_version_and_completions_are_given() {
         assert!(help.contains(expected), "{expected} is missing in:\n{help}");
     }
     assert!(!help.contains("executor"), "what is for agents alone is not shown:\n{help}");
+    let help = text(&sahasra(&["run", "--help"]).stdout);
+    assert!(help.contains("130  Ctrl-C"), "{help}");
+    let help = text(&sahasra(&["up", "--help"]).stdout);
+    assert!(help.contains("0    it was told to end") && !help.contains("130"), "{help}");
+    assert_eq!(sahasra(&["run", "FILE", "--gpu", "--devices", "2"]).status.code(), Some(2));
     let version = text(&sahasra(&["--version"]).stdout);
     assert_eq!(version, format!("sahasra {}\n", env!("CARGO_PKG_VERSION")));
     let script = text(&sahasra(&["completion", "bash"]).stdout);
