@@ -10,6 +10,9 @@ CARGO_DENY := target/tools/bin/cargo-deny
 # Tests run what the dev profile builds, with its assertions and overflow checks; the engine is optimised there too.
 DEBUG := $(CURDIR)/target/debug
 E2E_TESTS := $(patsubst e2e/tests/%.rs,--test %,$(filter-out e2e/tests/node.rs,$(wildcard e2e/tests/*.rs)))
+SIMULATION := cargo run --quiet --profile simulation --package sahasra-simulation --
+SEEDS := 1000
+FROM := 0
 # Commands name the whole workspace, so that dependencies get the same features everywhere and are built once a profile.
 
 .PHONY: help
@@ -22,11 +25,21 @@ demo: build ## Run a 1000-chunk burst in one process, without a cluster or a GPU
 	examples/check hyperparameter-search --job target/demo/hyperparameter-search.json --results target/demo/hyperparameter-search.csv
 
 .PHONY: test
-test: debug tools ## Every test: unit, property, contracts of devices and control planes, examples, end to end, node (the last needs root)
+test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
 	SAHASRA_BIN_DIR=$(DEBUG) cargo test --workspace -- --skip the_whole_node
+	$(MAKE) simulate
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
+
+.PHONY: simulate
+simulate: ## The whole system in virtual time, SEEDS=1000 seeds from FROM=0, with faults; and every state of the model of grants
+	$(SIMULATION) --model
+	$(SIMULATION) --from $(FROM) --seeds $(SEEDS)
+
+.PHONY: sim-mutants
+sim-mutants: ## Take out guards one at a time: the model or the simulation must find each (about half an hour on 2 cores)
+	simulation/mutants
 
 .PHONY: e2e
 e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver and etcd

@@ -1,0 +1,230 @@
+//! An agent that lives, and what an onlooker at its door knows of its grants: by the answers that it gave, never by its
+//! ledger's own sums.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use sahasra_service::{clock::Clock, part::Part};
+use sahasra_wire::grants::{
+    AcquireRequest, AcquireResponse, Owner, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
+};
+use sahasra_worker::agent::Agent;
+use tokio_util::sync::CancellationToken;
+
+use crate::world::{World, locked};
+
+/// How much later than its end a grant on which nothing runs may still be counted.
+const IDLE_WITHIN: Duration = Duration::from_millis(1_500);
+/// How much later than its grace one may still be counted on which something ran.
+const KILLED_WITHIN: Duration = Duration::from_secs(5);
+
+/// An agent that lives.
+#[derive(Debug)]
+pub struct Live {
+    /// Its place.
+    pub place: usize,
+    /// The agent.
+    pub agent: Arc<Agent>,
+    /// Its tasks.
+    pub part: Part,
+    /// Its clock.
+    pub clock: Clock,
+    /// Cancelled when the connections to it break.
+    pub connections: Mutex<CancellationToken>,
+    book: Mutex<Book>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    /// Highest term that was obeyed, by owner.
+    terms: BTreeMap<String, u64>,
+    grants: BTreeMap<u64, Booked>,
+    /// Bytes of chunks that run, by device.
+    running: BTreeMap<String, u64>,
+    /// When the last one ended, by the agent's clock.
+    idle_since: Duration,
+}
+
+#[derive(Debug)]
+struct Booked {
+    owner: String,
+    bytes: u64,
+    end: Duration,
+    grace: Duration,
+}
+
+/// A chunk that runs: it uses its slice until this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    live: Arc<Live>,
+    device: String,
+    bytes: u64,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let now = self.live.clock.elapsed();
+        let mut book = locked(&self.live.book);
+        if let Some(bytes) = book.running.get_mut(&self.device) {
+            *bytes -= self.bytes;
+        }
+        book.idle_since = now;
+    }
+}
+
+impl Live {
+    /// An agent that has lent nothing.
+    pub fn new(place: usize, agent: Arc<Agent>, part: Part, clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            place,
+            agent,
+            part,
+            clock,
+            connections: Mutex::default(),
+            book: Mutex::default(),
+        })
+    }
+
+    /// A chunk begins on a slice of a device.
+    pub fn run(self: &Arc<Self>, world: &World, device: &str, bytes: u64) -> Running {
+        let allocatable = self.agent.pool().devices().iter().find(|description| description.name == device);
+        let allocatable = allocatable.map_or(0, |description| description.allocatable_bytes);
+        let running = {
+            let mut book = locked(&self.book);
+            let running = book.running.entry(device.to_owned()).or_default();
+            *running += bytes;
+            *running
+        };
+        if running > allocatable {
+            let place = self.place;
+            world.broken(format!(
+                "capacity: {running} bytes run on worker-{place} {device}, which has {allocatable}"
+            ));
+        }
+        Running {
+            live: Arc::clone(self),
+            device: device.to_owned(),
+            bytes,
+        }
+    }
+
+    /// What is granted never exceeds a device, whoever counts.
+    pub fn check_capacity(&self, world: &World) {
+        let inventory = self.agent.inventory();
+        for device in &inventory.devices {
+            let grants = inventory.grants.iter().filter(|grant| grant.device == device.name);
+            let bytes: u64 = grants.map(|grant| u64::from(grant.slices) * grant.slice_bytes).sum();
+            if bytes > device.allocatable_bytes || bytes != device.leased_bytes {
+                world.broken(format!(
+                    "capacity: grants of {bytes} bytes, counted as {}, on worker-{} {}, which has {}",
+                    device.leased_bytes, self.place, device.name, device.allocatable_bytes
+                ));
+            }
+        }
+    }
+
+    /// Grants that ended are given up in time, by the agent's own clock and without anybody asking.
+    pub fn check_expiry(&self, world: &World) {
+        let now = self.clock.elapsed();
+        let (leased, _) = self.agent.totals();
+        let mut book = locked(&self.book);
+        let idle = book.running.values().all(|bytes| *bytes == 0) && book.idle_since + IDLE_WITHIN < now;
+        book.grants.retain(|_, grant| grant.end + grant.grace + KILLED_WITHIN > now);
+        let grants = book.grants.values();
+        let counted: u64 = grants
+            .filter(|grant| !idle || grant.end + IDLE_WITHIN > now)
+            .map(|grant| grant.bytes)
+            .sum();
+        if leased.leased_bytes > counted {
+            let (place, leased) = (self.place, leased.leased_bytes);
+            world.broken(format!(
+                "expiry: {leased} bytes are lent by worker-{place}, of which only {counted} may still be"
+            ));
+        }
+    }
+
+    /// A call was obeyed for an owner.
+    pub fn obeyed(&self, world: &World, owner: &Owner) {
+        let mut book = locked(&self.book);
+        let known = book.terms.entry(owner.uid.clone()).or_default();
+        if owner.term < *known {
+            let (term, known) = (owner.term, *known);
+            world.broken(format!(
+                "term: worker-{} obeyed term {term} for {} after {known}",
+                self.place, owner.name
+            ));
+        }
+        *known = (*known).max(owner.term);
+    }
+
+    /// An acquire was answered.
+    pub fn acquired(&self, world: &World, request: &AcquireRequest, response: &AcquireResponse) {
+        let Some(grant) = &response.grant else {
+            if response
+                .refusal
+                .as_ref()
+                .is_some_and(|refusal| refusal.code() == RefusalCode::Unspecified)
+            {
+                world.broken("refusal: an acquire was refused without a cause".to_owned());
+            }
+            return;
+        };
+        if request.boot_id != self.agent.boot_id() || grant.id.boot_id != self.agent.boot_id() {
+            world.broken(format!("boot: worker-{} granted slices of another boot", self.place));
+        }
+        self.obeyed(world, &request.owner);
+        let booked = Booked {
+            owner: request.owner.uid.clone(),
+            bytes: u64::from(grant.slices) * grant.slice_bytes,
+            end: self.clock.elapsed() + Duration::from_millis(request.ttl_milliseconds),
+            grace: Duration::from_millis(request.grace_milliseconds),
+        };
+        if locked(&self.book).grants.insert(grant.id.counter, booked).is_some() {
+            world.broken(format!("names: worker-{} used the name of a grant twice", self.place));
+        }
+    }
+
+    /// A renewal was answered.
+    pub fn renewed(&self, world: &World, request: &RenewRequest, response: &RenewResponse) {
+        for outcome in response.outcomes.iter().filter(|outcome| outcome.renewed) {
+            let Some(owner) = request.owners.iter().find(|owner| owner.grants.contains(&outcome.id)) else {
+                continue;
+            };
+            if outcome.id.boot_id != self.agent.boot_id() {
+                world.broken(format!("boot: worker-{} renewed a grant of another boot", self.place));
+                continue;
+            }
+            self.obeyed(world, &owner.owner);
+            let now = self.clock.elapsed();
+            if let Some(grant) = locked(&self.book).grants.get_mut(&outcome.id.counter) {
+                if grant.end < now {
+                    world.broken(format!("expiry: worker-{} renewed a grant that had ended", self.place));
+                }
+                grant.end = now + Duration::from_millis(owner.ttl_milliseconds);
+            }
+        }
+    }
+
+    /// A release was answered.
+    pub fn released(&self, world: &World, request: &ReleaseRequest, response: &ReleaseResponse) {
+        if response.refusal.is_some() {
+            return;
+        }
+        self.obeyed(world, &request.owner);
+        if request.keep_slices > 0 {
+            return;
+        }
+        let now = self.clock.elapsed();
+        let mut book = locked(&self.book);
+        for (counter, grant) in book.grants.iter_mut().filter(|(_, grant)| grant.owner == request.owner.uid) {
+            let named =
+                request.grants.is_empty() || (request.grants.iter()).any(|id| id.boot_id == self.agent.boot_id() && id.counter == *counter);
+            if named {
+                grant.end = grant.end.min(now);
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What is checked of bursts once they have ended.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt;
+use sahasra_crds::{BurstJob, conditions};
+
+use crate::{
+    kernel,
+    plan::BurstPlan,
+    world::{World, locked},
+};
+
+/// What a deleted owner held is free after so long, when nothing is wrong.
+pub const FREED_WITHIN: Duration = Duration::from_millis(250);
+
+/// Writes of a burst beside those that its length allows, and milliseconds for one more.
+const WRITES: (u64, u64) = (20, 5_000);
+
+/// Nothing is lent to an owner.
+pub fn freed(world: &World, uid: &str, name: &str) {
+    for live in locked(&world.agents).values() {
+        let grants = live.agent.inventory().grants;
+        if let Some(grant) = grants.iter().find(|grant| grant.owner_uid == uid) {
+            let (place, slices) = (live.place, grant.slices);
+            world.broken(format!(
+                "deletion: worker-{place} still lends {slices} slices to {name} {FREED_WITHIN:?} after it was deleted"
+            ));
+        }
+    }
+}
+
+/// The indices of a text like `0-41,43`.
+fn indices(text: &str) -> Option<BTreeSet<u64>> {
+    let mut set = BTreeSet::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range: std::ops::RangeInclusive<u64> = first.parse().ok()?..=last.parse().ok()?;
+        set.extend(range);
+    }
+    Some(set)
+}
+
+/// Every index counted once, and everything said of them as computed here.
+pub fn burst(world: &World, plan: &BurstPlan, job: &BurstJob, results: Option<&ConfigMap>) {
+    let name = job.name_any();
+    let wrong = |what: String| world.broken(format!("{name}: {what}"));
+    let Some(status) = &job.status else {
+        return wrong("no status".to_owned());
+    };
+    let set = |text: &Option<String>| indices(text.as_deref().unwrap_or_default());
+    let (Some(completed), Some(failed)) = (set(&status.completed_indexes), set(&status.failed_indexes)) else {
+        return wrong("indices that do not parse".to_owned());
+    };
+    let counts = &status.chunks;
+    let number = |count: i64| u64::try_from(count).unwrap_or(u64::MAX);
+    if let Some(twice) = completed.intersection(&failed).next() {
+        wrong(format!("chunk {twice} both succeeded and failed"));
+    }
+    if (number(counts.succeeded), number(counts.failed)) != (completed.len() as u64, failed.len() as u64) {
+        wrong(format!("counts {counts:?} of {} and {} indices", completed.len(), failed.len()));
+    }
+    if conditions::is_true(&status.conditions, conditions::COMPLETE) {
+        if completed.len() + failed.len() != plan.chunks as usize || completed.union(&failed).any(|index| *index >= plan.chunks) {
+            wrong(format!(
+                "complete with {} of {} chunks",
+                completed.len() + failed.len(),
+                plan.chunks
+            ));
+        }
+    } else {
+        // So many failures are allowed as there are chunks.
+        wrong(format!("failed: {:?}", status.reason));
+    }
+    for index in &completed {
+        if kernel::traps(plan.salt, *index) {
+            wrong(format!("chunk {index} succeeded, whose kernel traps"));
+        }
+    }
+    if let Some(index) = failed.iter().find(|index| !kernel::traps(plan.salt, **index)) {
+        let failure = status.failures.iter().find(|failure| number(failure.index) == *index);
+        wrong(format!("chunk {index} failed, whose kernel does not trap: {failure:?}"));
+    }
+    aggregate(&wrong, plan, job, &completed);
+    let Some(records) = results.and_then(|map| map.binary_data.as_ref()?.get("results")) else {
+        return wrong("no results".to_owned());
+    };
+    for index in completed {
+        let at = index as usize * 4;
+        let record = records
+            .0
+            .get(at..at + 4)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(u32::from_le_bytes);
+        let expected = kernel::value(plan.salt, index);
+        if record != Some(expected) {
+            wrong(format!("the result of chunk {index} is {record:?}, not {expected}"));
+        }
+    }
+}
+
+fn aggregate(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob, completed: &BTreeSet<u64>) {
+    let aggregate = job.status.as_ref().and_then(|status| status.aggregate.clone());
+    let Some(aggregate) = aggregate else {
+        if !completed.is_empty() {
+            wrong("no aggregate".to_owned());
+        }
+        return;
+    };
+    if plan.argmin {
+        let best = completed.iter().map(|index| (kernel::value(plan.salt, *index), *index)).min();
+        let said = aggregate.best.first().map(|best| (best.value as u32, best.index as u64));
+        if said != best {
+            wrong(format!("the smallest is said to be {said:?}, and is {best:?}"));
+        }
+        return;
+    }
+    let sum: u64 = completed.iter().map(|index| u64::from(kernel::value(plan.salt, *index))).sum();
+    let count = completed.len() as i64;
+    if aggregate.values != [sum as f64] || aggregate.count != count {
+        wrong(format!(
+            "the sum of {count} results is said to be {:?} of {}, and is {sum}",
+            aggregate.values, aggregate.count
+        ));
+    }
+}
+
+/// The burst was written no more often than its length allows.
+pub fn budget(world: &World, name: &str, job: &BurstJob) {
+    let writes = locked(&world.writes).of_burst(name);
+    let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let ended = job
+        .status
+        .as_ref()
+        .and_then(|status| status.completion_time.as_ref())
+        .map(|time| time.0);
+    let (Some(created), Some(ended)) = (created, ended) else { return };
+    let lasted = u64::try_from(ended.duration_since(created).as_millis()).unwrap_or_default();
+    let allowed = WRITES.0 + lasted / WRITES.1;
+    if writes > allowed {
+        world.broken(format!(
+            "budget: {writes} writes for {name}, which lasted {lasted} ms: {allowed} are allowed"
+        ));
+    }
+}

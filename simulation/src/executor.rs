@@ -1,0 +1,337 @@
+//! Executors as a model: they speak the real protocol to their real supervisors, and take time instead of computing.
+//!
+//! What a chunk yields, how long it takes and whether its kernel fails follows from the burst's salt and the index alone
+//! ([`crate::kernel`]), so that whatever a run reports can be checked.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::StreamExt;
+use futures::{FutureExt, future::BoxFuture, stream::FuturesUnordered};
+use sahasra_service::part;
+use sahasra_wire::{
+    Message,
+    burst::{ChunkRange, Failure, FailureCode, Program, ResultRun},
+};
+use sahasra_worker::{
+    executor::{
+        board::{Activity, Board},
+        protocol::{Ended, Ready, Returned, Settled, from_executor, to_executor},
+    },
+    executors::{
+        DeviceDescription,
+        launch::{Launched, Launcher, TaskEnd},
+    },
+};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    book::{Live, Running},
+    kernel::{self, Outcome},
+    world::{World, locked},
+};
+
+/// Launches modelled executors for one agent.
+#[derive(Debug)]
+pub struct Models {
+    world: Arc<World>,
+    place: usize,
+    executors: AtomicU32,
+    /// Cancelled to kill every executor that runs; then there is a new one.
+    killing: Mutex<CancellationToken>,
+}
+
+impl Models {
+    /// Those of the agent in a place.
+    pub fn new(world: Arc<World>, place: usize) -> Arc<Self> {
+        Arc::new(Self {
+            world,
+            place,
+            executors: AtomicU32::new(0),
+            killing: Mutex::default(),
+        })
+    }
+
+    /// Ends every executor, as a signal from outside would.
+    pub fn kill_all(&self) {
+        std::mem::take(&mut *locked(&self.killing)).cancel();
+    }
+}
+
+impl Launcher for Models {
+    fn launch<'a>(&'a self, device: &'a DeviceDescription, namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>> {
+        Box::pin(async move {
+            let number = self.executors.fetch_add(1, Ordering::Relaxed) + 1;
+            sleep(Duration::from_millis(5 + self.world.below(100))).await;
+            let board = Arc::new(Board::create()?.0);
+            let (launched, end) = Launched::task(number, Arc::clone(&board));
+            self.world.note(format_args!(
+                "worker-{} executor {number} on {} for {namespace}",
+                self.place, device.name
+            ));
+            let live = self.world.agent(self.place).ok_or_else(|| io::Error::other("the agent is gone"))?;
+            let executor = Executor {
+                world: Arc::clone(&self.world),
+                live,
+                device: device.name.clone(),
+                lanes: device.lanes as usize,
+                board,
+                runs: BTreeMap::new(),
+                free: (0..device.lanes as usize).rev().collect(),
+                busy: FuturesUnordered::new(),
+                alone: false,
+            };
+            let killed = locked(&self.killing).child_token();
+            part::spawn(executor.live(end, killed));
+            Ok(launched)
+        })
+    }
+
+    fn monotonic_nanoseconds(&self) -> u64 {
+        nanoseconds(&self.world)
+    }
+}
+
+fn nanoseconds(world: &World) -> u64 {
+    // Boards tell idle from busy by their state, not by this: it only must not be 0 before the first second.
+    1_000_000_000 + u64::try_from(world.elapsed().as_nanos()).unwrap_or(u64::MAX / 2)
+}
+
+struct Run {
+    program: Program,
+    salt: u32,
+    waiting: VecDeque<(ChunkRange, bool)>,
+    limit: u32,
+    active: u32,
+    paused: bool,
+    closed: bool,
+    /// A change of the limit that has not taken effect.
+    change: Option<(u32, u64)>,
+}
+
+struct Executor {
+    world: Arc<World>,
+    live: Arc<Live>,
+    device: String,
+    lanes: usize,
+    board: Arc<Board>,
+    runs: BTreeMap<u64, Run>,
+    free: Vec<usize>,
+    busy: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// A suspect runs alone.
+    alone: bool,
+}
+
+struct Done {
+    run: u64,
+    lane: usize,
+    index: u64,
+    attempt: u32,
+    outcome: Outcome,
+    running: Running,
+}
+
+impl Executor {
+    async fn live(mut self, end: TaskEnd, signal: CancellationToken) {
+        let TaskEnd {
+            mut incoming,
+            outgoing,
+            killed,
+            gone,
+        } = end;
+        let say = |kind| drop(outgoing.send(kind));
+        say(from_executor::Kind::Ready(Ready { lanes: self.lanes as u32 }));
+        loop {
+            self.fill();
+            tokio::select! {
+                biased;
+                () = killed.cancelled() => break,
+                () = signal.cancelled() => break,
+                told = incoming.recv() => match told {
+                    Some(told) => self.obey(told).into_iter().for_each(say),
+                    None => break,
+                },
+                Some(done) = self.busy.next() => match self.end(done) {
+                    Some(said) => said.into_iter().for_each(say),
+                    None => break,
+                },
+            }
+        }
+        drop(outgoing);
+        // What it had is given back by the system, a moment after it has ended.
+        sleep(Duration::from_millis(1 + self.world.below(50))).await;
+        drop(self);
+        drop(gone);
+    }
+
+    fn obey(&mut self, told: to_executor::Kind) -> Vec<from_executor::Kind> {
+        match told {
+            to_executor::Kind::Open(open) => {
+                let program = Program::decode(open.program).unwrap_or_default();
+                let run = Run {
+                    salt: kernel::salt(&program),
+                    program,
+                    waiting: VecDeque::new(),
+                    limit: 0,
+                    active: 0,
+                    paused: false,
+                    closed: false,
+                    change: None,
+                };
+                self.runs.insert(open.run, run);
+            }
+            to_executor::Kind::Submit(submit) => {
+                if let Some(run) = self.runs.get_mut(&submit.run) {
+                    run.waiting.extend(submit.ranges.into_iter().map(|range| (range, submit.alone)));
+                }
+            }
+            to_executor::Kind::SetConcurrency(change) => {
+                if let Some(run) = self.runs.get_mut(&change.run) {
+                    run.limit = change.limit;
+                    run.change = Some((change.limit, change.change));
+                }
+                return self.settle(change.run).into_iter().collect();
+            }
+            to_executor::Kind::Withdraw(id) => {
+                let Some(run) = self.runs.get_mut(&id) else { return Vec::new() };
+                let ranges: Vec<ChunkRange> = run.waiting.drain(..).map(|(range, _)| range).collect();
+                if !ranges.is_empty() {
+                    return vec![from_executor::Kind::Returned(Returned { run: id, ranges })];
+                }
+            }
+            to_executor::Kind::Pause(pause) => {
+                if let Some(run) = self.runs.get_mut(&pause.run) {
+                    run.paused = pause.paused;
+                }
+            }
+            to_executor::Kind::Close(id) => {
+                if let Some(run) = self.runs.get_mut(&id) {
+                    run.closed = true;
+                    run.waiting.clear();
+                    if run.active == 0 {
+                        self.runs.remove(&id);
+                    }
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    fn settle(&mut self, id: u64) -> Option<from_executor::Kind> {
+        let run = self.runs.get_mut(&id)?;
+        let (limit, change) = run.change.filter(|(limit, _)| run.active <= *limit)?;
+        run.change = None;
+        Some(from_executor::Kind::Settled(Settled { run: id, limit, change }))
+    }
+
+    /// Starts what may start.
+    fn fill(&mut self) {
+        while !self.free.is_empty() && !self.alone {
+            let open = |run: &Run| !run.paused && run.active < run.limit && !run.waiting.is_empty();
+            let Some((id, run)) = self.runs.iter_mut().find(|(_, run)| open(run)) else {
+                return;
+            };
+            let alone = run.waiting.front().is_some_and(|(_, alone)| *alone);
+            if alone && !self.busy.is_empty() {
+                return;
+            }
+            let Some((range, _)) = run.waiting.front_mut() else { return };
+            let (index, attempt) = (range.first, range.attempt);
+            range.first += 1;
+            range.count -= 1;
+            if range.count == 0 {
+                run.waiting.pop_front();
+            }
+            let Some(lane) = self.free.pop() else { return };
+            run.active += 1;
+            self.alone = alone;
+            let running = self.live.run(&self.world, &self.device, run.program.slice_bytes);
+            let activity = Activity::Running { run: *id, index };
+            self.board.begin_at(lane, activity, nanoseconds(&self.world));
+            let slow = self.world.conditions().slow.get(&self.live.place).copied().unwrap_or(1);
+            let planned = kernel::run(run.salt, index, attempt);
+            let (run, lasts) = (*id, planned.lasts * u32::try_from(slow).unwrap_or(1));
+            self.busy.push(
+                async move {
+                    if planned.outcome == Outcome::Hangs {
+                        std::future::pending::<()>().await;
+                    }
+                    sleep(lasts).await;
+                    Done {
+                        run,
+                        lane,
+                        index,
+                        attempt,
+                        outcome: planned.outcome,
+                        running,
+                    }
+                }
+                .boxed(),
+            );
+        }
+    }
+
+    /// A chunk ended: what is said of it, or `None` when it took the executor with it.
+    fn end(&mut self, done: Done) -> Option<Vec<from_executor::Kind>> {
+        let Done {
+            run: id,
+            lane,
+            index,
+            attempt,
+            outcome,
+            running,
+        } = done;
+        match outcome {
+            Outcome::Crashes => return None,
+            Outcome::Poisons => {
+                self.board.poison();
+                return None;
+            }
+            _ => {}
+        }
+        drop(running);
+        self.board.end(lane);
+        self.free.push(lane);
+        self.alone = false;
+        let run = self.runs.get_mut(&id)?;
+        run.active -= 1;
+        let (closed, active, salt) = (run.closed, run.active, run.salt);
+        if closed {
+            if active == 0 {
+                self.runs.remove(&id);
+            }
+            return Some(Vec::new());
+        }
+        let mut ended = Ended {
+            run: id,
+            ..Ended::default()
+        };
+        if outcome == Outcome::Fails {
+            ended.failed.push(Failure {
+                first: index,
+                count: 1,
+                attempt,
+                code: FailureCode::Trap as i32,
+                message: "trap".to_owned(),
+            });
+        } else {
+            ended.succeeded.push(ResultRun {
+                first: index,
+                count: 1,
+                attempt,
+                outputs: kernel::value(salt, index).to_le_bytes().to_vec().into(),
+            });
+        }
+        let mut said = vec![from_executor::Kind::Ended(ended)];
+        said.extend(self.settle(id));
+        Some(said)
+    }
+}

@@ -1,0 +1,127 @@
+//! What the chunks of a modelled burst do: a pure function of the burst's salt, the index and the attempt.
+//!
+//! The salt also says how the burst behaves: its lowest digits are how many of its chunks, of sixteen, misbehave in which way.
+
+use std::time::Duration;
+
+use sahasra_wire::burst::{Program, argument::Kind};
+
+/// The PTX that the bursts name: never run here, but checked at admission.
+pub const PTX: &str = include_str!("../../e2e/tests/data/kernels/steps.ptx");
+/// Its entry.
+pub const ENTRY: &str = "steps";
+
+/// How a chunk ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With its result.
+    Succeeds,
+    /// Its kernel traps, each time.
+    Fails,
+    /// Never.
+    Hangs,
+    /// It takes the executor with it.
+    Crashes,
+    /// It poisons the device's context.
+    Poisons,
+}
+
+/// What an attempt is going to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    /// How it ends,
+    pub outcome: Outcome,
+    /// and after how long.
+    pub lasts: Duration,
+}
+
+/// How a burst behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Every chunk succeeds at the first attempt.
+    Well,
+    /// Some kernels trap, whenever they are tried.
+    Traps,
+    /// Some first attempts hang, crash or poison; the next ones succeed.
+    Stumbles,
+}
+
+/// A salt of that manner.
+pub fn salted(manner: Manner, random: u32) -> u32 {
+    let manner = match manner {
+        Manner::Well => 0,
+        Manner::Traps => 1,
+        Manner::Stumbles => 2,
+    };
+    (random & !3) | manner
+}
+
+/// The salt of a program: its last scalar.
+pub fn salt(program: &Program) -> u32 {
+    let scalars = program.arguments.iter().filter_map(|argument| match &argument.kind {
+        Some(Kind::Scalar(bytes)) => Some(bytes.as_ref().try_into().map_or(0, u32::from_le_bytes)),
+        _ => None,
+    });
+    scalars.last().unwrap_or(0)
+}
+
+fn mixed(salt: u32, index: u64, more: u64) -> u64 {
+    // splitmix64's finaliser.
+    let mut mixed = u64::from(salt)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(index.wrapping_mul(0xbf58_476d_1ce4_e5b9))
+        .wrapping_add(more);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// The result of a chunk.
+pub fn value(salt: u32, index: u64) -> u32 {
+    (mixed(salt, index, 1) % 100_000) as u32
+}
+
+/// Whether a chunk's kernel traps.
+pub fn traps(salt: u32, index: u64) -> bool {
+    salt & 3 == 1 && mixed(salt, index, 2).is_multiple_of(8)
+}
+
+/// What an attempt does.
+pub fn run(salt: u32, index: u64, attempt: u32) -> Planned {
+    let random = mixed(salt, index, 3 + u64::from(attempt));
+    // From 2 ms to about 2 s, short ones more often.
+    let lasts = Duration::from_millis(2 + (1_u64 << (random % 11)) + (random >> 8) % 16);
+    let outcome = if traps(salt, index) {
+        Outcome::Fails
+    } else if salt & 3 == 2 && attempt == 1 {
+        match (random >> 16) % 24 {
+            0 => Outcome::Hangs,
+            1 => Outcome::Crashes,
+            2 => Outcome::Poisons,
+            _ => Outcome::Succeeds,
+        }
+    } else {
+        Outcome::Succeeds
+    };
+    Planned { outcome, lasts }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_behave_as_their_salt_says() {
+        let chunks = |manner| {
+            let salt = salted(manner, 0x1234_5678);
+            (0..500).map(move |index| run(salt, index, 1).outcome)
+        };
+        assert!(chunks(Manner::Well).all(|outcome| outcome == Outcome::Succeeds));
+        assert!(chunks(Manner::Traps).any(|outcome| outcome == Outcome::Fails));
+        for expected in [Outcome::Hangs, Outcome::Crashes, Outcome::Poisons, Outcome::Succeeds] {
+            assert!(chunks(Manner::Stumbles).any(|outcome| outcome == expected), "{expected:?}");
+        }
+        let salt = salted(Manner::Stumbles, 0x1234_5678);
+        assert!((0..500).all(|index| run(salt, index, 2).outcome == Outcome::Succeeds));
+    }
+}

@@ -1,0 +1,46 @@
+//! Sahasra as a whole, in one process and in virtual time, looked at from outside.
+//!
+//! ```text
+//!  plan (of a seed) ──► run: users, faults ──► parts: operators, agents ──► network, api ──► embedded control plane
+//!                                                 │                            │
+//!                                                 └─► executor (modelled)      └─► book, check: what must hold
+//! ```
+//!
+//! Operators and agents are the real ones. What differs from production is what carries their messages ([`network`],
+//! [`api`]), what launches executors ([`executor`]), and that time is a paused runtime's. All that happens follows from the
+//! seed: the same seed gives the same trace.
+//!
+//! [`model`] visits every state that two coordinators, two agents and three leases can reach, with the agents' real ledger.
+
+use std::{cell::Cell, time::Duration};
+
+use tokio::time::Instant;
+
+pub mod api;
+pub mod book;
+pub mod check;
+pub mod executor;
+pub mod kernel;
+pub mod model;
+pub mod network;
+pub mod parts;
+pub mod plan;
+pub mod run;
+pub mod world;
+pub mod writes;
+
+thread_local! {
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Virtual time since the run in this thread began; zero before.
+pub fn virtual_time() -> Duration {
+    if tokio::runtime::Handle::try_current().is_err() {
+        return Duration::ZERO;
+    }
+    BEGAN.get().map_or(Duration::ZERO, |began| began.elapsed())
+}
+
+fn begin() {
+    BEGAN.set(Some(Instant::now()));
+}

@@ -1,0 +1,291 @@
+//! The network between operators and agents, message by message: delayed, reordered, lost, repeated; connections break.
+//!
+//! Calls are independent messages. A stream's frames keep their order, as those of a connection do: what is lost there is
+//! the connection.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::{
+    StreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use sahasra_operator::agents::{
+    AgentError,
+    stream::StreamError,
+    transport::{Incomings, Transport},
+};
+use sahasra_wire::{
+    Message,
+    burst::{ClientFrame, ServerFrame},
+    frame,
+    grants::{AcquireRequest, ReleaseRequest, RenewRequest},
+    path,
+};
+use sahasra_worker::dispatch;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    book::Live,
+    world::{Node, World, locked},
+};
+
+/// A connection over which nothing comes through for so long is given up by both sides.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Frames that wait for a coordinator that reads slowly, as in the agent's own server.
+const WAITING_FRAMES: usize = 8;
+
+fn unreachable(what: &'static str) -> AgentError {
+    AgentError::Unreachable(io::Error::other(what).into())
+}
+
+fn cut() -> StreamError {
+    StreamError::Cut(io::Error::other("the connection broke").into())
+}
+
+/// The endpoint of the agent in a place.
+pub fn endpoint(place: usize) -> String {
+    format!("http://worker-{place}:9400")
+}
+
+fn place(endpoint: &str) -> Option<usize> {
+    endpoint.strip_prefix("http://worker-")?.strip_suffix(":9400")?.parse().ok()
+}
+
+/// An operator's way to the agents.
+#[derive(Clone, Debug)]
+pub struct Wire {
+    world: Arc<World>,
+    from: Node,
+}
+
+impl Wire {
+    /// That of `from`.
+    pub fn new(world: Arc<World>, from: Node) -> Self {
+        Self { world, from }
+    }
+
+    fn live(&self, place: usize) -> Option<Arc<Live>> {
+        self.world.agent(place).filter(|live| !live.part.has_crashed())
+    }
+}
+
+impl Transport for Wire {
+    fn call<'a>(&'a self, endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
+        Box::pin(async move {
+            let Some(to) = place(endpoint) else {
+                return Err(AgentError::Endpoint(endpoint.to_owned()));
+            };
+            let (answer, answered) = oneshot::channel();
+            let world = &self.world;
+            let loss = world.conditions().loss;
+            if world.happens(world.conditions().repeats) {
+                let (repeated, _) = oneshot::channel();
+                tokio::spawn(deliver(self.clone(), to, path, message.clone(), repeated));
+            }
+            if world.happens(loss) {
+                world.note(format_args!("{} {path} to worker-{to} is lost", self.from));
+                std::future::pending::<()>().await;
+            }
+            tokio::spawn(deliver(self.clone(), to, path, message, answer));
+            match answered.await {
+                Ok(answer) => answer,
+                // Lost on its way: whoever waits gives up by its own patience.
+                Err(_) => std::future::pending().await,
+            }
+        })
+    }
+
+    fn stream<'a>(&'a self, endpoint: &'a str, frames: BoxStream<'static, ClientFrame>) -> BoxFuture<'a, Result<Incomings, StreamError>> {
+        Box::pin(async move {
+            let to = place(endpoint).ok_or_else(|| AgentError::Endpoint(endpoint.to_owned()))?;
+            sleep(self.world.delay()).await;
+            if !self.world.connected(self.from, Node::Agent(to)) {
+                std::future::pending::<()>().await;
+            }
+            let live = self.live(to).ok_or_else(|| unreachable("connection refused"))?;
+            self.world.note(format_args!("{} opens a stream to worker-{to}", self.from));
+            Ok(connect(self.clone(), &live, frames))
+        })
+    }
+}
+
+async fn deliver(wire: Wire, to: usize, path: &'static str, message: Bytes, answer: oneshot::Sender<Result<Bytes, AgentError>>) {
+    let world = &wire.world;
+    sleep(world.delay()).await;
+    if !world.connected(wire.from, Node::Agent(to)) {
+        return;
+    }
+    let Some(live) = wire.live(to) else {
+        sleep(world.delay()).await;
+        let _ = answer.send(Err(unreachable("connection refused")));
+        return;
+    };
+    let bytes = handle(world, &live, path, &message);
+    live.check_capacity(world);
+    world.note(format_args!(
+        "{} {path} to worker-{to}: {} bytes, {:?}",
+        wire.from,
+        message.len(),
+        bytes.len()
+    ));
+    sleep(world.delay()).await;
+    if world.connected(wire.from, Node::Agent(to)) && !world.happens(world.conditions().loss) && !live.part.has_crashed() {
+        let _ = answer.send(Ok(bytes));
+    }
+}
+
+/// What the agent answers; an onlooker takes note.
+fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
+    let agent = &live.agent;
+    match path {
+        path::INVENTORY => agent.inventory().encode_to_vec(),
+        path::ACQUIRE => {
+            let request = AcquireRequest::decode(message.clone()).unwrap_or_default();
+            let response = agent.acquire(&request);
+            live.acquired(world, &request, &response);
+            response.encode_to_vec()
+        }
+        path::RENEW => {
+            let request = RenewRequest::decode(message.clone()).unwrap_or_default();
+            let response = agent.renew(&request);
+            live.renewed(world, &request, &response);
+            response.encode_to_vec()
+        }
+        _ => {
+            let request = ReleaseRequest::decode(message.clone()).unwrap_or_default();
+            let response = agent.release(&request);
+            live.released(world, &request, &response);
+            response.encode_to_vec()
+        }
+    }
+    .into()
+}
+
+/// A connection that stands: frames of both directions on their way.
+fn connect(wire: Wire, live: &Arc<Live>, frames: BoxStream<'static, ClientFrame>) -> Incomings {
+    let broken = locked(&live.connections).child_token();
+    let (to_agent, body) = mpsc::unbounded_channel::<Result<Bytes, io::Error>>();
+    let (answers, answered) = mpsc::channel::<Bytes>(WAITING_FRAMES);
+    let (to_operator, incoming) = mpsc::unbounded_channel();
+    let body = stream::unfold(body, |mut body| async move { body.recv().await.map(|part| (part, body)) });
+    live.part
+        .start(dispatch::stream::serve(Arc::clone(&live.agent), body.boxed(), answers));
+
+    tokio::spawn(outward(wire.clone(), live.place, frames, to_agent, broken.clone()));
+    tokio::spawn(inward(wire, Arc::clone(live), answered, to_operator, broken.clone()));
+    // Who drops its end closes the connection.
+    let state = (incoming, broken.drop_guard());
+    stream::unfold(state, |mut state| async move { state.0.recv().await.map(|frame| (frame, state)) }).boxed()
+}
+
+/// Waits for a frame's time and for the way to be open; `false` when the connection breaks first.
+async fn carried(wire: &Wire, agent: usize, due: Instant, broken: &CancellationToken) -> bool {
+    let way = async {
+        sleep_until(due).await;
+        let given_up = Instant::now() + KEEP_ALIVE;
+        while !wire.world.connected(wire.from, Node::Agent(agent)) {
+            if Instant::now() >= given_up {
+                return false;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        true
+    };
+    let carried = tokio::select! {
+        biased;
+        () = broken.cancelled() => false,
+        open = way => open,
+    };
+    if !carried {
+        broken.cancel();
+    }
+    carried
+}
+
+async fn outward(
+    wire: Wire,
+    agent: usize,
+    mut frames: BoxStream<'static, ClientFrame>,
+    to_agent: mpsc::UnboundedSender<Result<Bytes, io::Error>>,
+    broken: CancellationToken,
+) {
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = broken.cancelled() => break,
+            next = frames.next() => next,
+        };
+        let Some(next) = next else { return };
+        if !carried(&wire, agent, Instant::now() + wire.world.delay(), &broken).await {
+            break;
+        }
+        wire.world.note(format_args!("{} to worker-{agent}: {}", wire.from, kind(&next)));
+        if to_agent.send(Ok(frame::encode(&next))).is_err() {
+            return;
+        }
+    }
+    sleep(wire.world.delay()).await;
+    let _ = to_agent.send(Err(io::Error::other("the connection broke")));
+}
+
+fn kind(frame: &ClientFrame) -> String {
+    use sahasra_wire::burst::client_frame::Kind;
+    match &frame.kind {
+        Some(Kind::Open(open)) => format!("open in term {}", open.owner.term),
+        Some(Kind::Submit(submit)) => {
+            let ranges = submit.ranges.iter().map(|range| format!("{}+{}", range.first, range.count));
+            format!("submit {}", ranges.collect::<Vec<_>>().join(" "))
+        }
+        Some(Kind::Acknowledge(acknowledge)) => format!("acknowledge {}", acknowledge.sequence),
+        Some(Kind::Withdraw(_)) => "withdraw".to_owned(),
+        None => "nothing".to_owned(),
+    }
+}
+
+async fn inward(
+    wire: Wire,
+    live: Arc<Live>,
+    mut answered: mpsc::Receiver<Bytes>,
+    to_operator: mpsc::UnboundedSender<Result<ServerFrame, StreamError>>,
+    broken: CancellationToken,
+) {
+    let mut decoder = frame::Decoder::default();
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = broken.cancelled() => break,
+            next = answered.recv() => next,
+        };
+        let Some(bytes) = next else {
+            if live.part.has_crashed() {
+                break;
+            }
+            return;
+        };
+        decoder.extend(bytes);
+        if !carried(&wire, live.place, Instant::now() + wire.world.delay(), &broken).await {
+            break;
+        }
+        while let Ok(Some(frame)) = decoder.next_message::<ServerFrame>() {
+            wire.world.note(format_args!(
+                "worker-{} to {}: {} bytes",
+                live.place,
+                wire.from,
+                frame.encoded_len()
+            ));
+            if to_operator.send(Ok(frame)).is_err() {
+                broken.cancel();
+                return;
+            }
+        }
+    }
+    broken.cancel();
+    sleep(wire.world.delay()).await;
+    let _ = to_operator.send(Err(cut()));
+}

@@ -1,0 +1,222 @@
+//! Operators and agents as they are in production, but for what carries their messages and launches their executors; and
+//! what restarts them.
+
+use std::{sync::Arc, time::Duration};
+
+use sahasra_operator::{Operator, Settings, agents::AgentClient, fault::Faults};
+use sahasra_service::{clock::Clock, health::Readiness, part::Part};
+use sahasra_store::StorePolicy;
+use sahasra_worker::{
+    agent::{Agent, AgentLimits, Identity},
+    classes::ClassTable,
+    executors::{DeviceDescription, DeviceKind, ExecutorPool, PoolConfig},
+    metrics::Metrics,
+    registration::{Registration, RegistrationConfig},
+};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::Api,
+    book::Live,
+    executor::Models,
+    network::{Wire, endpoint},
+    plan::{AgentPlan, NAMESPACE},
+    world::{Node, World, locked},
+};
+
+/// A worker is stale, and a leader replaced, after so long without a sign of life.
+const SILENCE: Duration = Duration::from_secs(15);
+/// A process that ended is started again after so long.
+const RESTART: Duration = Duration::from_millis(500);
+
+/// A part that is to crash has by then.
+const CRASH_WITHIN: Duration = Duration::from_secs(2);
+
+/// What is done to a part.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    /// It crashes after so many steps of its tasks, and stays down for so many milliseconds.
+    Crash {
+        /// Steps.
+        steps: u64,
+        /// Milliseconds.
+        down: u64,
+    },
+    /// It is told to stop, and starts anew.
+    Stop {
+        /// Milliseconds until then.
+        down: u64,
+    },
+    /// Its executors are killed.
+    KillExecutors,
+}
+
+/// Crashes a part after so many steps; one that takes too few in a while crashes where it is.
+fn crash(part: &Part, steps: u64) {
+    part.crash_after(steps);
+    let part = part.clone();
+    tokio::spawn(async move {
+        sleep(CRASH_WITHIN).await;
+        part.crash();
+    });
+}
+
+/// Keeps an operator running until the simulation ends.
+pub fn operator(world: &Arc<World>, place: usize, drift: i32) -> mpsc::UnboundedSender<Order> {
+    let (orders, mut ordered) = mpsc::unbounded_channel();
+    let world = Arc::clone(world);
+    tokio::spawn(async move {
+        loop {
+            let part = Part::default();
+            let node = Node::Operator(place);
+            let settings = Settings {
+                identity: node.to_string(),
+                namespace: NAMESPACE.to_owned(),
+                worker_timeout: SILENCE,
+                leader_timeout: SILENCE,
+                stores: StorePolicy::default(),
+                faults: Faults::default(),
+            };
+            let agents = AgentClient::over(Arc::new(Wire::new(Arc::clone(&world), node)));
+            let operator = Operator::new(Api::client(&world, node), agents, Clock::drifting(drift), settings)
+                .expect("each operator has a registry of its own");
+            let stop = CancellationToken::new();
+            let told = stop.clone();
+            world.note(format_args!("{node} starts"));
+            let mut running = part.start(async move { operator.run(Readiness::default(), &told).await });
+            let mut down = RESTART;
+            loop {
+                tokio::select! {
+                    biased;
+                    outcome = &mut running => {
+                        world.note(format_args!("{node} ends: {outcome:?}"));
+                        break;
+                    }
+                    () = part.crashed() => {
+                        world.note(format_args!("{node} crashes"));
+                        break;
+                    }
+                    order = ordered.recv() => match order {
+                        Some(Order::Crash { steps, down: milliseconds }) => {
+                            down = Duration::from_millis(milliseconds);
+                            crash(&part, steps);
+                        }
+                        Some(Order::Stop { down: milliseconds }) => {
+                            down = Duration::from_millis(milliseconds);
+                            stop.cancel();
+                        }
+                        Some(Order::KillExecutors) => {}
+                        None => return,
+                    },
+                }
+            }
+            part.crash();
+            sleep(down).await;
+        }
+    });
+    orders
+}
+
+/// Keeps an agent running until the simulation ends.
+pub fn agent(world: &Arc<World>, place: usize, plan: AgentPlan) -> mpsc::UnboundedSender<Order> {
+    let (orders, mut ordered) = mpsc::unbounded_channel();
+    let world = Arc::clone(world);
+    tokio::spawn(async move {
+        for boot in 1_u64.. {
+            let part = Part::default();
+            let node = Node::Agent(place);
+            let clock = Clock::drifting(plan.drift);
+            let models = Models::new(Arc::clone(&world), place);
+            let agent = start(&world, place, &plan, boot, &part, clock, &models);
+            let live = Live::new(place, Arc::clone(&agent), part.clone(), clock);
+            locked(&world.agents).insert(place, Arc::clone(&live));
+            world.note(format_args!("{node} starts, boot {boot}"));
+            let mut down = RESTART;
+            let stop = CancellationToken::new();
+            let registration = register(&world, place, &agent, &part, &stop);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = part.crashed() => {
+                        world.note(format_args!("{node} crashes"));
+                        break;
+                    }
+                    order = ordered.recv() => match order {
+                        Some(Order::Crash { steps, down: milliseconds }) => {
+                            down = Duration::from_millis(milliseconds);
+                            crash(&part, steps);
+                        }
+                        Some(Order::Stop { down: milliseconds }) => {
+                            down = Duration::from_millis(milliseconds);
+                            world.note(format_args!("{node} drains"));
+                            agent.drain(Duration::from_secs(3)).await;
+                            stop.cancel();
+                            let _ = timeout(Duration::from_secs(5), registration).await;
+                            agent.pool().shut_down();
+                            break;
+                        }
+                        Some(Order::KillExecutors) => {
+                            world.note(format_args!("{node}: its executors are killed"));
+                            models.kill_all();
+                        }
+                        None => return,
+                    },
+                }
+            }
+            part.crash();
+            locked(&live.connections).cancel();
+            locked(&world.agents).remove(&place);
+            sleep(down).await;
+        }
+    });
+    orders
+}
+
+fn start(world: &World, place: usize, plan: &AgentPlan, boot: u64, part: &Part, clock: Clock, models: &Arc<Models>) -> Arc<Agent> {
+    let devices = (0..plan.devices).map(|ordinal| DeviceDescription {
+        name: format!("cpu-{ordinal}"),
+        kind: DeviceKind::Cpu,
+        ordinal,
+        model: "model".to_owned(),
+        uuid: String::new(),
+        compute_capability: None,
+        total_bytes: plan.mebibytes << 20,
+        allocatable_bytes: plan.mebibytes << 20,
+        context_bytes: 0,
+        lanes: plan.lanes,
+    });
+    let config = PoolConfig {
+        idle_timeout: Duration::from_secs(10),
+        ..PoolConfig::default()
+    };
+    let pool = ExecutorPool::with(config, devices.collect(), Arc::clone(models) as _);
+    let identity = Identity {
+        worker: Node::Agent(place).to_string(),
+        classes: ClassTable::default(),
+    };
+    let boot_id = format!("{place:08x}{boot:08x}{:016x}", world.below(u64::MAX));
+    let metrics = Metrics::new().expect("each agent has a registry of its own");
+    let limits = AgentLimits {
+        shutdown_grace: Duration::from_secs(4),
+        ..AgentLimits::default()
+    };
+    let agent = Agent::new(identity, boot_id, limits, pool, metrics, StorePolicy::default(), clock);
+    part.start(Arc::clone(&agent).keep_time(CancellationToken::new()));
+    agent
+}
+
+fn register(world: &Arc<World>, place: usize, agent: &Arc<Agent>, part: &Part, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
+    let config = RegistrationConfig {
+        node_name: Node::Agent(place).to_string(),
+        namespace: NAMESPACE.to_owned(),
+        endpoint: endpoint(place),
+        heartbeat_interval: Duration::from_secs(5),
+        status_interval: Duration::from_secs(5),
+    };
+    let client = Api::client(world, Node::Agent(place));
+    part.start(Registration::new(config, Arc::clone(agent), client).run(stop.clone()))
+}

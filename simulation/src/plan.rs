@@ -1,0 +1,258 @@
+//! What a seed stands for: who there is, what is asked of them, and what goes wrong when.
+
+use fastrand::Rng;
+
+use crate::{
+    kernel::{self, Manner},
+    parts::Order,
+    world::Node,
+};
+
+/// Where everything of users and operators is.
+pub const NAMESPACE: &str = "default";
+/// Every how many seeds nothing goes wrong: then deadlines and budgets must hold as well.
+const CALM: u64 = 8;
+/// Every how many seeds there are a hundred agents.
+const LARGE: u64 = 500;
+/// When nothing goes wrong any more, in milliseconds.
+pub const HEALED: u64 = 50_000;
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// From which it was made.
+    pub seed: u64,
+    /// Parts per million by which each operator's clock is fast.
+    pub operators: Vec<i32>,
+    /// The agents.
+    pub agents: Vec<AgentPlan>,
+    /// Bursts that users ask for.
+    pub bursts: Vec<BurstPlan>,
+    /// Leases that users ask for.
+    pub leases: Vec<LeasePlan>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// An agent.
+#[derive(Clone, Debug)]
+pub struct AgentPlan {
+    /// Devices.
+    pub devices: u32,
+    /// What each may lend, in MiB.
+    pub mebibytes: u64,
+    /// Chunks that run at a time on each.
+    pub lanes: u32,
+    /// Parts per million by which its clock is fast.
+    pub drift: i32,
+}
+
+/// A burst.
+#[derive(Clone, Debug)]
+pub struct BurstPlan {
+    /// When it is asked for, in milliseconds.
+    pub at: u64,
+    /// Its chunks.
+    pub chunks: u64,
+    /// MiB of a slice.
+    pub mebibytes: u64,
+    /// Fewest and most slices.
+    pub slices: (u32, u32),
+    /// Priority.
+    pub priority: i32,
+    /// Time to live of its grants, in seconds.
+    pub ttl: u64,
+    /// Salt of its results.
+    pub salt: u32,
+    /// Aggregates by the smallest instead of the sum.
+    pub argmin: bool,
+    /// When it is deleted, in milliseconds.
+    pub deleted: Option<u64>,
+}
+
+/// A lease.
+#[derive(Clone, Debug)]
+pub struct LeasePlan {
+    /// When it is asked for, in milliseconds.
+    pub at: u64,
+    /// MiB of a slice.
+    pub mebibytes: u64,
+    /// Fewest and most slices.
+    pub slices: (u32, u32),
+    /// Time to live, in seconds.
+    pub ttl: u64,
+    /// Not renewed.
+    pub never_renewed: bool,
+    /// When it is deleted, in milliseconds.
+    pub deleted: u64,
+}
+
+/// Something goes wrong, or a user changes her mind.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// When, in milliseconds.
+    pub at: u64,
+    /// For how long, where it lasts.
+    pub lasts: u64,
+    /// What.
+    pub kind: Kind,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A part is ended.
+    End(Node, Order),
+    /// Two cannot reach each other.
+    Partition(Node, Node),
+    /// The API server is away.
+    ApiDown,
+    /// It answers with errors, so many times in a thousand.
+    ApiErrors(u64),
+    /// It forgets what changed before.
+    Compact,
+    /// It ends watches.
+    CloseWatches,
+    /// It ends watches with 410.
+    ExpireWatches,
+    /// Watches lag so many milliseconds behind.
+    WatchLag(u64),
+    /// Messages take up to so many microseconds.
+    Delay(u64),
+    /// So many messages of a thousand are lost.
+    Loss(u64),
+    /// So many calls of a thousand arrive twice.
+    Repeats(u64),
+    /// The connections to an agent break.
+    Break(usize),
+    /// Its devices are so many times slower.
+    Slow(usize, u64),
+    /// Someone else writes a burst.
+    Meddle(usize),
+    /// A burst is suspended, for as long as it lasts.
+    Suspend(usize),
+    /// A burst's priority changes.
+    Priority(usize, i32),
+    /// A burst's most slices change.
+    Resize(usize, u32),
+}
+
+impl Plan {
+    /// That of a seed.
+    pub fn of(seed: u64) -> Self {
+        let mut random = Rng::with_seed(seed ^ 0x5a5a_5a5a);
+        let large = seed % LARGE == LARGE - 1;
+        let calm = seed.is_multiple_of(CALM);
+        let drift = |random: &mut Rng| if calm { 0 } else { random.i32(-20_000..=20_000) };
+        let agents = if large { 100 } else { random.usize(2..=5) };
+        let agents = (0..agents).map(|_| AgentPlan {
+            devices: random.u32(1..=2),
+            mebibytes: 8 * random.u64(1..=3),
+            lanes: random.u32(2..=8),
+            drift: drift(&mut random),
+        });
+        let agents: Vec<AgentPlan> = agents.collect();
+        let operators = (0..random.usize(1..=2)).map(|_| drift(&mut random)).collect();
+        let bursts = (0..random.usize(1..=4)).map(|_| burst(&mut random, calm, large)).collect();
+        let leases = (0..random.usize(0..=2)).map(|_| lease(&mut random)).collect();
+        let mut plan = Self {
+            seed,
+            operators,
+            agents,
+            bursts,
+            leases,
+            faults: Vec::new(),
+        };
+        if !calm {
+            let count = random.usize(1..=12);
+            plan.faults = (0..count).map(|_| plan.fault(&mut random)).collect();
+            plan.faults.sort_by_key(|fault| fault.at);
+        }
+        plan
+    }
+
+    fn fault(&self, random: &mut Rng) -> Fault {
+        let agent = random.usize(0..self.agents.len());
+        let operator = random.usize(0..self.operators.len());
+        let burst = random.usize(0..self.bursts.len());
+        let nodes = [Node::Api, Node::Operator(operator), Node::Agent(agent)];
+        let first = random.usize(0..3);
+        let down = random.u64(200..11_000);
+        let crash = Order::Crash {
+            steps: random.u64(0..400),
+            down,
+        };
+        let kind = match random.u32(0..23) {
+            0..=2 => Kind::End(Node::Operator(operator), crash),
+            3..=5 => Kind::End(Node::Agent(agent), crash),
+            6 => Kind::End(Node::Agent(agent), Order::Stop { down }),
+            7 => Kind::End(Node::Operator(operator), Order::Stop { down }),
+            8 => Kind::End(Node::Agent(agent), Order::KillExecutors),
+            9 | 10 => Kind::Partition(nodes[first], nodes[(first + 1) % 3]),
+            11 => Kind::ApiDown,
+            12 => Kind::ApiErrors(random.u64(50..500)),
+            13 => [Kind::Compact, Kind::CloseWatches, Kind::ExpireWatches][random.usize(0..3)].clone(),
+            14 => Kind::WatchLag(random.u64(100..6_000)),
+            15 => Kind::Delay(random.u64(10_000..1_500_000)),
+            16 => Kind::Loss(random.u64(20..300)),
+            17 => Kind::Repeats(random.u64(100..800)),
+            18 => Kind::Break(agent),
+            19 => Kind::Slow(agent, random.u64(2..20)),
+            20 => Kind::Meddle(burst),
+            21 => Kind::Suspend(burst),
+            _ => {
+                if random.bool() {
+                    Kind::Priority(burst, random.i32(-10..=10))
+                } else {
+                    Kind::Resize(burst, random.u32(1..=12))
+                }
+            }
+        };
+        Fault {
+            at: random.u64(300..32_000),
+            lasts: random.u64(200..15_000),
+            kind,
+        }
+    }
+
+    /// Whether nothing goes wrong.
+    pub fn is_calm(&self) -> bool {
+        self.faults.is_empty()
+    }
+}
+
+fn burst(random: &mut Rng, calm: bool, large: bool) -> BurstPlan {
+    let manner = match random.u32(0..4) {
+        _ if calm => Manner::Well,
+        0 => Manner::Traps,
+        1 => Manner::Stumbles,
+        _ => Manner::Well,
+    };
+    let chunks = if large { random.u64(100..300) } else { random.u64(1..80) };
+    let at = random.u64(100..15_000);
+    let min = random.u32(1..=2).min(chunks as u32);
+    BurstPlan {
+        at,
+        chunks,
+        mebibytes: [1, 2, 4, 8][random.usize(0..4)],
+        slices: (min, min + random.u32(0..=16)),
+        priority: random.i32(0..=3),
+        ttl: [5, 10, 20][random.usize(0..3)],
+        salt: kernel::salted(manner, random.u32(..)),
+        argmin: random.bool(),
+        deleted: (random.u32(0..6) == 0).then(|| at + random.u64(10..20_000)),
+    }
+}
+
+fn lease(random: &mut Rng) -> LeasePlan {
+    let at = random.u64(100..15_000);
+    let min = random.u32(1..=2);
+    LeasePlan {
+        at,
+        mebibytes: [1, 2, 4, 8][random.usize(0..4)],
+        slices: (min, min + random.u32(0..=3)),
+        ttl: [5, 10, 20][random.usize(0..3)],
+        never_renewed: random.u32(0..4) == 0,
+        deleted: at + random.u64(500..25_000),
+    }
+}

@@ -1,0 +1,20 @@
+//! The fewest faults with which a seed still fails.
+
+use std::collections::BTreeSet;
+
+use sahasra_simulation::plan::Plan;
+
+use crate::arguments;
+
+/// Leaves one fault out after the other for as long as something is still wrong: gives back those left out.
+pub fn fewest_faults(seed: u64) -> BTreeSet<usize> {
+    let mut without = BTreeSet::new();
+    for fault in 0..Plan::of(seed).faults.len() {
+        without.insert(fault);
+        let fails = arguments::start(seed, &without, false).is_ok_and(|child| !arguments::outcome(child.wait()).broken.is_empty());
+        if !fails {
+            without.remove(&fault);
+        }
+    }
+    without
+}

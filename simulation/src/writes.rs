@@ -1,0 +1,76 @@
+//! Writes that reached the API server, by whom and about what.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use http::Method;
+use serde_json::Value;
+
+use crate::world::Node;
+
+/// Counts writes.
+#[derive(Debug, Default)]
+pub struct Writes {
+    /// By operators, by the burst that they are about.
+    of_bursts: BTreeMap<String, u64>,
+    /// Other than heartbeats and the leader's Lease: the last few, for the report.
+    last: Vec<(Duration, String)>,
+    total: u64,
+}
+
+/// Writes that are remembered.
+const REMEMBERED: usize = 64;
+
+impl Writes {
+    /// Takes note of a request that was answered well.
+    pub fn add(&mut self, now: Duration, from: Node, method: &Method, path: &str, body: &[u8]) {
+        if *method == Method::GET {
+            return;
+        }
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        if parts.contains(&"leases") {
+            return;
+        }
+        self.total += 1;
+        if self.last.len() >= REMEMBERED {
+            self.last.remove(0);
+        }
+        self.last.push((now, format!("{from} {method} {path}")));
+        if matches!(from, Node::Operator(_))
+            && let Some(name) = burst(&parts, body)
+        {
+            *self.of_bursts.entry(name).or_default() += 1;
+        }
+    }
+
+    /// Writes about a burst.
+    pub fn of_burst(&self, name: &str) -> u64 {
+        self.of_bursts.get(name).copied().unwrap_or_default()
+    }
+
+    /// All but heartbeats and the leader's Lease.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Those since then, as far as remembered.
+    pub fn since(&self, then: Duration) -> impl Iterator<Item = &str> {
+        self.last.iter().filter(move |(at, _)| *at >= then).map(|(_, what)| what.as_str())
+    }
+}
+
+/// The burst that a write is about: its objects begin with its name.
+fn burst(parts: &[&str], body: &[u8]) -> Option<String> {
+    let at = parts
+        .iter()
+        .position(|part| matches!(*part, "burstjobs" | "vramleases" | "configmaps" | "events"))?;
+    let named = parts.get(at + 1).map(|name| (*name).to_owned());
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let name = if parts[at] == "events" {
+        let regarding = body.pointer("/regarding/name").or_else(|| body.pointer("/involvedObject/name"));
+        regarding.and_then(Value::as_str)?.to_owned()
+    } else {
+        named.or_else(|| Some(body.pointer("/metadata/name")?.as_str()?.to_owned()))?
+    };
+    let name = name.strip_suffix("-results").unwrap_or(&name);
+    name.starts_with("burst-").then(|| name.to_owned())
+}

@@ -1,0 +1,12 @@
+//! The model of grants holds in every state.
+
+use sahasra_simulation::model::Bounds;
+
+#[test]
+fn grants_keep_their_promises_whatever_two_coordinators_and_the_network_do() {
+    let visited = Bounds::small().visit(2);
+    println!("{visited}");
+    assert!(visited.violations.is_empty(), "{visited}");
+    assert!(visited.unseen.is_empty(), "never seen: {:?}", visited.unseen);
+    assert!(visited.states > 10_000, "the model has become too small: {}", visited.states);
+}
