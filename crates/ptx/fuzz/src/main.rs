@@ -1,7 +1,7 @@
 //! `ptx-fuzz`: long runs against the PTX engine, and single programs of them again.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,18 @@ enum Command {
     },
     /// Prints a module with one kernel for each instruction form there is a model of.
     Forms,
+    /// Has NVIDIA's assembler check the module of `forms`, and programs: what the generator writes is valid.
+    Assemble {
+        /// Seed of the first program.
+        #[arg(long, default_value_t = 1)]
+        first: u64,
+        /// Programs.
+        #[arg(long, default_value_t = 200)]
+        programs: u64,
+        /// The assembler; the wheel nvidia-cuda-nvcc-cu12 has one.
+        #[arg(long, default_value = "ptxas")]
+        ptxas: PathBuf,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -96,9 +108,10 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Command::Damage { first, seconds, corpus } => damage(first, Duration::from_secs(seconds), &corpus),
         Command::Forms => {
-            print_forms();
+            print!("{}", all_forms());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Assemble { first, programs, ptxas } => assemble(first, programs, &ptxas),
     }
 }
 
@@ -212,7 +225,7 @@ fn program(seed: u64, level: Level, print: bool) -> ExitCode {
     }
 }
 
-fn damage(first: u64, limit: Duration, folder: &std::path::Path) -> anyhow::Result<ExitCode> {
+fn damage(first: u64, limit: Duration, folder: &Path) -> anyhow::Result<ExitCode> {
     let corpus = damage::corpus(folder).with_context(|| folder.display().to_string())?;
     if corpus.is_empty() {
         bail!("no PTX files in {}", folder.display());
@@ -246,14 +259,47 @@ fn damage(first: u64, limit: Duration, folder: &std::path::Path) -> anyhow::Resu
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print_forms() {
+fn all_forms() -> String {
     let mut random = fastrand::Rng::with_seed(1);
+    let mut module = String::new();
     for (index, form) in forms::all().iter().enumerate() {
         let Some(model) = Model::of(form) else { continue };
         let list = inputs::lists(&model, 1, &mut random).remove(0);
         let immediates: Vec<u64> = model.immediates.iter().map(|(place, _)| list[*place]).collect();
         let text = single::kernel(form, &model, &immediates).replace(".entry k(", &format!(".entry k{index}("));
         let body = text.find(".visible").unwrap_or(0);
-        println!("{}// {form}\n{}", if index == 0 { &text[..body] } else { "" }, &text[body..]);
+        if index == 0 {
+            module.push_str(&text[..body]);
+        }
+        module.push_str(&format!("// {form}\n{}", &text[body..]));
     }
+    module
+}
+
+fn assemble(first: u64, programs: u64, ptxas: &Path) -> anyhow::Result<ExitCode> {
+    let vocabulary = differential::vocabulary();
+    let path = std::env::temp_dir().join(format!("ptx-fuzz-assemble-{}.ptx", std::process::id()));
+    let accepts = |text: &str, name: &str| -> anyhow::Result<bool> {
+        std::fs::write(&path, text)?;
+        let output = Process::new(ptxas)
+            .args(["-arch=sm_100", "-O0", "-o", "/dev/null"])
+            .arg(&path)
+            .output()
+            .with_context(|| ptxas.display().to_string())?;
+        if !output.status.success() {
+            println!(
+                "{name}: {}",
+                String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()
+            );
+        }
+        Ok(output.status.success())
+    };
+    let mut refused = u64::from(!accepts(&all_forms(), "the module of all forms")?);
+    for seed in first..first.saturating_add(programs) {
+        let text = Generated::new(seed, &vocabulary).text();
+        refused += u64::from(!accepts(&text, &format!("program {seed}"))?);
+    }
+    std::fs::remove_file(&path)?;
+    println!("assemble: {} forms and {programs} programs: {refused} refused", forms::all().len());
+    Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

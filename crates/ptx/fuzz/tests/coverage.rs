@@ -1,0 +1,262 @@
+//! Every instruction form that occurs in the tests' PTX has an exactness test: those that compute have a model, which the
+//! tests of `exactness` run; those that move data or bring threads together are run here, on the engine and on the
+//! reference machine; what remains is named with the test that covers it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use sahasra_ptx::{Cancel, Launch, Memory, Module};
+use sahasra_ptx_fuzz::machine::{self, GlobalMemory, Shape};
+use sahasra_ptx_fuzz::model::Model;
+use sahasra_ptx_fuzz::{damage, forms};
+
+/// Opcodes covered elsewhere, and where.
+const ELSEWHERE: [(&str, &str); 10] = [
+    ("call", "programs: device functions of random programs; corpus_kernels: 18_calls"),
+    ("st.param", "programs: arguments and results of device functions"),
+    (
+        "activemask",
+        "corpus_kernels: 03_reduce_warp; which lanes are active is not determined elsewhere",
+    ),
+    ("bar.arrive", "real_kernels: named_barriers_pair_producers_with_consumers"),
+    ("trap", "faults"),
+    ("cp.async", "corpus_kernels: 23_coop_async_mma"),
+    ("mma", "corpus_kernels: triton/mm"),
+    ("wmma", "corpus_kernels: 23_coop_async_mma"),
+    ("ldmatrix", "corpus_kernels: triton/mm"),
+    ("brx", "programs: switches of random programs; corpus_kernels: 25_switch64"),
+];
+
+const THREADS: u32 = 64;
+/// Bytes of each thread's input and of its part of each space.
+const PLACE: usize = 64;
+
+/// The forms in a text: the first word of each instruction.
+fn forms_in(text: &str) -> BTreeSet<String> {
+    let code: String = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n");
+    code.split([';', '{', '}'])
+        .filter_map(|statement| {
+            let mut words = statement
+                .split_whitespace()
+                .skip_while(|word| word.ends_with(':') || word.starts_with('@'));
+            let word = words.next()?;
+            // A name before a colon that stands apart: a prototype of an indirect call.
+            if words.next() == Some(":") {
+                return None;
+            }
+            let known = word
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | ':'));
+            (known && word.starts_with(|letter: char| letter.is_ascii_lowercase())).then(|| word.to_owned())
+        })
+        .collect()
+}
+
+/// Registers of a type's width.
+fn letter(bits: u32) -> char {
+    match bits {
+        8 | 16 => 'h',
+        32 => 'r',
+        _ => 'd',
+    }
+}
+
+/// Statements that use the form, with the registers and addresses of [`kernel`].
+fn statements(form: &str) -> Option<String> {
+    let words: Vec<&str> = form.split('.').collect();
+    let name = words.last()?;
+    let bits: u32 = name
+        .trim_start_matches(|letter: char| letter.is_ascii_alphabetic())
+        .parse()
+        .unwrap_or(0);
+    let has = |word: &str| words.contains(&word);
+    let l = letter(bits);
+    let vector = if has("v4") {
+        4
+    } else if has("v2") {
+        2
+    } else {
+        1
+    };
+    let list: Vec<String> = (1..=vector).map(|index| format!("%{l}{index}")).collect();
+    let list = if vector == 1 {
+        list[0].clone()
+    } else {
+        format!("{{{}}}", list.join(", "))
+    };
+    let base = if has("shared") {
+        "%sh"
+    } else if has("local") {
+        "%lo"
+    } else if has("const") {
+        "%ct"
+    } else {
+        "%out"
+    };
+    Some(match words[0] {
+        "ld" if has("param") && vector * bits <= 64 => format!("{form} {list}, [value];"),
+        "ld" => format!("{form} {list}, [{base}+16];"),
+        "st" if !has("param") => format!("{form} [{base}+16], {list};"),
+        "atom" => {
+            let third = if has("cas") { format!(", %{l}3") } else { String::new() };
+            // Twice: where the value compared with is there, and where it is not.
+            format!(
+                "{form} %{l}4, [{base}+16], %{l}2{third};\nst.global.b{bits} [%out+24], %{l}4;\n{form} %{l}4, [{base}+16], %{l}1{third};"
+            )
+        }
+        "red" => format!("{form} [{base}+16], %{l}2;"),
+        "mov" if *name == "pred" => format!("{form} %p1, %p2;"),
+        "mov" => format!("{form} %{l}1, %{l}2;"),
+        "cvta" if has("to") => {
+            let (generic, space) = if has("local") { ("%log", "local") } else { ("%out", "global") };
+            format!("{form} %a, {generic};\nld.{space}.u32 %r1, [%a+8];")
+        }
+        "cvta" => format!("{form} %a, {base};\nld.u32 %r1, [%a+8];"),
+        "membar" | "fence" => format!("{form};\nst.global.u32 [%out+4], %r2;"),
+        "nanosleep" => format!("{form} 20;"),
+        "bra" => "bra.uni J1;\nmov.u32 %r1, 77;\nJ1:\n@%p1 bra J2;\nmov.u32 %r2, 78;\nJ2:".to_owned(),
+        "ret" => "@%p1 bra J1;\nbra J2;\nJ1:\nst.global.u32 [%out], %r3;\nret;\nJ2:".to_owned(),
+        "exit" => "@%p1 exit;".to_owned(),
+        "bar" | "barrier" if has("warp") => format!("{form} -1;"),
+        "bar" | "barrier" if has("popc") => format!("{form} %r1, 2, %p1;"),
+        "bar" | "barrier" if has("red") => format!("{form} %p2, 2, %p1;"),
+        "bar" | "barrier" if has("sync") => format!("st.shared.u32 [%sh], %r1;\n{form} 3;\nld.shared.u32 %r1, [%other];\n{form} 3;"),
+        "shfl" => {
+            let clamp = if has("up") { 0 } else { 31 };
+            format!("{form} %r1|%p1, %r2, 5, {clamp}, -1;")
+        }
+        "vote" if has("ballot") => format!("{form} %r1, %p1, -1;"),
+        "vote" => format!("{form} %p2, %p1, -1;"),
+        "match" if has("any") => format!("and.b32 %r2, %r2, 1;\n{form} %r1, %{l}2, -1;"),
+        "match" => format!("{form} %r1|%p1, %{l}2, -1;"),
+        "redux" => format!("{form} %r1, %r2, -1;"),
+        _ => return None,
+    })
+}
+
+/// A kernel in which each thread fills its part of every space and its registers from its input, runs the statements, and
+/// writes registers and its parts back.
+fn kernel(statements: &str) -> String {
+    let mut text = String::from(
+        ".version 8.6\n.target sm_100\n.address_size 64\n.const .align 8 .b8 table[64] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 128, 17, 200, 19, 20, 21, 250, 23, 24};\n\
+         .visible .entry k(.param .u64 in, .param .u64 result, .param .align 8 .b8 value[8])\n{\n.reg .pred %p<4>;\n.reg .b16 %h<5>;\n.reg .b32 %r<8>;\n\
+         .reg .b64 %d<5>, %in, %out, %sh, %lo, %log, %ct, %a, %other;\n.shared .align 16 .b8 sh[4096];\n.local .align 16 .b8 lo[64];\n\
+         ld.param.u64 %in, [in];\nld.param.u64 %out, [result];\nmov.u32 %r5, %tid.x;\nmad.wide.u32 %in, %r5, 64, %in;\nmad.wide.u32 %out, %r5, 256, %out;\n\
+         mov.u64 %sh, sh;\nadd.u32 %r6, %r5, 7;\nand.b32 %r6, %r6, 63;\nmad.wide.u32 %other, %r6, 64, %sh;\nmad.wide.u32 %sh, %r5, 64, %sh;\n\
+         mov.u64 %lo, lo;\ncvta.local.u64 %log, %lo;\nmov.u64 %ct, table;\n",
+    );
+    for offset in (0..PLACE).step_by(8) {
+        text.push_str(&format!(
+            "ld.global.u64 %d1, [%in+{offset}];\nst.global.u64 [%out+{offset}], %d1;\nst.shared.u64 [%sh+{offset}], %d1;\nst.local.u64 [%lo+{offset}], %d1;\n"
+        ));
+    }
+    for index in 1..=4 {
+        let offset = (index - 1) * 8;
+        text.push_str(&format!(
+            "ld.global.b64 %d{index}, [%in+{offset}];\nld.global.b32 %r{index}, [%in+{}];\nld.global.b16 %h{index}, [%in+{}];\n",
+            offset + 4,
+            offset + 2
+        ));
+    }
+    text.push_str("and.b32 %r6, %r5, 3;\nsetp.eq.u32 %p1, %r6, 1;\nsetp.lt.u32 %p2, %r5, 40;\nbar.sync 0;\n");
+    text.push_str(statements);
+    text.push('\n');
+    for index in 1..=4 {
+        let offset = 64 + (index - 1) * 16;
+        text.push_str(&format!(
+            "st.global.b64 [%out+{offset}], %d{index};\nst.global.b32 [%out+{}], %r{index};\nst.global.b16 [%out+{}], %h{index};\n",
+            offset + 8,
+            offset + 12
+        ));
+    }
+    text.push_str("selp.u32 %r6, 1, 0, %p1;\nselp.u32 %r7, 2, 0, %p2;\nst.global.v2.u32 [%out+240], {%r6, %r7};\n");
+    for offset in (0..PLACE - 8).step_by(8) {
+        // Shared and local memory as one value each.
+        text.push_str(&format!(
+            "ld.shared.u64 %d1, [%sh+{offset}];\nld.local.u64 %d2, [%lo+{offset}];\nmad.lo.u64 %d1, %d1, 3, %d2;\nst.global.u64 [%out+{}], %d1;\n",
+            128 + offset
+        ));
+    }
+    text.push_str("ret;\n}\n");
+    text
+}
+
+fn agrees(form: &str, statements: &str) -> Result<(), String> {
+    let text = kernel(statements);
+    let memory = Memory::new(1 << 20);
+    let mut random = fastrand::Rng::with_seed(9);
+    // Words that are ordinary numbers as floating point of any width.
+    let words: Vec<u32> = (0..THREADS as usize * PLACE / 4)
+        .map(|_| 0x3f80_0000 | random.u32(..0x40_0000))
+        .collect();
+    let input: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let (source, result) = (
+        memory.allocate(input.len() as u64).expect("fits"),
+        memory.allocate(256 * u64::from(THREADS)).expect("fits"),
+    );
+    memory.write(source, &input).expect("inside");
+    let mut arguments = source.0.to_le_bytes().to_vec();
+    arguments.extend(result.0.to_le_bytes());
+    arguments.extend(0x8182_f3f4_0506_0708u64.to_le_bytes());
+    let instance = Module::load(&text)
+        .map_err(|error| format!("{form}: {error}"))?
+        .instantiate(&memory)
+        .expect("fits");
+    instance
+        .entry("k")
+        .expect("the kernel")
+        .launch(&Launch::new([1, 1, 1], [THREADS, 1, 1]), &arguments, &memory, &Cancel::new())
+        .map_err(|fault| format!("{form}: {fault}"))?;
+    let mut found = vec![0; 256 * THREADS as usize];
+    memory.read(result, &mut found).expect("inside");
+
+    let mut reference = GlobalMemory::default();
+    reference.add(source.0, input);
+    reference.add(result.0, vec![0; found.len()]);
+    let shape = Shape {
+        grid: [1, 1, 1],
+        block: [THREADS, 1, 1],
+        dynamic_shared: 0,
+        step_limit: 10_000_000,
+    };
+    let program = machine::parse(&text).map_err(|error| format!("{form}: {error}"))?;
+    machine::run(&program, "k", shape, &arguments, &mut reference).map_err(|error| format!("{form}: {error}"))?;
+    let expected = reference.region(result.0).expect("the result");
+    match found.iter().zip(expected).position(|(found, expected)| found != expected) {
+        None => Ok(()),
+        Some(place) => Err(format!("{form}: byte {} of thread {} differs", place % 256, place / 256)),
+    }
+}
+
+#[test]
+fn every_form_in_the_tests_is_covered_and_agrees() {
+    let corpus = damage::corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests")).expect("the corpus");
+    let found: BTreeSet<String> = corpus.iter().flat_map(|text| forms_in(text)).collect();
+    assert!(found.len() > 400, "only {} forms found", found.len());
+    let modelled: BTreeSet<String> = forms::all().into_iter().collect();
+    let (mut by_model, mut run_here, mut elsewhere, mut wrong) = (0, 0, 0, Vec::new());
+    for form in &found {
+        if modelled.contains(form) {
+            assert!(Model::of(form).is_some());
+            by_model += 1;
+        } else if let Some(statements) = statements(form) {
+            run_here += 1;
+            if let Err(difference) = agrees(form, &statements) {
+                wrong.push(difference);
+            }
+        } else if ELSEWHERE.iter().any(|(start, _)| form.starts_with(start)) {
+            elsewhere += 1;
+        } else {
+            wrong.push(format!("{form} has no test"));
+        }
+    }
+    println!(
+        "{} forms: {by_model} by models, {run_here} here, {elsewhere} elsewhere",
+        found.len()
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
