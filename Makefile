@@ -20,7 +20,8 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: build ## Run a 1000-chunk burst in one process, without a cluster or a GPU, and check every result on the host
+demo: ## Run a 1000-chunk burst in one process, without a cluster or a GPU, and check every result on the host
+	cargo build --release --workspace --bin sahasra
 	target/release/sahasra run examples/hyperparameter-search/ --results target/demo
 	examples/check hyperparameter-search --job target/demo/hyperparameter-search.json --results target/demo/hyperparameter-search.csv
 
