@@ -97,7 +97,8 @@ def run(context):
                 yield Result(f"ptx/{widest}/{name}/over_c_{variant}", line["value"] / c[variant][name]["value"], "x")
     for name, line in ptoxide(context).items():
         ours = lines[name]
-        if line["check"] != ours["check"]:
+        # Its fma rounds twice, the engine's and C's once.
+        if not abs(line["check"] - ours["check"]) <= 1e-6 * abs(ours["check"]):
             raise RuntimeError(f"{name}: ptoxide gives {line['check']!r}, the engine {ours['check']!r}")
         yield result_of(f"ptoxide/{name}", line)
         yield Result(f"ptx/{widest}/{name}/under_ptoxide", line["value"] / ours["value"], "x", goal=PTOXIDE_GOAL, better="higher")

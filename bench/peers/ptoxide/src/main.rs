@@ -27,11 +27,12 @@ fn kernel(folder: &Path, file: &str, name: &str) -> Outcome<String> {
 fn report(name: &str, mut times: Vec<f64>, check: f32) {
     times.sort_by(f64::total_cmp);
     println!(
-        "{{\"name\": \"{name}\", \"value\": {:.3}, \"unit\": \"ms\", \"median\": {:.3}, \"worst\": {:.3}, \"runs\": {}, \"check\": {check}}}",
+        "{{\"name\": \"{name}\", \"value\": {:.3}, \"unit\": \"ms\", \"median\": {:.3}, \"worst\": {:.3}, \"runs\": {}, \"check\": {}}}",
         times[0],
         times[times.len() / 2],
         times[times.len() - 1],
-        times.len()
+        times.len(),
+        f64::from(check)
     );
 }
 
@@ -55,7 +56,12 @@ fn main() -> Outcome<()> {
         let start = Instant::now();
         context.run(
             LaunchParams::func("saxpy").grid1d(4096).block1d(256),
-            &[Argument::U32(MILLION as u32), Argument::U32(0.5f32.to_bits()), Argument::ptr(dx), Argument::ptr(dy)],
+            &[
+                Argument::U32(MILLION as u32),
+                Argument::U32(0.5f32.to_bits()),
+                Argument::ptr(dx),
+                Argument::ptr(dy),
+            ],
         )?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
     }
@@ -67,7 +73,11 @@ fn main() -> Outcome<()> {
     report("saxpy_1m", times, out[12345]);
 
     let mut context = Context::new_with_module(&kernel(folder, "05_matmul_tiled.ptx", "matmul")?)?;
-    let (a, b, c) = (context.alloc::<f32>(65536), context.alloc::<f32>(65536), context.alloc::<f32>(65536));
+    let (a, b, c) = (
+        context.alloc::<f32>(65536),
+        context.alloc::<f32>(65536),
+        context.alloc::<f32>(65536),
+    );
     context.write(a, &x[..65536]);
     context.write(b, &y[..65536]);
     let mut times = Vec::new();
