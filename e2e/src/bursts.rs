@@ -123,6 +123,11 @@ impl Burst {
         self
     }
 
+    /// Its chunks.
+    fn chunks(&self) -> u64 {
+        self.spec["chunks"]["count"].as_u64().unwrap_or_default()
+    }
+
     /// As it is applied.
     #[must_use]
     pub fn manifest(&self) -> Value {
@@ -198,6 +203,22 @@ impl Pool {
         match grown.await {
             Some(value) => Ok(value),
             None => Err(wrong(format!("{metric} should grow by {more} from {before}"), last)),
+        }
+    }
+
+    /// Applies a burst and waits until so many of its chunks are done, and not all of them.
+    ///
+    /// # Errors
+    /// When it is refused, when that takes longer than `within`, and when the burst is over by then.
+    pub async fn in_the_middle_of(&self, burst: &Burst, done: u64, within: Duration) -> Result<(), BurstError> {
+        let before = self.operator.metric("chunks_done").await?.unwrap_or(0.0);
+        burst.apply(&self.control_plane).await?;
+        let grown = self.operator_metric_grows("chunks_done", before, done as f64, within).await? - before;
+        let all = burst.chunks();
+        if grown < all as f64 {
+            Ok(())
+        } else {
+            Err(wrong(format!("{done} of {all} chunks should be done"), grown))
         }
     }
 

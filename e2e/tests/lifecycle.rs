@@ -29,12 +29,9 @@ async fn kubectl(pool: &Turn, arguments: &[&str]) -> String {
     output.success().expect("kubectl succeeds")
 }
 
-async fn in_the_middle_of(pool: &Turn, burst: &Burst, chunks: f64) {
-    let before = pool.operator.metric("chunks_done").await.expect("an answer").unwrap_or(0.0);
-    burst.apply(&pool.control_plane).await.expect("applied");
-    pool.operator_metric_grows("chunks_done", before, chunks, WITHIN)
-        .await
-        .expect("chunks are done");
+async fn suspend(pool: &Turn, burst: &str, suspend: bool) {
+    let patch = json!({"spec": {"suspend": suspend}}).to_string();
+    kubectl(pool, &["patch", "burstjob", burst, "--type=merge", "-p", &patch]).await;
 }
 
 /// Slices lent by all agents, by their own account.
@@ -50,12 +47,8 @@ async fn lent(pool: &Turn) -> Option<f64> {
 async fn a_suspended_burst_gives_its_slices_back_and_goes_on_when_resumed() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "held", CHUNKS, STEPS).expect("a burst");
-    in_the_middle_of(&pool, &burst, 100.0).await;
-    let suspend = async |suspend: bool| {
-        let patch = format!(r#"{{"spec": {{"suspend": {suspend}}}}}"#);
-        kubectl(&pool, &["patch", "burstjob", "held", "--type=merge", "-p", &patch]).await;
-    };
-    suspend(true).await;
+    pool.in_the_middle_of(&burst, 100, WITHIN).await.expect("chunks are done");
+    suspend(&pool, "held", true).await;
     let suspended = |job: Option<&DynamicObject>| job.is_some_and(|job| true_condition(job, "Suspended").is_some());
     let job = pool
         .control_plane
@@ -70,7 +63,7 @@ async fn a_suspended_burst_gives_its_slices_back_and_goes_on_when_resumed() {
     eventually(FREE_WITHIN, async || (lent(&pool).await == Some(0.0)).then_some(()))
         .await
         .expect("the slices are back");
-    suspend(false).await;
+    suspend(&pool, "held", false).await;
     let job = pool.completed("default", "held", WITHIN).await.expect("it completes");
     pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
     assert_eq!(number(&job, "/status/chunks/retried"), 0, "what was called back had not begun");
@@ -90,18 +83,7 @@ async fn a_burst_that_is_created_suspended_takes_nothing_until_it_is_resumed() {
         .await
         .expect("it is suspended");
     assert_eq!(lent(&pool).await, Some(0.0));
-    kubectl(
-        &pool,
-        &[
-            "patch",
-            "burstjob",
-            "later",
-            "--type=merge",
-            "-p",
-            r#"{"spec": {"suspend": false}}"#,
-        ],
-    )
-    .await;
+    suspend(&pool, "later", false).await;
     let job = pool.completed("default", "later", WITHIN).await.expect("it completes");
     pool.every_index_counted_once(&job, 100, 10).await.expect("exact accounting");
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");

@@ -18,7 +18,7 @@ const CHUNKS: u64 = 1000;
 /// Steps of a chunk: some milliseconds on one core.
 const STEPS: u32 = 100_000;
 /// So many chunks done are in the middle.
-const SOME: f64 = 100.0;
+const SOME: u64 = 100;
 
 static POOL: SharedPool = SharedPool::new(|| {
     let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--heartbeat-interval-seconds", "1"];
@@ -33,16 +33,6 @@ async fn pool() -> Turn {
     POOL.borrow().await.expect("Sahasra starts")
 }
 
-async fn in_the_middle_of(pool: &Turn, burst: &Burst) {
-    let before = pool.operator.metric("chunks_done").await.expect("an answer").unwrap_or(0.0);
-    burst.apply(&pool.control_plane).await.expect("applied");
-    let grown = pool.operator_metric_grows("chunks_done", before, SOME, WITHIN).await;
-    assert!(
-        grown.expect("chunks are done") - before < CHUNKS as f64,
-        "the burst was over before anything could be done to it"
-    );
-}
-
 /// The burst completes, every index is counted once, and nothing is held.
 async fn completes_exactly(pool: &mut Turn, name: &str) {
     let job = pool.completed("default", name, WITHIN).await.expect("it completes");
@@ -55,7 +45,7 @@ async fn agents_free_everything_at_expiry_with_operator_and_api_server_stopped()
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "alone", CHUNKS, STEPS).expect("a burst");
     let burst = burst.with("lease", json!({"ttlSeconds": 5})).with("chunkTimeoutSeconds", json!(5));
-    in_the_middle_of(&pool, &burst).await;
+    pool.in_the_middle_of(&burst, SOME, WITHIN).await.expect("chunks are done");
     pool.operator.process.kill().await.expect("killed");
     pool.control_plane.stop_api_server().await.expect("stopped");
     let free = eventually(FREE_WITHIN, async || {
@@ -83,7 +73,7 @@ async fn agents_free_everything_at_expiry_with_operator_and_api_server_stopped()
 async fn a_burst_goes_on_while_the_api_server_is_away() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "outage", CHUNKS, STEPS).expect("a burst");
-    in_the_middle_of(&pool, &burst).await;
+    pool.in_the_middle_of(&burst, SOME, WITHIN).await.expect("chunks are done");
     pool.control_plane.stop_api_server().await.expect("stopped");
     let before = pool
         .operator
@@ -91,7 +81,7 @@ async fn a_burst_goes_on_while_the_api_server_is_away() {
         .await
         .expect("the operator lives")
         .unwrap_or(0.0);
-    pool.operator_metric_grows("chunks_done", before, SOME, WITHIN)
+    pool.operator_metric_grows("chunks_done", before, SOME as f64, WITHIN)
         .await
         .expect("chunks go on");
     pool.control_plane.start_api_server().await.expect("it starts again");

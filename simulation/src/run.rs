@@ -10,6 +10,7 @@ use kube::{
 };
 use sahasra_crds::{BurstJob, VramLease, conditions};
 use sahasra_local::{ControlPlane, Options};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
@@ -135,6 +136,22 @@ impl Users {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// Creates an object, which nothing forbids.
+    async fn ask<K>(&self, api: &Api<K>, name: &str, object: Value)
+    where
+        K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+    {
+        let object = serde_json::from_value(object).map_err(|error| error.to_string());
+        let created = match object {
+            Ok(object) => api.create(&PostParams::default(), &object).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error),
+        };
+        match created {
+            Ok(_) => self.world.note(format_args!("{name} is asked for")),
+            Err(error) => self.world.broken(format!("create {name}: {error}")),
+        }
+    }
+
     async fn burst(self, place: usize, plan: BurstPlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
         let name = burst_name(place);
@@ -165,19 +182,7 @@ impl Users {
                 "aggregate": {aggregate: {"output": 0}},
             },
         });
-        let job = serde_json::from_value(job).map_err(|error| error.to_string());
-        let created = match job {
-            Ok(job) => self
-                .bursts()
-                .create(&PostParams::default(), &job)
-                .await
-                .map_err(|error| error.to_string()),
-            Err(error) => Err(error),
-        };
-        match created {
-            Ok(_) => self.world.note(format_args!("{name} is asked for")),
-            Err(error) => return self.world.broken(format!("create {name}: {error}")),
-        }
+        self.ask(&self.bursts(), &name, job).await;
         let Some(deleted) = plan.deleted else { return };
         sleep_until(self.world.instant(deleted)).await;
         let uid = self.bursts().get_opt(&name).await.ok().flatten().and_then(|job| job.uid());
@@ -204,19 +209,7 @@ impl Users {
                 "renewal": if plan.never_renewed { "Never" } else { "Automatic" },
             },
         });
-        let lease = serde_json::from_value(lease).map_err(|error| error.to_string());
-        let created = match lease {
-            Ok(lease) => self
-                .leases()
-                .create(&PostParams::default(), &lease)
-                .await
-                .map_err(|error| error.to_string()),
-            Err(error) => Err(error),
-        };
-        match created {
-            Ok(_) => self.world.note(format_args!("{name} is asked for")),
-            Err(error) => return self.world.broken(format!("create {name}: {error}")),
-        }
+        self.ask(&self.leases(), &name, lease).await;
         sleep_until(self.world.instant(plan.deleted)).await;
         let _ = self.leases().delete(&name, &DeleteParams::default()).await;
         self.world.note(format_args!("{name} is deleted"));

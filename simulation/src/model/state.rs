@@ -1,0 +1,191 @@
+//! Everything that there is, and what follows when a message arrives.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use sahasra_wire::grants::{AcquireRequest, GrantId, Owner, RefusalCode, ReleaseRequest, RenewOwner};
+
+use super::{
+    AGENTS, COORDINATORS, DEVICE, GRACE, SLICE_BYTES, Seen, TICK, TTL,
+    agent::Agent,
+    boot_id,
+    messages::{Call, Message, Name},
+    see,
+};
+
+/// What a coordinator knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Coordinator {
+    pub(super) sent: u8,
+    /// Boots of the agents as last heard.
+    pub(super) boots: [u8; AGENTS],
+    /// Lease by agent and grant.
+    pub(super) grants: BTreeMap<(usize, Name), usize>,
+}
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub(super) agents: [Arc<Agent>; AGENTS],
+    pub(super) coordinators: [Coordinator; COORDINATORS],
+    pub(super) under_way: Vec<Message>,
+    pub(super) repeats: u8,
+    pub(super) kernels: u8,
+    pub(super) restarts: u8,
+    /// What was done that must not be.
+    pub(super) broken: Option<&'static str>,
+}
+
+fn owner(lease: usize, coordinator: usize) -> Owner {
+    Owner {
+        uid: lease.to_string(),
+        namespace: "default".to_owned(),
+        name: String::new(),
+        term: coordinator as u64 + 1,
+    }
+}
+
+fn milliseconds(ticks: u8) -> u64 {
+    u64::from(ticks) * TICK.as_millis() as u64
+}
+
+impl State {
+    pub(super) fn agent(&mut self, place: usize) -> &mut Agent {
+        Arc::make_mut(&mut self.agents[place])
+    }
+
+    pub(super) fn fail(&mut self, why: &'static str) {
+        self.broken.get_or_insert(why);
+    }
+
+    /// Settles what followed from a call or from time.
+    pub(super) fn settle(&mut self, place: usize, seen: &Seen) {
+        if self.agent(place).obey_effects() {
+            see(&seen.killed);
+        }
+        if self.agents[place].overstays() {
+            self.fail("a grant that has ended and does not run is not free");
+        }
+    }
+
+    /// A call that was obeyed in the coordinator's term.
+    pub(super) fn obeyed(&mut self, place: usize, lease: usize, coordinator: usize) {
+        let term = coordinator as u8 + 1;
+        let known = self.agents[place].terms[lease];
+        if term < known {
+            self.fail("a coordinator of a lower term was obeyed");
+        }
+        self.agent(place).terms[lease] = known.max(term);
+    }
+
+    pub(super) fn deliver(&mut self, message: Message, answered: bool, seen: &Seen) {
+        let Message { from, to, lease, call } = message;
+        let time = self.agents[to].time();
+        let owner = owner(lease, from);
+        match call {
+            Call::Acquire { boot, slices } => {
+                let request = AcquireRequest {
+                    owner,
+                    boot_id: boot_id(to, boot),
+                    device: DEVICE.to_owned(),
+                    slice_bytes: SLICE_BYTES,
+                    slices: u32::from(slices),
+                    at_least: 1,
+                    ttl_milliseconds: milliseconds(TTL),
+                    grace_milliseconds: milliseconds(GRACE),
+                };
+                let outcome = self.agent(to).ledger.acquire(time, &request);
+                let current = self.agents[to].boot;
+                match outcome {
+                    Ok(grant) => {
+                        if boot != current {
+                            self.fail("an acquire for another boot was obeyed");
+                        }
+                        self.obeyed(to, lease, from);
+                        let counter = grant.id.counter as u8;
+                        let end = self.agents[to].now + TTL;
+                        if self.agent(to).ends.insert(counter, (lease, end)).is_some() {
+                            self.fail("the name of a grant was used twice");
+                        }
+                        if answered {
+                            let name = Name { boot: current, counter };
+                            self.coordinators[from].grants.insert((to, name), lease);
+                        }
+                    }
+                    Err(refusal) => self.refused(refusal.code(), to, answered.then_some(from), seen),
+                }
+            }
+            Call::Renew(name) => {
+                let request = RenewOwner {
+                    owner,
+                    grants: vec![id(to, name)],
+                    ttl_milliseconds: milliseconds(TTL),
+                };
+                let outcomes = self.agent(to).ledger.renew(time, &request);
+                for outcome in outcomes {
+                    if outcome.renewed {
+                        if name.boot != self.agents[to].boot {
+                            self.fail("a grant of another boot was renewed");
+                        }
+                        self.obeyed(to, lease, from);
+                        let now = self.agents[to].now;
+                        match self.agent(to).ends.get_mut(&name.counter) {
+                            Some((_, end)) if *end > now => *end = now + TTL,
+                            _ => self.fail("a grant that had ended was renewed"),
+                        }
+                    } else {
+                        if answered {
+                            self.coordinators[from].grants.remove(&(to, name));
+                        }
+                        self.refused(outcome.refusal(), to, answered.then_some(from), seen);
+                    }
+                }
+            }
+            Call::Release(name) => {
+                let request = ReleaseRequest {
+                    owner,
+                    grants: vec![id(to, name)],
+                    keep_slices: 0,
+                    immediately: false,
+                };
+                let before: Vec<_> = self.agents[to].grants().collect();
+                let response = self.agent(to).ledger.release(time, &request);
+                match response.refusal {
+                    Some(refusal) => self.refused(refusal.code(), to, answered.then_some(from), seen),
+                    None => {
+                        self.obeyed(to, lease, from);
+                        if name.boot == self.agents[to].boot {
+                            self.agent(to).ends.remove(&name.counter);
+                        } else if before != self.agents[to].grants().collect::<Vec<_>>() {
+                            self.fail("a release of another boot's grant was obeyed");
+                        }
+                    }
+                }
+                if answered {
+                    self.coordinators[from].grants.remove(&(to, name));
+                }
+            }
+        }
+        self.settle(to, seen);
+    }
+
+    /// A refusal, and the coordinator that hears it.
+    pub(super) fn refused(&mut self, code: RefusalCode, agent: usize, heard_by: Option<usize>, seen: &Seen) {
+        match code {
+            RefusalCode::StaleTerm => see(&seen.stale_term),
+            RefusalCode::OtherBoot => {
+                see(&seen.other_boot);
+                if let Some(coordinator) = heard_by {
+                    self.coordinators[coordinator].boots[agent] = self.agents[agent].boot;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn id(agent: usize, name: Name) -> GrantId {
+    GrantId {
+        boot_id: boot_id(agent, name.boot),
+        counter: u64::from(name.counter),
+    }
+}
