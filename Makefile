@@ -27,7 +27,7 @@ demo: ## Run a 1000-chunk burst in one process, without a cluster or a GPU, and 
 
 .PHONY: test
 test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
-	SAHASRA_BIN_DIR=$(DEBUG) cargo test --workspace -- --skip the_whole_node
+	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node
 	$(MAKE) simulate
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
@@ -39,7 +39,7 @@ simulate: ## The whole system in virtual time, SEEDS=1000 seeds from FROM=0, wit
 	$(SIMULATION) --from $(FROM) --seeds $(SEEDS)
 
 .PHONY: sim-mutants
-sim-mutants: ## Take out guards one at a time: the model or the simulation must find each (about half an hour on 2 cores)
+sim-mutants: ## Take out guards one at a time: the model or the simulation must find each (about 10 minutes on 2 cores)
 	simulation/mutants
 
 .PHONY: e2e

@@ -1,0 +1,319 @@
+//! The device that a plugin drives, opened.
+
+use std::{
+    ffi::{CString, c_char},
+    fmt,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+
+use crate::{
+    abi::{self, NamedValue, RawClient, RawDevice, RawLoaded},
+    buffer::Buffer,
+    element_type::ElementType,
+    error::{Code, Error},
+    event::Event,
+    executable::Executable,
+    plugin::{Plugin, text},
+    program::{CompileOptions, Program},
+};
+
+/// A value that has a name: of a plugin's attributes, or an option at a client's creation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Setting {
+    /// A text.
+    Text(String),
+    /// A whole number.
+    Integer(i64),
+    /// Whole numbers.
+    Integers(Vec<i64>),
+    /// A number.
+    Float(f32),
+    /// Yes or no.
+    Boolean(bool),
+}
+
+/// What owns a client of the plugin's.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    pub(crate) plugin: Arc<Plugin>,
+    pub(crate) raw: *mut RawClient,
+}
+
+// SAFETY: clients may be used from any thread (pjrt_c_api.h).
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let mut arguments = abi::ClientDestroy::new();
+        arguments.client = self.raw;
+        // Nobody is there to be told.
+        let _ = self.plugin.call(&mut arguments);
+    }
+}
+
+/// A device, opened: the first of those that the plugin shows (`visible_devices` chooses, of CUDA's). What a client makes
+/// keeps it alive.
+#[derive(Clone, Debug)]
+pub struct Client {
+    owned: Arc<Owned>,
+    device: Device,
+}
+
+/// The device of a client.
+#[derive(Clone)]
+pub struct Device {
+    client: Arc<Owned>,
+    raw: *mut RawDevice,
+    kind: Arc<str>,
+}
+
+// SAFETY: devices may be used from any thread (pjrt_c_api.h).
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.kind)
+    }
+}
+
+/// Bytes of a device's memory, as its allocator counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// In use now.
+    pub in_use: u64,
+    /// Most that were in use at a time, if counted.
+    pub peak: Option<u64>,
+    /// Most that may be, if there is a limit.
+    pub limit: Option<u64>,
+}
+
+impl Client {
+    /// Opens the plugin's first device. Which options there are is the plugin's affair; CUDA's knows `allocator`,
+    /// `memory_fraction`, `preallocate`, `visible_devices`.
+    ///
+    /// # Errors
+    /// What the plugin reports; options whose names hold a zero byte or whose type options cannot have are invalid.
+    pub fn create(plugin: &Arc<Plugin>, options: &[(&str, Setting)]) -> Result<Self, Error> {
+        let invalid = |name: &str, why: &str| Error {
+            function: "PJRT_Client_Create",
+            code: Code::InvalidArgument,
+            message: format!("option {name:?} {why}"),
+        };
+        let mut texts = Vec::new();
+        let mut values = Vec::new();
+        for (name, setting) in options {
+            let c_name = CString::new(*name).map_err(|_| invalid(name, "has a zero byte in its name"))?;
+            let (kind, value, value_size) = match setting {
+                Setting::Text(text) => (
+                    abi::STRING,
+                    abi::Value {
+                        string: text.as_ptr().cast(),
+                    },
+                    text.len(),
+                ),
+                Setting::Integer(integer) => (abi::INTEGER, abi::Value { integer: *integer }, 1),
+                Setting::Integers(integers) => (
+                    abi::INTEGERS,
+                    abi::Value {
+                        integers: integers.as_ptr(),
+                    },
+                    integers.len(),
+                ),
+                Setting::Float(float) => (abi::FLOAT, abi::Value { float: *float }, 1),
+                Setting::Boolean(boolean) => (abi::BOOLEAN, abi::Value { boolean: *boolean }, 1),
+            };
+            values.push(NamedValue {
+                struct_size: size_of::<NamedValue>(),
+                extension_start: std::ptr::null_mut(),
+                name: c_name.as_ptr(),
+                name_size: name.len(),
+                kind,
+                value,
+                value_size,
+            });
+            texts.push(c_name);
+        }
+        let mut arguments = abi::ClientCreate::new();
+        arguments.create_options = values.as_ptr();
+        arguments.num_options = values.len();
+        plugin.call(&mut arguments)?;
+        drop(texts);
+        let owned = Arc::new(Owned {
+            plugin: Arc::clone(plugin),
+            raw: arguments.client,
+        });
+        let device = Device::first(&owned)?;
+        Ok(Self { owned, device })
+    }
+
+    /// The plugin whose client it is.
+    pub fn plugin(&self) -> &Arc<Plugin> {
+        &self.owned.plugin
+    }
+
+    /// Platform, such as `cpu` or `cuda`.
+    ///
+    /// # Errors
+    /// What the plugin reports.
+    pub fn platform_name(&self) -> Result<String, Error> {
+        let mut arguments = abi::ClientPlatformName::new();
+        arguments.client = self.owned.raw;
+        self.owned.plugin.call(&mut arguments)?;
+        // SAFETY: a text that lives as long as the client.
+        Ok(unsafe { text(arguments.name, arguments.name_size) })
+    }
+
+    /// What the platform says of its version.
+    ///
+    /// # Errors
+    /// What the plugin reports.
+    pub fn platform_version(&self) -> Result<String, Error> {
+        let mut arguments = abi::ClientPlatformVersion::new();
+        arguments.client = self.owned.raw;
+        self.owned.plugin.call(&mut arguments)?;
+        // SAFETY: a text that lives as long as the client.
+        Ok(unsafe { text(arguments.version, arguments.version_size) })
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Compiles a program for the device. The plugin does it on this thread: it may take seconds.
+    ///
+    /// # Errors
+    /// What the plugin reports, with the compiler's own words.
+    pub fn compile(&self, program: &Program, options: &CompileOptions) -> Result<Executable, Error> {
+        let mut code = program.code.clone();
+        let format = program.format.name();
+        let mut text = abi::ProgramText::new();
+        // The header has it mutable; it is this function's own copy.
+        text.code = code.as_mut_ptr().cast::<c_char>();
+        text.code_size = code.len();
+        text.format = format.as_ptr().cast();
+        text.format_size = format.len();
+        let encoded = options.encode();
+        let mut arguments = abi::ClientCompile::new();
+        arguments.client = self.owned.raw;
+        arguments.program = &raw const text;
+        arguments.compile_options = encoded.as_ptr().cast();
+        arguments.compile_options_size = encoded.len();
+        self.owned.plugin.call(&mut arguments)?;
+        self.executable(arguments.executable)
+    }
+
+    /// An executable that [`Executable::serialize`] wrote, by the same version of the plugin for the same kind of device.
+    ///
+    /// # Errors
+    /// What the plugin reports: among others that it was written by another version.
+    pub fn deserialize(&self, serialized: &[u8]) -> Result<Executable, Error> {
+        let mut arguments = abi::ExecutableDeserializeAndLoad::new();
+        arguments.client = self.owned.raw;
+        arguments.serialized_executable = serialized.as_ptr().cast();
+        arguments.serialized_executable_size = serialized.len();
+        self.owned.plugin.call(&mut arguments)?;
+        self.executable(arguments.loaded_executable)
+    }
+
+    fn executable(&self, raw: *mut RawLoaded) -> Result<Executable, Error> {
+        Executable::new(&self.owned, raw)
+    }
+
+    /// Makes a buffer of host memory, whose elements lie there in row-major order. Where the device's memory is the host's
+    /// the buffer may be `data` itself; it is kept for as long as the plugin needs it.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] when `data` is not as long as the shape says; what the plugin reports, such as
+    /// [`Code::ResourceExhausted`]. What goes wrong later shows in [`Buffer::ready`].
+    pub fn upload(&self, element_type: ElementType, dimensions: &[i64], data: Bytes) -> Result<Buffer, Error> {
+        let expected = dimensions.iter().try_fold(element_type.bytes(), |bytes, dimension| {
+            bytes.checked_mul(usize::try_from(*dimension).ok()?)
+        });
+        if expected != Some(data.len()) {
+            return Err(Error {
+                function: "PJRT_Client_BufferFromHostBuffer",
+                code: Code::InvalidArgument,
+                message: format!("{} bytes are given for {element_type}{dimensions:?}", data.len()),
+            });
+        }
+        let mut arguments = abi::ClientBufferFromHostBuffer::new();
+        arguments.client = self.owned.raw;
+        arguments.data = data.as_ptr().cast();
+        arguments.element_type = element_type as i32;
+        arguments.dims = dimensions.as_ptr();
+        arguments.num_dims = dimensions.len();
+        arguments.host_buffer_semantics = abi::IMMUTABLE_ZERO_COPY;
+        arguments.device = self.device.raw;
+        self.owned.plugin.call(&mut arguments)?;
+        let done = Event::new(
+            &self.owned.plugin,
+            arguments.done_with_host_buffer,
+            "PJRT_Client_BufferFromHostBuffer",
+        );
+        let buffer = Buffer::new(&self.owned, arguments.buffer);
+        let kept = data.clone();
+        if let Err(error) = done.on_ready(move |_| drop(kept)) {
+            // Nobody will say when the memory is free: it stays.
+            std::mem::forget(data);
+            return Err(error);
+        }
+        Ok(buffer)
+    }
+}
+
+impl Device {
+    fn first(client: &Arc<Owned>) -> Result<Self, Error> {
+        let mut devices = abi::ClientAddressableDevices::new();
+        devices.client = client.raw;
+        client.plugin.call(&mut devices)?;
+        if devices.devices.is_null() || devices.num_devices == 0 {
+            return Err(Error {
+                function: "PJRT_Client_AddressableDevices",
+                code: Code::NotFound,
+                message: "the plugin found no device".to_owned(),
+            });
+        }
+        // SAFETY: an array of at least one that lives as long as the client.
+        let raw = unsafe { *devices.devices };
+        let mut description = abi::DeviceGetDescription::new();
+        description.device = raw;
+        client.plugin.call(&mut description)?;
+        let mut kind = abi::DeviceDescriptionKind::new();
+        kind.description = description.description;
+        client.plugin.call(&mut kind)?;
+        Ok(Self {
+            client: Arc::clone(client),
+            raw,
+            // SAFETY: a text that lives as long as the description.
+            kind: unsafe { text(kind.kind, kind.kind_size) }.into(),
+        })
+    }
+
+    /// What its vendor calls it.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Its memory.
+    ///
+    /// # Errors
+    /// What the plugin reports: [`Code::Unimplemented`] where nobody counts, as on a CPU.
+    pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
+        let mut arguments = abi::DeviceMemoryStats::new();
+        arguments.device = self.raw;
+        self.client.plugin.call(&mut arguments)?;
+        let bytes = |count: i64| u64::try_from(count).unwrap_or_default();
+        Ok(MemoryStats {
+            in_use: bytes(arguments.bytes_in_use),
+            peak: arguments.peak_bytes_in_use_is_set.then(|| bytes(arguments.peak_bytes_in_use)),
+            limit: arguments.bytes_limit_is_set.then(|| bytes(arguments.bytes_limit)),
+        })
+    }
+}
