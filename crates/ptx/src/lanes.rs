@@ -7,6 +7,30 @@
 
 #![allow(clippy::needless_range_loop, reason = "several arrays are walked lane by lane")]
 
+/// An operation on 32-bit words: kind, generic parameters, the type it is of, what it computes.
+macro_rules! on_words {
+    (Binary [$($generics:tt)*] $type:ty = |$a:ident, $b:ident| $body:expr) => {
+        impl<$($generics)*> Binary for $type {
+            type A = u32;
+            type B = u32;
+            type D = u32;
+            #[inline(always)]
+            fn apply($a: u32, $b: u32) -> u32 { $body }
+        }
+    };
+    (Ternary [$($generics:tt)*] $type:ty = |$a:ident, $b:ident, $c:ident| $body:expr) => {
+        impl<$($generics)*> Ternary for $type {
+            type A = u32;
+            type B = u32;
+            type C = u32;
+            type D = u32;
+            #[inline(always)]
+            fn apply($a: u32, $b: u32, $c: u32) -> u32 { $body }
+        }
+    };
+}
+
+pub(crate) mod bits;
 pub(crate) mod convert;
 pub(crate) mod float;
 pub(crate) mod half;

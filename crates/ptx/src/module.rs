@@ -160,6 +160,27 @@ impl Module {
         self.entries().find(|kernel| kernel.name() == name)
     }
 
+    /// Host memory that the compiled code takes, in bytes; not exact.
+    pub fn code_bytes(&self) -> u64 {
+        let variables = self.0.variables.iter().flatten();
+        let initial = variables
+            .flat_map(|variable| &variable.initial)
+            .map(|(_, bytes)| bytes.len() as u64)
+            .sum::<u64>();
+        let code = self
+            .0
+            .entries
+            .iter()
+            .map(|entry| (size_of::<Entry>() + entry.code.bytes()) as u64)
+            .sum::<u64>();
+        size_of::<Inner>() as u64 + initial + code
+    }
+
+    /// Whether both are clones of one loaded module.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Bytes that [`instantiate`](Self::instantiate) allocates, before rounding.
     pub fn variable_bytes(&self) -> u64 {
         self.0

@@ -1,5 +1,8 @@
 //! Bytecode: what the interpreter runs.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::ir::{
     AtomicOperation, BarrierReduction, LaneMask, MatrixOperation, Reduction, Shuffle, Special, Statement, SystemCall, Vote, Width,
 };
@@ -144,7 +147,7 @@ pub(crate) struct BarrierDetail {
 pub(crate) struct CallDetail {
     pub(crate) callee: CallTarget,
     /// Registers that a further activation of the caller may overwrite.
-    pub(crate) saves: Vec<(Place, Width)>,
+    pub(crate) saves: Arc<[(Place, Width)]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -254,6 +257,33 @@ pub(crate) struct Code {
     pub(crate) uses_symbols: bool,
     /// Reads where the grid's arrivals are counted, and so synchronises its grid.
     pub(crate) uses_grid_workspace: bool,
+}
+
+impl Code {
+    /// Memory that the code takes, without what is small whatever the kernel.
+    pub(crate) fn bytes(&self) -> usize {
+        fn of<T>(items: &[T]) -> usize {
+            size_of_val(items)
+        }
+        let accesses = self.memory.iter().map(|detail| of(&detail.steps) + of(&detail.registers));
+        let warps = self.warps.iter().map(|detail| of(&detail.targets) + of(&detail.sources));
+        let tables = self.tables.iter().map(|(_, targets)| of(targets));
+        // Calls share these.
+        let distinct: HashMap<_, _> = self.calls.iter().map(|detail| (detail.saves.as_ptr(), of(&detail.saves))).collect();
+        let texts = self.statements.iter().map(|statement| statement.text.len());
+        let behind: usize = accesses.chain(warps).chain(tables).chain(distinct.into_values()).chain(texts).sum();
+        behind
+            + of(&self.instructions)
+            + of(&self.launch_prologue)
+            + of(&self.block_prologue)
+            + of(&self.constants.0)
+            + of(&self.memory)
+            + of(&self.warps)
+            + of(&self.tables)
+            + of(&self.calls)
+            + of(&self.origins)
+            + of(&self.statements)
+    }
 }
 
 impl LaneMask {

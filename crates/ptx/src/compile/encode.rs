@@ -1,18 +1,24 @@
 //! Operations in their places to instructions.
 
 mod access;
+mod saves;
+mod values;
 
-use access::{load_function, local_granule, steps, store_function};
+use std::sync::Arc;
+
+use access::{address_patterns, local_granule};
+use saves::Saves;
+pub(crate) use values::splat;
 
 use super::code::{
-    BarrierDetail, CONSTANT, CallDetail, CallTarget, Code, Function, GROUP, Instruction, Kind, LaunchValue, Lines, MemoryDetail, Place,
-    SystemDetail, WarpDetail, WarpKind,
+    BarrierDetail, CONSTANT, CallDetail, CallTarget, Code, Function, GROUP, Instruction, Kind, Lines, Place, SystemDetail, WarpDetail,
+    WarpKind,
 };
 use super::flow::Flow;
-use super::ir::{Access, Action, Callee, Lowered, Operation, Origin, RegisterId, Special, Width};
+use super::ir::{Action, Callee, Lowered, Operation, Origin, RegisterId, Special, Width};
 use super::place::Places;
-use super::uniform::{Class, Uniform};
-use crate::lanes::{LANES, LaneFunction, logic, select, unary};
+use super::uniform::Uniform;
+use crate::lanes::{LaneFunction, logic, select, unary};
 
 struct Encoder<'a> {
     lowered: &'a Lowered,
@@ -30,38 +36,6 @@ fn copy(width: Width) -> LaneFunction {
         Width::W32 => unary::<select::Copy1<u32>>(),
         Width::W64 => unary::<select::Copy1<u64>>(),
     }
-}
-
-/// Where the patterns of address registers are remembered: those that several accesses, or one access several times,
-/// may use between two writes. Only registers that nothing but lane operations write take part.
-fn address_patterns(lowered: &Lowered, uniform: &Uniform) -> Vec<u16> {
-    let mut used = vec![false; lowered.registers.len()];
-    let mut written_otherwise = used.clone();
-    for (index, operation) in lowered.operations.iter().enumerate() {
-        match operation.action {
-            Action::Load(_) | Action::Store(_) | Action::Atomic(..) => {
-                used[uniform.alias[operation.sources[0] as usize] as usize] = true;
-            }
-            _ => {}
-        }
-        if !uniform.removed[index] && !matches!(operation.action, Action::Lane(_) | Action::Copy) {
-            for target in &operation.targets {
-                written_otherwise[*target as usize] = true;
-            }
-        }
-    }
-    let mut next = 0u16;
-    (0..lowered.registers.len())
-        .map(|register| {
-            let varies = uniform.classes[register] >= Class::Lane;
-            if used[register] && !written_otherwise[register] && varies && next < u16::MAX {
-                next += 1;
-                next
-            } else {
-                0
-            }
-        })
-        .collect()
 }
 
 pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &Places) -> Code {
@@ -114,6 +88,7 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
         let instruction = encoder.lane(&lowered.operations[*index], false);
         encoder.code.block_prologue.push(instruction);
     }
+    let mut saves = Saves::new(&lowered, uniform, flow, places);
     let mut starts = vec![0u32; flow.blocks.len()];
     for (index, block) in flow.blocks.iter().enumerate() {
         starts[index] = encoder.code.instructions.len() as u32;
@@ -124,7 +99,7 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
             if let Action::Call(_) = operation.action
                 && let Some(call) = encoder.code.calls.last_mut()
             {
-                call.saves = saves(&lowered, uniform, flow, places, at, index + 1);
+                call.saves = saves.of(at, index + 1);
             }
         }
         let ends = encoder.code.instructions[starts[index] as usize..].last().is_some_and(|last| {
@@ -177,74 +152,11 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
     code
 }
 
-/// The caller's registers that are needed behind a call which may lead into the caller again.
-fn saves(lowered: &Lowered, uniform: &Uniform, flow: &Flow, places: &Places, at: usize, behind: usize) -> Vec<(Place, Width)> {
-    let starts = |function: &super::ir::FunctionBody| lowered.labels[function.label as usize] <= at;
-    let kernel_start = lowered.labels[lowered.entry as usize];
-    let caller = lowered.functions.partition_point(starts).wrapping_sub(1);
-    let Some(function) = lowered.functions.get(caller).filter(|_| at < kernel_start) else {
-        return Vec::new();
-    };
-    let returns_here = match lowered.operations[at].action {
-        Action::Call(Callee::Function(callee)) => lowered.functions[callee].recursive,
-        _ => true,
-    };
-    if !function.recursive || !returns_here {
-        return Vec::new();
-    }
-    (0..lowered.registers.len() as RegisterId)
-        .filter(|register| lowered.owners[*register as usize] == caller as u32 && lowered.stack_pointer != Some(*register))
-        .filter(|register| uniform.alias[*register as usize] == *register && uniform.classes[*register as usize] == Class::Varying)
-        .filter(|register| flow.is_live(behind, *register))
-        .filter_map(|register| Some((places.of[register as usize]?, lowered.registers[register as usize].width)))
-        .collect()
-}
-
 impl Encoder<'_> {
     fn place(&self, register: RegisterId) -> Place {
         let read = self.uniform.alias[register as usize];
         // A register that is read and never written has no place; any bits serve.
         self.places.of[read as usize].unwrap_or(Place::new(CONSTANT, 0))
-    }
-
-    /// Constants into their area, everything else that comes from outside into its list.
-    fn values(&mut self) {
-        for (register, info) in self.lowered.registers.iter().enumerate() {
-            let Some(place) = self.places.of[register] else {
-                continue;
-            };
-            match info.origin {
-                Origin::Code => {}
-                Origin::Constant(bits) => {
-                    // SAFETY: the place lies in the constant area, which was sized with it.
-                    unsafe { splat(self.code.constants.pointer().add(place.offset()), info.width, bits) }
-                }
-                Origin::Special(Special::Zero) => {}
-                Origin::Parameter { offset, bytes, signed } => {
-                    self.code
-                        .launch_values
-                        .push((place, info.width, LaunchValue::Parameter { offset, bytes, signed }))
-                }
-                Origin::Symbol { index, addend } => {
-                    self.code
-                        .launch_values
-                        .push((place, info.width, LaunchValue::Symbol { index, addend }))
-                }
-                Origin::DynamicShared { addend } => {
-                    self.code
-                        .launch_values
-                        .push((place, info.width, LaunchValue::DynamicShared { addend }))
-                }
-                Origin::Special(Special::Block(axis)) => self.code.block_values.push((place, info.width, axis)),
-                Origin::Special(special) => {
-                    if place.area() == GROUP {
-                        self.code.lane_values.push((place, info.width, special));
-                    } else {
-                        self.code.launch_values.push((place, info.width, LaunchValue::Special(special)));
-                    }
-                }
-            }
-        }
     }
 
     fn blank(&self, kind: Kind) -> Instruction {
@@ -338,7 +250,10 @@ impl Encoder<'_> {
                     }),
                     Callee::Pointer => CallTarget::Pointer(self.place(operation.sources[0])),
                 };
-                self.code.calls.push(CallDetail { callee, saves: Vec::new() });
+                self.code.calls.push(CallDetail {
+                    callee,
+                    saves: Arc::new([]),
+                });
                 Instruction {
                     detail: self.code.calls.len() as u32 - 1,
                     ..self.blank(Kind::Call)
@@ -411,62 +326,6 @@ impl Encoder<'_> {
         Instruction {
             detail: self.code.warps.len() as u32 - 1,
             ..self.blank(Kind::Warp)
-        }
-    }
-
-    fn memory(&mut self, operation: &Operation, access: &Access, kind: Kind) -> Instruction {
-        let address = operation.sources[0];
-        let place = self.place(address);
-        let width_of = |register: RegisterId| self.lowered.registers[register as usize].width;
-        let width = operation.targets.first().map_or(Width::W64, |register| width_of(*register));
-        let registers = match kind {
-            Kind::Load => operation.targets.iter().map(|register| self.place(*register)).collect(),
-            _ => operation.sources[1..].iter().map(|register| self.place(*register)).collect(),
-        };
-        let detail = MemoryDetail {
-            space: access.space,
-            element: u32::from(access.element),
-            count: u32::from(access.count),
-            offset: access.offset,
-            narrow_address: width_of(address) == Width::W32,
-            uniform_address: self.uniform.classes[self.uniform.alias[address as usize] as usize] < Class::Lane,
-            pattern: self.patterns[self.uniform.alias[address as usize] as usize],
-            steps: steps(access, self.code.local_granule),
-            site: self.code.memory.len() as u32,
-            address: place,
-            registers,
-            load: if kind == Kind::Load { load_function(access, width) } else { None },
-            store: if kind == Kind::Store { store_function(access) } else { None },
-            atomic: match &operation.action {
-                Action::Atomic(_, operation) => Some(*operation),
-                _ => None,
-            },
-            target: if kind == Kind::Atomic {
-                operation.targets.first().map(|register| self.place(*register))
-            } else {
-                None
-            },
-        };
-        self.code.memory.push(detail);
-        Instruction {
-            detail: self.code.memory.len() as u32 - 1,
-            ..self.blank(kind)
-        }
-    }
-}
-
-/// Writes a value into all elements of a register.
-///
-/// # Safety
-/// `at` is a register of this width, writable.
-pub(crate) unsafe fn splat(at: *mut u8, width: Width, bits: u64) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match width {
-            Width::Predicate => *at.cast::<u64>() = bits,
-            Width::W16 => std::slice::from_raw_parts_mut(at.cast::<u16>(), LANES).fill(bits as u16),
-            Width::W32 => std::slice::from_raw_parts_mut(at.cast::<u32>(), LANES).fill(bits as u32),
-            Width::W64 => std::slice::from_raw_parts_mut(at.cast::<u64>(), LANES).fill(bits),
         }
     }
 }

@@ -4,8 +4,9 @@
 //! barriers, at warp operations. Lanes that wait are therefore always at the start of a block, and the registers they
 //! still need are those live there.
 //!
-//! Work and memory are bounded: where a program has too many blocks and registers for sets of both, every register
-//! that more than one block touches counts as live everywhere, which costs speed and nothing else.
+//! Work and memory are bounded: where a program has too many blocks and registers for sets of both, or branches so that
+//! finding the sets takes more work than a fixed amount for each operation, every register that more than one block
+//! touches counts as live everywhere, which costs speed and nothing else.
 
 use super::ir::{Action, Callee, Lowered, RegisterId};
 use super::uniform::{Class, Uniform};
@@ -30,8 +31,10 @@ pub(crate) struct Flow {
 
 /// Sets of registers take at most so many 64-bit words in all (32 MiB).
 const SET_LIMIT: usize = 4 << 20;
-/// Words looked at before liveness is given up (a tenth of a second).
-const WORK_LIMIT: usize = 200 << 20;
+/// Words of sets looked at for each operation, and for any kernel, before liveness is given up. Compilers' kernels take
+/// fewer than ten an operation. A module's operations are bounded, and so is the time: 1024 words take about 0.2 µs.
+const WORK_PER_OPERATION: usize = 1024;
+const WORK_AT_LEAST: usize = 1 << 20;
 
 /// A set of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +110,10 @@ pub(crate) fn reads<'a>(lowered: &'a Lowered, uniform: &'a Uniform, index: usize
 }
 
 pub(crate) fn analyse(lowered: &Lowered, uniform: &Uniform) -> Flow {
+    analyse_within(lowered, uniform, WORK_AT_LEAST.max(WORK_PER_OPERATION * lowered.operations.len()))
+}
+
+fn analyse_within(lowered: &Lowered, uniform: &Uniform, work_limit: usize) -> Flow {
     let operations = &lowered.operations;
     let mut starts = vec![false; operations.len() + 1];
     starts[0] = true;
@@ -131,9 +138,10 @@ pub(crate) fn analyse(lowered: &Lowered, uniform: &Uniform) -> Flow {
         }
     }
     let crossing = crossing(lowered, uniform, &blocks);
-    let count = crossing.iter().flatten().count();
-    let live = liveness(lowered, uniform, &blocks, &block_of, &crossing, count).unwrap_or_default();
-    let mut needed_before = vec![if live.is_empty() { usize::MAX } else { 0 }; count];
+    let graph = Graph::new(lowered, &blocks, &block_of);
+    let (live, _) = liveness(lowered, uniform, &blocks, &graph, &crossing, work_limit);
+    let live = live.unwrap_or_default();
+    let mut needed_before = vec![if live.is_empty() { usize::MAX } else { 0 }; crossing.iter().flatten().count()];
     for (index, live) in live.iter().enumerate() {
         // Lanes at barriers and warp operations may wait anywhere, others at later blocks only (lowest runs first).
         let behind_barrier = index > 0 && matches!(operations[blocks[index - 1].end - 1].action, Action::Barrier { .. });
@@ -232,43 +240,90 @@ fn successors(lowered: &Lowered, blocks: &[Block], block_of: &[usize]) -> Vec<Ve
     found
 }
 
-/// Registers live at the start of each block, or nothing where that is too much to compute.
+/// Where control may go, and the order in which liveness looks at the nodes.
+struct Graph {
+    successors: Vec<Vec<usize>>,
+    predecessors: Vec<Vec<usize>>,
+    /// Every node behind those it leads to, but for the way back of loops (a post-order of the depth-first search): what
+    /// is live is then found in about as many rounds as loops nest, however the text lays the blocks out.
+    order: Vec<usize>,
+}
+
+impl Graph {
+    fn new(lowered: &Lowered, blocks: &[Block], block_of: &[usize]) -> Self {
+        let successors = successors(lowered, blocks, block_of);
+        let mut predecessors = vec![Vec::new(); successors.len()];
+        for (index, successors) in successors.iter().enumerate() {
+            for successor in successors {
+                predecessors[*successor].push(index);
+            }
+        }
+        let mut order = Vec::with_capacity(successors.len());
+        let mut seen = vec![false; successors.len()];
+        // From where the kernel begins; what that does not reach comes last.
+        let entry = block_of[lowered.labels[lowered.entry as usize]];
+        for root in std::iter::once(entry).chain(0..successors.len()) {
+            if std::mem::replace(&mut seen[root], true) {
+                continue;
+            }
+            let mut stack = vec![(root, 0)];
+            while let Some((node, at)) = stack.last_mut() {
+                match successors[*node].get(*at).copied() {
+                    Some(next) => {
+                        *at += 1;
+                        if !std::mem::replace(&mut seen[next], true) {
+                            stack.push((next, 0));
+                        }
+                    }
+                    None => {
+                        order.push(*node);
+                        stack.pop();
+                    }
+                }
+            }
+        }
+        Self {
+            successors,
+            predecessors,
+            order,
+        }
+    }
+}
+
+/// Registers live at the start of each block, or nothing where that takes more than `limit`; and the work done: words
+/// of sets and operations looked at.
 fn liveness(
     lowered: &Lowered,
     uniform: &Uniform,
     blocks: &[Block],
-    block_of: &[usize],
+    graph: &Graph,
     crossing: &[Option<u32>],
-    count: usize,
-) -> Option<Vec<Bits>> {
-    let successors = successors(lowered, blocks, block_of);
+    limit: usize,
+) -> (Option<Vec<Bits>>, usize) {
+    let count = crossing.iter().flatten().count();
+    let nodes = graph.successors.len();
     let words = count.div_ceil(64).max(1);
-    if successors.len().saturating_mul(words) > SET_LIMIT {
-        return None;
+    if nodes.saturating_mul(words) > SET_LIMIT {
+        return (None, 0);
     }
-    let mut predecessors = vec![Vec::new(); successors.len()];
-    for (index, successors) in successors.iter().enumerate() {
-        for successor in successors {
-            predecessors[*successor].push(index);
-        }
-    }
-    let mut live = vec![Bits::new(count); successors.len()];
-    let mut waiting: Vec<bool> = vec![true; successors.len()];
+    let mut live = vec![Bits::new(count); nodes];
+    let mut waiting: Vec<bool> = vec![true; nodes];
     let mut work = 0;
     let mut again = true;
     let mut next = Bits::new(count);
     while again {
         again = false;
-        for index in (0..successors.len()).rev() {
+        work += nodes;
+        for index in graph.order.iter().copied() {
             if !std::mem::replace(&mut waiting[index], false) {
                 continue;
             }
-            work += words * (1 + successors[index].len());
-            if work > WORK_LIMIT {
-                return None;
+            work += words * (2 + graph.successors[index].len());
+            if work > limit {
+                return (None, work);
             }
             next.0.fill(0);
-            for successor in &successors[index] {
+            for successor in &graph.successors[index] {
                 next.unite(&live[*successor]);
             }
             if let Some(block) = blocks.get(index) {
@@ -286,7 +341,7 @@ fn liveness(
                 work += block.end - block.start;
             }
             if live[index].unite(&next) {
-                for predecessor in &predecessors[index] {
+                for predecessor in &graph.predecessors[index] {
                     waiting[*predecessor] = true;
                 }
                 again = true;
@@ -294,5 +349,8 @@ fn liveness(
         }
     }
     live.truncate(blocks.len());
-    Some(live)
+    (Some(live), work)
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ mod convert;
 mod convert_narrow;
 mod data;
 mod float;
+mod function;
 mod matrix;
 mod names;
 mod table;
@@ -49,7 +50,7 @@ pub(crate) struct Lowering<'a> {
     carry: Option<RegisterId>,
     pub(super) graph: &'a CallGraph<'a>,
     /// The function whose body is being lowered.
-    context: call::Context,
+    context: function::Context,
     /// Module functions in the order of [`Lowered::functions`].
     function_indices: Vec<usize>,
     /// Where the frames of functions without a stack frame lie.
@@ -180,7 +181,7 @@ pub(crate) fn lower<'a>(
         guard: None,
         carry: None,
         graph,
-        context: call::Context::kernel(),
+        context: function::Context::kernel(),
         function_indices: graph.reachable(index),
         fixed_frames: HashMap::new(),
         frame_sizes: Vec::new(),
@@ -403,19 +404,23 @@ impl<'a> Lowering<'a> {
         self.emit(Action::Lane(function), vec![target], sources.to_vec());
     }
 
-    /// Emits under no guard what must not be predicated, skipped by a branch where the guard fails.
+    /// Runs `body` with no guard, behind a branch around it where the guard fails.
+    pub(crate) fn skippable<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+        let Some((register, negated)) = self.guard.take() else {
+            return body(self);
+        };
+        let behind = self.new_label();
+        self.guard = Some((register, !negated));
+        self.emit(Action::Branch(behind), vec![], vec![]);
+        self.guard = None;
+        let done = body(self);
+        self.place_label(behind);
+        done
+    }
+
+    /// Emits what must not be predicated.
     pub(crate) fn emit_skippable(&mut self, action: Action, targets: Vec<RegisterId>, sources: Vec<RegisterId>) {
-        match self.guard.take() {
-            None => self.emit(action, targets, sources),
-            Some((register, negated)) => {
-                let behind = self.new_label();
-                self.guard = Some((register, !negated));
-                self.emit(Action::Branch(behind), vec![], vec![]);
-                self.guard = None;
-                self.emit(action, targets, sources);
-                self.place_label(behind);
-            }
-        }
+        self.skippable(|lowering| lowering.emit(action, targets, sources));
     }
 
     pub(crate) fn new_register(&mut self, width: Width) -> RegisterId {

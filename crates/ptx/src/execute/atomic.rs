@@ -8,10 +8,11 @@ use crate::compile::ir::AtomicOperation as Op;
 use crate::lanes::Binary;
 use crate::lanes::float::{Add, Float};
 use crate::lanes::half::{Both, Brain, Half};
-use crate::lanes::memory::for_each_lane;
+use crate::lanes::memory::{Resolved, for_each_lane};
 use crate::types::Space;
 
 /// The value after the operation, from the old value and the operands.
+#[inline(always)]
 fn apply32(operation: Op, old: u32, operand: u32, new: u32) -> u32 {
     match operation {
         Op::AddInteger => old.wrapping_add(operand),
@@ -50,6 +51,7 @@ fn apply32(operation: Op, old: u32, operand: u32, new: u32) -> u32 {
     }
 }
 
+#[inline(always)]
 fn apply64(operation: Op, old: u64, operand: u64, new: u64) -> u64 {
     match operation {
         Op::AddInteger => old.wrapping_add(operand),
@@ -74,6 +76,7 @@ fn apply64(operation: Op, old: u64, operand: u64, new: u64) -> u64 {
     }
 }
 
+#[inline(always)]
 fn apply16(operation: Op, old: u16, operand: u16, new: u16) -> u16 {
     match operation {
         Op::AddHalf { brain: false } => Float::add(Half(old), Half(operand)).0,
@@ -84,38 +87,108 @@ fn apply16(operation: Op, old: u16, operand: u16, new: u16) -> u16 {
     }
 }
 
-macro_rules! perform {
-    ($name:ident, $type:ty, $atomic:ty, $apply:ident) => {
-        /// Safety: the pointer is aligned and valid.
-        unsafe fn $name(operation: Op, shared: bool, pointer: *mut u8, operand: $type, new: $type) -> $type {
-            if shared {
-                let pointer = pointer.cast::<$type>();
-                // SAFETY: the caller's contract; only this worker touches its block's shared memory.
-                unsafe {
-                    let old = *pointer;
-                    *pointer = $apply(operation, old, operand, new);
-                    return old;
+/// The operands of a group's atomics.
+struct Lanes<'a, T> {
+    resolved: &'a Resolved,
+    /// Bytes behind the resolved addresses.
+    offset: usize,
+    active: u64,
+    operand: *const T,
+    /// The new value of `cas`; the operand where there is none.
+    new: *const T,
+    /// Where old values go; null for nowhere.
+    target: *mut T,
+}
+
+impl<T: Copy> Lanes<'_, T> {
+    /// Calls `update` with each active lane's pointer and operands, lowest lane first; what it returns is the old value.
+    ///
+    /// # Safety
+    /// Operand, new value and target are registers of `T`; `update` may be called with the lanes' pointers.
+    #[inline(always)]
+    unsafe fn each(&self, update: impl Fn(*mut T, T, T) -> T) {
+        let visit = |lane: usize, pointer: *mut u8| {
+            // SAFETY: the caller's contract: registers have 64 elements.
+            unsafe {
+                let old = update(
+                    pointer.wrapping_add(self.offset).cast(),
+                    *self.operand.add(lane),
+                    *self.new.add(lane),
+                );
+                if !self.target.is_null() {
+                    *self.target.add(lane) = old;
                 }
             }
-            // SAFETY: the caller's contract; concurrent kernels reach these bytes through raw pointers and atomics.
-            let atomic = unsafe { <$atomic>::from_ptr(pointer.cast()) };
-            match operation {
-                Op::AddInteger => atomic.fetch_add(operand, Ordering::SeqCst),
-                Op::And => atomic.fetch_and(operand, Ordering::SeqCst),
-                Op::Or => atomic.fetch_or(operand, Ordering::SeqCst),
-                Op::Xor => atomic.fetch_xor(operand, Ordering::SeqCst),
-                Op::Exchange => atomic.swap(operand, Ordering::SeqCst),
-                Op::CompareExchange => match atomic.compare_exchange(operand, new, Ordering::SeqCst, Ordering::SeqCst) {
-                    Ok(old) | Err(old) => old,
-                },
-                _ => {
-                    let mut old = atomic.load(Ordering::SeqCst);
-                    loop {
-                        match atomic.compare_exchange_weak(old, $apply(operation, old, operand, new), Ordering::SeqCst, Ordering::SeqCst) {
-                            Ok(old) => return old,
-                            Err(seen) => old = seen,
+        };
+        for_each_lane(self.active, |lane| visit(lane, self.resolved.pointer(lane)));
+    }
+
+    /// Plain reads and writes of a block's own shared memory.
+    ///
+    /// # Safety
+    /// As [`each`](Self::each); the pointers are aligned, valid and this worker's alone.
+    #[inline(always)]
+    unsafe fn each_own(&self, apply: impl Fn(T, T, T) -> T) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.each(|pointer, operand, new| {
+                let old = *pointer;
+                *pointer = apply(old, operand, new);
+                old
+            });
+        }
+    }
+}
+
+/// Calls `$run` with a closure for the operation, so that the loop over lanes is compiled for each of the common ones.
+macro_rules! for_operation {
+    ($operation:expr, $lanes:expr, $run:ident, $apply:ident: $($common:pat => $value:expr),*) => {
+        match $operation {
+            $($common => $lanes.$run(|old, operand, new| $apply($value, old, operand, new)),)*
+            other => $lanes.$run(|old, operand, new| $apply(other, old, operand, new)),
+        }
+    };
+}
+
+macro_rules! perform {
+    ($name:ident, $type:ty, $atomic:ty, $apply:ident) => {
+        /// Safety: the pointers are aligned and valid, and this worker's alone where `own`; the registers hold the type.
+        unsafe fn $name(operation: Op, own: bool, lanes: &Lanes<'_, $type>) {
+            // SAFETY: the caller's contract. Concurrent kernels reach global memory through raw pointers and atomics too.
+            unsafe {
+                if own {
+                    return for_operation!(operation, lanes, each_own, $apply:
+                        Op::AddInteger => Op::AddInteger,
+                        Op::AddFloat => Op::AddFloat,
+                        Op::Minimum { signed: false } => Op::Minimum { signed: false },
+                        Op::Minimum { signed: true } => Op::Minimum { signed: true },
+                        Op::Maximum { signed: false } => Op::Maximum { signed: false },
+                        Op::Maximum { signed: true } => Op::Maximum { signed: true },
+                        Op::Or => Op::Or,
+                        Op::CompareExchange => Op::CompareExchange
+                    );
+                }
+                let order = Ordering::SeqCst;
+                let host = |pointer: *mut $type| <$atomic>::from_ptr(pointer);
+                match operation {
+                    Op::AddInteger => lanes.each(|pointer, operand, _| host(pointer).fetch_add(operand, order)),
+                    Op::And => lanes.each(|pointer, operand, _| host(pointer).fetch_and(operand, order)),
+                    Op::Or => lanes.each(|pointer, operand, _| host(pointer).fetch_or(operand, order)),
+                    Op::Xor => lanes.each(|pointer, operand, _| host(pointer).fetch_xor(operand, order)),
+                    Op::Exchange => lanes.each(|pointer, operand, _| host(pointer).swap(operand, order)),
+                    Op::CompareExchange => lanes.each(|pointer, operand, new| {
+                        match host(pointer).compare_exchange(operand, new, order, order) {
+                            Ok(old) | Err(old) => old,
                         }
-                    }
+                    }),
+                    _ => lanes.each(|pointer, operand, new| {
+                        let atomic = host(pointer);
+                        let mut old = atomic.load(order);
+                        while let Err(seen) = atomic.compare_exchange_weak(old, $apply(operation, old, operand, new), order, order) {
+                            old = seen;
+                        }
+                        old
+                    }),
                 }
             }
         }
@@ -128,58 +201,37 @@ perform!(perform64, u64, AtomicU64, apply64);
 
 impl Worker<'_> {
     pub(super) fn atomic(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {
-        let (resolved, add) = self.resolve(detail, active, pc)?;
-        let Some(operation) = detail.atomic else {
+        let (resolved, offset) = self.resolve(detail, active, pc)?;
+        let (Some(operation), Some(operand)) = (detail.atomic, detail.registers.first()) else {
             return Ok(());
         };
-        let shared = detail.space == Space::Shared;
-        let operand = detail.registers.first().map(|place| self.at(*place));
-        let new = detail.registers.get(1).map(|place| self.at(*place)).or(operand);
-        let target = detail.target.map(|place| self.at(place));
-        let (Some(operand), Some(new)) = (operand, new) else {
-            return Ok(());
-        };
-        for_each_lane(active, |lane| {
-            // SAFETY: what `resolve` returned stays until the next access.
-            let pointer = unsafe { (*resolved).pointer(lane).wrapping_add(add) };
-            // SAFETY: `resolve` admitted the access, aligned; operands and target are registers of its width.
-            unsafe {
-                if detail.element == 2 {
-                    let old = perform16(
-                        operation,
-                        shared,
-                        pointer,
-                        *operand.cast::<u16>().add(lane),
-                        *new.cast::<u16>().add(lane),
-                    );
-                    if let Some(target) = target {
-                        *target.cast::<u16>().add(lane) = old;
-                    }
-                } else if detail.element == 4 {
-                    let old = perform32(
-                        operation,
-                        shared,
-                        pointer,
-                        *operand.cast::<u32>().add(lane),
-                        *new.cast::<u32>().add(lane),
-                    );
-                    if let Some(target) = target {
-                        *target.cast::<u32>().add(lane) = old;
-                    }
-                } else {
-                    let old = perform64(
-                        operation,
-                        shared,
-                        pointer,
-                        *operand.cast::<u64>().add(lane),
-                        *new.cast::<u64>().add(lane),
-                    );
-                    if let Some(target) = target {
-                        *target.cast::<u64>().add(lane) = old;
-                    }
+        // One worker runs a block, and nobody else sees its shared memory.
+        let own = detail.space == Space::Shared;
+        let operand = self.at(*operand);
+        let new = detail.registers.get(1).map_or(operand, |place| self.at(*place));
+        let target = detail.target.map_or(std::ptr::null_mut(), |place| self.at(place));
+        macro_rules! perform {
+            ($perform:ident, $type:ty) => {
+                // SAFETY: `resolve` admitted the access of every active lane, aligned, and what it returned stays until the
+                // next access; operands and target are registers of the access's width.
+                unsafe {
+                    let lanes = Lanes::<$type> {
+                        resolved: &*resolved,
+                        offset,
+                        active,
+                        operand: operand.cast(),
+                        new: new.cast(),
+                        target: target.cast(),
+                    };
+                    $perform(operation, own, &lanes)
                 }
-            }
-        });
+            };
+        }
+        match detail.element {
+            2 => perform!(perform16, u16),
+            4 => perform!(perform32, u32),
+            _ => perform!(perform64, u64),
+        }
         Ok(())
     }
 }

@@ -74,7 +74,7 @@ impl Worker<'_> {
     pub(super) fn call(&mut self, detail: &CallDetail, mask: u64, pc: u32) -> Result<Option<u32>, Stop> {
         let group = self.running;
         for_each_lane(mask, |lane| {
-            for (place, width) in &detail.saves {
+            for (place, width) in detail.saves.iter() {
                 let word = self.element(*place, *width, lane);
                 self.groups[group].stack.push(lane, word);
             }

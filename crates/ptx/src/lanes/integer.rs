@@ -1,5 +1,5 @@
-//! Integer arithmetic, logic, shifts and bit operations (PTX ISA §9.7.1, §9.7.2, §9.7.8): each is a marker type, made an
-//! operation for every integer type by one line below.
+//! Integer arithmetic, logic and shifts (PTX ISA §9.7.1, §9.7.2, §9.7.8): each is a marker type, made an operation for
+//! every integer type by one line below; dot products and pairs of 16 bits.
 
 use std::marker::PhantomData;
 
@@ -183,58 +183,38 @@ carries!(u64);
 
 /// `mul24` and the product of `mad24` (PTX ISA §9.7.1.5, §9.7.1.6): bits 31..0, or 47..16 where `HIGH`.
 pub(crate) struct Multiply24<const SIGNED: bool, const HIGH: bool>;
-impl<const SIGNED: bool, const HIGH: bool> Binary for Multiply24<SIGNED, HIGH> {
-    type A = u32;
-    type B = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32) -> u32 {
-        let low = |value: u32| {
-            if SIGNED {
-                i64::from((value << 8) as i32 >> 8)
-            } else {
-                i64::from(value & 0x00ff_ffff)
-            }
-        };
-        ((low(a) * low(b)) >> if HIGH { 16 } else { 0 }) as u32
-    }
-}
+on_words!(Binary [const SIGNED: bool, const HIGH: bool] Multiply24<SIGNED, HIGH> = |a, b| {
+    let low = |value: u32| {
+        if SIGNED {
+            i64::from((value << 8) as i32 >> 8)
+        } else {
+            i64::from(value & 0x00ff_ffff)
+        }
+    };
+    ((low(a) * low(b)) >> if HIGH { 16 } else { 0 }) as u32
+});
 
 /// `dp4a` (PTX ISA §9.7.1.23): four byte products and a sum; which operands' bytes are signed.
 pub(crate) struct DotProduct4<const A: bool, const B: bool>;
-impl<const A: bool, const B: bool> Ternary for DotProduct4<A, B> {
-    type A = u32;
-    type B = u32;
-    type C = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32, c: u32) -> u32 {
-        let mut sum = c;
-        for byte in 0..4 {
-            sum = sum.wrapping_add(byte_of::<A>(a, byte).wrapping_mul(byte_of::<B>(b, byte)) as u32);
-        }
-        sum
+on_words!(Ternary [const A: bool, const B: bool] DotProduct4<A, B> = |a, b, c| {
+    let mut sum = c;
+    for byte in 0..4 {
+        sum = sum.wrapping_add(byte_of::<A>(a, byte).wrapping_mul(byte_of::<B>(b, byte)) as u32);
     }
-}
+    sum
+});
 
 /// `dp2a` (PTX ISA §9.7.1.24): two 16-bit values of a with the low or high two bytes of b.
 pub(crate) struct DotProduct2<const A: bool, const B: bool, const HIGH: bool>;
-impl<const A: bool, const B: bool, const HIGH: bool> Ternary for DotProduct2<A, B, HIGH> {
-    type A = u32;
-    type B = u32;
-    type C = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32, c: u32) -> u32 {
-        let mut sum = c;
-        for part in 0..2 {
-            let half = (a >> (16 * part)) as u16;
-            let half = if A { i32::from(half as i16) } else { i32::from(half) };
-            sum = sum.wrapping_add(half.wrapping_mul(byte_of::<B>(b, part + if HIGH { 2 } else { 0 })) as u32);
-        }
-        sum
+on_words!(Ternary [const A: bool, const B: bool, const HIGH: bool] DotProduct2<A, B, HIGH> = |a, b, c| {
+    let mut sum = c;
+    for part in 0..2 {
+        let half = (a >> (16 * part)) as u16;
+        let half = if A { i32::from(half as i16) } else { i32::from(half) };
+        sum = sum.wrapping_add(half.wrapping_mul(byte_of::<B>(b, part + if HIGH { 2 } else { 0 })) as u32);
     }
-}
+    sum
+});
 
 #[inline(always)]
 fn byte_of<const SIGNED: bool>(word: u32, byte: u32) -> i32 {
@@ -264,176 +244,7 @@ pub(crate) trait HalvesOf<T> {
 }
 halves!(u16 i16);
 
-impl<O: Binary + HalvesOf<O::A>> Binary for Halves<O> {
-    type A = u32;
-    type B = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32) -> u32 {
-        O::both(a, b)
-    }
-}
-
-/// `shf.{l,r}.{wrap,clamp}` (PTX ISA §9.7.8.7): c bits of the pair {b, a}, b above a.
-pub(crate) struct Funnel<const LEFT: bool, const CLAMP: bool>;
-impl<const LEFT: bool, const CLAMP: bool> Ternary for Funnel<LEFT, CLAMP> {
-    type A = u32;
-    type B = u32;
-    type C = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32, c: u32) -> u32 {
-        let amount = if CLAMP { c.min(32) } else { c & 31 };
-        let pair = u64::from(b) << 32 | u64::from(a);
-        if LEFT {
-            ((pair << amount) >> 32) as u32
-        } else {
-            (pair >> amount) as u32
-        }
-    }
-}
-
-/// How `prmt` (PTX ISA §9.7.9.7) chooses the four bytes of its result.
-pub(crate) trait Pick {
-    /// The selector of result byte `byte` from the third operand: three bits of place, one of sign replication.
-    fn pick(control: u32, byte: u32) -> u32;
-}
-
-macro_rules! picks {
-    ($($(#[$attribute:meta])* $name:ident = |$control:ident, $byte:ident| $body:expr;)*) => {$(
-        $(#[$attribute])*
-        pub(crate) struct $name;
-        impl Pick for $name {
-            #[inline(always)]
-            fn pick($control: u32, $byte: u32) -> u32 { $body }
-        }
-    )*};
-}
-picks! {
-    /// Four nibbles of the control.
-    Nibbles = |control, byte| (control >> (4 * byte)) & 15;
-    Forward4 = |control, byte| ((control & 3) + byte) & 7;
-    Backward4 = |control, byte| (control & 3).wrapping_sub(byte) & 7;
-    Replicate8 = |control, byte| { let _ = byte; control & 3 };
-    EdgeLeft = |control, byte| byte.max(control & 3);
-    EdgeRight = |control, byte| byte.min(control & 3);
-    Replicate16 = |control, byte| 2 * (control & 1) + (byte & 1);
-}
-
-pub(crate) struct Permute<P>(PhantomData<P>);
-impl<P: Pick> Ternary for Permute<P> {
-    type A = u32;
-    type B = u32;
-    type C = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32, c: u32) -> u32 {
-        let pair = u64::from(b) << 32 | u64::from(a);
-        let mut result = 0;
-        for byte in 0..4 {
-            let pick = P::pick(c, byte);
-            let value = (pair >> (8 * (pick & 7))) as u32 & 0xff;
-            let value = if pick & 8 != 0 {
-                if value & 0x80 != 0 { 0xff } else { 0 }
-            } else {
-                value
-            };
-            result |= value << (8 * byte);
-        }
-        result
-    }
-}
-
-/// A logic function of two inputs; bit 2a + b of `TABLE` is its value (halves of `lop3`, PTX ISA §9.7.8.6).
-pub(crate) struct Boolean<const TABLE: u8>;
-impl<const TABLE: u8> Binary for Boolean<TABLE> {
-    type A = u32;
-    type B = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32) -> u32 {
-        let term = |bit: u8, value: u32| if TABLE >> bit & 1 != 0 { value } else { 0 };
-        term(0, !a & !b) | term(1, !a & b) | term(2, a & !b) | term(3, a & b)
-    }
-}
-
-/// The second source where a bit of the first is set, else the third.
-pub(crate) struct BitSelect;
-impl Ternary for BitSelect {
-    type A = u32;
-    type B = u32;
-    type C = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32, c: u32) -> u32 {
-        (a & b) | (!a & c)
-    }
-}
-
-/// `bmsk` (PTX ISA §9.7.1.25): a mask of b bits from bit a.
-pub(crate) struct BitMask<const CLAMP: bool>;
-impl<const CLAMP: bool> Binary for BitMask<CLAMP> {
-    type A = u32;
-    type B = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32) -> u32 {
-        let (position, width) = if CLAMP { (a.min(32), b.min(32)) } else { (a & 31, b & 31) };
-        let ones = (1u64 << width) - 1;
-        (ones << position) as u32
-    }
-}
-
-/// `szext` (PTX ISA §9.7.1.22): the low b bits of a, extended by sign or zero.
-pub(crate) struct Extend<const SIGNED: bool, const CLAMP: bool>;
-impl<const SIGNED: bool, const CLAMP: bool> Binary for Extend<SIGNED, CLAMP> {
-    type A = u32;
-    type B = u32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32) -> u32 {
-        let bits = if CLAMP { b.min(32) } else { b & 31 };
-        let spare = 32 - bits;
-        let high = u64::from(a) << spare & 0xffff_ffff;
-        if bits == 0 {
-            0
-        } else if SIGNED {
-            (i64::from(high as u32 as i32) >> spare) as u32
-        } else {
-            (high >> spare) as u32
-        }
-    }
-}
-
-/// `fns` (PTX ISA §9.7.1.17): the c-th set bit of a counted from bit b, upwards where c is positive; all ones if none.
-pub(crate) struct FindNthSet;
-impl Ternary for FindNthSet {
-    type A = u32;
-    type B = u32;
-    type C = i32;
-    type D = u32;
-    #[inline(always)]
-    fn apply(a: u32, b: u32, c: i32) -> u32 {
-        let base = b as i64;
-        if c == 0 {
-            return if base < 32 && a >> base & 1 != 0 { b } else { u32::MAX };
-        }
-        let step = if c > 0 { 1 } else { -1 };
-        let mut left = c.unsigned_abs();
-        let mut found = u32::MAX;
-        let mut position = base;
-        for _ in 0..32 {
-            if (0..32).contains(&position) && a >> position & 1 != 0 && left > 0 {
-                left -= 1;
-                if left == 0 {
-                    found = position as u32;
-                }
-            }
-            position += step;
-        }
-        found
-    }
-}
+on_words!(Binary [O: Binary + HalvesOf<O::A>] Halves<O> = |a, b| O::both(a, b));
 
 #[cfg(test)]
 mod tests {
@@ -478,20 +289,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn funnel_shift_and_permute() {
-        assert_eq!(Funnel::<true, false>::apply(0x1122_3344, 0xaabb_ccdd, 8), 0xbbcc_dd11);
-        assert_eq!(Funnel::<false, true>::apply(0x1122_3344, 0xaabb_ccdd, 32), 0xaabb_ccdd);
-        assert_eq!(Funnel::<false, false>::apply(0x1122_3344, 0xaabb_ccdd, 32), 0x1122_3344);
-        let permute = Permute::<Nibbles>::apply;
-        assert_eq!(permute(0x8322_1100, 0x7766_5544, 0x7b30), 0x7700_8300 | 0xff_0000);
-        assert_eq!(Permute::<Forward4>::apply(0x3322_1100, 0x7766_5544, 1), 0x4433_2211);
-        assert_eq!(Permute::<Backward4>::apply(0x3322_1100, 0x7766_5544, 1), 0x6677_0011);
-        assert_eq!(Permute::<EdgeLeft>::apply(0x3322_1100, 0, 2), 0x3322_2222);
-        assert_eq!(Permute::<EdgeRight>::apply(0x3322_1100, 0, 2), 0x2222_1100);
-        assert_eq!(Permute::<Replicate16>::apply(0x3322_1100, 0, 1), 0x3322_3322);
     }
 
     #[test]

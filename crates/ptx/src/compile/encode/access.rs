@@ -1,11 +1,89 @@
-//! How accesses are done: functions by element and register, and how local memory is interleaved.
+//! How accesses are done: functions by element and register, how local memory is interleaved, and which addresses'
+//! patterns are remembered.
 
-use crate::compile::ir::{Access, Action, Lowered, Width};
+use super::Encoder;
+use crate::compile::code::{Instruction, Kind, MemoryDetail};
+use crate::compile::ir::{Access, Action, Lowered, Operation, RegisterId, Width};
+use crate::compile::uniform::{Class, Uniform};
 use crate::lanes::LANES;
 use crate::lanes::memory::{LoadFunction, StoreFunction, load, load_ordered, store, store_ordered};
 use crate::types::Space;
 
-pub(super) fn load_function(access: &Access, width: Width) -> Option<LoadFunction> {
+/// Where the patterns of address registers are remembered: those that several accesses, or one access several times,
+/// may use between two writes. Only registers that nothing but lane operations write take part.
+pub(super) fn address_patterns(lowered: &Lowered, uniform: &Uniform) -> Vec<u16> {
+    let mut used = vec![false; lowered.registers.len()];
+    let mut written_otherwise = used.clone();
+    for (index, operation) in lowered.operations.iter().enumerate() {
+        match operation.action {
+            Action::Load(_) | Action::Store(_) | Action::Atomic(..) => {
+                used[uniform.alias[operation.sources[0] as usize] as usize] = true;
+            }
+            _ => {}
+        }
+        if !uniform.removed[index] && !matches!(operation.action, Action::Lane(_) | Action::Copy) {
+            for target in &operation.targets {
+                written_otherwise[*target as usize] = true;
+            }
+        }
+    }
+    let mut next = 0u16;
+    (0..lowered.registers.len())
+        .map(|register| {
+            let varies = uniform.classes[register] >= Class::Lane;
+            if used[register] && !written_otherwise[register] && varies && next < u16::MAX {
+                next += 1;
+                next
+            } else {
+                0
+            }
+        })
+        .collect()
+}
+
+impl Encoder<'_> {
+    pub(super) fn memory(&mut self, operation: &Operation, access: &Access, kind: Kind) -> Instruction {
+        let address = operation.sources[0];
+        let place = self.place(address);
+        let width_of = |register: RegisterId| self.lowered.registers[register as usize].width;
+        let width = operation.targets.first().map_or(Width::W64, |register| width_of(*register));
+        let registers = match kind {
+            Kind::Load => operation.targets.iter().map(|register| self.place(*register)).collect(),
+            _ => operation.sources[1..].iter().map(|register| self.place(*register)).collect(),
+        };
+        let detail = MemoryDetail {
+            space: access.space,
+            element: u32::from(access.element),
+            count: u32::from(access.count),
+            offset: access.offset,
+            narrow_address: width_of(address) == Width::W32,
+            uniform_address: self.uniform.classes[self.uniform.alias[address as usize] as usize] < Class::Lane,
+            pattern: self.patterns[self.uniform.alias[address as usize] as usize],
+            steps: steps(access, self.code.local_granule),
+            site: self.code.memory.len() as u32,
+            address: place,
+            registers,
+            load: if kind == Kind::Load { load_function(access, width) } else { None },
+            store: if kind == Kind::Store { store_function(access) } else { None },
+            atomic: match &operation.action {
+                Action::Atomic(_, operation) => Some(*operation),
+                _ => None,
+            },
+            target: if kind == Kind::Atomic {
+                operation.targets.first().map(|register| self.place(*register))
+            } else {
+                None
+            },
+        };
+        self.code.memory.push(detail);
+        Instruction {
+            detail: self.code.memory.len() as u32 - 1,
+            ..self.blank(kind)
+        }
+    }
+}
+
+fn load_function(access: &Access, width: Width) -> Option<LoadFunction> {
     let access = Access {
         signed: access.signed && usize::from(access.element) < width.bytes(),
         ..*access
@@ -48,7 +126,7 @@ unsafe fn store_byte(resolved: &crate::lanes::memory::Resolved, offset: usize, s
     });
 }
 
-pub(super) fn store_function(access: &Access) -> Option<StoreFunction> {
+fn store_function(access: &Access) -> Option<StoreFunction> {
     Some(match (access.element, access.ordered) {
         (1, _) => store_byte,
         (2, false) => store::<u16>(),
@@ -80,7 +158,7 @@ pub(super) fn local_granule(lowered: &Lowered) -> u64 {
     granule
 }
 
-pub(super) fn steps(access: &Access, granule: u64) -> Vec<usize> {
+fn steps(access: &Access, granule: u64) -> Vec<usize> {
     (0..u64::from(access.count))
         .map(|index| {
             let offset = index * u64::from(access.element);

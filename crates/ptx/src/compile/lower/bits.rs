@@ -5,7 +5,7 @@ use super::{At, Lowering};
 use crate::compile::ir::Width;
 use crate::error::LoadError;
 use crate::lanes::integer as int;
-use crate::lanes::{LaneFunction, binary, logic, relation, select, ternary, unary};
+use crate::lanes::{LaneFunction, binary, bits, logic, relation, select, ternary, unary};
 use crate::syntax::Operand;
 use crate::types::ScalarType as T;
 
@@ -84,10 +84,10 @@ impl<'a> Lowering<'a> {
             }
             "shf" => {
                 let function = match flags.as_slice() {
-                    ["l", "wrap"] => ternary::<int::Funnel<true, false>>(),
-                    ["l", "clamp"] => ternary::<int::Funnel<true, true>>(),
-                    ["r", "wrap"] => ternary::<int::Funnel<false, false>>(),
-                    ["r", "clamp"] => ternary::<int::Funnel<false, true>>(),
+                    ["l", "wrap"] => ternary::<bits::Funnel<true, false>>(),
+                    ["l", "clamp"] => ternary::<bits::Funnel<true, true>>(),
+                    ["r", "wrap"] => ternary::<bits::Funnel<false, false>>(),
+                    ["r", "clamp"] => ternary::<bits::Funnel<false, true>>(),
                     _ => return Err(at.form()),
                 };
                 let [target, low, high, amount] = at.operands()?;
@@ -152,20 +152,20 @@ impl<'a> Lowering<'a> {
     /// `prmt` (PTX ISA §9.7.9.7), `bmsk` (§9.7.1.25), `szext` (§9.7.1.22), `fns` (§9.7.1.17): 32 bits all around.
     fn word_operation(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let (function, sources) = match (at.instruction.opcode, at.modifiers()) {
-            ("prmt", ["b32"]) => (ternary::<int::Permute<int::Nibbles>>(), 3),
-            ("prmt", ["b32", "f4e"]) => (ternary::<int::Permute<int::Forward4>>(), 3),
-            ("prmt", ["b32", "b4e"]) => (ternary::<int::Permute<int::Backward4>>(), 3),
-            ("prmt", ["b32", "rc8"]) => (ternary::<int::Permute<int::Replicate8>>(), 3),
-            ("prmt", ["b32", "ecl"]) => (ternary::<int::Permute<int::EdgeLeft>>(), 3),
-            ("prmt", ["b32", "ecr"]) => (ternary::<int::Permute<int::EdgeRight>>(), 3),
-            ("prmt", ["b32", "rc16"]) => (ternary::<int::Permute<int::Replicate16>>(), 3),
-            ("bmsk", ["clamp", "b32"]) => (binary::<int::BitMask<true>>(), 2),
-            ("bmsk", ["wrap", "b32"]) => (binary::<int::BitMask<false>>(), 2),
-            ("szext", ["clamp", "u32"]) => (binary::<int::Extend<false, true>>(), 2),
-            ("szext", ["clamp", "s32"]) => (binary::<int::Extend<true, true>>(), 2),
-            ("szext", ["wrap", "u32"]) => (binary::<int::Extend<false, false>>(), 2),
-            ("szext", ["wrap", "s32"]) => (binary::<int::Extend<true, false>>(), 2),
-            ("fns", ["b32"]) => (ternary::<int::FindNthSet>(), 3),
+            ("prmt", ["b32"]) => (ternary::<bits::Permute<bits::Nibbles>>(), 3),
+            ("prmt", ["b32", "f4e"]) => (ternary::<bits::Permute<bits::Forward4>>(), 3),
+            ("prmt", ["b32", "b4e"]) => (ternary::<bits::Permute<bits::Backward4>>(), 3),
+            ("prmt", ["b32", "rc8"]) => (ternary::<bits::Permute<bits::Replicate8>>(), 3),
+            ("prmt", ["b32", "ecl"]) => (ternary::<bits::Permute<bits::EdgeLeft>>(), 3),
+            ("prmt", ["b32", "ecr"]) => (ternary::<bits::Permute<bits::EdgeRight>>(), 3),
+            ("prmt", ["b32", "rc16"]) => (ternary::<bits::Permute<bits::Replicate16>>(), 3),
+            ("bmsk", ["clamp", "b32"]) => (binary::<bits::BitMask<true>>(), 2),
+            ("bmsk", ["wrap", "b32"]) => (binary::<bits::BitMask<false>>(), 2),
+            ("szext", ["clamp", "u32"]) => (binary::<bits::Extend<false, true>>(), 2),
+            ("szext", ["clamp", "s32"]) => (binary::<bits::Extend<true, true>>(), 2),
+            ("szext", ["wrap", "u32"]) => (binary::<bits::Extend<false, false>>(), 2),
+            ("szext", ["wrap", "s32"]) => (binary::<bits::Extend<true, false>>(), 2),
+            ("fns", ["b32"]) => (ternary::<bits::FindNthSet>(), 3),
             _ => return Err(at.form()),
         };
         let operands = at.all_operands();
@@ -219,7 +219,7 @@ impl<'a> Lowering<'a> {
         let [set, clear, value] = [(); 3].map(|()| self.new_register(Width::W32));
         self.lane(boolean(table >> 4), set, &inputs[1..]);
         self.lane(boolean(table & 15), clear, &inputs[1..]);
-        self.lane(ternary::<int::BitSelect>(), value, &[inputs[0], set, clear]);
+        self.lane(ternary::<bits::BitSelect>(), value, &[inputs[0], set, clear]);
         if let Some((combine, predicate, with)) = predicate {
             let zero = self.zero(Width::W32);
             let [holds, combined] = [(); 2].map(|()| self.new_register(Width::Predicate));
@@ -239,8 +239,8 @@ fn boolean(table: u8) -> LaneFunction {
     macro_rules! pick {
         ($($table:literal)*) => {
             match table {
-                $($table => binary::<int::Boolean<$table>>(),)*
-                _ => binary::<int::Boolean<15>>(),
+                $($table => binary::<bits::Boolean<$table>>(),)*
+                _ => binary::<bits::Boolean<15>>(),
             }
         };
     }

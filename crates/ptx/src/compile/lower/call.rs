@@ -1,46 +1,23 @@
-//! Functions and calls (PTX ISA §7.1, §9.7.12.5 call, §9.7.12.6 ret), `brx.idx` (§9.7.12.4), and the functions of
-//! CUDA's device runtime.
+//! Calls (PTX ISA §7.1, §9.7.12.5): arguments into the callee's frame and results out of it, by name, through pointers,
+//! and of the functions of CUDA's device runtime.
 
 use super::names::Place;
 use super::{At, Lowering};
 use crate::compile::calls::{Slot, frame_layout};
 use crate::compile::ir::{Access, Action, Callee, RegisterId, SystemCall, Width};
-use crate::error::{LoadError, LoadErrorKind};
-use crate::lanes::binary;
-use crate::lanes::integer as int;
-use crate::syntax::{Function, Operand, Variable};
+use crate::error::LoadError;
+use crate::syntax::{Operand, Variable};
 use crate::types::{ScalarType as T, Space};
-
-/// The function whose body is being lowered.
-pub(super) struct Context {
-    /// Its number among the lowered functions; none for the kernel.
-    pub(super) number: Option<usize>,
-    /// Holds where the frame begins, where it has one.
-    pub(super) frame: Option<RegisterId>,
-    pub(super) frame_bytes: u64,
-    /// Results declared as registers, and where they go.
-    results: Vec<(RegisterId, Slot, T)>,
-}
-
-impl Context {
-    pub(super) fn kernel() -> Self {
-        Self {
-            number: None,
-            frame: None,
-            frame_bytes: 0,
-            results: Vec::new(),
-        }
-    }
-}
 
 /// Where a frame begins: at a fixed place or at the stack pointer.
 #[derive(Clone, Copy)]
-enum Base {
+pub(super) enum Base {
     Fixed(u64),
     Register(RegisterId),
 }
 
-fn access(bytes: u64, offset: i64) -> Access {
+/// Bytes of local memory at an offset behind the address.
+pub(super) fn access(bytes: u64, offset: i64) -> Access {
     Access {
         space: Space::Local,
         element: bytes as u8,
@@ -70,183 +47,23 @@ fn width_of(bytes: u64) -> Width {
 }
 
 impl<'a> Lowering<'a> {
-    /// The register that holds where the next frame begins.
-    fn stack_pointer(&mut self) -> RegisterId {
-        match self.result.stack_pointer {
-            Some(register) => register,
-            None => {
-                let register = self.new_register(Width::W64);
-                self.result.stack_pointer = Some(register);
-                register
-            }
-        }
-    }
-
-    fn base_address(&mut self, base: Base) -> (RegisterId, i64) {
+    pub(super) fn base_address(&mut self, base: Base) -> RegisterId {
         match base {
-            Base::Fixed(offset) => (self.constant(Width::W64, offset), 0),
-            Base::Register(register) => (register, 0),
+            Base::Fixed(offset) => self.constant(Width::W64, offset),
+            Base::Register(register) => register,
         }
     }
 
     fn load_piece(&mut self, base: Base, offset: u64, bytes: u64) -> RegisterId {
         let target = self.new_register(width_of(bytes));
-        let (register, _) = self.base_address(base);
+        let register = self.base_address(base);
         self.emit(Action::Load(access(bytes, offset as i64)), vec![target], vec![register]);
         target
     }
 
-    fn store_piece(&mut self, base: Base, offset: u64, bytes: u64, value: RegisterId) {
-        let (register, _) = self.base_address(base);
+    pub(super) fn store_piece(&mut self, base: Base, offset: u64, bytes: u64, value: RegisterId) {
+        let register = self.base_address(base);
         self.emit(Action::Store(access(bytes, offset as i64)), vec![], vec![register, value]);
-    }
-
-    /// Lowers a device function: its operations become those behind `label`.
-    pub(super) fn device_function(&mut self, index: usize, number: usize) -> Result<(), LoadError> {
-        let source = self.source;
-        let function = &source.functions[index];
-        let Some(body) = &function.body else { return Ok(()) };
-        let (results, parameters, frame_bytes) = frame_layout(&function.results, &function.parameters);
-        let fixed = self.fixed_frames.get(&index).copied();
-        self.context = Context {
-            number: Some(number),
-            frame: None,
-            frame_bytes,
-            results: Vec::new(),
-        };
-        self.carry = None;
-        self.location = None;
-        self.begin_statement(format!(".func {}", function.name), function.position);
-        let label = self.result.functions[number].label;
-        self.place_label(label);
-        let base = match fixed {
-            Some(offset) => Base::Fixed(offset),
-            None => {
-                let pointer = self.stack_pointer();
-                let frame = self.new_register(Width::W64);
-                self.context.frame = Some(frame);
-                self.emit(Action::Copy, vec![frame], vec![pointer]);
-                // The size is known at the end: this constant is set then.
-                let size = self.new_register(Width::W64);
-                self.frame_sizes.push((number, size));
-                self.lane(binary::<int::Add<u64>>(), pointer, &[pointer, size]);
-                Base::Register(frame)
-            }
-        };
-        let mut scope = super::Scope::default();
-        for (variables, slots) in [(&function.results, &results), (&function.parameters, &parameters)] {
-            for (variable, slot) in variables.iter().zip(slots) {
-                let place = match base {
-                    Base::Fixed(offset) => Place::Local(offset + slot.offset),
-                    Base::Register(_) => Place::Frame(slot.offset),
-                };
-                if !variable.is_register {
-                    scope.variables.insert(variable.name, place);
-                    continue;
-                }
-                let Some(width) = Width::of_bytes(variable.scalar.bytes()).filter(|width| *width != Width::Predicate) else {
-                    return Err(self.refused(function, "a register parameter of this type"));
-                };
-                let register = self.new_register(width);
-                scope.registers.insert(variable.name, register);
-                if std::ptr::eq(variables, &function.results) {
-                    self.context.results.push((register, *slot, variable.scalar));
-                } else {
-                    let (address, _) = self.base_address(base);
-                    let load = access(variable.scalar.bytes() as u64, slot.offset as i64);
-                    self.emit(Action::Load(load), vec![register], vec![address]);
-                }
-            }
-        }
-        self.scopes.push(scope);
-        self.scope(body)?;
-        self.begin_statement("}".to_owned(), function.position);
-        self.return_from_function();
-        self.scopes.pop();
-        self.result.functions[number].frame_bytes = if fixed.is_some() {
-            0
-        } else {
-            self.context.frame_bytes.next_multiple_of(16).max(16)
-        };
-        self.context = Context::kernel();
-        Ok(())
-    }
-
-    fn refused(&self, function: &Function<'_>, what: &str) -> LoadError {
-        LoadError::new(
-            function.position,
-            format!(".func {}", function.name),
-            LoadErrorKind::Unsupported(what.to_owned()),
-        )
-    }
-
-    /// `ret` of a device function, under no guard.
-    fn return_from_function(&mut self) {
-        let Some(number) = self.context.number else { return };
-        let base = match (self.context.frame, self.result.functions[number].address) {
-            (Some(frame), _) => Base::Register(frame),
-            (None, _) => Base::Fixed(self.fixed_frames.get(&self.function_indices[number]).copied().unwrap_or(0)),
-        };
-        for (register, slot, scalar) in std::mem::take(&mut self.context.results) {
-            self.store_piece(base, slot.offset, scalar.bytes() as u64, register);
-            self.context.results.push((register, slot, scalar));
-        }
-        if let Some(frame) = self.context.frame {
-            let pointer = self.stack_pointer();
-            self.emit(Action::Copy, vec![pointer], vec![frame]);
-        }
-        self.emit(Action::Return(number), vec![], vec![]);
-    }
-
-    /// Runs `body` with no guard, behind a branch around it where the guard fails.
-    pub(super) fn skippable(&mut self, body: impl FnOnce(&mut Self) -> Result<(), LoadError>) -> Result<(), LoadError> {
-        let Some((register, negated)) = self.guard.take() else {
-            return body(self);
-        };
-        let behind = self.new_label();
-        self.guard = Some((register, !negated));
-        self.emit(Action::Branch(behind), vec![], vec![]);
-        self.guard = None;
-        body(self)?;
-        self.place_label(behind);
-        Ok(())
-    }
-
-    /// `ret`: the end of a kernel's thread, the way back from a function.
-    pub(super) fn ret(&mut self) -> Result<(), LoadError> {
-        if self.context.number.is_none() {
-            self.emit(Action::Exit, vec![], vec![]);
-            return Ok(());
-        }
-        self.skippable(|lowering| {
-            lowering.return_from_function();
-            Ok(())
-        })
-    }
-
-    /// `brx.idx index, targets`.
-    pub(super) fn branch_indexed(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        if !matches!(at.modifiers(), ["idx"] | ["idx", "uni"]) {
-            return Err(at.form());
-        }
-        let [index, list] = at.operands()?;
-        let Operand::Name(list, 0) = list else {
-            return Err(at.invalid("expected a list of branch targets"));
-        };
-        let names = self
-            .scopes
-            .iter()
-            .rev()
-            .find_map(|scope| scope.branch_targets.get(list))
-            .cloned()
-            .ok_or_else(|| at.undeclared(list))?;
-        let labels = names
-            .iter()
-            .map(|name| self.label(name).ok_or_else(|| at.undeclared(name)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let index = self.source(at, index, T::U32)?;
-        self.emit_skippable(Action::BranchTable(labels), vec![], vec![index]);
-        Ok(())
     }
 
     /// `call (results), function, (arguments)[, prototype];`
@@ -392,7 +209,7 @@ impl<'a> Lowering<'a> {
                     if self.width(target) != width_of(slot.bytes) || slot.bytes > 8 {
                         return Err(at.invalid("a result does not have the register's size"));
                     }
-                    let (register, _) = self.base_address(base);
+                    let register = self.base_address(base);
                     self.emit(Action::Load(access(slot.bytes, slot.offset as i64)), vec![target], vec![register]);
                 }
             }

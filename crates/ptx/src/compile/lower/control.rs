@@ -112,4 +112,29 @@ impl<'a> Lowering<'a> {
             Err(at.form())
         }
     }
+
+    /// `brx.idx index, targets`.
+    pub(super) fn branch_indexed(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        if !matches!(at.modifiers(), ["idx"] | ["idx", "uni"]) {
+            return Err(at.form());
+        }
+        let [index, list] = at.operands()?;
+        let Operand::Name(list, 0) = list else {
+            return Err(at.invalid("expected a list of branch targets"));
+        };
+        let names = self
+            .scopes
+            .iter()
+            .rev()
+            .find_map(|scope| scope.branch_targets.get(list))
+            .cloned()
+            .ok_or_else(|| at.undeclared(list))?;
+        let labels = names
+            .iter()
+            .map(|name| self.label(name).ok_or_else(|| at.undeclared(name)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let index = self.source(at, index, T::U32)?;
+        self.emit_skippable(Action::BranchTable(labels), vec![], vec![index]);
+        Ok(())
+    }
 }

@@ -122,7 +122,9 @@ impl<'a> Lowering<'a> {
             }
             // `%r<8>` declares %r0 … %r7; compilers write numbers without leading zeros.
             let letters = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).len();
-            let family = (letters..=name.len()).rev().find_map(|split| {
+            // No number of 64 bits has more than 20 digits.
+            let first = letters.max(name.len().saturating_sub(20));
+            let family = (first..=name.len()).rev().find_map(|split| {
                 let (prefix, digits) = name.split_at(split);
                 let (count, scalar) = self.scopes[index].families.get(prefix)?;
                 let inside = if digits.is_empty() {

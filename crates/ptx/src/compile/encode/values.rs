@@ -1,0 +1,64 @@
+//! Values that come from outside the code: constants now, everything else when a launch, a block or a group begins.
+
+use super::Encoder;
+use crate::compile::code::{GROUP, LaunchValue};
+use crate::compile::ir::{Origin, Special, Width};
+use crate::lanes::LANES;
+
+impl Encoder<'_> {
+    /// Constants into their area, everything else that comes from outside into its list.
+    pub(super) fn values(&mut self) {
+        for (register, info) in self.lowered.registers.iter().enumerate() {
+            let Some(place) = self.places.of[register] else {
+                continue;
+            };
+            match info.origin {
+                Origin::Code => {}
+                Origin::Constant(bits) => {
+                    // SAFETY: the place lies in the constant area, which was sized with it.
+                    unsafe { splat(self.code.constants.pointer().add(place.offset()), info.width, bits) }
+                }
+                Origin::Special(Special::Zero) => {}
+                Origin::Parameter { offset, bytes, signed } => {
+                    self.code
+                        .launch_values
+                        .push((place, info.width, LaunchValue::Parameter { offset, bytes, signed }))
+                }
+                Origin::Symbol { index, addend } => {
+                    self.code
+                        .launch_values
+                        .push((place, info.width, LaunchValue::Symbol { index, addend }))
+                }
+                Origin::DynamicShared { addend } => {
+                    self.code
+                        .launch_values
+                        .push((place, info.width, LaunchValue::DynamicShared { addend }))
+                }
+                Origin::Special(Special::Block(axis)) => self.code.block_values.push((place, info.width, axis)),
+                Origin::Special(special) => {
+                    if place.area() == GROUP {
+                        self.code.lane_values.push((place, info.width, special));
+                    } else {
+                        self.code.launch_values.push((place, info.width, LaunchValue::Special(special)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes a value into all elements of a register.
+///
+/// # Safety
+/// `at` is a register of this width, writable.
+pub(crate) unsafe fn splat(at: *mut u8, width: Width, bits: u64) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match width {
+            Width::Predicate => *at.cast::<u64>() = bits,
+            Width::W16 => std::slice::from_raw_parts_mut(at.cast::<u16>(), LANES).fill(bits as u16),
+            Width::W32 => std::slice::from_raw_parts_mut(at.cast::<u32>(), LANES).fill(bits as u32),
+            Width::W64 => std::slice::from_raw_parts_mut(at.cast::<u64>(), LANES).fill(bits),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Bodies of device functions (PTX ISA §7.1): frames, parameters and results at their places, `ret` (§9.7.12.6).
+
+use super::call::{Base, access};
+use super::names::Place;
+use super::{Lowering, Scope};
+use crate::compile::calls::{Slot, frame_layout};
+use crate::compile::ir::{Action, RegisterId, Width};
+use crate::error::{LoadError, LoadErrorKind};
+use crate::lanes::binary;
+use crate::lanes::integer as int;
+use crate::syntax::Function;
+use crate::types::ScalarType as T;
+
+/// The function whose body is being lowered.
+pub(super) struct Context {
+    /// Its number among the lowered functions; none for the kernel.
+    pub(super) number: Option<usize>,
+    /// Holds where the frame begins, where it has one.
+    pub(super) frame: Option<RegisterId>,
+    pub(super) frame_bytes: u64,
+    /// Results declared as registers, and where they go.
+    results: Vec<(RegisterId, Slot, T)>,
+}
+
+impl Context {
+    pub(super) fn kernel() -> Self {
+        Self {
+            number: None,
+            frame: None,
+            frame_bytes: 0,
+            results: Vec::new(),
+        }
+    }
+}
+
+impl<'a> Lowering<'a> {
+    /// The register that holds where the next frame begins.
+    pub(super) fn stack_pointer(&mut self) -> RegisterId {
+        match self.result.stack_pointer {
+            Some(register) => register,
+            None => {
+                let register = self.new_register(Width::W64);
+                self.result.stack_pointer = Some(register);
+                register
+            }
+        }
+    }
+
+    /// Lowers a device function: its operations become those behind `label`.
+    pub(super) fn device_function(&mut self, index: usize, number: usize) -> Result<(), LoadError> {
+        let source = self.source;
+        let function = &source.functions[index];
+        let Some(body) = &function.body else { return Ok(()) };
+        let (results, parameters, frame_bytes) = frame_layout(&function.results, &function.parameters);
+        let fixed = self.fixed_frames.get(&index).copied();
+        self.context = Context {
+            number: Some(number),
+            frame: None,
+            frame_bytes,
+            results: Vec::new(),
+        };
+        self.carry = None;
+        self.location = None;
+        self.begin_statement(format!(".func {}", function.name), function.position);
+        let label = self.result.functions[number].label;
+        self.place_label(label);
+        let base = match fixed {
+            Some(offset) => Base::Fixed(offset),
+            None => {
+                let pointer = self.stack_pointer();
+                let frame = self.new_register(Width::W64);
+                self.context.frame = Some(frame);
+                self.emit(Action::Copy, vec![frame], vec![pointer]);
+                // The size is known at the end: this constant is set then.
+                let size = self.new_register(Width::W64);
+                self.frame_sizes.push((number, size));
+                self.lane(binary::<int::Add<u64>>(), pointer, &[pointer, size]);
+                Base::Register(frame)
+            }
+        };
+        let mut scope = Scope::default();
+        for (variables, slots) in [(&function.results, &results), (&function.parameters, &parameters)] {
+            for (variable, slot) in variables.iter().zip(slots) {
+                let place = match base {
+                    Base::Fixed(offset) => Place::Local(offset + slot.offset),
+                    Base::Register(_) => Place::Frame(slot.offset),
+                };
+                if !variable.is_register {
+                    scope.variables.insert(variable.name, place);
+                    continue;
+                }
+                let Some(width) = Width::of_bytes(variable.scalar.bytes()).filter(|width| *width != Width::Predicate) else {
+                    return Err(self.refused(function, "a register parameter of this type"));
+                };
+                let register = self.new_register(width);
+                scope.registers.insert(variable.name, register);
+                if std::ptr::eq(variables, &function.results) {
+                    self.context.results.push((register, *slot, variable.scalar));
+                } else {
+                    let address = self.base_address(base);
+                    let load = access(variable.scalar.bytes() as u64, slot.offset as i64);
+                    self.emit(Action::Load(load), vec![register], vec![address]);
+                }
+            }
+        }
+        self.scopes.push(scope);
+        self.scope(body)?;
+        self.begin_statement("}".to_owned(), function.position);
+        self.return_from_function();
+        self.scopes.pop();
+        self.result.functions[number].frame_bytes = if fixed.is_some() {
+            0
+        } else {
+            self.context.frame_bytes.next_multiple_of(16).max(16)
+        };
+        self.context = Context::kernel();
+        Ok(())
+    }
+
+    fn refused(&self, function: &Function<'_>, what: &str) -> LoadError {
+        LoadError::new(
+            function.position,
+            format!(".func {}", function.name),
+            LoadErrorKind::Unsupported(what.to_owned()),
+        )
+    }
+
+    /// `ret` of a device function, under no guard.
+    fn return_from_function(&mut self) {
+        let Some(number) = self.context.number else { return };
+        let base = match self.context.frame {
+            Some(frame) => Base::Register(frame),
+            None => Base::Fixed(self.fixed_frames.get(&self.function_indices[number]).copied().unwrap_or(0)),
+        };
+        for (register, slot, scalar) in std::mem::take(&mut self.context.results) {
+            self.store_piece(base, slot.offset, scalar.bytes() as u64, register);
+            self.context.results.push((register, slot, scalar));
+        }
+        if let Some(frame) = self.context.frame {
+            let pointer = self.stack_pointer();
+            self.emit(Action::Copy, vec![pointer], vec![frame]);
+        }
+        self.emit(Action::Return(number), vec![], vec![]);
+    }
+
+    /// `ret`: the end of a kernel's thread, the way back from a function.
+    pub(super) fn ret(&mut self) -> Result<(), LoadError> {
+        if self.context.number.is_none() {
+            self.emit(Action::Exit, vec![], vec![]);
+            return Ok(());
+        }
+        self.skippable(Self::return_from_function);
+        Ok(())
+    }
+}

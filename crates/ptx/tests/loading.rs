@@ -1,0 +1,79 @@
+//! Loading stays in proportion to the text, whatever is in it.
+
+use std::fmt::Write as _;
+
+use sahasra_ptx::{ArgumentList, Cancel, Launch, LoadErrorKind, Memory, Module};
+
+const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
+
+/// A function that calls itself from `calls` places, with `registers` values that it needs behind all of them.
+fn recursive(registers: u32, calls: u32) -> String {
+    let (below, result, sum) = (registers + 1, registers + 2, registers + 3);
+    let mut text = format!(
+        "{HEAD}.visible .func (.param .b32 out) f(.param .b32 n) {{\n\
+         .reg .pred %p<2>; .reg .b32 %r<{}>;\n\
+         ld.param.u32 %r0, [n]; mov.u32 %r{sum}, 0;\n",
+        registers + 4
+    );
+    for register in 1..=registers {
+        let _ = writeln!(text, "add.u32 %r{register}, %r0, {register};");
+    }
+    let _ = writeln!(text, "setp.eq.u32 %p1, %r0, 0; @%p1 bra DONE; sub.u32 %r{below}, %r0, 1;");
+    for _ in 0..calls {
+        let _ = writeln!(
+            text,
+            "{{ .param .b32 a; .param .b32 v; st.param.b32 [a], %r{below}; call (v), f, (a); ld.param.b32 %r{result}, [v]; }}\n\
+             add.u32 %r{sum}, %r{sum}, %r{result};"
+        );
+    }
+    text.push_str("DONE:\n");
+    for register in 1..=registers {
+        let _ = writeln!(text, "add.u32 %r{sum}, %r{sum}, %r{register};");
+    }
+    let _ = write!(
+        text,
+        "st.param.b32 [out], %r{sum}; ret; }}\n\
+         .visible .entry k(.param .u64 p, .param .u32 n) {{\n\
+         .reg .b64 %rd<2>; .reg .b32 %r<3>;\n\
+         ld.param.u64 %rd1, [p]; ld.param.u32 %r1, [n];\n\
+         {{ .param .b32 a; .param .b32 v; st.param.b32 [a], %r1; call (v), f, (a); ld.param.b32 %r2, [v]; }}\n\
+         st.global.u32 [%rd1], %r2; ret; }}\n"
+    );
+    text
+}
+
+#[test]
+fn calls_times_registers_of_a_recursive_function_do_not_multiply() {
+    let (registers, calls) = (3000u32, 3000u32);
+    let module = Module::load(&recursive(registers, calls)).expect("loads");
+    // One list of registers for each call would take 72 MB.
+    assert!(module.code_bytes() < 48 << 20, "{} bytes", module.code_bytes());
+    let memory = Memory::new(1 << 20);
+    let out = memory.allocate(4).expect("fits");
+    let arguments = ArgumentList::new().pointer(out).u32(1);
+    let launch = Launch {
+        stack_bytes: 1 << 20,
+        ..Launch::new([1, 1, 1], [1, 1, 1])
+    };
+    let kernel = module.entry("k").expect("a kernel");
+    kernel.launch(&launch, arguments.bytes(), &memory, &Cancel::new()).expect("runs");
+    let mut bytes = [0; 4];
+    memory.read(out, &mut bytes).expect("reads");
+    let triangle = (1..=registers).sum::<u32>();
+    let deepest = triangle;
+    assert_eq!(
+        u32::from_le_bytes(bytes),
+        triangle.wrapping_add(registers).wrapping_add(calls.wrapping_mul(deepest))
+    );
+}
+
+#[test]
+fn names_of_any_length_are_looked_up_without_delay() {
+    // Looked up at each of its digits as a member of a family, this name would take a minute.
+    let name = format!("%r{}", "1".repeat(1 << 20));
+    let text = format!("{HEAD}.visible .entry k() {{ .reg .b32 %r<5>; mov.u32 %r1, {name}; ret; }}");
+    let error = Module::load(&text).expect_err("not declared");
+    assert!(matches!(error.kind, LoadErrorKind::Undeclared(missing) if missing == name));
+    let text = format!("{HEAD}.visible .entry k() {{ .reg .b32 %r00<18446744073709551615>; mov.u32 %r0018446744073709551614, 1; ret; }}");
+    assert!(Module::load(&text).is_ok());
+}
