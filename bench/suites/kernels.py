@@ -1,9 +1,10 @@
-"""CUDA kernels: as plain C on one core, and as PTX on the CPU engine; best of the runs.
+"""CUDA kernels: as plain C on one core, and as PTX on the CPU engine; loading modules; best of the runs.
 
 The C file is bench/c/reference.c, compiled without and with vectorisation. Both give their results' checks,
 which must agree.
 """
 
+import os
 import shutil
 
 from measure import Result, Unavailable
@@ -18,6 +19,15 @@ VARIANTS = {
 
 ENGINE = "kernel_times"
 LEVELS = ("avx512", "v3", "baseline")
+# How many times the scalar C the engine may take on one core, with the widest instruction set.
+SCALAR_GOALS = {"saxpy_1m": 40, "matmul_256": 8, "mandelbrot_512": 2.2}
+OTHER_SCALAR_GOAL = 30
+# A warm launch of one empty block in microseconds, and loading a module of about 100 kB in milliseconds.
+EMPTY_LAUNCH_GOAL = 5
+LOAD_GOAL = 15
+# How many times faster two cores are than one, on every kernel of several blocks.
+TWO_CORES_GOAL = 1.7
+TWO_CORES = ("saxpy_1m", "matmul_256", "mandelbrot_512", "histogram_1m", "nbody_1024", "softmax_256x1024", "sha256_16k")
 # Kernels with rsqrt.approx and ex2.approx, and how far the result may be off, relatively.
 APPROXIMATE = {"nbody_1024": 1e-5, "softmax_256x1024": 1e-5}
 
@@ -49,6 +59,19 @@ def engine(context):
         # A level that this processor lacks runs as the next lower one: once is enough.
         figures.setdefault(lines[0]["variant"], {line["name"]: line for line in lines})
     return figures
+
+
+def two_threads(context):
+    """{benchmark: what it printed} of the PTX engine on two threads, the widest instruction set."""
+    program = context.target / "release" / "examples" / ENGINE
+    return {line["name"]: line for line in context.json_lines([program, "--threads", "2", *TWO_CORES])}
+
+
+def own_goal(name):
+    """The goal of a figure that has no counterpart in C."""
+    if name == "empty_launch":
+        return EMPTY_LAUNCH_GOAL
+    return LOAD_GOAL if name.startswith("load_") else None
 
 
 # ptoxide's check of saxpy is after one run from fresh data, the engine's after one too.
@@ -89,12 +112,19 @@ def run(context):
             for other in both.values():
                 require_same_answer(name, other, line)
             peers = {f"C {variant}": other["value"] for variant, other in both.items()}
-            yield result_of(f"ptx/{level}/{name}", line, peer=peers)
+            yield result_of(f"ptx/{level}/{name}", line, peer=peers, goal=own_goal(name))
     widest, lines = next(iter(ptx.items()))
     for name, line in lines.items():
         for variant in c:
             if name in c[variant]:
-                yield Result(f"ptx/{widest}/{name}/over_c_{variant}", line["value"] / c[variant][name]["value"], "x")
+                goal = SCALAR_GOALS.get(name, OTHER_SCALAR_GOAL) if variant == "scalar" else None
+                yield Result(f"ptx/{widest}/{name}/over_c_{variant}", line["value"] / c[variant][name]["value"], "x", goal=goal)
+    if (os.cpu_count() or 1) >= 2:
+        for name, line in two_threads(context).items():
+            require_same_answer(name, c["scalar"][name], line)
+            yield result_of(f"ptx/{widest}/{name}/two_threads", line)
+            gain = lines[name]["value"] / line["value"]
+            yield Result(f"ptx/{widest}/{name}/two_threads_gain", gain, "x", goal=TWO_CORES_GOAL, better="higher")
     for name, line in ptoxide(context).items():
         ours = lines[name]
         # Its fma rounds twice, the engine's and C's once.

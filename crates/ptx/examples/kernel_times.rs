@@ -1,14 +1,17 @@
-//! What kernels of the corpus cost on this engine, on one thread: the counterpart of `bench/c/reference.c`, with the
-//! same data and the same checks.
+//! What kernels of the corpus cost on this engine, on one thread unless told otherwise: the counterpart of
+//! `bench/c/reference.c`, with the same data and the same checks. Also what loading modules and an empty launch cost.
 //!
 //! ```text
-//! cargo run --release -p sahasra-ptx --example kernel_times -- [--level baseline|v3|avx512] [--compiler FOLDER] [NAME...]
+//! cargo run --release -p sahasra-ptx --example kernel_times -- \
+//!     [--level baseline|v3|avx512] [--threads N] [--compiler FOLDER] [NAME...]
 //! ```
 //!
 //! Prints one JSON object a line: name, variant, value (the best), unit, median, worst, runs, check (a number that
-//! depends on every result).
+//! depends on every result; of a module that is loaded, its text's bytes).
 
 use std::error::Error;
+use std::hint::black_box;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -18,6 +21,8 @@ use sahasra_ptx::{
 };
 
 const MILLION: usize = 1 << 20;
+/// Modules of about 100 kB: mathematical functions in f64, tensor cores and asynchronous copies, libcu++ atomics.
+const MODULES: [&str; 3] = ["13_fp64_math", "23_coop_async_mma", "24_cuda_atomic_misc"];
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -61,13 +66,17 @@ struct Device {
 }
 
 impl Device {
-    fn module(&self, file: &str) -> Outcome<LoadedModule> {
+    fn text(&self, file: &str) -> Outcome<String> {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
             .join("tests/corpus")
             .join(&self.compiler)
             .join(file)
             .with_extension("ptx");
-        Ok(Module::load(&std::fs::read_to_string(path)?)?.instantiate(&self.memory)?)
+        Ok(std::fs::read_to_string(path)?)
+    }
+
+    fn module(&self, file: &str) -> Outcome<LoadedModule> {
+        Ok(Module::load(&self.text(file)?)?.instantiate(&self.memory)?)
     }
 
     fn kernel(&self, file: &str, name: &str) -> Outcome<Kernel> {
@@ -212,18 +221,28 @@ fn benchmarks<'a>(device: &'a Device, data: &Data) -> Outcome<Vec<Benchmark<'a>>
     Ok(found)
 }
 
-fn measure(benchmark: &Benchmark<'_>, device: &Device, variant: &str) -> Outcome<()> {
+fn measure(benchmark: &Benchmark<'_>, device: &Device, threads: NonZero<usize>, variant: &str) -> Outcome<()> {
     let cancel = Cancel::new();
+    let launch = Launch {
+        threads,
+        ..benchmark.launch.clone()
+    };
     let run = || -> Outcome<Duration> {
         (benchmark.reset)()?;
         let start = Instant::now();
         benchmark
             .kernel
-            .launch(&benchmark.launch, benchmark.arguments.bytes(), &device.memory, &cancel)?;
+            .launch(&launch, benchmark.arguments.bytes(), &device.memory, &cancel)?;
         Ok(start.elapsed())
     };
     run()?;
     let check = (benchmark.check)()?;
+    report(benchmark.name, variant, "ms", repeat(run)?, check);
+    Ok(())
+}
+
+/// Milliseconds of runs behind a warm-up.
+fn repeat(run: impl Fn() -> Outcome<Duration>) -> Outcome<Vec<f64>> {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(50) {
         run()?;
@@ -233,7 +252,20 @@ fn measure(benchmark: &Benchmark<'_>, device: &Device, variant: &str) -> Outcome
     while times.len() < 15 || (times.len() < 400 && start.elapsed() < Duration::from_millis(400)) {
         times.push(run()?.as_secs_f64() * 1e3);
     }
-    report(benchmark.name, variant, "ms", times, check);
+    Ok(times)
+}
+
+/// From PTX text to code, on one thread.
+fn measure_load(file: &str, device: &Device, variant: &str) -> Outcome<()> {
+    let text = device.text(file)?;
+    let run = || {
+        let start = Instant::now();
+        let module = black_box(Module::load(black_box(&text))?);
+        let elapsed = start.elapsed();
+        drop(module);
+        Ok(elapsed)
+    };
+    report(&format!("load_{file}"), variant, "ms", repeat(run)?, text.len() as f64);
     Ok(())
 }
 
@@ -269,6 +301,7 @@ fn measure_empty(device: &Device, variant: &str) -> Outcome<()> {
 fn main() -> Outcome<()> {
     let mut compiler = "nvrtc129_c80".to_owned();
     let mut names = Vec::new();
+    let mut threads = NonZero::<usize>::MIN;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -283,6 +316,7 @@ fn main() -> Outcome<()> {
                     return Err("the instruction set cannot be limited".into());
                 }
             }
+            "--threads" => threads = arguments.next().ok_or("--threads needs a number")?.parse()?,
             "--compiler" => compiler = arguments.next().ok_or("--compiler needs a folder")?,
             name => names.push(name.to_owned()),
         }
@@ -299,7 +333,12 @@ fn main() -> Outcome<()> {
     let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
     for benchmark in benchmarks(&device, &data())? {
         if wanted(benchmark.name) {
-            measure(&benchmark, &device, variant)?;
+            measure(&benchmark, &device, threads, variant)?;
+        }
+    }
+    for file in MODULES {
+        if wanted(&format!("load_{file}")) {
+            measure_load(file, &device, variant)?;
         }
     }
     if wanted("empty_launch") {
