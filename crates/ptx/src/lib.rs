@@ -31,6 +31,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod cache;
 mod cancel;
 mod compile;
 mod error;
@@ -45,6 +46,7 @@ mod parser;
 mod syntax;
 mod types;
 
+pub use cache::{CacheStatistics, ModuleCache};
 pub use cancel::Cancel;
 pub use compile::lower::instruction_table;
 pub use error::{LoadError, LoadErrorKind, Position};
