@@ -1,4 +1,5 @@
-//! A parsed kernel to bytecode: lower, find what is the same for a whole launch or block, place registers, encode.
+//! A parsed kernel to bytecode: lower, hand over parameters in registers, find what is the same for a whole launch or
+//! block, place registers, encode.
 
 pub(crate) mod calls;
 pub(crate) mod code;
@@ -7,6 +8,7 @@ mod flow;
 pub(crate) mod ir;
 pub(crate) mod lower;
 mod place;
+mod promote;
 mod uniform;
 
 use std::collections::HashMap;
@@ -26,7 +28,8 @@ pub(crate) fn compile<'a>(
     body: &'a [syntax::Statement<'a>],
     parameters: HashMap<&'a str, (u32, u32)>,
 ) -> Result<Code, LoadError> {
-    let lowered = lower::lower(source, symbols, graph, index, function, body, parameters)?;
+    let mut lowered = lower::lower(source, symbols, graph, index, function, body, parameters)?;
+    promote::promote(&mut lowered);
     let uniform = uniform::analyse(&lowered);
     let flow = flow::analyse(&lowered, &uniform);
     let places = place::place(&lowered, &uniform, &flow);

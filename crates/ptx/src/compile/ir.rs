@@ -360,6 +360,10 @@ pub(crate) struct Lowered {
     pub(crate) local_bytes: u64,
     pub(crate) uses_dynamic_shared: bool,
     pub(crate) uses_symbols: bool,
+    /// `.param` variables at fixed places in local memory: start and bytes.
+    pub(crate) parameters: Vec<(u64, u64)>,
+    /// Starts of those whose addresses became values, or that other instructions than `ld` and `st` name.
+    pub(crate) addresses_taken: Vec<u64>,
     /// The device functions whose operations come first.
     pub(crate) functions: Vec<FunctionBody>,
     /// Function of [`Lowered::functions`] that owns each register; that many for the kernel's own.

@@ -82,7 +82,10 @@ impl<'a> Lowering<'a> {
         for (variables, slots) in [(&function.results, &results), (&function.parameters, &parameters)] {
             for (variable, slot) in variables.iter().zip(slots) {
                 let place = match base {
-                    Base::Fixed(offset) => Place::Local(offset + slot.offset),
+                    Base::Fixed(offset) => {
+                        self.result.parameters.push((offset + slot.offset, slot.bytes));
+                        Place::Local(offset + slot.offset)
+                    }
                     Base::Register(_) => Place::Frame(slot.offset),
                 };
                 if !variable.is_register {

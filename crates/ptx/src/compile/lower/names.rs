@@ -89,6 +89,9 @@ impl<'a> Lowering<'a> {
                 } else {
                     let start = self.result.local_bytes.next_multiple_of(alignment);
                     self.result.local_bytes = start + bytes;
+                    if variable.space == Space::Parameter {
+                        self.result.parameters.push((start, bytes));
+                    }
                     Place::Local(start)
                 }
             }
@@ -250,6 +253,7 @@ impl<'a> Lowering<'a> {
         {
             return Ok(self.constant(width, function_address(*index).wrapping_add(addend as u64)));
         }
+        self.address_taken(name);
         match self.variable(at, name, addend)? {
             Some((origin, _)) => Ok(self.fixed(width, origin)),
             None if self.parameters.contains_key(name) => {
@@ -257,6 +261,14 @@ impl<'a> Lowering<'a> {
                 Ok(self.constant(width, u64::from(offset).wrapping_add(addend as u64)))
             }
             None => Err(at.undeclared(name)),
+        }
+    }
+
+    /// A variable's address is a value from here on.
+    fn address_taken(&mut self, name: &str) {
+        let place = self.scopes.iter().rev().find_map(|scope| scope.variables.get(name));
+        if let Some(Place::Local(start)) = place {
+            self.result.addresses_taken.push(*start);
         }
     }
 
@@ -342,6 +354,9 @@ impl<'a> Lowering<'a> {
                 space: Some(Space::Local),
                 parameter: None,
             });
+        }
+        if !matches!(at.instruction.opcode, "ld" | "st") {
+            self.address_taken(name);
         }
         if let Some((origin, space)) = self.variable(at, name, *addend)? {
             let register = self.fixed(Width::W64, origin);
