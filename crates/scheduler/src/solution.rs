@@ -45,6 +45,8 @@ pub struct Refusal {
     pub claim: Name,
     /// For every device why it does not serve, sorted by device. Claims that wait for the same reasons share one list.
     pub why_not: Arc<[(DeviceId, WhyNot)]>,
+    /// The place among those of the device that comes nearest to serving: the summary names it.
+    pub nearest: Option<usize>,
     /// All of it in one sentence, for a condition's message.
     pub summary: Arc<str>,
 }

@@ -16,6 +16,7 @@ use super::{PATIENCE_MS, Reservations};
 #[derive(Clone)]
 struct Reasons {
     why_not: Arc<[(DeviceId, WhyNot)]>,
+    nearest: Option<usize>,
     summary: Arc<str>,
 }
 
@@ -40,6 +41,7 @@ pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Sol
             solution.refusals.push(Refusal {
                 claim: demand.claim.id.clone(),
                 why_not: reasons.why_not,
+                nearest: reasons.nearest,
                 summary: reasons.summary,
             });
         }
@@ -80,9 +82,11 @@ fn reasons(pool: &Pool, reservations: &Reservations, claim: Rank, now: u64) -> R
             )
         })
         .collect();
+    let nearest = (0..why_not.len()).min_by_key(|&place| (why_not[place].1.distance(), shortfall(&why_not[place].1)));
     Reasons {
-        summary: summary(pool, claim, &why_not).into(),
+        summary: summary(pool, claim, &why_not, nearest).into(),
         why_not: why_not.into(),
+        nearest,
     }
 }
 
@@ -139,7 +143,7 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
 
 /// "needs 1 slice of 8 GiB on class g5; none of 3 devices serves: 2 full, 1 not ready; nearest worker-a/gpu0: 3 GiB free, slice
 /// needs 8 GiB".
-fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)]) -> String {
+fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)], nearest: Option<usize>) -> String {
     let demand = pool.demand(claim);
     let plural = if demand.min == 1 { "" } else { "s" };
     let mut text = format!("needs {} slice{plural} of {}", demand.min, Bytes(demand.slice));
@@ -157,18 +161,14 @@ fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)]) -> String {
         .iter()
         .map(|((_, adjective), count)| format!("{count} {adjective}"))
         .collect();
-    match why_not {
-        [] => text + "; the pool has no devices",
-        [(device, why_not)] => format!("{text}; {device}: {why_not}"),
-        _ => {
-            text += &format!("; none of {} devices serves: {}", why_not.len(), counts.join(", "));
-            let nearest = why_not.iter().min_by_key(|(_, why_not)| (why_not.distance(), shortfall(why_not)));
-            match nearest {
-                Some((device, why_not)) => format!("{text}; nearest {device}: {why_not}"),
-                None => text,
-            }
-        }
+    let Some((device, reason)) = nearest.map(|place| &why_not[place]) else {
+        return text + "; the pool has no devices";
+    };
+    if why_not.len() == 1 {
+        return format!("{text}; {device}: {reason}");
     }
+    text += &format!("; none of {} devices serves: {}", why_not.len(), counts.join(", "));
+    format!("{text}; nearest {device}: {reason}")
 }
 
 /// Among devices that fail for the same reason, the one that came nearest.

@@ -338,20 +338,27 @@ impl Picture {
         }
     }
 
+    /// The summary, what the agent of the device that it names said, and up to 16 other devices.
     pub(super) fn explain(&self, id: &Name, refusal: &sahasra_scheduler::Refusal) -> String {
         let mut text = refusal.summary.to_string();
         let refused = self.claims.get(id).map(|claim| &claim.refused);
-        for (device, why_not) in refusal.why_not.iter().take(16) {
-            text.push_str("; ");
-            text.push_str(&device.to_string());
-            text.push_str(": ");
-            text.push_str(&why_not.to_string());
-            if let Some((_, said)) = refused.and_then(|refused| refused.get(device)) {
-                text.push_str(&format!(" ({said})"));
-            }
+        let said = |device| match refused.and_then(|refused| refused.get(device)) {
+            Some((_, said)) => format!(" ({said})"),
+            None => String::new(),
+        };
+        if let Some((device, _)) = refusal.nearest.and_then(|place| refusal.why_not.get(place)) {
+            text.push_str(&said(device));
         }
-        if refusal.why_not.len() > 16 {
-            text.push_str(&format!("; and {} more devices", refusal.why_not.len() - 16));
+        let others = refusal
+            .why_not
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| Some(*place) != refusal.nearest);
+        for (_, (device, why_not)) in others.take(16) {
+            text.push_str(&format!("; {device}: {why_not}{}", said(device)));
+        }
+        if refusal.why_not.len() > 17 {
+            text.push_str(&format!("; and {} more devices", refusal.why_not.len() - 17));
         }
         text
     }
