@@ -16,6 +16,7 @@ mod pattern;
 mod print;
 mod scratch;
 mod system;
+mod transaction;
 mod warp;
 mod worker;
 
@@ -24,6 +25,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use print::Output;
+pub(crate) use transaction::{COUNT_BITS, PARITY_BIT};
 
 use crate::cancel::Cancel;
 use crate::compile::code::Code;
@@ -34,6 +36,8 @@ use crate::memory::Memory;
 pub(crate) const SHARED_WINDOW: u64 = 1 << 62;
 /// Generic addresses of local memory begin here.
 pub(crate) const LOCAL_WINDOW: u64 = 3 << 61;
+/// Generic addresses of the kernel's parameters begin here; they are read only.
+pub(crate) const PARAMETER_WINDOW: u64 = 7 << 61;
 /// Threads in a block (CUDA's limit on every device).
 pub(crate) const BLOCK_LIMIT: u32 = 1024;
 /// Static and dynamic shared memory of a block: 227 KiB, the most a block has on current devices.

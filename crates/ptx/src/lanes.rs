@@ -40,6 +40,7 @@ pub(crate) mod narrow;
 pub(crate) mod rounding;
 pub(crate) mod select;
 pub(crate) mod transcendental;
+pub(crate) mod video;
 
 use std::sync::OnceLock;
 

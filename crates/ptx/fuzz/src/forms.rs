@@ -107,6 +107,15 @@ pub fn all() -> Vec<String> {
         forms,
     );
     product(&["copysign"], &[], &["f32", "f64"], forms);
+    let (signs, parts): (&[&str], &[&str]) = (&[".u32", ".s32"], &["2", "4"]);
+    for end in ["u32", "u32.sat", "u32.add", "s32", "s32.sat", "s32.add"] {
+        let arithmetic = ["vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax"];
+        product(&arithmetic, &[parts, signs, signs], &[end], forms);
+    }
+    for comparison in ["eq", "ne", "lt", "le", "gt", "ge"] {
+        let ends = [comparison.to_owned(), format!("{comparison}.add")];
+        product(&["vset"], &[parts, signs, signs], &ends.each_ref().map(String::as_str), forms);
+    }
     comparisons(forms);
     conversions(forms);
     forms.sort();

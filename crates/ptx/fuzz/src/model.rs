@@ -7,6 +7,7 @@ mod compare;
 mod convert;
 mod float;
 mod integer;
+mod video;
 
 use crate::exact::Format;
 use crate::kind::{Class, Kind};
@@ -130,6 +131,8 @@ impl Model {
             "setp" | "set" | "selp" | "slct" | "testp" | "copysign" => compare::model(opcode, &words, kind?),
             "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "shf" | "popc" | "clz" | "brev" | "bfe" | "bfi" | "bfind" | "prmt"
             | "lop3" | "fns" | "bmsk" | "szext" => bits::model(opcode, &words, kind),
+            "vadd2" | "vsub2" | "vavrg2" | "vabsdiff2" | "vmin2" | "vmax2" | "vset2" | "vadd4" | "vsub4" | "vavrg4" | "vabsdiff4"
+            | "vmin4" | "vmax4" | "vset4" => video::model(opcode, &words),
             "dp4a" | "dp2a" => integer::dot(opcode, &words),
             "sin" | "cos" | "ex2" | "lg2" | "tanh" => approximate::model(opcode, &words, kind?),
             "rsqrt" => approximate::model(opcode, &words, kind?),

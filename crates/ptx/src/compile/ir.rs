@@ -247,6 +247,10 @@ pub(crate) enum AtomicOperation {
     Xor,
     Exchange,
     CompareExchange,
+    /// At an `mbarrier` object: arrivals in the operand's low half, bytes to come in its high half.
+    Arrive {
+        drop: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

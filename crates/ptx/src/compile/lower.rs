@@ -15,6 +15,8 @@ mod function;
 mod matrix;
 mod names;
 mod table;
+mod transaction;
+mod video;
 mod warp;
 
 use std::collections::HashMap;
@@ -381,9 +383,12 @@ impl<'a> Lowering<'a> {
             "bar" | "barrier" => self.barrier(at),
             "mma" | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.matrix(at),
             "cp" => self.copy_async(at),
+            "mbarrier" => self.transaction_barrier(at),
             "isspacep" => self.is_space(at),
             "createpolicy" => self.create_policy(at),
-            "shfl" | "vote" | "match" | "redux" | "activemask" => self.warp(at),
+            "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.warp(at),
+            "vadd2" | "vsub2" | "vavrg2" | "vabsdiff2" | "vmin2" | "vmax2" | "vset2" | "vadd4" | "vsub4" | "vavrg4" | "vabsdiff4"
+            | "vmin4" | "vmax4" | "vset4" => self.video(at),
             _ => Err(at.form()),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::pattern::{Pattern, interleave, pattern, spread, widen};
 use super::worker::{Site, Stop, Worker};
-use super::{LOCAL_WINDOW, SHARED_WINDOW};
+use super::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
 use crate::compile::code::MemoryDetail;
 use crate::fault::FaultKind;
 use crate::lanes::LANES;
@@ -314,7 +314,11 @@ impl Worker<'_> {
     }
 
     fn resolve_lane(&mut self, detail: &MemoryDetail, lane: usize, address: u64, size: u64) -> Result<*mut u8, FaultKind> {
-        let pointer = self.host_address(detail.space, lane, address, size)?;
+        let pointer = if detail.space == Space::Generic && address >= PARAMETER_WINDOW && detail.load.is_some() {
+            self.parameter(address - PARAMETER_WINDOW, size)?
+        } else {
+            self.host_address(detail.space, lane, address, size)?
+        };
         if address & (size - 1) != 0 {
             return Err(FaultKind::Misaligned { alignment: size as u32 });
         }
@@ -360,6 +364,17 @@ impl Worker<'_> {
             start,
             end: start + self.shared_bytes,
             host: self.shared,
+        }
+    }
+
+    /// Bytes of the parameters, to be read.
+    fn parameter(&self, at: u64, size: u64) -> Result<*mut u8, FaultKind> {
+        let window = self.parameter_window();
+        let inside = at.checked_add(size).is_some_and(|end| end <= window.end);
+        if inside {
+            Ok(window.host.wrapping_add(at as usize))
+        } else {
+            Err(FaultKind::OutOfBounds { bytes: size as u32 })
         }
     }
 

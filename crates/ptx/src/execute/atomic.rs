@@ -41,6 +41,8 @@ fn apply32(operation: Op, old: u32, operand: u32, new: u32) -> u32 {
         Op::Or => old | operand,
         Op::Xor => old ^ operand,
         Op::Exchange => operand,
+        // Of 64 bits only.
+        Op::Arrive { .. } => old,
         Op::CompareExchange => {
             if old == operand {
                 new
@@ -64,6 +66,7 @@ fn apply64(operation: Op, old: u64, operand: u64, new: u64) -> u64 {
         Op::Or => old | operand,
         Op::Xor => old ^ operand,
         Op::Exchange => operand,
+        Op::Arrive { drop } => super::transaction::arrive(old, operand, drop),
         // These exist for fewer bits only and are refused when the module is loaded.
         Op::Increment | Op::Decrement | Op::AddHalf { .. } => old,
         Op::CompareExchange => {

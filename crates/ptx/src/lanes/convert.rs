@@ -78,6 +78,8 @@ clamp! {
 pub(crate) struct FromInteger<S, F>(PhantomData<(S, F)>);
 /// Integer to f32 with a direction.
 pub(crate) struct FromIntegerDirected<S, M>(PhantomData<(S, M)>);
+/// 64-bit integer to f64 with a direction.
+pub(crate) struct FromIntegerDirected64<S, M>(PhantomData<(S, M)>);
 /// Float to integer with a rounding of its own, saturating; `W` is the register.
 pub(crate) struct ToInteger<F, D, W, R>(PhantomData<(F, D, W, R)>);
 
@@ -113,6 +115,28 @@ macro_rules! from_integer {
     )*};
 }
 from_integer!(u16, i16, u32, i32, u64, i64);
+
+macro_rules! from_integer_directed {
+    ($($source:ty),*) => {$(
+        impl<M: Direction> Unary for FromIntegerDirected64<$source, M> {
+            type A = $source;
+            type D = f64;
+            #[inline(always)]
+            fn apply(a: $source) -> f64 {
+                let (exact, near) = (i128::from(a), a as f64);
+                // Where the nearest f64 lies, away from zero or towards it.
+                let side = ((near as i128).abs() - exact.abs()).signum();
+                let step = match (side, M::outwards(exact < 0)) {
+                    (1, false) => -1,
+                    (-1, true) => 1,
+                    _ => 0,
+                };
+                f64::from_bits(near.to_bits().wrapping_add_signed(step))
+            }
+        }
+    )*};
+}
+from_integer_directed!(u64, i64);
 
 /// Rounding to an integral value.
 pub(crate) trait Integral {
@@ -283,6 +307,9 @@ mod tests {
         assert_eq!(FromIntegerDirected::<u64, Up>::apply(value), 2f32.powi(60).next_up());
         assert_eq!(FromIntegerDirected::<i32, TowardZero>::apply(-16_777_217), -16_777_216.0);
         assert_eq!(FromInteger::<u32, f32>::apply(16_777_217), 16_777_216.0);
+        assert_eq!(FromIntegerDirected64::<u64, Down>::apply(u64::MAX), 2f64.powi(64).next_down());
+        assert_eq!(FromIntegerDirected64::<u64, Up>::apply(u64::MAX - 1023), 2f64.powi(64));
+        assert_eq!(FromIntegerDirected64::<i64, Up>::apply(i64::MIN + 1), -(2f64.powi(63).next_down()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod convert;
 use std::cmp::Ordering;
 use std::marker::PhantomData;
 
-pub(crate) use convert::{From32, From64, FromInteger, PairFrom32, Through, Value};
+pub(crate) use convert::{From32, From32Directed, From64, From64Directed, FromInteger, FromIntegerDirected, PairFrom32, Through, Value};
 
 use super::float::Float;
 use super::rounding::two_sum;
@@ -398,6 +398,21 @@ mod tests {
         assert_eq!(a.fma(b, Brain(0)).value(), 1.125);
         assert_eq!(a.fma(b, tiny).value(), 1.125 + 2f32.powi(-7));
         assert_eq!(a.fma(b, tiny.neg()).value(), 1.125);
+    }
+
+    #[test]
+    fn directed_conversions_step_away_from_zero_where_the_direction_says() {
+        use crate::lanes::rounding::{Down, TowardZero, Up};
+        let value = 1.0 + 2f32.powi(-20);
+        assert_eq!(From32Directed::<Half, Up>::apply(value).0, 0x3c01);
+        assert_eq!(From32Directed::<Half, Down>::apply(value).0, 0x3c00);
+        assert_eq!(From32Directed::<Brain, Down>::apply(-value).0, 0xbf81);
+        assert_eq!(From32Directed::<Half, Up>::apply(1e9).0, 0x7c00);
+        assert_eq!(From32Directed::<Half, Down>::apply(1e9).0, 0x7bff);
+        assert_eq!(From64Directed::<Half, Up>::apply(1e-300).0, 1);
+        assert_eq!(From64Directed::<Brain, TowardZero>::apply(-1e300).0, 0xff7f);
+        assert_eq!(FromIntegerDirected::<u64, Half, Up>::apply(2049).0, 0x6801);
+        assert_eq!(From32Directed::<Half, Up>::apply(f32::NAN).0, NAN);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Sums and products of f32 are followed exactly in f64 as a value and its error; rounding to nearest first and then
 //! stepping one value where it went the wrong way gives the directed result.
 
+pub(crate) mod double;
+
 use std::marker::PhantomData;
 
 use super::{Binary, Ternary, Unary};
@@ -13,6 +15,8 @@ pub(crate) trait Direction {
     const NEGATIVE_ZERO_SUM: bool = false;
     /// Rounds the exact `high + low` (`low` below half an ulp of `high`) to f32.
     fn round(high: f64, low: f64) -> f32;
+    /// Whether an inexact result of this sign moves away from zero.
+    fn outwards(negative: bool) -> bool;
 }
 
 pub(crate) struct TowardZero;
@@ -46,6 +50,10 @@ impl Direction for Down {
         let (near, side) = nearest(high, low);
         if side > 0 { near.next_down() } else { near }
     }
+    #[inline(always)]
+    fn outwards(negative: bool) -> bool {
+        negative
+    }
 }
 
 impl Direction for Up {
@@ -53,6 +61,10 @@ impl Direction for Up {
     fn round(high: f64, low: f64) -> f32 {
         let (near, side) = nearest(high, low);
         if side < 0 { near.next_up() } else { near }
+    }
+    #[inline(always)]
+    fn outwards(negative: bool) -> bool {
+        !negative
     }
 }
 
@@ -69,6 +81,10 @@ impl Direction for TowardZero {
         } else {
             near
         }
+    }
+    #[inline(always)]
+    fn outwards(_: bool) -> bool {
+        false
     }
 }
 

@@ -1,11 +1,10 @@
 //! Every instruction form against its model, on every instruction set: edge values crossed and random ones.
 
-use std::collections::BTreeSet;
 use std::process::Command;
 
-use sahasra_ptx::{InstructionSet, LoadErrorKind, instruction_set, limit_instruction_set};
+use sahasra_ptx::{InstructionSet, instruction_set, limit_instruction_set};
 use sahasra_ptx_fuzz::model::Model;
-use sahasra_ptx_fuzz::single::{SingleError, compare, run};
+use sahasra_ptx_fuzz::single::{compare, run};
 use sahasra_ptx_fuzz::{forms, inputs};
 
 /// Tells a child process of this test which instruction set to use.
@@ -13,31 +12,10 @@ const CHILD: &str = "SAHASRA_PTX_EXACTNESS";
 /// Random operand lists a form.
 const RANDOM: usize = 500;
 
-/// Forms that the engine refuses as yet.
-const REFUSED: &str = include_str!("refused.txt");
-
-fn patterns(text: &str) -> impl Iterator<Item = &str> {
-    text.lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-}
-
-/// `*` stands for any text, `?` for one character.
-fn is_match(pattern: &str, form: &str) -> bool {
-    let Some(first) = pattern.chars().next() else {
-        return form.is_empty();
-    };
-    match first {
-        '*' => (0..=form.len()).any(|skipped| is_match(&pattern[1..], &form[skipped..])),
-        '?' => !form.is_empty() && is_match(&pattern[1..], &form[1..]),
-        _ => form.starts_with(first) && is_match(&pattern[1..], &form[1..]),
-    }
-}
-
-/// Checks all forms; what is wrong, and the forms refused without being listed.
-fn wrong() -> (Vec<String>, BTreeSet<String>, usize) {
+/// Checks all forms: what is wrong, and how many results were compared.
+fn wrong() -> (Vec<String>, usize) {
     let mut random = fastrand::Rng::with_seed(0x5eed);
-    let (mut wrong, mut refused, mut checked) = (Vec::new(), BTreeSet::new(), 0);
+    let (mut wrong, mut checked) = (Vec::new(), 0);
     for form in forms::all() {
         let model = Model::of(&form).expect("forms have models");
         // A form with an immediate is a kernel for each.
@@ -56,10 +34,6 @@ fn wrong() -> (Vec<String>, BTreeSet<String>, usize) {
                         break;
                     }
                 }
-                Err(SingleError::Refused(error)) if matches!(error.kind, LoadErrorKind::Unsupported(_)) => {
-                    refused.insert(form.clone());
-                    break;
-                }
                 Err(error) => {
                     wrong.push(format!("{form}: {error}"));
                     break;
@@ -67,26 +41,13 @@ fn wrong() -> (Vec<String>, BTreeSet<String>, usize) {
             }
         }
     }
-    (wrong, refused, checked)
+    (wrong, checked)
 }
 
 fn check() {
-    let (wrong, refused, checked) = wrong();
-    if let Ok(path) = std::env::var("SAHASRA_PTX_LIST_REFUSED") {
-        std::fs::write(path, refused.iter().map(|form| format!("{form}\n")).collect::<String>()).expect("written");
-    }
-    let unlisted: Vec<&String> = refused
-        .iter()
-        .filter(|form| !patterns(REFUSED).any(|pattern| is_match(pattern, form)))
-        .collect();
-    println!(
-        "{:?}: {} forms, {checked} results, {} refused",
-        instruction_set(),
-        forms::all().len(),
-        refused.len()
-    );
+    let (wrong, checked) = wrong();
+    println!("{:?}: {} forms, {checked} results", instruction_set(), forms::all().len());
     assert!(wrong.is_empty(), "{} forms differ:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(unlisted.is_empty(), "{} forms are refused: {unlisted:?}", unlisted.len());
 }
 
 /// Runs [`check`] in a process of its own, which an instruction set needs.

@@ -1,5 +1,4 @@
-//! `cp.async` (PTX ISA §9.7.9.25.3): a copy that is done when it is issued satisfies every wait for it. `mbarrier`
-//! (§9.7.13.15) is refused.
+//! `cp.async` (PTX ISA §9.7.9.25.3): a copy that is done when it is issued satisfies every wait for it.
 
 use super::{At, Lowering};
 use crate::compile::ir::{Access, Action, RegisterId, Width};
@@ -27,6 +26,7 @@ impl<'a> Lowering<'a> {
                 }
                 self.copy(at, cached)
             }
+            ["async", "mbarrier", "arrive", ..] => self.arrive_for_copies(at),
             words if words.contains(&"bulk") => Err(at.unsupported("bulk copies (TMA)")),
             _ => Err(at.form()),
         }

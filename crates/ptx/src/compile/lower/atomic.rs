@@ -50,7 +50,6 @@ impl<'a> Lowering<'a> {
             ("xor", _) if integer => AtomicOperation::Xor,
             ("exch", _) if integer => AtomicOperation::Exchange,
             ("cas", _) if integer => AtomicOperation::CompareExchange,
-            ("add" | "and" | "or" | "xor" | "exch" | "cas", T::B128) => return Err(at.unsupported("atomics of 128 bits")),
             _ => return Err(at.form()),
         };
         let width = match Width::of_bytes(scalar.bytes()) {

@@ -6,6 +6,7 @@ use crate::compile::ir::{RegisterId, Width};
 use crate::error::LoadError;
 use crate::lanes::convert as cv;
 use crate::lanes::float as fl;
+use crate::lanes::half::Half;
 use crate::lanes::rounding::{Down, TowardZero, Up};
 use crate::lanes::{LaneFunction, select, unary};
 use crate::types::ScalarType as T;
@@ -78,6 +79,16 @@ macro_rules! from_integer {
     };
 }
 
+macro_rules! from_wide_integer {
+    ($scalar:expr, $direction:ty) => {
+        match $scalar {
+            T::U64 => Some(unary::<cv::FromIntegerDirected64<u64, $direction>>()),
+            T::S64 => Some(unary::<cv::FromIntegerDirected64<i64, $direction>>()),
+            _ => None,
+        }
+    };
+}
+
 macro_rules! clamp {
     ($source:ty, $to:expr, $($name:ident: $target:ty as $register:ty),*) => {
         match $to {
@@ -129,7 +140,6 @@ impl<'a> Lowering<'a> {
         if bit(to) || bit(from) || (!halves && (words.relu || words.finite || words.rounding == Some("rna"))) {
             return Err(at.form());
         }
-        let Flags { rounding, ftz, sat, .. } = words;
         let [target, source] = at.operands()?;
         let source = self.any_source(at, source, from)?;
         let target = self.any_target(at, target, Width::of_bytes(to.bytes()).ok_or_else(|| at.form())?)?;
@@ -137,7 +147,9 @@ impl<'a> Lowering<'a> {
             return Err(at.invalid("a register is narrower than its type"));
         }
         let guard = self.guard.take();
-        let mut source = self.read_as(at, source, from)?;
+        let source = self.read_as(at, source, from)?;
+        let (mut source, words, behind) = self.separate(source, from, to, words);
+        let Flags { rounding, ftz, sat, .. } = words;
         let width = Width::of_bytes(to.bytes()).ok_or_else(|| at.form())?;
         let function = match (from.is_float(), to.is_float()) {
             _ if halves => {
@@ -151,18 +163,14 @@ impl<'a> Lowering<'a> {
                 }
                 self.integer_function(at, from, to, sat)?
             }
-            (true, false) => self.float_to_integer(at, from, to, rounding, ftz)?,
-            (false, true) => {
-                if ftz {
-                    return Err(at.form());
-                }
-                self.integer_to_float(at, from, to, rounding, sat)?
-            }
+            (true, false) => self.float_to_integer(at, from, to, rounding)?,
+            (false, true) => self.integer_to_float(at, from, to, rounding)?,
             (true, true) => self.float_to_float(at, from, to, rounding, ftz, sat)?,
         };
         // What comes out is as wide as the type; a narrow integer is then put in shape, then into a wider register.
         let mut value = source;
         let mut steps = vec![(function, width)];
+        steps.extend(behind.into_iter().map(|function| (function, width)));
         if !from.is_float() && !to.is_float() && to.bytes() == 1 {
             steps.push((narrow(to, Width::W16).ok_or_else(|| at.form())?, Width::W16));
         }
@@ -185,6 +193,49 @@ impl<'a> Lowering<'a> {
             }
         }
         Ok(())
+    }
+
+    /// `.ftz` and `.sat` as steps of their own, where no function has them built in: the source flushed before, the
+    /// result flushed and clamped behind. Gives the source, the words that are left, and the steps behind.
+    fn separate(&mut self, source: RegisterId, from: T, to: T, words: Flags<'a>) -> (RegisterId, Flags<'a>, Vec<LaneFunction>) {
+        let Flags { rounding, ftz, sat, .. } = words;
+        let integral = rounding.is_some_and(|word| word.ends_with('i'));
+        let is_built_in = match (from, to) {
+            (T::F32, T::F32) => !(integral && sat),
+            (T::F32, T::F64) => !sat,
+            (T::F64, T::F32) => rounding == Some("rn") && !(ftz && sat),
+            (T::F16, T::F16) => !integral,
+            (T::F16, T::F32) => true,
+            // Integers have `.sat` alone, and it is their conversion.
+            _ => !from.is_float() && !to.is_float(),
+        };
+        if is_built_in || !(ftz || sat) {
+            return (source, words, Vec::new());
+        }
+        // A subnormal number and a zero differ only where rounding leads away from zero.
+        let flushes = ftz && !matches!(rounding, Some("rn" | "rz" | "rni" | "rzi") if to != T::F32 && to != T::F64);
+        let mut flushed = source;
+        if flushes && from == T::F32 {
+            flushed = self.new_register(Width::W32);
+            self.lane(unary::<fl::Flushing<select::Copy1<f32>>>(), flushed, &[source]);
+        }
+        let mut behind = Vec::new();
+        // No integer is subnormal.
+        if flushes && to == T::F32 && from.is_float() {
+            behind.push(unary::<fl::Flushing<select::Copy1<f32>>>());
+        }
+        match to {
+            T::F16 if sat => behind.push(unary::<fl::Saturating<select::Copy1<Half>>>()),
+            T::F32 if sat => behind.push(unary::<fl::Saturating<select::Copy1<f32>>>()),
+            T::F64 if sat => behind.push(unary::<fl::Saturating<select::Copy1<f64>>>()),
+            _ => {}
+        }
+        let words = Flags {
+            ftz: false,
+            sat: false,
+            ..words
+        };
+        (flushed, words, behind)
     }
 
     /// The value of type `from` in a register exactly as wide as the type (16 bits for bytes).
@@ -238,20 +289,12 @@ impl<'a> Lowering<'a> {
             .ok_or_else(|| at.form())
     }
 
-    pub(super) fn float_to_integer(
-        &mut self,
-        at: At<'a, '_>,
-        from: T,
-        to: T,
-        rounding: Option<&str>,
-        ftz: bool,
-    ) -> Result<LaneFunction, LoadError> {
-        // A flushed subnormal and the subnormal itself differ for rpi and rmi only.
+    pub(super) fn float_to_integer(&mut self, at: At<'a, '_>, from: T, to: T, rounding: Option<&str>) -> Result<LaneFunction, LoadError> {
         let function = match (from, rounding) {
             (T::F32, Some("rni")) => to_integer!(f32, to, cv::NearestEven),
             (T::F32, Some("rzi")) => to_integer!(f32, to, TowardZero),
-            (T::F32, Some("rmi")) if !ftz => to_integer!(f32, to, Down),
-            (T::F32, Some("rpi")) if !ftz => to_integer!(f32, to, Up),
+            (T::F32, Some("rmi")) => to_integer!(f32, to, Down),
+            (T::F32, Some("rpi")) => to_integer!(f32, to, Up),
             (T::F64, Some("rni")) => to_integer!(f64, to, cv::NearestEven),
             (T::F64, Some("rzi")) => to_integer!(f64, to, TowardZero),
             (T::F64, Some("rmi")) => to_integer!(f64, to, Down),
@@ -261,20 +304,23 @@ impl<'a> Lowering<'a> {
         function.ok_or_else(|| at.form())
     }
 
-    fn integer_to_float(&mut self, at: At<'a, '_>, from: T, to: T, rounding: Option<&str>, sat: bool) -> Result<LaneFunction, LoadError> {
+    fn integer_to_float(&mut self, at: At<'a, '_>, from: T, to: T, rounding: Option<&str>) -> Result<LaneFunction, LoadError> {
         let from = match from {
             T::U8 => T::U16,
             T::S8 => T::S16,
             other => other,
         };
-        let function = match (to, rounding, sat) {
-            (T::F32, Some("rn"), false) => from_integer!(FromInteger, from, f32),
-            (T::F32, Some("rz"), false) => from_integer!(FromIntegerDirected, from, TowardZero),
-            (T::F32, Some("rm"), false) => from_integer!(FromIntegerDirected, from, Down),
-            (T::F32, Some("rp"), false) => from_integer!(FromIntegerDirected, from, Up),
-            (T::F64, Some("rn"), false) => from_integer!(FromInteger, from, f64),
+        let function = match (to, rounding) {
+            (T::F32, Some("rn")) => from_integer!(FromInteger, from, f32),
+            (T::F32, Some("rz")) => from_integer!(FromIntegerDirected, from, TowardZero),
+            (T::F32, Some("rm")) => from_integer!(FromIntegerDirected, from, Down),
+            (T::F32, Some("rp")) => from_integer!(FromIntegerDirected, from, Up),
+            (T::F64, Some("rn")) => from_integer!(FromInteger, from, f64),
             // Exact, whatever direction is written.
-            (T::F64, Some(_), false) if from.bytes() <= 4 => from_integer!(FromInteger, from, f64),
+            (T::F64, Some(_)) if from.bytes() <= 4 => from_integer!(FromInteger, from, f64),
+            (T::F64, Some("rz")) => from_wide_integer!(from, TowardZero),
+            (T::F64, Some("rm")) => from_wide_integer!(from, Down),
+            (T::F64, Some("rp")) => from_wide_integer!(from, Up),
             _ => None,
         };
         function.ok_or_else(|| at.form())

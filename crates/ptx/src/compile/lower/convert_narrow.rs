@@ -44,14 +44,35 @@ macro_rules! from_single {
 }
 
 macro_rules! by_integer {
-    ($scalar:expr, $half:ty, $zero:literal) => {
+    ($scalar:expr, $make:ident, $($with:tt)*) => {
         match $scalar {
-            T::U8 | T::U16 => Some(unary::<half::FromInteger<u16, $half, $zero>>()),
-            T::S8 | T::S16 => Some(unary::<half::FromInteger<i16, $half, $zero>>()),
-            T::U32 => Some(unary::<half::FromInteger<u32, $half, $zero>>()),
-            T::S32 => Some(unary::<half::FromInteger<i32, $half, $zero>>()),
-            T::U64 => Some(unary::<half::FromInteger<u64, $half, $zero>>()),
-            T::S64 => Some(unary::<half::FromInteger<i64, $half, $zero>>()),
+            T::U8 | T::U16 => Some(unary::<half::$make<u16, $($with)*>>()),
+            T::S8 | T::S16 => Some(unary::<half::$make<i16, $($with)*>>()),
+            T::U32 => Some(unary::<half::$make<u32, $($with)*>>()),
+            T::S32 => Some(unary::<half::$make<i32, $($with)*>>()),
+            T::U64 => Some(unary::<half::$make<u64, $($with)*>>()),
+            T::S64 => Some(unary::<half::$make<i64, $($with)*>>()),
+            _ => None,
+        }
+    };
+}
+
+/// To a 16-bit float with a direction.
+macro_rules! by_direction {
+    ($rounding:expr, |$direction:ident| $function:expr) => {
+        match $rounding {
+            Some("rz") => {
+                type $direction = TowardZero;
+                $function
+            }
+            Some("rm") => {
+                type $direction = Down;
+                $function
+            }
+            Some("rp") => {
+                type $direction = Up;
+                $function
+            }
             _ => None,
         }
     };
@@ -150,7 +171,7 @@ impl<'a> Lowering<'a> {
             relu,
             finite,
         } = *flags;
-        if matches!(from, T::F16x2 | T::Bf16x2) || matches!(to, T::F16x2 | T::Bf16x2) || (ftz && sat && is_half(from) && is_half(to)) {
+        if matches!(from, T::F16x2 | T::Bf16x2) || matches!(to, T::F16x2 | T::Bf16x2) {
             return Err(at.form());
         }
         // From a 16-bit float: its value in f32 is exact, and goes on from there.
@@ -180,9 +201,6 @@ impl<'a> Lowering<'a> {
                     };
                     let mut value = value;
                     if let Some(integral) = integral.or(sat.then(unary::<fl::Saturating<select::Copy1<f32>>>)) {
-                        if integral_and_sat(rounding, sat) {
-                            return Err(at.form());
-                        }
                         let next = self.new_register(Width::W32);
                         self.lane(integral, next, &[value]);
                         value = next;
@@ -211,48 +229,27 @@ impl<'a> Lowering<'a> {
                     return Ok((function.ok_or_else(|| at.form())?, value));
                 }
                 // `.sat` changes nothing: conversions to integers saturate.
-                _ => self.float_to_integer(at, T::F32, to, rounding, false)?,
+                _ => self.float_to_integer(at, T::F32, to, rounding)?,
             };
             return Ok((function, value));
         }
         let function = match (from, to) {
-            (T::F32, T::F16) if sat => {
-                let limited = self.new_register(Width::W32);
-                self.lane(unary::<fl::Saturating<select::Copy1<f32>>>(), limited, &[source]);
-                let function = from_single!(unary, flags, Half, |Operation| Operation).ok_or_else(|| at.form())?;
-                return Ok((function, limited));
-            }
-            (T::F32, T::F16) if ftz => Some(match rounding {
-                Some("rn") if !relu && !finite => unary::<FlushedInput<half::From32<Half, false, false, false>>>(),
-                Some("rz") if !relu && !finite => unary::<FlushedInput<half::From32<Half, true, false, false>>>(),
-                _ => return Err(at.form()),
-            }),
-            (T::F32, T::F16) => from_single!(unary, flags, Half, |Operation| Operation),
-            (T::F32, T::Bf16) if !sat && !ftz => from_single!(unary, flags, Brain, |Operation| Operation),
-            _ if ftz || sat || relu || finite => None,
+            _ if ftz || sat => None,
+            (T::F32, T::F16) if matches!(rounding, Some("rn" | "rz")) => from_single!(unary, flags, Half, |Operation| Operation),
+            (T::F32, T::Bf16) if matches!(rounding, Some("rn" | "rz")) => from_single!(unary, flags, Brain, |Operation| Operation),
+            _ if relu || finite => None,
+            (T::F32, T::F16) => by_direction!(rounding, |M| Some(unary::<half::From32Directed<Half, M>>())),
+            (T::F32, T::Bf16) => by_direction!(rounding, |M| Some(unary::<half::From32Directed<Brain, M>>())),
             (T::F64, T::F16) if rounding == Some("rn") => Some(unary::<half::From64<Half>>()),
             (T::F64, T::Bf16) if rounding == Some("rn") => Some(unary::<half::From64<Brain>>()),
-            (_, T::F16) if !from.is_float() && rounding == Some("rn") => by_integer!(from, Half, false),
-            (_, T::F16) if !from.is_float() && rounding == Some("rz") => by_integer!(from, Half, true),
-            (_, T::Bf16) if !from.is_float() && rounding == Some("rn") => by_integer!(from, Brain, false),
-            (_, T::Bf16) if !from.is_float() && rounding == Some("rz") => by_integer!(from, Brain, true),
+            (T::F64, T::F16) => by_direction!(rounding, |M| Some(unary::<half::From64Directed<Half, M>>())),
+            (T::F64, T::Bf16) => by_direction!(rounding, |M| Some(unary::<half::From64Directed<Brain, M>>())),
+            (_, T::F16) if rounding == Some("rn") => by_integer!(from, FromInteger, Half),
+            (_, T::Bf16) if rounding == Some("rn") => by_integer!(from, FromInteger, Brain),
+            (_, T::F16) => by_direction!(rounding, |M| by_integer!(from, FromIntegerDirected, Half, M)),
+            (_, T::Bf16) => by_direction!(rounding, |M| by_integer!(from, FromIntegerDirected, Brain, M)),
             _ => None,
         };
         Ok((function.ok_or_else(|| at.form())?, source))
-    }
-}
-
-fn integral_and_sat(rounding: Option<&str>, sat: bool) -> bool {
-    sat && rounding.is_some_and(|word| word.ends_with('i'))
-}
-
-/// `cvt.ftz` from f32: subnormal inputs are zeros.
-struct FlushedInput<O>(std::marker::PhantomData<O>);
-impl<O: crate::lanes::Unary<A = f32>> crate::lanes::Unary for FlushedInput<O> {
-    type A = f32;
-    type D = O::D;
-    #[inline(always)]
-    fn apply(a: f32) -> O::D {
-        O::apply(fl::Float::flush(a))
     }
 }

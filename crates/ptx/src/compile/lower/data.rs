@@ -4,7 +4,7 @@ use super::convert::resize;
 use super::{At, Lowering};
 use crate::compile::ir::{Access, Action, Origin, RegisterId, Width};
 use crate::error::LoadError;
-use crate::execute::{LOCAL_WINDOW, SHARED_WINDOW};
+use crate::execute::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
 use crate::lanes::integer as int;
 use crate::lanes::{binary, logic, relation, select, unary};
 use crate::syntax::Operand;
@@ -113,6 +113,8 @@ impl<'a> Lowering<'a> {
             "global" | "const" => None,
             "shared" | "shared::cta" => Some(SHARED_WINDOW),
             "local" => Some(LOCAL_WINDOW),
+            "param" | "param::entry" if self.context.number.is_none() => Some(PARAMETER_WINDOW),
+            "param" | "param::entry" => return Err(at.unsupported("parameters of functions at generic addresses")),
             _ => return Err(at.form()),
         };
         match window {
@@ -132,16 +134,17 @@ impl<'a> Lowering<'a> {
         let [target, source] = at.operands()?;
         let source = self.source(at, source, T::U64)?;
         let target = self.target(at, target, Width::Predicate)?;
-        let (shared, local) = (self.constant(Width::W64, SHARED_WINDOW), self.constant(Width::W64, LOCAL_WINDOW));
+        let [shared, local, parameter] = [SHARED_WINDOW, LOCAL_WINDOW, PARAMETER_WINDOW].map(|start| self.constant(Width::W64, start));
         let (below, from) = (relation::<int::Less<u64>>(), relation::<int::GreaterOrEqual<u64>>());
         match *space {
             "global" => self.lane(below, target, &[source, shared]),
-            "local" => self.lane(from, target, &[source, local]),
-            "shared" | "shared::cta" => {
+            "param" | "param::entry" => self.lane(from, target, &[source, parameter]),
+            "local" | "shared" | "shared::cta" => {
+                let (start, end) = if *space == "local" { (local, parameter) } else { (shared, local) };
                 let [above, under] = [(); 2].map(|()| self.new_register(Width::Predicate));
                 let guard = self.guard.take();
-                self.lane(from, above, &[source, shared]);
-                self.lane(below, under, &[source, local]);
+                self.lane(from, above, &[source, start]);
+                self.lane(below, under, &[source, end]);
                 self.guard = guard;
                 self.lane(logic::<select::PredicateAnd>(), target, &[above, under]);
             }

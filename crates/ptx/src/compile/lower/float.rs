@@ -5,7 +5,7 @@ use crate::compile::ir::Width;
 use crate::error::LoadError;
 use crate::lanes::float as fl;
 use crate::lanes::half::{Both, Brain, Half, Relu, Through};
-use crate::lanes::rounding::{self, Down, TowardZero, Up};
+use crate::lanes::rounding::{self, Down, TowardZero, Up, double};
 use crate::lanes::transcendental as function;
 use crate::lanes::{LaneFunction, binary, ternary, unary};
 use crate::types::ScalarType as T;
@@ -65,36 +65,47 @@ macro_rules! through {
     };
 }
 
-/// An f32 operation with a written direction.
+/// An operation with a written direction, by its type and wrappers.
 macro_rules! by_direction {
-    ($at:expr, $direction:expr, $make:ident, $operation:ident) => {
+    ($at:expr, $direction:expr, $make:ident, |$rounding:ident| $function:ty) => {
         match $direction {
-            "rz" => Ok($make::<rounding::$operation<TowardZero>>()),
-            "rm" => Ok($make::<rounding::$operation<Down>>()),
-            "rp" => Ok($make::<rounding::$operation<Up>>()),
+            "rz" => {
+                type $rounding = TowardZero;
+                Ok($make::<$function>())
+            }
+            "rm" => {
+                type $rounding = Down;
+                Ok($make::<$function>())
+            }
+            "rp" => {
+                type $rounding = Up;
+                Ok($make::<$function>())
+            }
             _ => Err($at.form()),
         }
     };
 }
 
-/// The same with `.ftz`.
-macro_rules! by_direction_flushed {
-    ($at:expr, $direction:expr, $make:ident, $operation:ident) => {
-        match $direction {
-            "rz" => Ok($make::<fl::Flushing<rounding::$operation<TowardZero>>>()),
-            "rm" => Ok($make::<fl::Flushing<rounding::$operation<Down>>>()),
-            "rp" => Ok($make::<fl::Flushing<rounding::$operation<Up>>>()),
-            _ => Err($at.form()),
-        }
-    };
-}
-
+/// A directed operation without `.sat`.
 macro_rules! directed {
-    ($at:expr, $direction:expr, $ftz:expr, $make:ident, $operation:ident) => {
-        if $ftz {
-            by_direction_flushed!($at, $direction, $make, $operation)
-        } else {
-            by_direction!($at, $direction, $make, $operation)
+    ($at:expr, $direction:expr, $scalar:expr, $ftz:expr, $make:ident, $operation:ident) => {
+        match ($scalar, $ftz) {
+            (T::F32, false) => by_direction!($at, $direction, $make, |M| rounding::$operation<M>),
+            (T::F32, true) => by_direction!($at, $direction, $make, |M| fl::Flushing<rounding::$operation<M>>),
+            (T::F64, false) => by_direction!($at, $direction, $make, |M| double::$operation<M>),
+            _ => Err($at.form()),
+        }
+    };
+}
+
+/// A directed operation that has `.sat` for f32.
+macro_rules! directed_or_saturated {
+    ($at:expr, $direction:expr, $scalar:expr, $ftz:expr, $sat:expr, $make:ident, $operation:ident) => {
+        match ($scalar, $ftz, $sat) {
+            (T::F32, false, true) => by_direction!($at, $direction, $make, |M| fl::Saturating<rounding::$operation<M>>),
+            (T::F32, true, true) => by_direction!($at, $direction, $make, |M| fl::Saturating<fl::Flushing<rounding::$operation<M>>>),
+            (_, _, false) => directed!($at, $direction, $scalar, $ftz, $make, $operation),
+            _ => Err($at.form()),
         }
     };
 }
@@ -166,15 +177,16 @@ impl<'a> Lowering<'a> {
         }
         let function: Result<LaneFunction, LoadError> = match (opcode, rounding) {
             ("add" | "sub" | "mul" | "mad" | "fma" | "div", Some(direction @ ("rz" | "rm" | "rp"))) => {
-                if scalar != T::F32 || sat || approximate || nan {
+                if approximate {
                     return Err(at.form());
                 }
                 match opcode {
-                    "add" => directed!(at, direction, ftz, binary, Add),
-                    "sub" => directed!(at, direction, ftz, binary, Subtract),
-                    "mul" => directed!(at, direction, ftz, binary, Multiply),
-                    "div" => directed!(at, direction, ftz, binary, Divide),
-                    _ => directed!(at, direction, ftz, ternary, FusedMultiplyAdd),
+                    "add" => directed_or_saturated!(at, direction, scalar, ftz, sat, binary, Add),
+                    "sub" => directed_or_saturated!(at, direction, scalar, ftz, sat, binary, Subtract),
+                    "mul" => directed_or_saturated!(at, direction, scalar, ftz, sat, binary, Multiply),
+                    "div" if !sat => directed!(at, direction, scalar, ftz, binary, Divide),
+                    "div" => Err(at.form()),
+                    _ => directed_or_saturated!(at, direction, scalar, ftz, sat, ternary, FusedMultiplyAdd),
                 }
             }
             ("add", _) => by_float!(at, scalar, ftz, sat, binary, Add),
@@ -255,11 +267,11 @@ impl<'a> Lowering<'a> {
             ("copysign", None, false) if !ftz => {
                 by_wide_float!(at, scalar, false, binary, CopySign)
             }
-            ("sqrt" | "rcp", Some(direction @ ("rz" | "rm" | "rp")), false) if single => {
+            ("sqrt" | "rcp", Some(direction @ ("rz" | "rm" | "rp")), false) => {
                 if opcode == "sqrt" {
-                    directed!(at, direction, ftz, unary, SquareRoot)
+                    directed!(at, direction, scalar, ftz, unary, SquareRoot)
                 } else {
-                    directed!(at, direction, ftz, unary, Reciprocal)
+                    directed!(at, direction, scalar, ftz, unary, Reciprocal)
                 }
             }
             ("sqrt", Some("rn"), false) | ("sqrt", None, true) => {

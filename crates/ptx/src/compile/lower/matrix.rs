@@ -107,12 +107,6 @@ impl<'a> Lowering<'a> {
 
     fn mma(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let words = at.modifiers();
-        if words
-            .iter()
-            .any(|word| matches!(*word, "sp" | "sp::ordered_metadata" | "block_scale" | "kind::f8f6f4"))
-        {
-            return Err(at.unsupported("sparse and block-scaled mma"));
-        }
         let saturate = words.contains(&"satfinite");
         let words: Vec<&str> = words.iter().copied().filter(|word| *word != "satfinite").collect();
         let ["sync", "aligned", shape_word, "row", "col", d, a, b, c] = words[..] else {

@@ -38,21 +38,19 @@ madc hi|lo cc? u32|s32|u64|s64
 §9.7.3 Floating point
 testp finite|infinite|number|notanumber|normal|subnormal f32|f64
 copysign f32|f64
-add,sub,mul rn? ftz? sat? f32
-add,sub,mul rz|rm|rp ftz? f32
-add,sub,mul rn? f64
-fma,mad rn ftz? sat? f32
-fma,mad rz|rm|rp ftz? f32
-fma,mad rn f64
+add,sub,mul rn|rz|rm|rp? ftz? sat? f32
+add,sub,mul rn|rz|rm|rp? f64
+fma,mad rn|rz|rm|rp ftz? sat? f32
+fma,mad rn|rz|rm|rp f64
 div approx|full|rn|rz|rm|rp ftz? f32
-div rn f64
+div rn|rz|rm|rp f64
 abs,neg ftz? f32
 abs,neg f64
 min,max ftz? NaN? f32
 min,max ftz? NaN? xorsign abs f32
 min,max f64
 rcp,sqrt approx|rn|rz|rm|rp ftz? f32
-rcp,sqrt rn f64
+rcp,sqrt rn|rz|rm|rp f64
 rcp approx ftz f64
 rsqrt approx ftz? f32|f64
 sin,cos,lg2,ex2 approx ftz? f32
@@ -110,23 +108,27 @@ discard,applypriority global? [level]
 createpolicy fractional L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged L2::evict_first|L2::evict_unchanged? b64
 createpolicy range global? L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged L2::evict_first|L2::evict_unchanged? b64
 createpolicy cvt L2 b64
-isspacep global|local|shared|shared::cta
-cvta to? global|const|shared|shared::cta|local u64
+isspacep global|local|shared|shared::cta|param|param::entry
+cvta to? global|const|shared|shared::cta|local|param|param::entry u64
 cvt sat? u8|u16|u32|u64|s8|s16|s32|s64 u8|u16|u32|u64|s8|s16|s32|s64
 cvt rni|rzi|rmi|rpi ftz? sat? u8|u16|u32|u64|s8|s16|s32|s64 f32|f16
 cvt rni|rzi|rmi|rpi sat? u8|u16|u32|u64|s8|s16|s32|s64 f64|bf16
-cvt rn|rz|rm|rp f32|f64 u8|u16|u32|u64|s8|s16|s32|s64
-cvt rn|rz f16|bf16 u8|u16|u32|u64|s8|s16|s32|s64
+cvt rn|rz|rm|rp ftz? sat? f32 u8|u16|u32|u64|s8|s16|s32|s64
+cvt rn|rz|rm|rp sat? f64|f16 u8|u16|u32|u64|s8|s16|s32|s64
+cvt rn|rz|rm|rp bf16 u8|u16|u32|u64|s8|s16|s32|s64
 cvt rn|rni|rzi|rmi|rpi? ftz? sat? f32 f32
-cvt rn|rni|rzi|rmi|rpi? f64 f64
-cvt ftz? f64 f32
+cvt rn|rni|rzi|rmi|rpi? sat? f64 f64
+cvt ftz? sat? f64 f32
 cvt rn|rz|rm|rp ftz? sat? f32 f64
 cvt ftz? sat? f32 f16
 cvt f32|f64 bf16
-cvt f64 f16
+cvt sat? f64 f16
 cvt rn|rz ftz? sat? relu? satfinite? f16 f32
+cvt rm|rp ftz? sat? f16 f32
 cvt rn|rz relu? satfinite? bf16 f32
-cvt rn f16|bf16 f64
+cvt rm|rp bf16 f32
+cvt rn|rz|rm|rp sat? f16 f64
+cvt rn|rz|rm|rp bf16 f64
 cvt rn|rz|rni|rzi|rmi|rpi? ftz? sat? f16 f16
 cvt rni|rzi|rmi|rpi? bf16 bf16
 cvt rn|rz? f16|bf16 f16|bf16
@@ -137,6 +139,7 @@ cvt rn satfinite relu? e4m3x2|e5m2x2 f32|f16x2
 cvt rn relu? f16x2 e4m3x2|e5m2x2
 cp async ca|cg shared|shared::cta global [level]
 cp async commit_group|wait_group|wait_all
+cp async mbarrier arrive noinc? shared|shared::cta? b64
 §9.7.12 Control flow
 bra uni?
 brx idx uni?
@@ -167,8 +170,14 @@ vote sync all|any|uni pred
 vote sync ballot b32
 match any|all sync b32|b64
 activemask b32
+elect sync
 redux sync add|min|max u32|s32
 redux sync and|or|xor b32
+mbarrier init|inval shared|shared::cta? b64
+mbarrier expect_tx|complete_tx relaxed? cta? shared|shared::cta? b64
+mbarrier arrive|arrive_drop expect_tx|noComplete? release|relaxed? cta? shared|shared::cta? b64
+mbarrier test_wait|try_wait parity? acquire|relaxed? cta? shared|shared::cta? b64
+mbarrier pending_count b64
 §9.7.14 Matrices
 mma sync aligned m16n8k8|m16n8k16 row col f16|f32 f16 f16 f16|f32
 mma sync aligned m16n8k8|m16n8k16 row col f32 bf16 bf16 f32
@@ -185,6 +194,9 @@ wmma mma sync aligned row|col row|col m16n16k16|m32n8k16|m8n32k16 s32 s8|u8 s8|u
 wmma mma sync aligned row|col row|col m8n8k4 rn? f64 f64 f64 f64
 ldmatrix,stmatrix sync aligned m8n8 x1|x2|x4 trans? shared|shared::cta? b16
 movmatrix sync aligned m8n8 trans b16
+§9.7.18 Video instructions
+vadd2,vadd4,vsub2,vsub4,vavrg2,vavrg4,vabsdiff2,vabsdiff4,vmin2,vmin4,vmax2,vmax4 u32|s32 u32|s32 u32|s32 sat|add?
+vset2,vset4 u32|s32 u32|s32 eq|ne|lt|le|gt|ge add?
 §9.7.19 Miscellaneous
 trap
 nanosleep u32
@@ -205,12 +217,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("wgmma", "asynchronous warpgroup matrices (wgmma, sm_90a)"),
     ("tcgen05", "tensor memory (tcgen05, sm_100a)"),
     ("tensormap", "tensor maps (TMA)"),
-    ("mbarrier", "mbarrier objects"),
     ("multimem", "multi-GPU memory"),
     ("mapa", "thread block clusters"),
     ("getctarank", "thread block clusters"),
     ("clusterlaunchcontrol", "thread block clusters"),
-    ("elect", "elect.sync"),
     ("setmaxnreg", "register reallocation (sm_90a)"),
     ("alloca", "dynamic stack allocation"),
     ("stacksave", "dynamic stack allocation"),
@@ -225,6 +235,33 @@ const REFUSED: &[(&str, &str)] = &[
     ("vshr", "scalar video instructions"),
     ("vmad", "scalar video instructions"),
     ("vset", "scalar video instructions"),
+];
+
+/// Forms of instructions that run otherwise: the opcode, the word that tells them, and what they need.
+const REFUSED_FORMS: &[(&str, &str, &str)] = &[
+    ("mma", "sp", "sparse matrices"),
+    ("mma", "sp::ordered_metadata", "sparse matrices"),
+    ("mma", "block_scale", "scaled matrices (sm_120a)"),
+    ("mma", "kind::f8f6f4", "scaled matrices (sm_120a)"),
+    ("mma", "m8n8k4", "matrices of four threads each (m8n8k4 of f16, sm_70)"),
+    ("mma", "s4", "4-bit integers"),
+    ("mma", "u4", "4-bit integers"),
+    ("mma", "b1", "single-bit matrices"),
+    ("wmma", "s4", "4-bit integers"),
+    ("wmma", "u4", "4-bit integers"),
+    ("wmma", "b1", "single-bit matrices"),
+    ("ldmatrix", "b8", "8-bit matrices (sm_100a)"),
+    ("stmatrix", "b8", "8-bit matrices (sm_100a)"),
+    ("atom", "b128", "128-bit atomics"),
+    ("ld", "b128", "128-bit registers"),
+    ("st", "b128", "128-bit registers"),
+    ("mov", "b128", "128-bit registers"),
+    ("cvt", "rs", "stochastic rounding (sm_100a)"),
+    ("cvt", "e2m1x2", "4- and 6-bit floats (sm_100a)"),
+    ("cvt", "e2m3x2", "4- and 6-bit floats (sm_100a)"),
+    ("cvt", "e3m2x2", "4- and 6-bit floats (sm_100a)"),
+    ("cvt", "ue8m0x2", "scales of 8 bits (sm_100a)"),
+    ("redux", "f32", "reductions of f32 (sm_100a)"),
 ];
 
 /// One word of a form, or several in its place.
@@ -309,6 +346,12 @@ pub(crate) fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
     }
     let cluster = modifiers.iter().any(|word| word.contains("cluster"));
     let bulk = modifiers.contains(&"bulk");
+    let word = REFUSED_FORMS
+        .iter()
+        .find(|(refused, word, _)| *refused == opcode && modifiers.contains(word));
+    if let Some((_, _, reason)) = word {
+        return Some(format!("instruction form {form}: {reason}"));
+    }
     Some(match REFUSED.iter().find(|(refused, _)| *refused == opcode) {
         Some((_, reason)) => format!("instruction form {form}: {reason}"),
         None if cluster => format!("instruction form {form}: thread block clusters"),
@@ -345,6 +388,11 @@ pub fn instruction_table() -> String {
     for (opcode, reason) in REFUSED {
         let _ = writeln!(text, "| `{opcode}` | {reason} |");
     }
+    for (opcode, word, reason) in REFUSED_FORMS {
+        let _ = writeln!(text, "| `{opcode}….{word}` | {reason} |");
+    }
+    text.push_str("| anything `.cluster` or `.shared::cluster` | thread block clusters |\n");
+    text.push_str("| `cp….bulk`, `cp.reduce`, `cp….tensor` | bulk copies (TMA) |\n");
     text
 }
 
@@ -372,6 +420,7 @@ mod tests {
             reason,
             "instruction form wgmma.fence.sync.aligned: asynchronous warpgroup matrices (wgmma, sm_90a)"
         );
+        assert!(refusal("atom", &["global", "cas", "b128"]).expect("refused").contains("128-bit"));
         assert!(refusal("cp", &["async", "bulk", "tensor"]).expect("refused").contains("TMA"));
         assert!(refusal("barrier", &["cluster", "arrive"]).expect("refused").contains("clusters"));
     }
@@ -381,6 +430,6 @@ mod tests {
         let lines = FORMS.lines().filter(|line| !line.is_empty() && !line.starts_with('§')).count();
         let table = instruction_table();
         let printed = table.lines().filter(|line| line.starts_with("| `")).count();
-        assert_eq!(printed, lines + REFUSED.len());
+        assert_eq!(printed, lines + REFUSED.len() + REFUSED_FORMS.len() + 1);
     }
 }

@@ -1,8 +1,10 @@
 //! Warp operations (PTX ISA §9.7.9.6 shfl, §9.7.13.9-14 vote, match, activemask, redux).
 
 use super::{At, Lowering};
-use crate::compile::ir::{Action, Reduction, Shuffle, Vote, Width};
+use crate::compile::ir::{Action, Origin, Reduction, Shuffle, Special, Vote, Width};
 use crate::error::LoadError;
+use crate::lanes::integer as int;
+use crate::lanes::{relation, unary};
 use crate::syntax::Operand;
 use crate::types::ScalarType as T;
 
@@ -13,6 +15,7 @@ impl<'a> Lowering<'a> {
             "vote" => self.vote(at),
             "match" => self.match_lanes(at),
             "redux" => self.reduce(at),
+            "elect" => self.elect(at),
             _ => {
                 if at.modifiers() != ["b32"] {
                     return Err(at.form());
@@ -62,6 +65,28 @@ impl<'a> Lowering<'a> {
         let sources = vec![self.source(at, mask, T::B32)?, self.source(at, predicate, T::Pred)?];
         let target = self.target(at, target, width)?;
         self.emit_skippable(Action::Vote(vote), vec![target], sources);
+        Ok(())
+    }
+
+    /// `elect.sync` (PTX ISA §9.7.13.12): the lowest of the threads leads.
+    fn elect(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let [target, mask] = at.operands()?;
+        let Operand::Pair(leader, elected) = target else {
+            return Err(at.invalid("expected two destinations"));
+        };
+        let mask = self.source(at, mask, T::B32)?;
+        let (leader, elected) = (self.target(at, leader, Width::W32)?, self.target(at, elected, Width::Predicate)?);
+        let guard = self.guard;
+        let (here, always) = (self.new_register(Width::W32), self.constant(Width::Predicate, 1));
+        self.emit_skippable(Action::Vote(Vote::Ballot), vec![here], vec![mask, always]);
+        // The number of the lowest bit.
+        let [reversed, lowest] = [(); 2].map(|()| self.new_register(Width::W32));
+        let own = self.fixed(Width::W32, Origin::Special(Special::Lane));
+        self.lane(unary::<int::Reverse<u32>>(), reversed, &[here]);
+        self.lane(unary::<int::LeadingZeros<u32>>(), lowest, &[reversed]);
+        self.guard = guard;
+        self.lane(relation::<int::Equal<u32>>(), elected, &[own, lowest]);
+        self.emit(Action::Copy, vec![leader], vec![lowest]);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::{Sixteen, pair, relu, to_odd};
 use crate::lanes::float::Float;
-use crate::lanes::rounding::{Direction, TowardZero, two_sum};
+use crate::lanes::rounding::{Direction, two_sum};
 use crate::lanes::{Binary, Unary};
 
 /// An f32 function on a 16-bit float: `ex2`, `tanh`.
@@ -70,21 +70,64 @@ impl<H: Sixteen> Unary for From64<H> {
     }
 }
 
-/// An integer to a 16-bit float; f64 holds what f32 would round, rounded to odd above 2^53.
-pub(crate) struct FromInteger<S, H, const ZERO: bool>(PhantomData<(S, H)>);
+/// What lies between two values becomes the one that the direction says.
+#[inline(always)]
+fn directed<H: Sixteen, M: Direction>(value: f32) -> H {
+    let cut = H::toward_zero(value);
+    let outwards = cut.value() != value && !value.is_nan() && M::outwards(value.is_sign_negative());
+    // Behind the largest finite value follows infinity.
+    H::from_bits(cut.bits() + u16::from(outwards))
+}
+
+/// `cvt.{rm,rp}` from f32.
+pub(crate) struct From32Directed<H, M>(PhantomData<(H, M)>);
+impl<H: Sixteen, M: Direction> Unary for From32Directed<H, M> {
+    type A = f32;
+    type D = H;
+    #[inline(always)]
+    fn apply(a: f32) -> H {
+        directed::<H, M>(a)
+    }
+}
+
+/// `cvt.{rz,rm,rp}` from f64: to odd first.
+pub(crate) struct From64Directed<H, M>(PhantomData<(H, M)>);
+impl<H: Sixteen, M: Direction> Unary for From64Directed<H, M> {
+    type A = f64;
+    type D = H;
+    #[inline(always)]
+    fn apply(a: f64) -> H {
+        directed::<H, M>(to_odd(a, 0.0))
+    }
+}
+
+/// `cvt.{rz,rm,rp}` of an integer.
+pub(crate) struct FromIntegerDirected<S, H, M>(PhantomData<(S, H, M)>);
+
+/// `cvt.rn` of an integer: its halves as f64 hold what f32 would round.
+pub(crate) struct FromInteger<S, H>(PhantomData<(S, H)>);
+
 macro_rules! from_integer {
     ($($source:ty),*) => {$(
-        impl<H: Sixteen, const ZERO: bool> Unary for FromInteger<$source, H, ZERO> {
+        impl<H: Sixteen> Unary for FromInteger<$source, H> {
             type A = $source;
             type D = H;
             #[inline(always)]
-            fn apply(a: $source) -> H {
-                let value = i128::from(a);
-                let low = value & 0xffff_ffff;
-                let (high, low) = two_sum((value - low) as f64, low as f64);
-                if ZERO { H::toward_zero(TowardZero::round(high, low)) } else { H::nearest(to_odd(high, low)) }
-            }
+            fn apply(a: $source) -> H { H::nearest(integer_to_odd(i128::from(a))) }
+        }
+        impl<H: Sixteen, M: Direction> Unary for FromIntegerDirected<$source, H, M> {
+            type A = $source;
+            type D = H;
+            #[inline(always)]
+            fn apply(a: $source) -> H { directed::<H, M>(integer_to_odd(i128::from(a))) }
         }
     )*};
+}
+
+#[inline(always)]
+fn integer_to_odd(value: i128) -> f32 {
+    let low = value & 0xffff_ffff;
+    let (high, low) = two_sum((value - low) as f64, low as f64);
+    to_odd(high, low)
 }
 from_integer!(u16, i16, u32, i32, u64, i64);
