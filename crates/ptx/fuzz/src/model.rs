@@ -7,6 +7,7 @@ mod compare;
 mod convert;
 mod float;
 mod integer;
+pub mod matrix;
 mod video;
 
 use crate::exact::Format;

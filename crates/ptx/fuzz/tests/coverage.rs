@@ -20,10 +20,10 @@ const ELSEWHERE: [(&str, &str); 10] = [
     ),
     ("bar.arrive", "real_kernels: named_barriers_pair_producers_with_consumers"),
     ("trap", "faults"),
-    ("cp.async", "corpus_kernels: 23_coop_async_mma"),
-    ("mma", "corpus_kernels: triton/mm"),
-    ("wmma", "corpus_kernels: 23_coop_async_mma"),
-    ("ldmatrix", "corpus_kernels: triton/mm"),
+    ("cp.async", "matrices: copies"),
+    ("mma", "matrices: products"),
+    ("wmma", "matrices: opaque"),
+    ("ldmatrix", "matrices: moves"),
     ("brx", "programs: switches of random programs; corpus_kernels: 25_switch64"),
 ];
 

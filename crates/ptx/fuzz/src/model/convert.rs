@@ -7,7 +7,7 @@ use crate::kind::{Class, Kind};
 
 /// An 8-bit format: NaN, the largest finite number, exponent and fraction bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Small {
+pub(super) enum Small {
     E4m3,
     E5m2,
 }
@@ -207,7 +207,7 @@ const B16: Kind = Kind {
 };
 
 /// The value of an 8-bit number.
-fn decode_small(small: Small, bits: u64) -> Value {
+pub(super) fn decode_small(small: Small, bits: u64) -> Value {
     let (exponent_bits, fraction_bits, bias) = match small {
         Small::E4m3 => (4, 3, 7i64),
         Small::E5m2 => (5, 2, 15),

@@ -138,7 +138,7 @@ fn negate(value: Value) -> Value {
     }
 }
 
-fn sum(a: &Value, b: &Value, rounding: Rounding) -> Value {
+pub(super) fn sum(a: &Value, b: &Value, rounding: Rounding) -> Value {
     match (a, b) {
         (Value::Nan, _) | (_, Value::Nan) => Value::Nan,
         (Value::Infinite(left), Value::Infinite(right)) if left != right => Value::Nan,
@@ -156,7 +156,7 @@ fn is_negative(value: &Value) -> bool {
     }
 }
 
-fn product(a: &Value, b: &Value) -> Value {
+pub(super) fn product(a: &Value, b: &Value) -> Value {
     let negative = is_negative(a) != is_negative(b);
     match (a, b) {
         (Value::Nan, _) | (_, Value::Nan) => Value::Nan,

@@ -147,6 +147,8 @@ impl<'a> Lowering<'a> {
             ["mma", "sync", "aligned", first, second, shape_word, types @ ..] if layout(first) && layout(second) => {
                 let saturate = types.last() == Some(&"satfinite");
                 let types = if saturate { &types[..types.len() - 1] } else { types };
+                // The rounding that f64 has anyway.
+                let types = types.strip_prefix(&["rn"]).filter(|rest| rest.ends_with(&["f64"])).unwrap_or(types);
                 let types = types
                     .iter()
                     .map(|word| element(word))
