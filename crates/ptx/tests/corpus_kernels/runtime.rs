@@ -150,7 +150,7 @@ fn half(value: f64) -> u16 {
         .expect("an f16")
 }
 
-fn from_half(bits: u16) -> f64 {
+pub(crate) fn from_half(bits: u16) -> f64 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3ff));
     let magnitude = match exponent {
         0 => fraction * 2f64.powi(-24),
@@ -160,8 +160,18 @@ fn from_half(bits: u16) -> f64 {
     if bits & 0x8000 != 0 { -magnitude } else { magnitude }
 }
 
+/// All finite f16 with their values, in order.
+pub(crate) fn half_table() -> Vec<(f64, u16)> {
+    let mut table: Vec<(f64, u16)> = (0..0x7c00u16)
+        .flat_map(|bits| [bits, bits | 0x8000])
+        .map(|bits| (from_half(bits), bits))
+        .collect();
+    table.sort_by(|a, b| a.0.total_cmp(&b.0));
+    table
+}
+
 /// The nearest f16 (ties to even) by looking at all of them.
-fn nearest_half(value: f64, table: &[(f64, u16)]) -> u16 {
+pub(crate) fn nearest_half(value: f64, table: &[(f64, u16)]) -> u16 {
     let above = table.partition_point(|(other, _)| *other < value).min(table.len() - 1);
     let below = above.saturating_sub(1);
     let distance = |at: usize| (table[at].0 - value).abs();
@@ -174,11 +184,7 @@ fn nearest_half(value: f64, table: &[(f64, u16)]) -> u16 {
 
 #[test]
 fn half_precision_fused_products_are_rounded_once() {
-    let mut table: Vec<(f64, u16)> = (0..0x7c00u16)
-        .flat_map(|bits| [bits, bits | 0x8000])
-        .map(|bits| (from_half(bits), bits))
-        .collect();
-    table.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let table = half_table();
     for_each_compiler("14_half_bf16", |device| {
         let mut noise = Noise::new(14);
         let n = 500;

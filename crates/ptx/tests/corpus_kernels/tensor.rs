@@ -1,11 +1,11 @@
-//! Matrix instructions, asynchronous copies, cooperative groups; Triton's and tinygrad's kernels.
+//! Matrix instructions, asynchronous copies, cooperative groups.
 
 use sahasra_ptx::{ArgumentList, Launch};
 
 use crate::device::{Device, Noise, for_each_compiler, text};
 
 /// An f16 of a small multiple of 1/16, which it holds exactly.
-fn half(value: f64) -> u16 {
+pub(crate) fn half(value: f64) -> u16 {
     let magnitude = value.abs();
     if magnitude == 0.0 {
         return 0;
@@ -15,7 +15,7 @@ fn half(value: f64) -> u16 {
     (u16::from(value < 0.0) << 15) | ((exponent + 15) as u16) << 10 | fraction
 }
 
-fn sixteenths(noise: &mut Noise, count: usize) -> Vec<f64> {
+pub(crate) fn sixteenths(noise: &mut Noise, count: usize) -> Vec<f64> {
     (0..count).map(|_| (noise.below(64) as f64 - 32.0) / 16.0).collect()
 }
 
@@ -91,55 +91,6 @@ fn tritons_tensor_core_product_is_exact() {
         .map(|at| (0..n).map(|k| a[at / n * n + k] * b[k * n + at % n]).sum::<f64>() as f32)
         .collect();
     assert_eq!(device.download::<f32>(dc, n * n), expected);
-}
-
-/// Tinygrad leaves version and target to whoever loads its text.
-fn tinygrad(file: &str) -> Device {
-    let ptx = text(&format!("tinygrad/{file}.ptx"));
-    Device::new(&ptx.replace("VERSION", "7.5").replace("TARGET", "sm_80"))
-}
-
-#[test]
-fn tinygrads_row_sums_of_a_rectified_product_match() {
-    let device = tinygrad("k0");
-    let mut noise = Noise::new(26);
-    let (a, b) = (noise.reals(64 * 64, -1.0, 1.0), noise.reals(64 * 64, -1.0, 1.0));
-    let (out, da, db) = (device.zeros::<f32>(64), device.upload(&a), device.upload(&b));
-    device.run(
-        "r_64_16_64_4",
-        [64, 1, 1],
-        [16, 1, 1],
-        ArgumentList::new().pointer(out).pointer(da).pointer(db),
-    );
-    for (row, found) in device.download::<f32>(out, 64).into_iter().enumerate() {
-        let element = |column: usize| {
-            (0..64)
-                .map(|k| f64::from(a[row * 64 + k]) * f64::from(b[k * 64 + column]))
-                .sum::<f64>()
-        };
-        let expected: f64 = (0..64).map(|column| element(column).max(0.0)).sum();
-        assert!(
-            (f64::from(found) - expected).abs() < 1e-4 * expected.max(1.0),
-            "{row}: {found} {expected}"
-        );
-    }
-}
-
-#[test]
-fn tinygrads_row_maxima_match() {
-    let device = tinygrad("k1");
-    let input = Noise::new(27).reals(3200, -5.0, 5.0);
-    let (out, source) = (device.zeros::<f32>(32), device.upload(&input));
-    device.run("r_32_25_4", [1, 1, 1], [32, 1, 1], ArgumentList::new().pointer(out).pointer(source));
-    let expected: Vec<f32> = input.chunks(100).map(|row| row.iter().copied().fold(f32::MIN, f32::max)).collect();
-    assert_eq!(device.download::<f32>(out, 32), expected);
-}
-
-#[test]
-fn every_kernel_of_tinygrad_loads() {
-    for file in ["k0", "k1", "k2", "k3", "k4", "k5"] {
-        assert_eq!(tinygrad(file).module.module().entries().count(), 1, "{file}");
-    }
 }
 
 /// What cooperative groups make of `this_grid().sync()`: thread 0 of each block counts its arrival in the workspace
