@@ -183,6 +183,9 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// [`DeviceError::Load`] or [`DeviceError::Unsupported`], with the place in the text where the engine tells it.
     fn load(&self, ptx: &str) -> Result<Self::Module, DeviceError>;
 
+    /// Host memory that a loaded module takes, in bytes; not exact.
+    fn module_bytes(&self, module: &Self::Module) -> u64;
+
     /// Prepares an entry for launches in one shape with arguments of these sizes.
     ///
     /// # Errors

@@ -130,6 +130,10 @@ impl Device for CpuDevice {
         })
     }
 
+    fn module_bytes(&self, module: &Module) -> u64 {
+        module.code_bytes()
+    }
+
     fn kernel(&self, module: &Arc<Module>, entry: &str, shape: LaunchShape, arguments: &Arguments) -> Result<CpuKernel, DeviceError> {
         let loaded = module.instantiate(&self.memory)?;
         let Some(kernel) = loaded.entry(entry) else {

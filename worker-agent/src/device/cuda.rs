@@ -290,6 +290,10 @@ impl Device for CudaDevice {
         }
     }
 
+    fn module_bytes(&self, module: &CudaModule) -> u64 {
+        module.image.len() as u64
+    }
+
     fn kernel(&self, module: &Arc<CudaModule>, entry: &str, shape: LaunchShape, arguments: &Arguments) -> Result<CudaKernel, DeviceError> {
         self.context.enter()?;
         let name = CString::new(entry).map_err(|_| DeviceError::Launch("the entry's name has a zero byte".to_owned()))?;

@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sahasra_ptx::Cancel;
+use sahasra_ptx::{Cancel, ModuleCache};
 use sahasra_wire::burst::FailureCode;
-use sha2::{Digest, Sha256};
 
 use super::board::{Activity, Board, MAX_LANES};
 use super::program::{Code, Failed, Frame, Prepared};
@@ -16,8 +15,8 @@ use super::results::{REPORT_AGE, Results};
 use super::watch::Watch;
 use crate::device::Device;
 
-/// Modules kept, by the digest of their text.
-const MODULES: usize = 32;
+/// Host memory for loaded modules, in bytes, counted with their texts.
+const MODULE_BYTES: u64 = 64 << 20;
 /// After a poisoned context, other lanes have so long to send what they have.
 const POISONED_LANES: Duration = Duration::from_millis(300);
 
@@ -35,7 +34,7 @@ pub struct Shared<D: Device> {
     pub board: Board,
     /// What the lanes have not sent yet.
     results: Vec<Mutex<Results>>,
-    modules: Mutex<Modules<D::Module>>,
+    modules: ModuleCache<Arc<D::Module>>,
     poisoned: AtomicBool,
 }
 
@@ -49,7 +48,7 @@ impl<D: Device> Shared<D> {
             watch: Arc::new(Watch::new(D::CANCELS)),
             board,
             results: (0..MAX_LANES).map(|_| Mutex::default()).collect(),
-            modules: Mutex::new(Modules(Vec::new())),
+            modules: ModuleCache::new(MODULE_BYTES),
             poisoned: AtomicBool::new(false),
         }
     }
@@ -71,35 +70,11 @@ impl<D: Device> Shared<D> {
 
     /// The module of that text: kept, or loaded now.
     fn module(&self, ptx: &str) -> Result<Arc<D::Module>, Failed> {
-        let digest: [u8; 32] = Sha256::digest(ptx).into();
-        let kept = self.modules.lock().unwrap_or_else(PoisonError::into_inner).get(&digest);
-        if let Some(module) = kept {
-            return Ok(module);
-        }
-        let module = Arc::new(self.device.load(ptx)?);
-        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        modules.put(digest, Arc::clone(&module));
-        Ok(module)
-    }
-}
-
-/// Modules by digest, the one used last at the end.
-struct Modules<M>(Vec<([u8; 32], Arc<M>)>);
-
-impl<M> Modules<M> {
-    fn get(&mut self, digest: &[u8; 32]) -> Option<Arc<M>> {
-        let place = self.0.iter().position(|(kept, _)| kept == digest)?;
-        let entry = self.0.remove(place);
-        let module = Arc::clone(&entry.1);
-        self.0.push(entry);
-        Some(module)
-    }
-
-    fn put(&mut self, digest: [u8; 32], module: Arc<M>) {
-        if self.0.len() == MODULES {
-            self.0.remove(0);
-        }
-        self.0.push((digest, module));
+        self.modules.get_or_translate(ptx, |ptx| {
+            let module = Arc::new(self.device.load(ptx)?);
+            let bytes = ptx.len() as u64 + self.device.module_bytes(&module);
+            Ok((module, bytes))
+        })
     }
 }
 
@@ -250,23 +225,5 @@ impl<D: Device> Lane<'_, D> {
         self.shared.board.poison();
         std::thread::sleep(POISONED_LANES);
         self.shared.reporter.end_process()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_module_used_longest_ago_is_dropped() {
-        let mut modules = Modules(Vec::new());
-        for number in 0..MODULES as u8 {
-            modules.put([number; 32], Arc::new(number));
-        }
-        assert_eq!(modules.get(&[0; 32]).as_deref(), Some(&0));
-        modules.put([200; 32], Arc::new(200));
-        assert_eq!(modules.get(&[0; 32]).as_deref(), Some(&0), "used meanwhile");
-        assert_eq!(modules.get(&[1; 32]), None);
-        assert_eq!(modules.0.len(), MODULES);
     }
 }
