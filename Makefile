@@ -50,7 +50,7 @@ e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver an
 node: debug tools ## Smoke test on a real node (kubelet, containerd, the chart); root on Linux, else skipped
 	SAHASRA_BIN_DIR=$(DEBUG) e2e/node/run
 
-PROGRAMS ?= 20000
+PROGRAMS ?= 100000
 DAMAGE_SECONDS ?= 120
 
 .PHONY: fuzz

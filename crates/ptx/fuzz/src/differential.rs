@@ -3,12 +3,10 @@
 use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, Launch, LoadErrorKind, Memory, Module};
 
 use crate::forms;
-use crate::generator::{Generated, PLACE, TABLE, Vocabulary};
-use crate::inputs;
-use crate::kind::{Class, Kind};
+use crate::generator::{Generated, PLACE, Vocabulary};
 use crate::machine::{self, GlobalMemory, MachineError, Shape};
 use crate::model::Model;
-use crate::single;
+use crate::{single, table};
 
 /// Steps after which a program counts as endless.
 const STEPS: u64 = 20_000_000;
@@ -90,27 +88,6 @@ fn weighted(forms: Vec<(String, Model)>) -> Vec<(String, Model)> {
     found
 }
 
-/// The inputs of a seed: edges of every type among random values.
-fn table(seed: u64) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let names = ["u32", "u64", "f32", "f64", "f16", "bf16", "s16", "f16x2"];
-    let kinds: Vec<Kind> = names.iter().filter_map(|name| Kind::from_name(name)).collect();
-    let mut bytes = Vec::new();
-    while bytes.len() < TABLE as usize * 8 {
-        let kind = kinds[random.usize(..kinds.len())];
-        let edges = inputs::edges(kind);
-        let value = if random.bool() {
-            edges[random.usize(..edges.len())]
-        } else {
-            inputs::random(kind, &mut random)
-        };
-        bytes.extend_from_slice(&value.to_le_bytes()[..(kind.width() / 8).max(2) as usize]);
-        debug_assert!(kind.class != Class::Predicate);
-    }
-    bytes.truncate(TABLE as usize * 8);
-    bytes
-}
-
 /// The memory of a run: threads' places, accumulators, inputs.
 struct Regions {
     memory: Memory,
@@ -120,15 +97,15 @@ struct Regions {
 
 const NAMES: [&str; 3] = ["the threads' places", "the accumulators", "the inputs"];
 
-fn regions(program: &Generated, seed: u64) -> Result<Regions, Difference> {
+fn regions(program: &Generated, inputs: &[u8]) -> Result<Regions, Difference> {
     let memory = Memory::new(1 << 24);
     let refused = |error: sahasra_ptx::MemoryError| Difference::Engine(error.to_string());
-    let sizes = [u64::from(program.threads() * PLACE), program.sum_bytes(), u64::from(TABLE * 8)];
+    let sizes = [u64::from(program.threads() * PLACE), program.sum_bytes(), inputs.len() as u64];
     let mut pointers = [DevicePointer(0); 3];
     for (pointer, size) in pointers.iter_mut().zip(sizes) {
         *pointer = memory.allocate(size).map_err(refused)?;
     }
-    memory.write(pointers[2], &table(seed)).map_err(refused)?;
+    memory.write(pointers[2], inputs).map_err(refused)?;
     Ok(Regions { memory, pointers, sizes })
 }
 
@@ -162,21 +139,30 @@ fn engine(program: &Generated, text: &str, regions: &Regions) -> Result<Vec<Vec<
         .collect()
 }
 
+/// A hash of all bytes, word by word.
+fn hash(regions: &[Vec<u8>]) -> u64 {
+    let words = regions.iter().flat_map(|bytes| bytes.chunks(8));
+    words.fold(0xcbf2_9ce4_8422_2325, |hash, word| {
+        let mut padded = [0; 8];
+        padded[..word.len()].copy_from_slice(word);
+        // The higher bits of a product never reach the lower ones: they are brought there.
+        let mixed: u64 = (hash ^ u64::from_le_bytes(padded)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
+    })
+}
+
 /// A hash of what the engine leaves: for processes on other instruction sets to compare.
 pub fn digest(program: &Generated, seed: u64) -> Result<u64, Difference> {
-    let regions = regions(program, seed)?;
+    let regions = regions(program, &table::of(seed))?;
     let left = engine(program, &program.text(), &regions)?;
-    let bytes = left.iter().flatten();
-    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    }))
+    Ok(hash(&left))
 }
 
 /// Runs a program on both; the engine's digest where they agree.
 pub fn check(program: &Generated, seed: u64) -> Result<u64, Difference> {
     let text = program.text();
-    let regions = regions(program, seed)?;
-    let inputs = table(seed);
+    let inputs = table::of(seed);
+    let regions = regions(program, &inputs)?;
     let mut machine_memory = GlobalMemory::default();
     for (index, (pointer, size)) in regions.pointers.iter().zip(regions.sizes).enumerate() {
         machine_memory.add(pointer.0, if index == 2 { inputs.clone() } else { vec![0; size as usize] });
@@ -202,10 +188,7 @@ pub fn check(program: &Generated, seed: u64) -> Result<u64, Difference> {
             });
         }
     }
-    let bytes = found.iter().flatten();
-    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    }))
+    Ok(hash(&found))
 }
 
 /// The smallest program found that still differs in the same way.

@@ -1,6 +1,8 @@
 //! Numbers without rounding, and their one rounding into a format: what IEEE 754 says, in wide integers.
 
-use num_bigint::BigUint;
+mod natural;
+
+pub use natural::Natural;
 
 /// A binary interchange format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +82,7 @@ pub struct Exact {
     /// The sign; zero has one too.
     pub negative: bool,
     /// The magnitude in units of `2^exponent`.
-    pub magnitude: BigUint,
+    pub magnitude: Natural,
     /// See above.
     pub exponent: i64,
     /// Whether the number lies a little further from zero.
@@ -100,7 +102,7 @@ pub enum Value {
 
 impl Exact {
     /// A number of this sign.
-    pub fn new(negative: bool, magnitude: BigUint, exponent: i64) -> Self {
+    pub fn new(negative: bool, magnitude: Natural, exponent: i64) -> Self {
         Self {
             negative,
             magnitude,
@@ -111,19 +113,19 @@ impl Exact {
 
     /// An integer.
     pub fn integer(value: i128) -> Self {
-        Self::new(value < 0, BigUint::from(value.unsigned_abs()), 0)
+        Self::new(value < 0, value.unsigned_abs().into(), 0)
     }
 
     /// Whether it is a zero.
     pub fn is_zero(&self) -> bool {
-        !self.sticky && self.magnitude == BigUint::ZERO
+        !self.sticky && self.magnitude.is_zero()
     }
 
     /// The product.
     pub fn multiply(&self, other: &Self) -> Self {
         Self::new(
             self.negative != other.negative,
-            &self.magnitude * &other.magnitude,
+            self.magnitude.multiply(&other.magnitude),
             self.exponent + other.exponent,
         )
     }
@@ -131,24 +133,24 @@ impl Exact {
     /// The sum. A sum of zeros or of opposites is -0 only where both are negative or `rounding` goes down.
     pub fn add(&self, other: &Self, rounding: Rounding) -> Self {
         let exponent = self.exponent.min(other.exponent);
-        let left = &self.magnitude << (self.exponent - exponent) as u64;
-        let right = &other.magnitude << (other.exponent - exponent) as u64;
+        let left = self.magnitude.shift_up((self.exponent - exponent) as u64);
+        let right = other.magnitude.shift_up((other.exponent - exponent) as u64);
         if self.negative == other.negative {
-            return Self::new(self.negative, left + right, exponent);
+            return Self::new(self.negative, left.add(&right), exponent);
         }
-        match left.cmp(&right) {
-            std::cmp::Ordering::Greater => Self::new(self.negative, left - right, exponent),
-            std::cmp::Ordering::Less => Self::new(other.negative, right - left, exponent),
-            std::cmp::Ordering::Equal => Self::new(rounding == Rounding::Down, BigUint::ZERO, 0),
+        match left.compare(&right) {
+            std::cmp::Ordering::Greater => Self::new(self.negative, left.subtract(&right), exponent),
+            std::cmp::Ordering::Less => Self::new(other.negative, right.subtract(&left), exponent),
+            std::cmp::Ordering::Equal => Self::new(rounding == Rounding::Down, Natural::ZERO, 0),
         }
     }
 
-    /// The quotient to at least 130 bits. The divisor is not zero.
+    /// The quotient to at least 65 bits, more than any format keeps. The divisor is not zero.
     pub fn divide(&self, other: &Self) -> Self {
-        let shift = 130 + other.magnitude.bits();
-        let (numerator, divisor) = (&self.magnitude << shift, &other.magnitude);
-        let quotient = &numerator / divisor;
-        let sticky = &quotient * divisor != numerator;
+        let shift = (66 + other.magnitude.bits()).saturating_sub(self.magnitude.bits());
+        let (numerator, divisor) = (self.magnitude.shift_up(shift), &other.magnitude);
+        let quotient = numerator.divide(divisor);
+        let sticky = quotient.multiply(divisor).compare(&numerator).is_ne();
         Self {
             negative: self.negative != other.negative,
             magnitude: quotient,
@@ -157,15 +159,15 @@ impl Exact {
         }
     }
 
-    /// The square root to at least 130 bits. The number is not negative.
+    /// The square root to at least 60 bits, more than any format keeps. The number is not negative.
     pub fn square_root(&self) -> Self {
-        let mut shift = 262;
+        let mut shift = 121u64.saturating_sub(self.magnitude.bits()) as i64;
         if (self.exponent - shift) % 2 != 0 {
             shift += 1;
         }
-        let radicand = &self.magnitude << shift as u64;
-        let root = radicand.sqrt();
-        let sticky = &root * &root != radicand;
+        let radicand = self.magnitude.shift_up(shift as u64);
+        let root = radicand.square_root();
+        let sticky = root.multiply(&root).compare(&radicand).is_ne();
         Self {
             negative: false,
             magnitude: root,
@@ -175,26 +177,25 @@ impl Exact {
     }
 
     /// Cuts everything below `2^quantum` off, rounding: the magnitude in units of `2^quantum`.
-    fn rounded(&self, quantum: i64, rounding: Rounding) -> BigUint {
+    fn rounded(&self, quantum: i64, rounding: Rounding) -> Natural {
         let shift = quantum - self.exponent;
         if shift <= 0 {
             // Quotients and roots carry more bits than any format keeps.
             assert!(!self.sticky, "a number with a tail is cut");
-            return &self.magnitude << (-shift) as u64;
+            return self.magnitude.shift_up((-shift) as u64);
         }
-        let kept = &self.magnitude >> shift as u64;
-        let cut = &self.magnitude - (&kept << shift as u64);
-        let half = BigUint::from(1u8) << (shift - 1) as u64;
-        let rest = match cut.cmp(&half) {
+        let kept = self.magnitude.shift_down(shift as u64);
+        let cut = self.magnitude.subtract(&kept.shift_up(shift as u64));
+        let half = Natural::from(1u64).shift_up((shift - 1) as u64);
+        let rest = match cut.compare(&half) {
             std::cmp::Ordering::Greater => Rest::More,
             std::cmp::Ordering::Equal if self.sticky => Rest::More,
             std::cmp::Ordering::Equal => Rest::Half,
-            std::cmp::Ordering::Less if cut == BigUint::ZERO && !self.sticky => Rest::Nothing,
+            std::cmp::Ordering::Less if cut.is_zero() && !self.sticky => Rest::Nothing,
             std::cmp::Ordering::Less => Rest::Less,
         };
-        let odd = kept.bit(0);
-        if rounding.increments(self.negative, odd, rest) {
-            kept + 1u8
+        if rounding.increments(self.negative, kept.is_odd(), rest) {
+            kept.add(&1u64.into())
         } else {
             kept
         }
@@ -214,11 +215,11 @@ impl Exact {
             return if self.negative { low } else { high };
         }
         let magnitude = if self.exponent >= 0 {
-            &self.magnitude << self.exponent as u64
+            self.magnitude.shift_up(self.exponent as u64)
         } else {
-            &self.magnitude >> (-self.exponent) as u64
+            self.magnitude.shift_down((-self.exponent) as u64)
         };
-        let value = i128::try_from(magnitude).expect("fewer than 101 bits");
+        let value = magnitude.to_u128().expect("fewer than 101 bits") as i128;
         (if self.negative { -value } else { value }).clamp(low, high)
     }
 }
@@ -292,7 +293,7 @@ impl Format {
             (fraction | 1 << self.fraction, field)
         };
         let exponent = field as i64 - self.bias() - i64::from(self.fraction);
-        Value::Finite(Exact::new(negative, BigUint::from(magnitude), exponent))
+        Value::Finite(Exact::new(negative, magnitude.into(), exponent))
     }
 
     /// The bits of a datum, rounded once.
@@ -311,10 +312,10 @@ impl Format {
         let mut quantum = top.max(1 - self.bias()) - fraction;
         let mut kept = exact.rounded(quantum, rounding);
         if kept.bits() > self.fraction as u64 + 1 {
-            kept >>= 1;
+            kept = kept.shift_down(1);
             quantum += 1;
         }
-        let kept = u64::try_from(kept).expect("at most 53 bits");
+        let kept = kept.to_u128().expect("at most 53 bits") as u64;
         if kept >> self.fraction == 0 {
             return sign | kept;
         }

@@ -1,11 +1,28 @@
 //! Values that show what an instruction does: edges of each type, and random ones.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use crate::exact::Format;
 use crate::kind::{Class, Kind, mask};
 use crate::model::Model;
 
 /// Zeros, extremes, powers of two and their neighbours, halves, subnormals, infinities and NaN with payloads.
-pub fn edges(kind: Kind) -> Vec<u64> {
+pub fn edges(kind: Kind) -> Rc<[u64]> {
+    thread_local! {
+        static FOUND: RefCell<Vec<(Kind, Rc<[u64]>)>> = RefCell::default();
+    }
+    FOUND.with_borrow_mut(|found| match found.iter().find(|(of, _)| *of == kind) {
+        Some((_, edges)) => Rc::clone(edges),
+        None => {
+            let edges: Rc<[u64]> = all_edges(kind).into();
+            found.push((kind, Rc::clone(&edges)));
+            edges
+        }
+    })
+}
+
+fn all_edges(kind: Kind) -> Vec<u64> {
     let elements = match kind.class {
         Class::Predicate => vec![0, 1],
         Class::Float(format) => float_edges(format),
@@ -116,7 +133,7 @@ pub fn random(kind: Kind, random: &mut fastrand::Rng) -> u64 {
 
 /// Operand lists for a form: edges crossed, then random ones.
 pub fn lists(model: &Model, count: usize, source: &mut fastrand::Rng) -> Vec<Vec<u64>> {
-    let edges: Vec<Vec<u64>> = model.sources.iter().map(|kind| self::edges(*kind)).collect();
+    let edges: Vec<Rc<[u64]>> = model.sources.iter().map(|kind| self::edges(*kind)).collect();
     let mut found = Vec::new();
     match edges.as_slice() {
         [only] => found.extend(only.iter().map(|value| vec![*value])),

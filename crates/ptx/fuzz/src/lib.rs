@@ -3,8 +3,8 @@
 //!
 //! Nothing here shares code with the engine: [`exact`] computes without rounding, [`model`] says what an instruction form
 //! does, [`machine`] reads PTX with a parser of its own and runs it. [`forms`] lists the forms, [`inputs`] finds telling
-//! operands, [`single`] runs one form on the engine; [`generator`] writes programs, [`differential`] runs each on both
-//! and compares all memory; [`damage`] feeds the engine text that is hardly PTX.
+//! operands, [`single`] runs one form on the engine; [`generator`] writes programs and [`table`] their inputs,
+//! [`differential`] runs each on both and compares all memory; [`damage`] feeds the engine text that is hardly PTX.
 
 pub mod damage;
 pub mod differential;
@@ -16,3 +16,4 @@ pub mod kind;
 pub mod machine;
 pub mod model;
 pub mod single;
+pub mod table;

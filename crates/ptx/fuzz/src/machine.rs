@@ -1,18 +1,25 @@
-//! The reference machine: PTX read by a parser of its own and run one thread at a time, slowly and plainly.
+//! The reference machine: PTX read by a parser of its own and run one thread at a time, plainly.
 //!
-//! Threads of a block are coroutines: each runs until it waits at a barrier or for its warp, ends, or has had its turn. All
+//! Text → words (`token`) → functions (`parse`, `program`), each instruction decoded once (`decode`) → threads that execute
+//! one instruction after another (`thread`, `call`, `access`, `warp`). Threads of a block are coroutines: each runs until it waits at a barrier or for its warp, ends, or has had its turn. All
 //! arithmetic is that of [`model`](crate::model). Blocks run one after another.
 
+mod access;
+mod call;
+mod decode;
 mod memory;
 mod parse;
+mod program;
 mod thread;
 mod token;
 mod warp;
 
 pub use memory::GlobalMemory;
-pub use parse::{Program, parse};
+pub use parse::parse;
+pub use program::Program;
 
 use thread::{State, Thread};
+use warp::Barrier;
 
 /// Why a program was not read or did not run to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +60,7 @@ struct Block<'a> {
     shape: Shape,
     index: [u32; 3],
     shared: Vec<u8>,
+    barriers: [Barrier; 16],
     /// Address of each module-scope variable.
     symbols: &'a [u64],
     steps: u64,
@@ -62,11 +70,9 @@ struct Block<'a> {
 /// `memory` holds.
 pub fn run(program: &Program, entry: &str, shape: Shape, arguments: &[u8], memory: &mut GlobalMemory) -> Result<(), MachineError> {
     let function = program
-        .functions
-        .iter()
-        .position(|function| function.name == entry)
+        .function(entry)
         .ok_or_else(|| MachineError::Fault(format!("no kernel {entry}")))?;
-    let symbols = memory.place(program);
+    let symbols = memory.place(program).map_err(MachineError::Fault)?;
     let mut steps = shape.step_limit;
     for z in 0..shape.grid[2] {
         for y in 0..shape.grid[1] {
@@ -76,6 +82,7 @@ pub fn run(program: &Program, entry: &str, shape: Shape, arguments: &[u8], memor
                     shape,
                     index: [x, y, z],
                     shared: vec![0; program.shared_bytes + shape.dynamic_shared as usize],
+                    barriers: [Barrier::default(); 16],
                     symbols: &symbols,
                     steps,
                 };
@@ -114,9 +121,9 @@ impl Block<'_> {
             if threads.iter().all(|thread| thread.state == State::Ended) {
                 return Ok(());
             }
-            let released =
-                warp::release_barriers(&mut threads) | warp::release_warps(self.program, &mut threads).map_err(MachineError::Fault)?;
-            if !moved && !released {
+            let barriers = self.release_barriers(&mut threads).map_err(MachineError::Fault)?;
+            let warps = self.release_warps(&mut threads).map_err(MachineError::Fault)?;
+            if !moved && !barriers && !warps {
                 let waiting: Vec<String> = threads
                     .iter()
                     .filter(|thread| thread.state != State::Ended)

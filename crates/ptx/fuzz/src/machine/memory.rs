@@ -1,6 +1,6 @@
 //! Global memory as regions at addresses of the caller's choice, and the windows of generic addresses.
 
-use super::parse::Program;
+use super::program::Program;
 
 /// Generic addresses of shared memory begin here.
 pub(super) const SHARED: u64 = 5 << 60;
@@ -30,7 +30,7 @@ impl GlobalMemory {
     }
 
     /// Gives the program's `.global` and `.const` variables room, initialised.
-    pub(super) fn place(&mut self, program: &Program) -> Vec<u64> {
+    pub(super) fn place(&mut self, program: &Program) -> Result<Vec<u64>, String> {
         let mut next = VARIABLES;
         let addresses: Vec<u64> = program
             .variables
@@ -47,9 +47,13 @@ impl GlobalMemory {
                 let value = addresses[*target].wrapping_add(*addend);
                 bytes[*offset..*offset + 8].copy_from_slice(&value.to_le_bytes());
             }
+            for (offset, name) in &variable.functions {
+                let function = program.function(name).ok_or_else(|| format!("no function {name}"))?;
+                bytes[*offset..*offset + 8].copy_from_slice(&Program::address(function).to_le_bytes());
+            }
             self.add(*address, bytes);
         }
-        addresses
+        Ok(addresses)
     }
 
     pub(super) fn at(&mut self, address: u64, length: usize) -> Result<&mut [u8], String> {

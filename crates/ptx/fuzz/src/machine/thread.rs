@@ -1,14 +1,14 @@
 //! One thread and one instruction of it.
 
 use super::Block;
-use super::memory::{GlobalMemory, LOCAL, SHARED, value, within};
-use super::parse::{Argument, Instruction, Program, Space};
+use super::memory::{GlobalMemory, LOCAL, SHARED};
+use super::program::{Argument, Instruction, Operation, Program, Space, Special};
 use super::warp::Wait;
 use crate::kind::{Class, Kind, mask};
 use crate::model::Model;
 use crate::single::extended;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Running,
     Waiting(Wait),
@@ -22,7 +22,7 @@ pub(super) struct Frame {
     pub(super) registers: Vec<u64>,
     pub(super) parameters: Vec<u8>,
     /// Start of its variables in local memory.
-    local: u64,
+    pub(super) local: u64,
 }
 
 pub(super) struct Thread {
@@ -32,13 +32,11 @@ pub(super) struct Thread {
     pub(super) state: State,
     pub(super) frames: Vec<Frame>,
     carry: bool,
-    /// Of a completed barrier: threads with a true operand, and all.
-    pub(super) reduction: Option<(u64, u64)>,
-    local: Vec<u8>,
+    pub(super) local: Vec<u8>,
 }
 
 impl Frame {
-    fn new(program: &Program, function: usize, local: u64) -> Self {
+    pub(super) fn new(program: &Program, function: usize, local: u64) -> Self {
         let code = &program.functions[function];
         Self {
             function,
@@ -61,7 +59,6 @@ impl Thread {
             state: State::Running,
             frames: vec![frame],
             carry: false,
-            reduction: None,
             local: vec![0; program.functions[function].local_bytes as usize],
         }
     }
@@ -70,14 +67,16 @@ impl Thread {
         self.frames.last_mut().expect("a thread that has not ended is in a function")
     }
 
+    /// The instruction that it executes or waits at: the one before its program counter.
+    pub(super) fn instruction<'p>(&self, program: &'p Program) -> Option<&'p Instruction> {
+        let frame = self.frames.last()?;
+        program.functions[frame.function].code.get(frame.pc.checked_sub(1)?)
+    }
+
     pub(super) fn place(&self, program: &Program) -> String {
         self.frames.last().map_or_else(String::new, |frame| {
-            let function = &program.functions[frame.function];
-            let line = function
-                .code
-                .get(frame.pc.saturating_sub(1))
-                .map_or(0, |instruction| instruction.line);
-            format!("{} line {line}", function.name)
+            let line = self.instruction(program).map_or(0, |instruction| instruction.line);
+            format!("{} line {line}", program.functions[frame.function].name)
         })
     }
 
@@ -107,8 +106,8 @@ impl Block<'_> {
             Argument::Single(bits) => *bits,
             Argument::Double(bits) if kind.width() == 32 => u64::from((f64::from_bits(*bits) as f32).to_bits()),
             Argument::Double(bits) => *bits,
-            Argument::Special(name) => self.special(thread, name)?,
-            Argument::Variable(Space::Global, place) => self.symbols[(place >> 40) as usize] + (place & ((1 << 40) - 1)),
+            Argument::Special(special) => self.special(thread, *special),
+            Argument::Symbol(variable, place) => self.symbols[*variable] + place,
             Argument::Variable(Space::Local, place) => frame.local + place,
             Argument::Variable(_, place) => *place,
             other => return Err(format!("{other:?} as a value")),
@@ -116,27 +115,20 @@ impl Block<'_> {
         Ok(bits & mask(kind.width()))
     }
 
-    fn special(&self, thread: &Thread, name: &str) -> Result<u64, String> {
+    fn special(&self, thread: &Thread, special: Special) -> u64 {
         let lane = thread.linear % 32;
-        let of = |values: [u32; 3]| match name.rsplit('.').next() {
-            Some("x") => Ok(u64::from(values[0])),
-            Some("y") => Ok(u64::from(values[1])),
-            Some("z") => Ok(u64::from(values[2])),
-            _ => Err(format!("unknown register {name}")),
-        };
-        match name.split('.').next().unwrap_or_default() {
-            "%tid" => of(thread.index),
-            "%ntid" => of(self.shape.block),
-            "%ctaid" => of(self.index),
-            "%nctaid" => of(self.shape.grid),
-            "%laneid" => Ok(u64::from(lane)),
-            "%warpid" => Ok(u64::from(thread.linear / 32)),
-            "%lanemask_eq" => Ok(1 << lane),
-            "%lanemask_lt" => Ok((1 << lane) - 1),
-            "%lanemask_le" => Ok((2 << lane) - 1),
-            "%lanemask_gt" => Ok(mask(32) & !((2 << lane) - 1)),
-            "%lanemask_ge" => Ok(mask(32) & !((1 << lane) - 1)),
-            _ => Err(format!("unknown register {name}")),
+        match special {
+            Special::Thread(axis) => thread.index[axis].into(),
+            Special::BlockExtent(axis) => self.shape.block[axis].into(),
+            Special::Block(axis) => self.index[axis].into(),
+            Special::GridExtent(axis) => self.shape.grid[axis].into(),
+            Special::Lane => lane.into(),
+            Special::Warp => u64::from(thread.linear / 32),
+            Special::MaskEqual => 1 << lane,
+            Special::MaskBelow => (1 << lane) - 1,
+            Special::MaskUpTo => (2 << lane) - 1,
+            Special::MaskAbove => mask(32) & !((2 << lane) - 1),
+            Special::MaskFrom => mask(32) & !((1 << lane) - 1),
         }
     }
 
@@ -154,15 +146,62 @@ impl Block<'_> {
         {
             return Ok(());
         }
-        let result = match &instruction.model {
-            Some(model) => self.apply(thread, instruction, model),
-            None => self.other(thread, instruction, memory),
-        };
-        result.map_err(|reason| format!("{} line {}: {reason}", function.name, instruction.line))
+        self.execute(thread, instruction, memory)
+            .map_err(|reason| format!("{} line {}: {reason}", function.name, instruction.line))
     }
 
-    fn apply(&mut self, thread: &mut Thread, instruction: &Instruction, model: &Model) -> Result<(), String> {
-        let (target, sources) = instruction.arguments.split_first().ok_or("no operands")?;
+    fn execute(&mut self, thread: &mut Thread, instruction: &Instruction, memory: &mut GlobalMemory) -> Result<(), String> {
+        match (&instruction.operation, instruction.arguments.as_slice()) {
+            (Operation::Compute(model), [target, sources @ ..]) => self.compute(thread, model, target, sources),
+            (Operation::Move(kind), [target, source]) => self.mov(thread, *kind, target, source),
+            (Operation::Load(access), [target, Argument::Memory(base, offset), ..]) => {
+                self.load(thread, *access, target, (base, *offset), memory)
+            }
+            (Operation::Store(access), [Argument::Memory(base, offset), source, ..]) => {
+                self.store(thread, *access, (base, *offset), source, memory)
+            }
+            (Operation::Atomic(access, update, true), [target, Argument::Memory(base, offset), operands @ ..]) => {
+                self.atomic(thread, (*access, update), target, (base, *offset), operands, memory)
+            }
+            (Operation::Atomic(access, update, false), [Argument::Memory(base, offset), operands @ ..]) => {
+                self.atomic(thread, (*access, update), &Argument::Nothing, (base, *offset), operands, memory)
+            }
+            (Operation::Convert(shift), [target, source]) => {
+                let address = self.get(thread, source, U64)?;
+                thread.set(self.program, target, address.wrapping_add(*shift))
+            }
+            (Operation::IsSpace(asked), [target, source]) => {
+                let space = match self.get(thread, source, U64)? {
+                    LOCAL.. => Space::Local,
+                    SHARED.. => Space::Shared,
+                    _ => Space::Global,
+                };
+                thread.set(self.program, target, u64::from(*asked == space))
+            }
+            (Operation::Jump(to), _) => {
+                thread.frame().pc = *to;
+                Ok(())
+            }
+            (Operation::JumpTable(targets), [index, ..]) => {
+                let index = self.get(thread, index, Kind::B32)? as usize;
+                thread.frame().pc = *targets.get(index).ok_or("branch index out of range")?;
+                Ok(())
+            }
+            (Operation::Call, arguments) => self.call(thread, arguments),
+            (Operation::Return, _) => self.leave(thread),
+            (Operation::Exit, _) => {
+                thread.state = State::Ended;
+                Ok(())
+            }
+            (Operation::Trap, _) => Err("trap".to_owned()),
+            (Operation::Nothing, _) => Ok(()),
+            (Operation::Meet(meeting), arguments) => self.meet(thread, *meeting, arguments),
+            (Operation::Unknown(form), _) => Err(format!("unknown instruction {form}")),
+            (_, arguments) => Err(format!("operands {arguments:?}")),
+        }
+    }
+
+    fn compute(&mut self, thread: &mut Thread, model: &Model, target: &Argument, sources: &[Argument]) -> Result<(), String> {
         if sources.len() != model.sources.len() {
             return Err(format!("{} operands instead of {}", sources.len(), model.sources.len()));
         }
@@ -191,147 +230,7 @@ impl Block<'_> {
         }
     }
 
-    fn other(&mut self, thread: &mut Thread, instruction: &Instruction, memory: &mut GlobalMemory) -> Result<(), String> {
-        let words: Vec<&str> = instruction.words.iter().map(String::as_str).collect();
-        let arguments = &instruction.arguments;
-        match (instruction.opcode.as_str(), arguments.as_slice()) {
-            ("mov", [target, source]) => self.mov(thread, &words, target, source),
-            ("ld" | "ldu", [target, Argument::Memory(base, offset), ..]) => self.load(thread, &words, target, (base, *offset), memory),
-            ("st", [Argument::Memory(base, offset), source, ..]) => self.store(thread, &words, (base, *offset), source, memory),
-            ("atom", [target, Argument::Memory(base, offset), operands @ ..]) => {
-                self.atomic(thread, &words, Some(target), (base, *offset), operands, memory)
-            }
-            ("red", [Argument::Memory(base, offset), operands @ ..]) => {
-                self.atomic(thread, &words, None, (base, *offset), operands, memory)
-            }
-            ("cvta", [target, source]) => {
-                let base = match words.iter().find_map(|word| Space::from_word(word)) {
-                    Some(Space::Shared) => SHARED,
-                    Some(Space::Local) => LOCAL,
-                    _ => 0,
-                };
-                let address = self.get(thread, source, U64)?;
-                let converted = if words.contains(&"to") {
-                    address.wrapping_sub(base)
-                } else {
-                    address.wrapping_add(base)
-                };
-                thread.set(self.program, target, converted)
-            }
-            ("isspacep", [target, source]) => {
-                let address = self.get(thread, source, U64)?;
-                let space = match address {
-                    LOCAL.. => Space::Local,
-                    SHARED.. => Space::Shared,
-                    _ => Space::Global,
-                };
-                let asked = words.first().and_then(|word| Space::from_word(word));
-                thread.set(self.program, target, u64::from(asked == Some(space)))
-            }
-            ("bra", [Argument::Name(label)]) => self.jump(thread, label),
-            ("brx", [index, Argument::Name(list)]) => {
-                let index = self.get(thread, index, Kind::B32)? as usize;
-                let function = thread.frame().function;
-                let label = self.program.functions[function]
-                    .targets
-                    .get(list)
-                    .and_then(|labels| labels.get(index))
-                    .ok_or("branch index out of range")?;
-                self.jump(thread, label)
-            }
-            ("call", arguments) => self.call(thread, arguments),
-            ("ret", _) => self.leave(thread),
-            ("exit", _) => {
-                thread.state = State::Ended;
-                Ok(())
-            }
-            ("trap" | "brkpt", _) => Err("trap".to_owned()),
-            ("membar" | "fence" | "nanosleep" | "prefetch" | "prefetchu" | "pmevent" | "discard", _) => Ok(()),
-            ("bar" | "barrier" | "shfl" | "vote" | "match" | "redux" | "activemask", _) => self.wait(thread, instruction, &words),
-            (opcode, _) => Err(format!("unknown instruction {opcode}.{}", words.join("."))),
-        }
-    }
-
-    fn jump(&self, thread: &mut Thread, label: &str) -> Result<(), String> {
-        let frame = thread.frame();
-        frame.pc = *self.program.functions[frame.function]
-            .labels
-            .get(label)
-            .ok_or_else(|| format!("no label {label}"))?;
-        Ok(())
-    }
-
-    fn leave(&mut self, thread: &mut Thread) -> Result<(), String> {
-        let program = self.program;
-        let Some(mut left) = thread.frames.pop() else { return Ok(()) };
-        let Some(caller) = thread.frames.last_mut() else {
-            thread.frames.push(left);
-            thread.state = State::Ended;
-            return Ok(());
-        };
-        thread.local.truncate(left.local as usize);
-        // The call stands before the caller's next instruction.
-        let call = &program.functions[caller.function].code[caller.pc - 1];
-        if let Some(Argument::List(targets)) = call.arguments.first()
-            && call.arguments.len() > 1
-            && !program.functions[left.function].returns.is_empty()
-        {
-            for (target, slot) in targets.iter().zip(&program.functions[left.function].returns) {
-                let bytes = within(&mut left.parameters, slot.0, slot.1 as usize)?.to_vec();
-                match target {
-                    Argument::Parameter(start, size) if *size == slot.1 => {
-                        within(&mut caller.parameters, *start, bytes.len())?.copy_from_slice(&bytes)
-                    }
-                    other => return Err(format!("{other:?} takes a result")),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn call(&mut self, thread: &mut Thread, arguments: &[Argument]) -> Result<(), String> {
-        let program = self.program;
-        let lists: Vec<&Vec<Argument>> = arguments
-            .iter()
-            .filter_map(|argument| match argument {
-                Argument::List(list) => Some(list),
-                _ => None,
-            })
-            .collect();
-        let Some(Argument::Name(name)) = arguments.iter().find(|argument| matches!(argument, Argument::Name(_))) else {
-            return Err("an indirect call".to_owned());
-        };
-        let callee = program
-            .functions
-            .iter()
-            .position(|function| function.name == *name)
-            .ok_or_else(|| format!("no function {name}"))?;
-        let local = (thread.local.len() as u64).next_multiple_of(16);
-        thread.local.resize((local + program.functions[callee].local_bytes) as usize, 0);
-        let mut frame = Frame::new(program, callee, local);
-        let has_results = matches!(arguments.first(), Some(Argument::List(_)));
-        let passed = lists.get(usize::from(has_results)).copied();
-        for (argument, (start, size)) in passed.into_iter().flatten().zip(&program.functions[callee].parameters) {
-            let bytes = match argument {
-                Argument::Parameter(from, length) if length == size => {
-                    within(&mut thread.frame().parameters, *from, *length as usize)?.to_vec()
-                }
-                other => return Err(format!("{other:?} as an argument")),
-            };
-            within(&mut frame.parameters, *start, bytes.len())?.copy_from_slice(&bytes);
-        }
-        if thread.frames.len() > 200 {
-            return Err("calls nest too deep".to_owned());
-        }
-        thread.frames.push(frame);
-        Ok(())
-    }
-
-    fn mov(&mut self, thread: &mut Thread, words: &[&str], target: &Argument, source: &Argument) -> Result<(), String> {
-        let kind = words
-            .last()
-            .and_then(|word| Kind::from_name(word))
-            .ok_or("mov of an unknown type")?;
+    fn mov(&mut self, thread: &mut Thread, kind: Kind, target: &Argument, source: &Argument) -> Result<(), String> {
         match (target, source) {
             (Argument::Vector(targets), source) => {
                 let bits = self.get(thread, source, kind)?;
@@ -353,143 +252,6 @@ impl Block<'_> {
                 let bits = self.get(thread, source, kind)?;
                 thread.set(self.program, target, bits)
             }
-        }
-    }
-
-    /// The bytes that an address operand stands for.
-    fn bytes<'b>(
-        &'b mut self,
-        thread: &'b mut Thread,
-        words: &[&str],
-        (base, offset): (&Argument, u64),
-        length: usize,
-        memory: &'b mut GlobalMemory,
-    ) -> Result<&'b mut [u8], String> {
-        let named = words.iter().find_map(|word| Space::from_word(word));
-        let (space, address) = match base {
-            Argument::Parameter(start, _) => (Space::Parameter, start.wrapping_add(offset)),
-            Argument::Variable(space, _) => (*space, self.get(thread, base, U64)?.wrapping_add(offset)),
-            _ => (named.unwrap_or(Space::Generic), self.get(thread, base, U64)?.wrapping_add(offset)),
-        };
-        if !address.is_multiple_of(length as u64) {
-            return Err(format!("{length} bytes at {address:#x} are not aligned"));
-        }
-        let space = match space {
-            Space::Generic if address >= LOCAL => return within(&mut thread.local, address - LOCAL, length),
-            Space::Generic if address >= SHARED => return within(&mut self.shared, address - SHARED, length),
-            other => other,
-        };
-        match space {
-            Space::Shared => within(&mut self.shared, address, length),
-            Space::Local => within(&mut thread.local, address, length),
-            Space::Parameter => within(&mut thread.frame().parameters, address, length),
-            _ => memory.at(address, length),
-        }
-    }
-
-    fn load(
-        &mut self,
-        thread: &mut Thread,
-        words: &[&str],
-        target: &Argument,
-        address: (&Argument, u64),
-        memory: &mut GlobalMemory,
-    ) -> Result<(), String> {
-        let kind = words.last().and_then(|word| Kind::from_name(word)).ok_or("ld of an unknown type")?;
-        let size = (kind.width() / 8) as usize;
-        let targets = match target {
-            Argument::Vector(targets) => targets.as_slice(),
-            single => std::slice::from_ref(single),
-        };
-        let bytes = self.bytes(thread, words, address, size * targets.len(), memory)?.to_vec();
-        for (target, bytes) in targets.iter().zip(bytes.chunks_exact(size)) {
-            let bits = value(bytes);
-            let wide = if kind.class == Class::Signed {
-                kind.integer(bits) as u64
-            } else {
-                bits
-            };
-            thread.set(self.program, target, wide)?;
-        }
-        Ok(())
-    }
-
-    fn store(
-        &mut self,
-        thread: &mut Thread,
-        words: &[&str],
-        address: (&Argument, u64),
-        source: &Argument,
-        memory: &mut GlobalMemory,
-    ) -> Result<(), String> {
-        let kind = words.last().and_then(|word| Kind::from_name(word)).ok_or("st of an unknown type")?;
-        let size = (kind.width() / 8) as usize;
-        let sources = match source {
-            Argument::Vector(sources) => sources.as_slice(),
-            single => std::slice::from_ref(single),
-        };
-        let mut stored = Vec::new();
-        for source in sources {
-            stored.extend_from_slice(&self.get(thread, source, kind)?.to_le_bytes()[..size]);
-        }
-        self.bytes(thread, words, address, stored.len(), memory)?.copy_from_slice(&stored);
-        Ok(())
-    }
-
-    /// `atom` and `red` (PTX ISA §9.7.13.5, §9.7.13.6).
-    fn atomic(
-        &mut self,
-        thread: &mut Thread,
-        words: &[&str],
-        target: Option<&Argument>,
-        address: (&Argument, u64),
-        operands: &[Argument],
-        memory: &mut GlobalMemory,
-    ) -> Result<(), String> {
-        let kind = words
-            .last()
-            .and_then(|word| Kind::from_name(word))
-            .ok_or("atom of an unknown type")?;
-        let names = ["add", "and", "or", "xor", "exch", "cas", "min", "max", "inc", "dec"];
-        let operation = words
-            .iter()
-            .find(|word| names.contains(word))
-            .ok_or("an unknown atomic operation")?;
-        let b = self.get(thread, operands.first().ok_or("no operand")?, kind)?;
-        let c = match operands.get(1) {
-            Some(argument) => self.get(thread, argument, kind)?,
-            None => 0,
-        };
-        let place = self.bytes(thread, words, address, (kind.width() / 8) as usize, memory)?;
-        let old = value(place);
-        let new = match *operation {
-            "add" if kind.format().is_some() => {
-                let form = if kind.bits == 16 {
-                    format!("add.rn.{}", words.last().unwrap_or(&""))
-                } else {
-                    format!("add.rn.f{}", kind.bits)
-                };
-                Model::of(&form).ok_or("no addition of the type")?.apply(&[old, b], false).values[0]
-            }
-            "add" => kind.wrap(kind.integer(old) + kind.integer(b)),
-            "and" => old & b,
-            "or" => old | b,
-            "xor" => old ^ b,
-            "exch" => b,
-            "cas" if old == b => c,
-            "cas" => old,
-            "min" => kind.wrap(kind.integer(old).min(kind.integer(b))),
-            "max" => kind.wrap(kind.integer(old).max(kind.integer(b))),
-            "inc" if old >= b => 0,
-            "inc" => old + 1,
-            _ if old == 0 || old > b => b,
-            _ => old - 1,
-        };
-        let length = place.len();
-        place.copy_from_slice(&new.to_le_bytes()[..length]);
-        match target {
-            Some(target) => thread.set(self.program, target, old),
-            None => Ok(()),
         }
     }
 }

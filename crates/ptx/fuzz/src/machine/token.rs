@@ -1,73 +1,79 @@
 //! Text to words and marks.
 
 /// A word, number, string or single mark, and its line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Token {
-    pub(super) text: String,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token<'a> {
+    pub(super) text: &'a str,
     pub(super) line: usize,
 }
 
-fn is_word(character: char) -> bool {
-    character.is_ascii_alphanumeric() || matches!(character, '.' | '%' | '$' | '_')
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'%' | b'$' | b'_')
 }
 
 /// Splits a text, comments left out. Strings become words that begin with a quote.
-pub(super) fn tokens(text: &str) -> Vec<Token> {
-    let characters: Vec<char> = text.chars().collect();
+pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
+    let bytes = text.as_bytes();
     let (mut at, mut line) = (0, 1);
     let mut found = Vec::new();
-    while at < characters.len() {
-        let character = characters[at];
+    // The end of what begins at a place, up to the first byte that is not part of it.
+    let end = |from: usize, part: &dyn Fn(u8) -> bool| {
+        bytes[from..]
+            .iter()
+            .position(|byte| !part(*byte))
+            .map_or(bytes.len(), |length| from + length)
+    };
+    while let Some(byte) = bytes.get(at) {
         let start = at;
-        match character {
-            '\n' => {
+        match byte {
+            b'\n' => {
                 line += 1;
                 at += 1;
             }
-            '/' if characters.get(at + 1) == Some(&'/') => {
-                while at < characters.len() && characters[at] != '\n' {
-                    at += 1;
-                }
+            b'/' if bytes.get(at + 1) == Some(&b'/') => at = end(at, &|byte| byte != b'\n'),
+            b'/' if bytes.get(at + 1) == Some(&b'*') => {
+                let length = text[at + 2..].find("*/").map_or(bytes.len(), |length| length + 4);
+                let behind = (at + length).min(bytes.len());
+                line += bytes[at..behind].iter().filter(|byte| **byte == b'\n').count();
+                at = behind;
             }
-            '/' if characters.get(at + 1) == Some(&'*') => {
-                at += 2;
-                while at < characters.len() && !(characters[at] == '*' && characters.get(at + 1) == Some(&'/')) {
-                    if characters[at] == '\n' {
-                        line += 1;
-                    }
-                    at += 1;
-                }
-                at += 2;
-            }
-            '"' => {
-                at += 1;
-                while at < characters.len() && characters[at] != '"' {
-                    at += 1;
-                }
-                at += 1;
+            b'"' => {
+                let close = end(at + 1, &|byte| byte != b'"');
                 found.push(Token {
-                    text: characters[start..at - 1].iter().collect(),
+                    text: &text[start..close],
                     line,
                 });
+                at = close + 1;
             }
-            _ if character.is_whitespace() => at += 1,
-            _ if is_word(character) => {
-                while at < characters.len() && is_word(characters[at]) {
-                    at += 1;
-                }
+            byte if byte.is_ascii_whitespace() => at += 1,
+            byte => {
+                at = if is_word(*byte) {
+                    end(at, &is_word)
+                } else {
+                    // A mark may be longer than a byte only where it is none that PTX knows.
+                    at + text[at..].chars().next().map_or(1, char::len_utf8)
+                };
                 found.push(Token {
-                    text: characters[start..at].iter().collect(),
-                    line,
-                });
-            }
-            _ => {
-                at += 1;
-                found.push(Token {
-                    text: character.to_string(),
+                    text: &text[start..at],
                     line,
                 });
             }
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_marks_and_lines_are_found() {
+        let text = "// a\n@!%p0 bra L$1; /* b\nc */ .file 1 \"x.cu\"\nmov.u32 %r1,-4;é";
+        let found: Vec<(&str, usize)> = tokens(text).iter().map(|token| (token.text, token.line)).collect();
+        let second = ["@", "!", "%p0", "bra", "L$1", ";"].map(|word| (word, 2));
+        let third = [".file", "1", "\"x.cu"].map(|word| (word, 3));
+        let fourth = ["mov.u32", "%r1", ",", "-", "4", ";", "é"].map(|word| (word, 4));
+        assert_eq!(found, [second.as_slice(), &third, &fourth].concat());
+    }
 }

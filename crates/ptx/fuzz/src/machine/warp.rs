@@ -1,293 +1,250 @@
 //! What threads wait for: barriers of the block (PTX ISA §9.7.13.1) and operations of the warp (§9.7.13.8 to §9.7.13.11).
 
 use super::Block;
-use super::parse::{Argument, Instruction, Program};
+use super::program::{Argument, Meeting, Operation, Program, Reduction, Shuffle, Vote};
 use super::thread::{State, Thread};
 use crate::kind::{Kind, mask};
 
 /// What a thread waits for, and what it brings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Barrier number, threads expected where written, and the operand of a reduction.
-    Barrier { number: u64, expected: Option<u64>, input: u64 },
-    /// Lanes that must come to this instruction, the operands, and the mask.
+    /// Barrier number, and the operand of a reduction.
+    Barrier { number: usize, input: u64 },
+    /// Lanes that must come to this instruction, and the operands.
     Warp { members: u64, inputs: [u64; 3] },
-    /// A `bar.arrive` already passed on: counted until its barrier completes.
-    None,
 }
 
-const PREDICATE: Kind = Kind::PREDICATE;
+/// One of a block's 16 barriers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Barrier {
+    /// Threads that wait.
+    waiting: u64,
+    /// Threads that came and went on.
+    arrived: u64,
+    /// Threads that wait with a true operand.
+    set: u64,
+    /// Threads it is for, where that is written; else all that have not ended.
+    expected: Option<u64>,
+}
+
+impl Barrier {
+    fn is_complete(self, alive: u64) -> bool {
+        let come = self.waiting + self.arrived;
+        come > 0 && come >= self.expected.unwrap_or(alive)
+    }
+}
 
 impl Block<'_> {
     /// Lets the thread wait at the instruction, which lies behind it.
-    pub(super) fn wait(&mut self, thread: &mut Thread, instruction: &Instruction, words: &[&str]) -> Result<(), String> {
-        let arguments = &instruction.arguments;
-        let b32 = |block: &Self, thread: &Thread, argument: &Argument| block.get(thread, argument, Kind::B32);
-        let all_lanes = mask(32);
-        let wait = match (instruction.opcode.as_str(), words) {
-            ("bar", ["warp", "sync"]) => Wait::Warp {
-                members: b32(self, thread, &arguments[0])?,
-                inputs: [0; 3],
-            },
-            ("bar" | "barrier", words) if words.contains(&"red") => {
-                // d or p, barrier, [count,] predicate.
-                let (last, counts) = arguments[1..].split_last().ok_or("no operands")?;
-                Wait::Barrier {
-                    number: b32(self, thread, &counts[0])?,
-                    expected: counts.get(1).map(|count| b32(self, thread, count)).transpose()?,
-                    input: self.get(thread, last, PREDICATE)?,
-                }
-            }
-            ("bar" | "barrier", words) if words.contains(&"arrive") => {
-                return Err("bar.arrive is for programs whose order does not matter".to_owned());
-            }
-            ("bar" | "barrier", _) => Wait::Barrier {
-                number: b32(self, thread, &arguments[0])?,
-                expected: arguments.get(1).map(|count| b32(self, thread, count)).transpose()?,
-                input: 0,
-            },
-            ("shfl", _) => Wait::Warp {
-                members: b32(self, thread, arguments.get(4).ok_or("shfl without a mask")?)?,
-                inputs: [
-                    b32(self, thread, &arguments[1])?,
-                    b32(self, thread, &arguments[2])?,
-                    b32(self, thread, &arguments[3])?,
-                ],
-            },
-            ("vote", _) => Wait::Warp {
-                members: arguments.get(2).map_or(Ok(all_lanes), |argument| b32(self, thread, argument))?,
-                inputs: [self.get(thread, &arguments[1], PREDICATE)?, 0, 0],
-            },
-            ("match", _) | ("redux", _) => {
-                let kind = words.last().and_then(|word| Kind::from_name(word)).ok_or("an unknown type")?;
-                Wait::Warp {
-                    members: b32(self, thread, &arguments[2])?,
-                    inputs: [self.get(thread, &arguments[1], kind)?, 0, 0],
-                }
-            }
-            (opcode, _) => return Err(format!("unknown {opcode}")),
+    pub(super) fn meet(&mut self, thread: &mut Thread, meeting: Meeting, arguments: &[Argument]) -> Result<(), String> {
+        let b32 = |index: usize| {
+            let argument = arguments.get(index).ok_or("an operand is missing")?;
+            self.get(thread, argument, Kind::B32)
         };
-        if let Wait::Warp { members, .. } = wait
-            && members >> (thread.linear % 32) & 1 == 0
-        {
-            return Err(format!("lane {} is not in its own mask {members:#x}", thread.linear % 32));
+        let typed = |index: usize, kind: Kind| {
+            let argument = arguments.get(index).ok_or("an operand is missing")?;
+            self.get(thread, argument, kind)
+        };
+        let counted = |index: usize| if index < arguments.len() { b32(index).map(Some) } else { Ok(None) };
+        let wait = match meeting {
+            // Barrier, then perhaps a count.
+            Meeting::Barrier(None) => return self.reach(thread, b32(0)?, counted(1)?, Some(0)),
+            Meeting::Arrival => return self.reach(thread, b32(0)?, counted(1)?, None),
+            // Result, barrier, perhaps a count, predicate.
+            Meeting::Barrier(Some(_)) => {
+                let last = arguments.len().checked_sub(1).ok_or("no operands")?;
+                let count = if last > 2 { Some(b32(2)?) } else { None };
+                return self.reach(thread, b32(1)?, count, Some(typed(last, Kind::PREDICATE)?));
+            }
+            Meeting::WarpBarrier => (b32(0)?, [0; 3]),
+            Meeting::Shuffle(_) => (b32(4)?, [b32(1)?, b32(2)?, b32(3)?]),
+            Meeting::Vote(_) => (counted(2)?.unwrap_or(mask(32)), [typed(1, Kind::PREDICATE)?, 0, 0]),
+            Meeting::MatchAny(kind) | Meeting::MatchAll(kind) | Meeting::Reduce(_, kind) => (b32(2)?, [typed(1, kind)?, 0, 0]),
+        };
+        let (members, inputs) = wait;
+        let lane = thread.linear % 32;
+        if members >> lane & 1 == 0 {
+            return Err(format!("lane {lane} is not in its own mask {members:#x}"));
         }
-        thread.state = State::Waiting(wait);
+        thread.state = State::Waiting(Wait::Warp { members, inputs });
         Ok(())
     }
-}
 
-/// The instruction that a waiting thread stands behind.
-fn instruction<'a>(program: &'a Program, thread: &Thread) -> Option<&'a Instruction> {
-    let frame = thread.frames.last()?;
-    program.functions[frame.function].code.get(frame.pc.checked_sub(1)?)
-}
-
-/// Lets the threads of complete barriers go on. Says whether there were any.
-pub(super) fn release_barriers(threads: &mut [Thread]) -> bool {
-    let alive = threads.iter().filter(|thread| thread.state != State::Ended).count() as u64;
-    let mut released = false;
-    for barrier in 0..16 {
-        let mut inputs = Vec::new();
-        let mut expected = alive;
-        for thread in threads.iter() {
-            if let State::Waiting(Wait::Barrier {
-                number,
-                expected: written,
-                input,
-            }) = &thread.state
-                && *number == barrier
-            {
-                inputs.push(*input);
-                expected = written.unwrap_or(alive);
+    /// A thread comes to a barrier: with an input it waits there, without one it goes on.
+    fn reach(&mut self, thread: &mut Thread, number: u64, expected: Option<u64>, input: Option<u64>) -> Result<(), String> {
+        let number = number as usize;
+        let barrier = self.barriers.get_mut(number).ok_or_else(|| format!("barrier {number}"))?;
+        barrier.expected = expected;
+        match input {
+            Some(input) => {
+                barrier.waiting += 1;
+                barrier.set += input;
+                thread.state = State::Waiting(Wait::Barrier { number, input });
             }
+            None => barrier.arrived += 1,
         }
-        if inputs.is_empty() || (inputs.len() as u64) < expected {
-            continue;
-        }
-        let count = inputs.iter().sum::<u64>();
-        let total = inputs.len() as u64;
+        Ok(())
+    }
+
+    /// Lets the threads of complete barriers go on. Says whether there were any.
+    pub(super) fn release_barriers(&mut self, threads: &mut [Thread]) -> Result<bool, String> {
+        let alive = threads.iter().filter(|thread| thread.state != State::Ended).count() as u64;
+        let complete = self.barriers.map(|barrier| barrier.is_complete(alive));
         for thread in threads.iter_mut() {
-            if matches!(&thread.state, State::Waiting(Wait::Barrier { number, .. }) if *number == barrier) {
-                thread.state = State::Waiting(Wait::None);
-                thread.barrier_result(count, total);
-                released = true;
-            }
-        }
-    }
-    released
-}
-
-impl Thread {
-    /// Keeps the counts of a completed barrier until [`finish_barrier`](Self::finish_barrier) writes them.
-    fn barrier_result(&mut self, set: u64, total: u64) {
-        self.reduction = Some((set, total));
-    }
-
-    /// Writes a barrier's reduction, where one was asked for, and goes on.
-    fn finish_barrier(&mut self, program: &Program) -> Result<(), String> {
-        let Some((set, total)) = self.reduction.take() else { return Ok(()) };
-        self.state = State::Running;
-        let Some(instruction) = instruction(program, self) else {
-            return Ok(());
-        };
-        if !instruction.words.iter().any(|word| word == "red") {
-            return Ok(());
-        }
-        let has = |name: &str| instruction.words.iter().any(|word| word == name);
-        let value = if has("popc") {
-            set
-        } else if has("and") {
-            u64::from(set == total)
-        } else {
-            u64::from(set > 0)
-        };
-        self.set(program, &instruction.arguments[0], value)
-    }
-}
-
-/// Lets warps go on whose lanes have come together, and threads whose barrier is complete.
-pub(super) fn release_warps(program: &Program, threads: &mut [Thread]) -> Result<bool, String> {
-    let mut released = false;
-    for thread in threads.iter_mut() {
-        if thread.state == State::Waiting(Wait::None) {
-            thread.finish_barrier(program)?;
-            released = true;
-        }
-    }
-    for warp in threads.chunks_mut(32) {
-        for lane in 0..warp.len() {
-            let State::Waiting(Wait::Warp { members, .. }) = warp[lane].state else {
+            let State::Waiting(Wait::Barrier { number, .. }) = thread.state else {
                 continue;
             };
-            let place = warp[lane].frames.last().map(|frame| (frame.function, frame.pc));
-            let lanes: Vec<usize> = (0..32).filter(|other| members >> other & 1 == 1).collect();
-            let come = lanes.iter().all(|other| {
-                warp.get(*other).is_some_and(|thread| {
-                    matches!(thread.state, State::Waiting(Wait::Warp { members: theirs, .. }) if theirs == members)
-                        && thread.frames.last().map(|frame| (frame.function, frame.pc)) == place
-                })
-            });
-            if come {
-                exchange(program, warp, &lanes)?;
-                released = true;
+            if !complete[number] {
+                continue;
+            }
+            thread.state = State::Running;
+            let instruction = thread.instruction(self.program).ok_or("a wait at no instruction")?;
+            if let Operation::Meet(Meeting::Barrier(Some(vote))) = instruction.operation {
+                let barrier = self.barriers[number];
+                let all = barrier.set == barrier.waiting + barrier.arrived;
+                let value = match vote {
+                    Vote::Count => barrier.set,
+                    Vote::All => u64::from(all),
+                    _ => u64::from(barrier.set > 0),
+                };
+                thread.set(self.program, &instruction.arguments[0], value)?;
             }
         }
+        for (barrier, complete) in self.barriers.iter_mut().zip(complete) {
+            if complete {
+                *barrier = Barrier::default();
+            }
+        }
+        Ok(complete.contains(&true))
     }
-    Ok(released)
+
+    /// Lets warps go on whose lanes have come together. Says whether there were any.
+    pub(super) fn release_warps(&self, threads: &mut [Thread]) -> Result<bool, String> {
+        let mut released = false;
+        for warp in threads.chunks_mut(32) {
+            let mut seen = 0u64;
+            for lane in 0..warp.len() {
+                let State::Waiting(Wait::Warp { members, .. }) = warp[lane].state else {
+                    continue;
+                };
+                if seen >> lane & 1 == 1 {
+                    continue;
+                }
+                let place = place(&warp[lane]);
+                let mut here = 0u64;
+                let mut missing = false;
+                for (other, thread) in warp.iter().enumerate().filter(|(other, _)| members >> other & 1 == 1) {
+                    let same = |theirs: u64| theirs == members && self::place(thread) == place;
+                    match thread.state {
+                        State::Waiting(Wait::Warp { members, .. }) if same(members) => here |= 1 << other,
+                        // Nobody waits for those that have ended.
+                        State::Ended => {}
+                        _ => missing = true,
+                    }
+                }
+                seen |= here;
+                if !missing {
+                    exchange(self.program, warp, here)?;
+                    released = true;
+                }
+            }
+        }
+        Ok(released)
+    }
 }
 
-fn exchange(program: &Program, warp: &mut [Thread], lanes: &[usize]) -> Result<(), String> {
-    let inputs: Vec<(usize, [u64; 3])> = lanes
+/// Function and program counter.
+fn place(thread: &Thread) -> Option<(usize, usize)> {
+    thread.frames.last().map(|frame| (frame.function, frame.pc))
+}
+
+/// Performs the operation at which the lanes stand, and lets them go on.
+fn exchange(program: &Program, warp: &mut [Thread], here: u64) -> Result<(), String> {
+    let inputs: Vec<(usize, [u64; 3])> = warp
         .iter()
-        .filter_map(|lane| match warp[*lane].state {
-            State::Waiting(Wait::Warp { inputs, .. }) => Some((*lane, inputs)),
+        .enumerate()
+        .filter_map(|(lane, thread)| match thread.state {
+            State::Waiting(Wait::Warp { inputs, .. }) if here >> lane & 1 == 1 => Some((lane, inputs)),
             _ => None,
         })
         .collect();
+    // Lanes whose first operand is this value.
+    let with = |value: u64| {
+        inputs
+            .iter()
+            .filter(|(_, inputs)| inputs[0] == value)
+            .fold(0u64, |found, (lane, _)| found | 1 << lane)
+    };
     for (lane, own) in &inputs {
         let thread = &mut warp[*lane];
-        let Some(instruction) = instruction(program, thread) else {
-            continue;
-        };
-        let has = |name: &str| instruction.words.iter().any(|word| word == name);
-        let of = |wanted: u64| {
-            inputs
-                .iter()
-                .find(|(other, _)| *other as u64 == wanted)
-                .map(|(_, inputs)| inputs[0])
-        };
-        let kind = instruction.words.last().and_then(|word| Kind::from_name(word)).unwrap_or(Kind::B32);
-        let (first, second) = match instruction.opcode.as_str() {
-            "shfl" => {
-                let (inside, source) = shuffled(*lane as u64, own[1], own[2], &instruction.words);
-                // A lane out of range, and one that does not take part, gives the own value.
-                (if inside { of(source).unwrap_or(own[0]) } else { own[0] }, Some(u64::from(inside)))
-            }
-            "vote" => {
-                let set = inputs.iter().filter(|(_, inputs)| inputs[0] == 1).count();
-                let value = if has("ballot") {
-                    inputs
-                        .iter()
-                        .filter(|(_, inputs)| inputs[0] == 1)
-                        .map(|(lane, _)| 1u64 << lane)
-                        .sum()
-                } else {
-                    u64::from(if has("all") {
-                        set == inputs.len()
-                    } else if has("any") {
-                        set > 0
-                    } else {
-                        set == 0 || set == inputs.len()
-                    })
-                };
-                (value, None)
-            }
-            "match" => {
-                let same: u64 = inputs
-                    .iter()
-                    .filter(|(_, inputs)| inputs[0] == own[0])
-                    .map(|(lane, _)| 1u64 << lane)
-                    .sum();
-                let all = inputs.iter().all(|(_, inputs)| inputs[0] == own[0]);
-                if has("all") {
-                    (if all { same } else { 0 }, Some(u64::from(all)))
-                } else {
-                    (same, None)
-                }
-            }
-            "redux" => {
-                let values = inputs.iter().map(|(_, inputs)| inputs[0]);
-                let numbers = inputs.iter().map(|(_, inputs)| kind.integer(inputs[0]));
-                let value = if has("add") {
-                    kind.wrap(numbers.sum())
-                } else if has("min") {
-                    kind.wrap(numbers.min().unwrap_or(0))
-                } else if has("max") {
-                    kind.wrap(numbers.max().unwrap_or(0))
-                } else if has("and") {
-                    values.fold(u64::MAX, |a, b| a & b)
-                } else if has("or") {
-                    values.fold(0, |a, b| a | b)
-                } else {
-                    values.fold(0, |a, b| a ^ b)
-                };
-                (value, None)
-            }
-            _ => (0, None),
-        };
         thread.state = State::Running;
-        match (&instruction.arguments[0], second) {
-            (Argument::Pair(target, predicate), Some(second)) => {
+        let instruction = thread.instruction(program).ok_or("a wait at no instruction")?;
+        let Operation::Meet(meeting) = instruction.operation else {
+            return Err("a wait at an instruction for one thread".to_owned());
+        };
+        let (first, second) = match meeting {
+            Meeting::Shuffle(mode) => {
+                let (inside, source) = shuffled(*lane as u64, own[1], own[2], mode);
+                let theirs = inputs.iter().find(|(other, _)| *other as u64 == source);
+                // A lane out of range, and one that does not take part, gives the own value.
+                let value = theirs.filter(|_| inside).map_or(own[0], |(_, inputs)| inputs[0]);
+                (value, u64::from(inside))
+            }
+            Meeting::Vote(vote) => {
+                let set = with(1);
+                let holds = match vote {
+                    Vote::Ballot | Vote::Count => set,
+                    Vote::All => u64::from(set == here),
+                    Vote::Any => u64::from(set != 0),
+                    Vote::Uniform => u64::from(set == 0 || set == here),
+                };
+                (holds, 0)
+            }
+            Meeting::MatchAny(_) => (with(own[0]), 0),
+            Meeting::MatchAll(_) if with(own[0]) == here => (here, 1),
+            Meeting::MatchAll(_) => (0, 0),
+            Meeting::Reduce(reduction, kind) => (reduced(reduction, kind, inputs.iter().map(|(_, inputs)| inputs[0])), 0),
+            Meeting::WarpBarrier | Meeting::Barrier(_) | Meeting::Arrival => continue,
+        };
+        match &instruction.arguments[0] {
+            Argument::Pair(target, predicate) => {
                 thread.set(program, target, first)?;
                 thread.set(program, predicate, second)?;
             }
-            (_, _) if instruction.opcode == "bar" => {}
-            (target, _) => thread.set(program, target, first)?,
+            target => thread.set(program, target, first)?,
         }
     }
     Ok(())
 }
 
+fn reduced(reduction: Reduction, kind: Kind, values: impl Iterator<Item = u64>) -> u64 {
+    let number = |bits: u64| kind.integer(bits);
+    values
+        .reduce(|a, b| match reduction {
+            Reduction::Add => kind.wrap(number(a) + number(b)),
+            Reduction::Minimum => kind.wrap(number(a).min(number(b))),
+            Reduction::Maximum => kind.wrap(number(a).max(number(b))),
+            Reduction::And => a & b,
+            Reduction::Or => a | b,
+            Reduction::Xor => a ^ b,
+        })
+        .unwrap_or(0)
+}
+
 /// Whether the source lane is in range, and which it is (PTX ISA §9.7.9.6).
-fn shuffled(lane: u64, b: u64, c: u64, words: &[String]) -> (bool, u64) {
-    let has = |name: &str| words.iter().any(|word| word == name);
+fn shuffled(lane: u64, b: u64, c: u64, mode: Shuffle) -> (bool, u64) {
     let (b, clamp, segment) = (b & 31, c & 31, c >> 8 & 31);
     let highest = lane & segment | clamp & !segment;
     let lowest = lane & segment;
-    let source = if has("up") {
-        lane as i64 - b as i64
-    } else if has("down") {
-        (lane + b) as i64
-    } else if has("bfly") {
-        (lane ^ b) as i64
-    } else {
-        (lowest | b & !segment) as i64
+    let source = match mode {
+        Shuffle::Up => lane as i64 - b as i64,
+        Shuffle::Down => (lane + b) as i64,
+        Shuffle::Butterfly => (lane ^ b) as i64,
+        Shuffle::Index => (lowest | b & !segment) as i64,
     };
-    let inside = if has("up") {
-        source >= highest as i64
-    } else {
-        source <= highest as i64
+    let inside = match mode {
+        Shuffle::Up => source >= highest as i64,
+        _ => source <= highest as i64,
     };
     (inside, if inside { source as u64 } else { lane })
 }

@@ -1,7 +1,7 @@
 //! Floating point arithmetic that is correctly rounded (PTX ISA §9.7.3 to §9.7.5).
 
 use super::{Judge, Model};
-use crate::exact::{BF16, Exact, F16, F32, F64, Format, Rounding, Value};
+use crate::exact::{BF16, Exact, F16, F32, F64, Format, Natural, Rounding, Value};
 use crate::kind::Kind;
 
 /// What modifiers ask for.
@@ -171,11 +171,11 @@ pub(super) fn quotient(a: &Value, b: &Value) -> Value {
     match (a, b) {
         (Value::Nan, _) | (_, Value::Nan) | (Value::Infinite(_), Value::Infinite(_)) => Value::Nan,
         (Value::Infinite(_), _) => Value::Infinite(negative),
-        (_, Value::Infinite(_)) => Value::Finite(Exact::new(negative, 0u8.into(), 0)),
+        (_, Value::Infinite(_)) => Value::Finite(Exact::new(negative, Natural::ZERO, 0)),
         (Value::Finite(a), Value::Finite(b)) => match (a.is_zero(), b.is_zero()) {
             (true, true) => Value::Nan,
             (false, true) => Value::Infinite(negative),
-            (true, false) => Value::Finite(Exact::new(negative, 0u8.into(), 0)),
+            (true, false) => Value::Finite(Exact::new(negative, Natural::ZERO, 0)),
             (false, false) => Value::Finite(a.divide(b)),
         },
     }

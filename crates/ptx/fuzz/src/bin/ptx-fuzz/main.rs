@@ -1,16 +1,19 @@
 //! `ptx-fuzz`: long runs against the PTX engine, and single programs of them again.
 
-use std::io::{BufRead, BufReader};
+mod differential;
+
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command as Process, ExitCode, Stdio};
+use std::process::{Command as Process, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand, ValueEnum};
-use sahasra_ptx::{InstructionSet, instruction_set, limit_instruction_set};
+use sahasra_ptx::{InstructionSet, limit_instruction_set};
+use sahasra_ptx_fuzz::differential::{check, shrink, vocabulary};
 use sahasra_ptx_fuzz::generator::Generated;
 use sahasra_ptx_fuzz::model::Model;
-use sahasra_ptx_fuzz::{damage, differential, forms, inputs, single};
+use sahasra_ptx_fuzz::{damage, forms, inputs, single};
 
 /// Checks the PTX engine: programs against a reference machine, and damaged text.
 #[derive(Parser)]
@@ -29,6 +32,9 @@ enum Command {
         /// Programs.
         #[arg(long, default_value_t = 20_000)]
         programs: u64,
+        /// Threads, each with two processes beside it; as many as there are cores unless given.
+        #[arg(long)]
+        jobs: Option<NonZero<u64>>,
     },
     /// Runs one program again, and makes it small where it differs.
     Program {
@@ -99,11 +105,16 @@ impl Level {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
-        Command::Differential { first, programs } => differential(first, programs),
+        Command::Differential { first, programs, jobs } => {
+            let cores = || {
+                std::thread::available_parallelism().map_or(NonZero::<u64>::MIN, |cores| cores.try_into().unwrap_or(NonZero::<u64>::MIN))
+            };
+            differential::run(first, programs, jobs.unwrap_or_else(cores))
+        }
         Command::Program { seed, level, print } => Ok(program(seed, level, print)),
         Command::Digests { first, programs, level } => {
             level.limit();
-            digests(first, programs);
+            differential::digests(first, programs);
             Ok(ExitCode::SUCCESS)
         }
         Command::Damage { first, seconds, corpus } => damage(first, Duration::from_secs(seconds), &corpus),
@@ -115,95 +126,10 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A process that runs the same programs on another instruction set.
-struct Other {
-    level: Level,
-    child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-}
-
-impl Other {
-    fn start(level: Level, first: u64, programs: u64) -> anyhow::Result<Self> {
-        let mut child = Process::new(std::env::current_exe()?)
-            .args(["digests", &first.to_string(), &programs.to_string(), level.name()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("starting a process for another instruction set")?;
-        let output = child.stdout.take().context("the process has no output")?;
-        Ok(Self {
-            level,
-            child,
-            lines: BufReader::new(output).lines(),
-        })
-    }
-}
-
-fn digests(first: u64, programs: u64) {
-    let vocabulary = differential::vocabulary();
-    for seed in first..first.saturating_add(programs) {
-        match differential::digest(&Generated::new(seed, &vocabulary), seed) {
-            Ok(digest) => println!("{digest:016x}"),
-            Err(difference) => println!("{difference}"),
-        }
-    }
-}
-
-fn differential(first: u64, programs: u64) -> anyhow::Result<ExitCode> {
-    let vocabulary = differential::vocabulary();
-    let mut others = [Level::V3, Level::Baseline]
-        .into_iter()
-        .map(|level| Other::start(level, first, programs))
-        .collect::<Result<Vec<_>, _>>()?;
-    let start = Instant::now();
-    let mut differences = 0u64;
-    for seed in first..first.saturating_add(programs) {
-        let program = Generated::new(seed, &vocabulary);
-        let mine = differential::check(&program, seed);
-        let mut wrong: Vec<(String, Level)> = Vec::new();
-        match &mine {
-            Err(difference) => wrong.push((difference.to_string(), Level::Avx512)),
-            Ok(digest) => {
-                for other in &mut others {
-                    let line = other.lines.next().context("a process ended early")??;
-                    if line != format!("{digest:016x}") {
-                        wrong.push((line, other.level));
-                    }
-                }
-            }
-        }
-        if mine.is_err() {
-            for other in &mut others {
-                other.lines.next().context("a process ended early")??;
-            }
-        }
-        for (difference, level) in wrong {
-            differences += 1;
-            println!(
-                "program {seed} on {}: {difference}\n  again: cargo run --release -p sahasra-ptx-fuzz -- program {seed} --level {}",
-                level.name(),
-                level.name()
-            );
-        }
-        let done = seed - first + 1;
-        if done.is_multiple_of(10_000) {
-            println!("{done} programs, {differences} differences, {:.0} s", start.elapsed().as_secs_f64());
-        }
-    }
-    for other in &mut others {
-        other.child.wait()?;
-    }
-    println!(
-        "differential: {programs} programs from seed {first} on {:?}, v3 and baseline against the reference machine: {differences} differences ({:.0} s)",
-        instruction_set(),
-        start.elapsed().as_secs_f64()
-    );
-    Ok(if differences == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
 fn program(seed: u64, level: Level, print: bool) -> ExitCode {
     level.limit();
-    let program = Generated::new(seed, &differential::vocabulary());
-    match differential::check(&program, seed) {
+    let program = Generated::new(seed, &vocabulary());
+    match check(&program, seed) {
         Ok(digest) => {
             if print {
                 println!("{}", program.text());
@@ -213,7 +139,7 @@ fn program(seed: u64, level: Level, print: bool) -> ExitCode {
         }
         Err(difference) => {
             println!("// {difference}; making it smaller");
-            let (small, difference) = differential::shrink(&program, seed, &difference);
+            let (small, difference) = shrink(&program, seed, &difference);
             println!(
                 "// {difference}: {} blocks of {:?} threads\n{}",
                 small.grid,
@@ -277,7 +203,7 @@ fn all_forms() -> String {
 }
 
 fn assemble(first: u64, programs: u64, ptxas: &Path) -> anyhow::Result<ExitCode> {
-    let vocabulary = differential::vocabulary();
+    let vocabulary = vocabulary();
     let path = std::env::temp_dir().join(format!("ptx-fuzz-assemble-{}.ptx", std::process::id()));
     let accepts = |text: &str, name: &str| -> anyhow::Result<bool> {
         std::fs::write(&path, text)?;

@@ -1,0 +1,171 @@
+//! The text around a program's statements: what registers and memory begin with, and what is left of them.
+
+use std::fmt::Write;
+
+use super::{ACCUMULATORS, D, Generated, H, P, PLACE, R, SCRATCH, SCRATCH_BYTES};
+use crate::table;
+
+impl Generated {
+    /// The module's text.
+    pub fn text(&self) -> String {
+        let mut text = String::from(".version 8.6\n.target sm_100\n.address_size 64\n");
+        let constants: Vec<String> = (0..64u32).map(|index| (index * 37 % 256).to_string()).collect();
+        let _ = writeln!(text, ".const .align 8 .b8 table[64] = {{{}}};", constants.join(", "));
+        let registers = format!(
+            ".reg .pred %p<{P}>, %q<4>;\n.reg .b16 %h<{H}>, %u<4>;\n.reg .b32 %r<{R}>, %t<8>, %c<64>, %m<64>, %full;\n.reg .b64 %d<{D}>, %e<8>;\n"
+        );
+        for index in 0..self.functions.len() {
+            self.function(index, &registers, &mut text);
+        }
+        self.prologue(&registers, &mut text);
+        for node in &self.nodes {
+            node.write(&mut text);
+        }
+        self.epilogue(&mut text);
+        text
+    }
+
+    /// A device function. Its registers begin with what its parameters give.
+    fn function(&self, index: usize, registers: &str, text: &mut String) {
+        let (name, nodes) = &self.functions[index];
+        let mut body = String::new();
+        for node in nodes {
+            node.write(&mut body);
+        }
+        let _ = writeln!(
+            text,
+            ".func (.param .b32 result) {name} (.param .b32 first, .param .b64 second)\n{{\n{registers}"
+        );
+        text.push_str("ld.param.b32 %r0, [first];\nld.param.b64 %d0, [second];\n");
+        // Only registers that the body names.
+        let named = |register: &str| body.contains(register);
+        for index in 1..R {
+            if index < H || named(&format!("%r{index}")) {
+                let _ = writeln!(text, "add.u32 %r{index}, %r0, {};", index * 77_777);
+            }
+        }
+        for index in 1..D {
+            if named(&format!("%d{index}")) {
+                let _ = writeln!(text, "mul.lo.u64 %d{index}, %d0, {};", index * 123_457 + 2);
+            }
+        }
+        for index in 0..H {
+            if named(&format!("%h{index}")) {
+                let _ = writeln!(text, "cvt.u16.u32 %h{index}, %r{index};");
+            }
+        }
+        for index in 0..P {
+            if named(&format!("%p{index}")) {
+                let _ = writeln!(text, "setp.lt.s32 %p{index}, %r{index}, 1000;");
+            }
+        }
+        text.push_str(&body);
+        for index in 1..R {
+            if named(&format!("%r{index}")) {
+                let _ = writeln!(text, "xor.b32 %r0, %r0, %r{index};");
+            }
+        }
+        text.push_str("st.param.b32 [result], %r0;\nret;\n}\n");
+    }
+
+    fn prologue(&self, registers: &str, text: &mut String) {
+        let threads = self.block[0] * self.block[1];
+        let _ = write!(
+            text,
+            ".visible .entry k(.param .u64 places, .param .u64 sums, .param .u64 input)\n{{\n{registers}\
+             .reg .b32 %me, %gid, %lane;\n.reg .b64 %place, %sums, %in, %sh, %shg, %lo, %log, %acc, %ct;\n\
+             .shared .align 16 .b8 sh[{}];\n.shared .align 16 .b8 acc[{}];\n.local .align 16 .b8 lo[{SCRATCH_BYTES}];\n",
+            threads * SCRATCH_BYTES,
+            ACCUMULATORS * 8,
+        );
+        text.push_str(
+            "ld.param.u64 %place, [places];\nld.param.u64 %sums, [sums];\nld.param.u64 %in, [input];\n\
+             mov.u32 %t0, %ntid.x;\nmov.u32 %t1, %tid.y;\nmov.u32 %t2, %tid.x;\nmad.lo.u32 %me, %t0, %t1, %t2;\n\
+             mov.u32 %lane, %laneid;\nmov.u32 %t1, %ntid.y;\nmul.lo.u32 %t0, %t0, %t1;\nmov.u32 %t1, %ctaid.x;\nmad.lo.u32 %gid, %t1, %t0, %me;\n\
+             and.b32 %t1, %me, -32;\nsub.u32 %t1, %t0, %t1;\nmin.u32 %t1, %t1, 32;\nsub.u32 %t1, 32, %t1;\nmov.u32 %t2, -1;\nshr.u32 %full, %t2, %t1;\n",
+        );
+        let _ = write!(
+            text,
+            "mad.wide.u32 %place, %gid, {PLACE}, %place;\nmov.u64 %sh, sh;\nmad.wide.u32 %sh, %me, {SCRATCH_BYTES}, %sh;\n\
+             cvta.shared.u64 %shg, %sh;\nmov.u64 %lo, lo;\ncvta.local.u64 %log, %lo;\nmov.u64 %acc, acc;\nmov.u64 %ct, table;\n"
+        );
+        // Accumulators and scratch begin as zeros; the first threads of the block see to the former.
+        text.push_str("mov.b64 %e1, 0;\n");
+        each_accumulator(text, "Z", "mad.wide.u32 %e0, %t3, 8, %acc;\nst.shared.u64 [%e0], %e1;");
+        for offset in (0..SCRATCH_BYTES).step_by(16) {
+            let _ = writeln!(
+                text,
+                "st.shared.v2.u64 [%sh+{offset}], {{%e1, %e1}};\nst.local.v2.u64 [%lo+{offset}], {{%e1, %e1}};"
+            );
+        }
+        // Registers begin with a window of the table of inputs, at a place that differs from thread to thread.
+        for (width, letter, count, step) in [(16, 'h', H, 5), (32, 'r', R, 11), (64, 'd', D, 23)] {
+            let windows = table::VALUES * width / 128;
+            let _ = writeln!(
+                text,
+                "mul.lo.u32 %t4, %gid, {step};\nand.b32 %t4, %t4, {};\nmad.wide.u32 %e1, %t4, 16, %in;",
+                windows - 1
+            );
+            vectors(letter, width, count, |vector, list, offset| {
+                let _ = writeln!(text, "ld.global.{vector} {list}, [%e1+{}];", table::section(width) + offset);
+            });
+        }
+        for index in 0..P {
+            let _ = writeln!(text, "and.b32 %t4, %gid, {};\nsetp.eq.u32 %p{index}, %t4, 0;", 1 << index);
+        }
+        text.push_str("bar.sync 0;\n");
+    }
+
+    fn epilogue(&self, text: &mut String) {
+        for (width, letter, count, start) in [(16, 'h', H, 0), (32, 'r', R, 16), (64, 'd', D, 64)] {
+            vectors(letter, width, count, |vector, list, offset| {
+                let _ = writeln!(text, "st.global.{vector} [%place+{}], {list};", start + offset);
+            });
+        }
+        text.push_str("mov.u32 %t0, 0;\n");
+        for index in 0..P {
+            let _ = writeln!(text, "@%p{index} or.b32 %t0, %t0, {};", 1 << index);
+        }
+        text.push_str("st.global.b32 [%place+128], %t0;\n");
+        for (start, space, base) in [(1, "local", "%lo"), (2, "shared", "%sh")] {
+            for offset in (0..SCRATCH_BYTES).step_by(16) {
+                let _ = writeln!(
+                    text,
+                    "ld.{space}.v2.u64 {{%e0, %e1}}, [{base}+{offset}];\nst.global.v2.u64 [%place+{}], {{%e0, %e1}};",
+                    SCRATCH + start * SCRATCH_BYTES + offset
+                );
+            }
+        }
+        // The block's accumulators, when all are done.
+        let _ = writeln!(text, "bar.sync 0;\nmov.u32 %t1, %ctaid.x;\nadd.u32 %t1, %t1, 1;");
+        let _ = writeln!(text, "mad.wide.u32 %sums, %t1, {}, %sums;", ACCUMULATORS * 8);
+        each_accumulator(
+            text,
+            "Y",
+            "mad.wide.u32 %e0, %t3, 8, %acc;\nld.shared.u64 %e1, [%e0];\nmad.wide.u32 %e0, %t3, 8, %sums;\nst.global.u64 [%e0], %e1;",
+        );
+        text.push_str("ret;\n}\n");
+    }
+}
+
+/// Statements for each accumulator, shared between the block's threads; its number is in `%t3`.
+fn each_accumulator(text: &mut String, label: &str, statements: &str) {
+    let _ = writeln!(
+        text,
+        "mov.u32 %t0, %ntid.x;\nmov.u32 %t3, %ntid.y;\nmul.lo.u32 %t0, %t0, %t3;\nmov.u32 %t3, %me;\n{label}0:\n\
+         setp.ge.u32 %q0, %t3, {ACCUMULATORS};\n@%q0 bra {label}1;\n{statements}\nadd.u32 %t3, %t3, %t0;\nbra {label}0;\n{label}1:"
+    );
+}
+
+/// Registers of a width as vectors of at most 16 bytes: type, list and offset of each.
+fn vectors(letter: char, width: u32, count: usize, mut each: impl FnMut(&str, &str, u32)) {
+    let most = (128 / width as usize).min(4);
+    for start in (0..count).step_by(most) {
+        let list: Vec<String> = (start..start + most).map(|index| format!("%{letter}{index}")).collect();
+        each(
+            &format!("v{most}.b{width}"),
+            &format!("{{{}}}", list.join(", ")),
+            start as u32 * width / 8,
+        );
+    }
+}
