@@ -147,6 +147,8 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
         .filter(|(body, _)| body.address_taken)
         .map(|(body, function)| (body.address, *function))
         .collect();
+    // Calls search it; the functions stand in the order in which they call each other.
+    encoder.code.functions.sort_unstable_by_key(|(address, _)| *address);
     let mut code = encoder.code;
     code.statements = lowered.statements;
     code
