@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use sahasra_ptx::{Cancel, Launch, Memory, Module};
+use sahasra_ptx::{Cancel, FaultKind, Launch, Memory, Module};
 
 /// Loading takes no longer, whatever the text: the corpus' largest takes a thousandth.
 const LOAD_LIMIT: Duration = Duration::from_secs(20);
@@ -166,6 +166,9 @@ pub fn survive(text: &str) -> Result<Survived, String> {
             if error.line < 1 || error.line > lines {
                 return Err(format!("an error in line {} of {lines}: {error}", error.line));
             }
+            if error.reason().is_empty() {
+                return Err("an error without a reason".to_owned());
+            }
             return Ok(Survived::Refused);
         }
     };
@@ -190,10 +193,10 @@ pub fn survive(text: &str) -> Result<Survived, String> {
             dynamic_shared_bytes: 512,
             ..Launch::new([2, 1, 1], kernel.required_block().unwrap_or([kernel.max_threads().min(70), 1, 1]))
         };
-        if let Ok(statistics) = kernel.launch(&launch, &arguments, &memory, &Cancel::new())
-            && statistics.steps > STEPS
-        {
-            return Err(format!("{} steps of {STEPS}", statistics.steps));
+        match kernel.launch(&launch, &arguments, &memory, &Cancel::new()) {
+            Ok(statistics) if statistics.steps > STEPS => return Err(format!("{} steps of {STEPS}", statistics.steps)),
+            Err(fault) if fault.kind == FaultKind::Cancelled => return Err(format!("nobody cancelled: {fault}")),
+            _ => {}
         }
     }
     Ok(Survived::Ran)

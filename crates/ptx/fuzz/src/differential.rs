@@ -1,6 +1,6 @@
 //! Programs on the engine and on the reference machine, from the same memory: what either leaves must be the same bits.
 
-use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, Launch, LoadErrorKind, Memory, Module};
+use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, Launch, Memory, Module};
 
 use crate::forms;
 use crate::generator::{Generated, PLACE, Vocabulary};
@@ -34,22 +34,6 @@ pub enum Difference {
     },
 }
 
-fn loads(statement: &str) -> bool {
-    let text = format!(
-        ".version 8.6\n.target sm_100\n.address_size 64\n\
-         .func (.param .b32 result) f (.param .b32 first)\n{{\n.reg .b32 %r<4>;\nld.param.b32 %r0, [first];\nst.param.b32 [result], %r0;\nret;\n}}\n\
-         .visible .entry k()\n{{\n.reg .pred %p<4>;\n.reg .b32 %r<4>;\n.reg .b64 %d<4>;\n{statement}\nret;\n}}\n"
-    );
-    match Module::load(&text) {
-        Ok(_) => true,
-        Err(error) => {
-            // A word list with mistakes in it would pass for an engine that knows little.
-            assert!(matches!(error.kind, LoadErrorKind::Unsupported(_)), "{error}");
-            false
-        }
-    }
-}
-
 /// What the engine takes as it is now.
 pub fn vocabulary() -> Vocabulary {
     let mut forms = Vec::new();
@@ -63,14 +47,7 @@ pub fn vocabulary() -> Vocabulary {
             forms.push((form, model));
         }
     }
-    Vocabulary {
-        forms: weighted(forms),
-        carries: loads("add.cc.u32 %r0, %r1, %r2;\nmadc.hi.cc.u64 %d0, %d1, %d2, %d3;\nsubc.u32 %r1, %r1, %r2;"),
-        calls: loads("{\n.param .b32 a;\n.param .b32 b;\nst.param.b32 [a], %r0;\ncall (b), f, (a);\nld.param.b32 %r0, [b];\n}"),
-        switches: loads("T: .branchtargets A, B;\nbrx.idx %r0, T;\nA:\nB:"),
-        matches: loads("match.any.sync.b32 %r0, %r1, %r2;\nmatch.all.sync.b64 %r0|%p1, %d1, %r2;\nredux.sync.add.s32 %r0, %r1, %r2;"),
-        barrier_reductions: loads("bar.red.popc.u32 %r0, 1, %p0;\nbar.red.and.pred %p0, 1, !%p1;"),
-    }
+    Vocabulary { forms: weighted(forms) }
 }
 
 /// Comparisons and conversions are most of the forms: other opcodes are repeated, so that each opcode comes up often.

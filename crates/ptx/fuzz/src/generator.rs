@@ -21,27 +21,17 @@ const SCRATCH: u32 = 192;
 /// Bytes of scratch in global, shared and local memory each.
 const SCRATCH_BYTES: u32 = 64;
 /// Accumulators of 8 bytes, in global memory and in each block's shared memory.
-pub const ACCUMULATORS: u32 = 24;
+pub const ACCUMULATORS: u32 = memory::SLOTS.len() as u32;
 
 const H: usize = 8;
 const R: usize = 12;
 const D: usize = 8;
 const P: usize = 6;
 
-/// What the engine takes: programs are made of nothing else.
+/// What the engine takes of the forms there are: programs are made of nothing else.
 pub struct Vocabulary {
     /// Forms with exact results, and their models.
     pub(crate) forms: Vec<(String, Model)>,
-    /// Instructions with a carry.
-    pub(crate) carries: bool,
-    /// Device functions.
-    pub(crate) calls: bool,
-    /// `brx.idx`.
-    pub(crate) switches: bool,
-    /// `match` and `redux`.
-    pub(crate) matches: bool,
-    /// `bar.red`.
-    pub(crate) barrier_reductions: bool,
 }
 
 /// A program and how to launch it.
@@ -53,19 +43,24 @@ pub struct Generated {
     pub block: [u32; 2],
     /// The body.
     pub nodes: Vec<Node>,
-    functions: Vec<(String, Vec<Node>)>,
+    /// Bodies of the device functions.
+    functions: Vec<Vec<Node>>,
+    /// Threads may end before the others.
+    leaves: bool,
 }
 
 /// Where in a program a statement stands.
 #[derive(Clone)]
 struct Context {
     depth: u32,
-    /// Every thread of the block comes here together.
+    /// Every thread of the block that has not ended comes here together.
     block: bool,
     /// The register with the mask of the lanes that come here together, where that is known.
     members: Option<String>,
-    /// Memory may be used; not in device functions.
-    memory: bool,
+    /// In the kernel: its memory may be used. Else in a device function.
+    kernel: bool,
+    /// Not in a loop in which calls would be too many.
+    calls: bool,
 }
 
 struct Generator<'a> {
@@ -74,9 +69,14 @@ struct Generator<'a> {
     labels: u32,
     counters: u32,
     masks: u32,
+    /// Device functions that there will be.
     functions: usize,
+    /// Calls that the device function may still contain.
+    calls_left: u32,
     /// Threads of a block.
     threads: u32,
+    /// Threads may end before the others.
+    leaves: bool,
 }
 
 impl Generated {
@@ -93,41 +93,46 @@ impl Generated {
             _ => [32, 1],
         };
         let grid = random.u32(1..3);
+        let functions = if random.u8(..3) == 0 { random.usize(1..4) } else { 0 };
+        let leaves = random.u8(..5) == 0;
         let mut generator = Generator {
             random,
             vocabulary,
             labels: 0,
             counters: 0,
             masks: 0,
-            functions: 0,
+            functions,
+            calls_left: 0,
             threads: block[0] * block[1],
+            leaves,
         };
-        let mut functions = Vec::new();
-        if vocabulary.calls && generator.random.u8(..3) == 0 {
-            for _ in 0..generator.random.u8(1..3) {
+        let bodies = (0..functions)
+            .map(|_| {
+                generator.calls_left = 1;
                 let context = Context {
                     depth: 2,
                     block: false,
                     members: None,
-                    memory: false,
+                    kernel: false,
+                    calls: true,
                 };
-                let body = generator.statements(&context, 5);
-                functions.push((format!("f{}", generator.functions), body));
-                generator.functions += 1;
-            }
-        }
+                generator.statements(&context, 5)
+            })
+            .collect();
         let context = Context {
             depth: 0,
             block: true,
             members: Some("%full".to_owned()),
-            memory: true,
+            kernel: true,
+            calls: true,
         };
         let nodes = generator.statements(&context, 14);
         Self {
             grid,
             block,
             nodes,
-            functions,
+            functions: bodies,
+            leaves,
         }
     }
 
@@ -147,10 +152,10 @@ impl Generated {
             .into_iter()
             .map(|nodes| Self { nodes, ..self.clone() })
             .collect();
-        for (index, (_, body)) in self.functions.iter().enumerate() {
+        for (index, body) in self.functions.iter().enumerate() {
             for smaller in tree::smaller(body) {
                 let mut program = self.clone();
-                program.functions[index].1 = smaller;
+                program.functions[index] = smaller;
                 found.push(program);
             }
         }
@@ -184,19 +189,21 @@ impl Generator<'_> {
 
     fn statement(&mut self, context: &Context) -> Node {
         let deep = context.depth >= 3;
-        match self.random.u32(..100) {
+        match self.random.u32(..110) {
             0..=9 if !deep => self.branch(context),
             10..=16 if !deep => self.repetition(context),
-            17..=19 if !deep && self.vocabulary.switches => self.switch(context),
-            20..=24 if context.memory && self.functions > 0 => self.call(),
-            25..=34 if context.memory => self.scratch(),
-            35..=39 if context.memory => self.gather(),
-            40..=45 if context.memory => self.accumulate(),
-            46..=49 if context.memory => self.own_atomic(),
-            50..=57 if context.memory && context.block => self.together(),
-            58..=66 if context.members.is_some() => self.warp(context),
-            67..=69 if self.vocabulary.carries => self.carry_chain(),
-            70..=71 => self.packing(),
+            17..=19 if !deep => self.switch(context),
+            20..=26 if context.calls && self.functions > 0 => self.call(context),
+            27..=35 if context.kernel => self.scratch(),
+            36..=40 if context.kernel => self.gather(),
+            41..=47 if context.kernel => self.accumulate(),
+            48..=51 if context.kernel => self.own_atomic(),
+            52..=53 if context.kernel => self.addresses(),
+            54..=62 if context.block => self.together(),
+            63..=73 if context.members.is_some() => self.warp(context),
+            74..=76 => self.carry_chain(),
+            77..=78 => self.packing(),
+            79..=81 if self.leaves || !context.kernel => self.leave(context),
             _ => self.operation(),
         }
     }

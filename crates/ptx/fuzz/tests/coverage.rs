@@ -1,14 +1,15 @@
 //! Every instruction form that occurs in the tests' PTX has an exactness test: those that compute have a model, which the
 //! tests of `exactness` run; those that move data or bring threads together are run here, on the engine and on the
-//! reference machine; what remains is named with the test that covers it.
+//! reference machine; what remains is named with the test that covers it. And random programs have what they are for.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use sahasra_ptx::{Cancel, Launch, Memory, Module};
+use sahasra_ptx_fuzz::generator::Generated;
 use sahasra_ptx_fuzz::machine::{self, GlobalMemory, Shape};
 use sahasra_ptx_fuzz::model::Model;
-use sahasra_ptx_fuzz::{damage, forms};
+use sahasra_ptx_fuzz::{damage, differential, forms};
 
 /// Opcodes covered elsewhere, and where.
 const ELSEWHERE: [(&str, &str); 10] = [
@@ -259,4 +260,153 @@ fn every_form_in_the_tests_is_covered_and_agrees() {
         found.len()
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Programs among which each statement of [`expected`] must be found.
+const PROGRAMS: u64 = 4000;
+
+/// Lines that random programs must have; `*` stands for any text. Registers `%m…` hold masks of some of a warp's lanes,
+/// `itself` is the function that a line stands in.
+fn expected() -> Vec<String> {
+    let mut found: Vec<String> = [
+        // Threads that end early, and return early.
+        "@%q2 exit;",
+        "@%q2 ret;",
+        "@%p* ret;",
+        "shfl.sync.idx.b32 *, %t3;",
+        // Calls: under a guard, through tables and pointers, of the function itself.
+        "@%p* call (back), f*;",
+        "@!%p* call (back), %e5, *;",
+        "call (back), itself, *;",
+        "call (back), %e5, *, shape;",
+        "call (back), %e5, *, L*;",
+        "L*: .calltargets f0, f1, f2;",
+        "ld.global.u64 %e5, [%e5];",
+        "selp.b64 %e5, %e5, %e6, %p*;",
+        // Barriers with counts, and what comes to one without waiting.
+        "bar.sync *, 32;",
+        "bar.sync %t0, *;",
+        "bar.arrive *, 64;",
+        "bar.red.popc.u32 *, *, *, %p*;",
+        "bar.red.and.pred *, *, *, %p*;",
+        "bar.red.or.pred *, *, *, !%p*;",
+        "barrier.sync.aligned *, *;",
+        // Branches over tables, loops of lanes that know each other.
+        "brx.idx *;",
+        "vote.sync.ballot.b32 %m*, %q3, %m*;",
+        "mov.b32 {%h*, %h*}, %r*;",
+        "madc.hi.cc.u64 *;",
+        "subc.u32 *;",
+        "ld.const.b64 *;",
+        "ld.global.nc.b16 *;",
+        "red*.global.add.v2.f32 *;",
+        "atom*.global.add.v2.f32 *;",
+    ]
+    .map(str::to_owned)
+    .into();
+    let mut each = |start: &str, words: &[&str], end: &str| found.extend(words.iter().map(|word| format!("{start}{word}{end}")));
+    each("shfl.sync.", &["up", "down", "bfly", "idx"], ".b32 *, %m*;");
+    each("shfl.sync.", &["up", "down", "bfly", "idx"], ".b32 %r*|%p*, *, %full;");
+    each("vote.sync.", &["ballot.b32", "all.pred", "any.pred", "uni.pred"], " *, %m*;");
+    each(
+        "match.",
+        &["any.sync.b32", "any.sync.b64", "all.sync.b32", "all.sync.b64"],
+        " *, %m*;",
+    );
+    let reductions = [
+        "add.u32", "add.s32", "min.u32", "min.s32", "max.u32", "max.s32", "and.b32", "or.b32", "xor.b32",
+    ];
+    each("redux.sync.", &reductions, " *, %m*;");
+    each("bar.warp.sync ", &["%m*", "%full"], ";");
+    each("isspacep.", &["shared", "local", "global"], " *;");
+    each("cvta.to.", &["shared", "local"], ".u64 *;");
+    for opcode in ["ld", "st"] {
+        for space in [".global", ".shared", ".local", ""] {
+            for vector in ["v2.b64", "v2.f64", "v4.b32", "v4.f32", "v4.s16", "v4.u8", "s8", "b64"] {
+                each("", &[opcode], &format!("{space}.{vector} *;"));
+            }
+        }
+        each(&format!("{opcode}.global."), &["v8.b32", "v8.f32", "v4.b64", "v4.f64"], " *;");
+        each(&format!("{opcode}.volatile."), &["global", "shared"], ".*;");
+    }
+    let shared = [
+        "add.u32",
+        "add.s32",
+        "add.u64",
+        "add.f32",
+        "add.f64",
+        "add.noftz.f16",
+        "add.noftz.bf16",
+        "add.noftz.f16x2",
+        "add.noftz.bf16x2",
+        "min.u32",
+        "min.s32",
+        "min.u64",
+        "min.s64",
+        "max.u32",
+        "max.s32",
+        "max.u64",
+        "max.s64",
+        "and.b32",
+        "and.b64",
+        "or.b32",
+        "or.b64",
+        "xor.b32",
+        "xor.b64",
+        "inc.u32",
+        "dec.u32",
+    ];
+    let returning = ["exch.b32", "exch.b64", "cas.b16", "cas.b32", "cas.b64"];
+    for space in ["global", "shared"] {
+        let base = if space == "global" { "[%sums+*" } else { "[%acc+*" };
+        each(&format!("red*.{space}."), &shared, &format!(" {base};"));
+        each(&format!("atom*.{space}."), &shared, &format!(" *{base};"));
+        each(&format!("atom*.{space}."), &returning, &format!(" *{base};"));
+        // A loop around a compare-and-swap.
+        each(&format!("atom*.{space}."), &["cas.b32"], &format!(" %t2, {base}, %t0, %t1;"));
+        // Alone with its own memory, a thread may use what was there.
+        let alone: Vec<&str> = shared.into_iter().filter(|name| !name.contains('f')).chain(returning).collect();
+        each(&format!("atom.{space}."), &alone, " %*;");
+    }
+    found
+}
+
+fn is_match(pattern: &str, line: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == line;
+    };
+    let Some(behind) = line.strip_prefix(start) else { return false };
+    behind.char_indices().any(|(at, _)| is_match(rest, &behind[at..])) || is_match(rest, "")
+}
+
+#[test]
+fn random_programs_have_what_compilers_emit() {
+    let vocabulary = differential::vocabulary();
+    let mut missing = expected();
+    for seed in 0..PROGRAMS {
+        let text = Generated::new(seed, &vocabulary).text();
+        let mut function = String::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix(".func (.param .b32 result) ") {
+                function = format!("(back), {},", rest.split(' ').next().unwrap_or_default());
+            } else if line.starts_with(".visible") {
+                function.clear();
+            }
+            let line = if function.is_empty() || !line.contains(&function) {
+                line.to_owned()
+            } else {
+                line.replace(&function, "(back), itself,")
+            };
+            // A guard is of no interest but where it is asked for.
+            let plain = line
+                .split_once(' ')
+                .filter(|_| line.starts_with('@'))
+                .map_or(line.as_str(), |(_, rest)| rest);
+            missing.retain(|pattern| !is_match(pattern, &line) && !is_match(pattern, plain));
+        }
+        if missing.is_empty() {
+            return;
+        }
+    }
+    panic!("not in {PROGRAMS} programs: {}", missing.join("\n"));
 }

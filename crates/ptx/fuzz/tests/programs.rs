@@ -6,7 +6,7 @@ use sahasra_ptx_fuzz::generator::Generated;
 use sahasra_ptx_fuzz::{damage, differential};
 
 /// Programs from each of two seeds.
-const PROGRAMS: u64 = 600;
+const PROGRAMS: u64 = 1000;
 const TEXTS: u64 = 4000;
 
 fn agree(first: u64) {

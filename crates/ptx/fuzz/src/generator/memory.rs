@@ -1,7 +1,58 @@
 //! Loads, stores and atomic operations.
 
+use std::fmt::Write;
+
 use super::{Generator, Node, SCRATCH, SCRATCH_BYTES};
 use crate::table;
+
+/// What is added to an accumulator.
+#[derive(Clone, Copy)]
+pub(super) enum Operand {
+    /// A register.
+    Any,
+    /// The same for every thread.
+    Constants(&'static str),
+    /// A register's lowest bits as a floating point number.
+    Number(u32),
+    /// A register, in a loop that tries until nobody came between.
+    Loop,
+}
+
+/// The accumulators of 8 bytes each: operation, type and operand that leave the same in whatever order they come. Sums of
+/// ones in half precision stay at the first number whose successor is none, in whatever order too.
+pub(super) const SLOTS: [(&str, &str, Operand); 31] = [
+    ("add", "u32", Operand::Any),
+    ("add", "s32", Operand::Any),
+    ("add", "u64", Operand::Any),
+    ("min", "u32", Operand::Any),
+    ("max", "u32", Operand::Any),
+    ("min", "s32", Operand::Any),
+    ("max", "s32", Operand::Any),
+    ("min", "u64", Operand::Any),
+    ("max", "u64", Operand::Any),
+    ("min", "s64", Operand::Any),
+    ("max", "s64", Operand::Any),
+    ("and", "b32", Operand::Any),
+    ("or", "b32", Operand::Any),
+    ("xor", "b32", Operand::Any),
+    ("and", "b64", Operand::Any),
+    ("or", "b64", Operand::Any),
+    ("xor", "b64", Operand::Any),
+    ("inc", "u32", Operand::Constants("1000")),
+    ("dec", "u32", Operand::Constants("777")),
+    ("exch", "b32", Operand::Constants("123456789")),
+    ("exch", "b64", Operand::Constants("1234567890123456789")),
+    ("cas", "b16", Operand::Constants("0, 77")),
+    ("cas", "b32", Operand::Constants("0, 7777")),
+    ("cas", "b64", Operand::Constants("0, 77777777777")),
+    ("add", "f32", Operand::Number(15)),
+    ("add", "f64", Operand::Number(65535)),
+    ("add.noftz", "f16", Operand::Number(1)),
+    ("add.noftz", "bf16", Operand::Number(1)),
+    ("add.noftz", "f16x2", Operand::Number(1)),
+    ("add.noftz", "bf16x2", Operand::Number(1)),
+    ("add", "b32", Operand::Loop),
+];
 
 impl Generator<'_> {
     /// A load or store of the thread's own scratch.
@@ -21,6 +72,8 @@ impl Generator<'_> {
         let vector = match self.random.u8(..4) {
             0 => 2,
             1 if bits < 64 => 4,
+            // 256 bits, of global memory alone.
+            1 | 2 if bits >= 32 && space == "global" => 256 / bits,
             _ => 1,
         };
         let size = bits / 8 * vector;
@@ -82,52 +135,88 @@ impl Generator<'_> {
 
     /// One of the accumulators, each with an operation of its own: their order does not matter.
     pub(super) fn accumulate(&mut self) -> Node {
-        let slots = [
-            ("add", "u32"),
-            ("add", "s32"),
-            ("add", "u64"),
-            ("min", "u32"),
-            ("max", "u32"),
-            ("min", "s32"),
-            ("max", "s32"),
-            ("and", "b32"),
-            ("or", "b32"),
-            ("xor", "b32"),
-            ("min", "u64"),
-            ("max", "s64"),
-            ("xor", "b64"),
-            ("or", "b64"),
-        ];
-        let slot = self.random.usize(..slots.len());
-        let (operation, kind) = slots[slot];
+        let slot = self.random.usize(..SLOTS.len());
+        let (operation, kind, operand) = SLOTS[slot];
         let (space, base) = [("global", "%sums"), ("shared", "%acc")][self.random.usize(..2)];
-        let source = self.register(if kind.ends_with("64") { 64 } else { 32 });
-        let scope = ["", ".relaxed.gpu", ".relaxed.cta"][self.random.usize(..3)];
+        let wide = kind.ends_with("64");
+        // What becomes a floating point number has 32 bits first.
+        let source = self.register(if wide && !matches!(operand, Operand::Number(_)) { 64 } else { 32 });
+        // `red` has neither `exch` nor `cas`, and acquires nothing.
+        let returns = self.random.bool() || matches!(operation, "exch" | "cas") || matches!(operand, Operand::Loop);
+        let ordered = if returns { ".acq_rel.gpu" } else { ".release.gpu" };
+        let scope = ["", ".relaxed.gpu", ".relaxed.cta", ordered][self.random.usize(..4)];
+        let place = format!("[{base}+{}]", slot * 8);
         let guard = if self.random.u8(..4) == 0 {
             format!("@{} ", self.predicate())
         } else {
             String::new()
         };
-        Node::Lines(if self.random.bool() {
-            format!("{guard}red{scope}.{space}.{operation}.{kind} [{base}+{}], {source};\n", slot * 8)
+        let mut lines = String::new();
+        let mut operands = match operand {
+            Operand::Any => source,
+            Operand::Constants(constants) => constants.to_owned(),
+            // Small whole numbers, whose sums are exact.
+            Operand::Number(most) => {
+                let _ = writeln!(lines, "and.b32 %t0, {source}, {most};");
+                let (target, single) = match kind {
+                    "f64" => ("%e0", "f64"),
+                    "f32" => ("%t1", "f32"),
+                    "f16" | "f16x2" => ("%u0", "f16"),
+                    _ => ("%u0", "bf16"),
+                };
+                let _ = writeln!(lines, "cvt.rn.{single}.u32 {target}, %t0;");
+                if kind.ends_with("x2") {
+                    lines.push_str("mov.b32 %t1, {%u0, %u0};\n");
+                    "%t1".to_owned()
+                } else {
+                    target.to_owned()
+                }
+            }
+            Operand::Loop => {
+                let start = self.label();
+                let relaxed = ["ld.volatile", "ld.relaxed.gpu"][self.random.usize(..2)];
+                let _ = writeln!(
+                    lines,
+                    "{relaxed}.{space}.b32 %t0, {place};\n{start}:\nadd.u32 %t1, %t0, {source};\n\
+                     atom{scope}.{space}.cas.b32 %t2, {place}, %t0, %t1;\nsetp.ne.u32 %q0, %t2, %t0;\nmov.b32 %t0, %t2;\n@%q0 bra {start};"
+                );
+                return Node::Lines(lines);
+            }
+        };
+        let mut form = format!("{operation}.{kind}");
+        if kind == "f32" && space == "global" && self.random.bool() {
+            form = "add.v2.f32".to_owned();
+            operands = "{%t1, %t1}".to_owned();
+        }
+        let unused = match kind {
+            "f16" | "bf16" | "b16" => "%u3",
+            _ if wide => "%e7",
+            _ => "%t7",
+        };
+        let unused = if form == "add.v2.f32" { "{%t7, %t6}" } else { unused };
+        let _ = if returns {
+            writeln!(lines, "{guard}atom{scope}.{space}.{form} {unused}, {place}, {operands};")
         } else {
-            let unused = if kind.ends_with("64") { "%e7" } else { "%t7" };
-            format!(
-                "{guard}atom{scope}.{space}.{operation}.{kind} {unused}, [{base}+{}], {source};\n",
-                slot * 8
-            )
-        })
+            writeln!(lines, "{guard}red{scope}.{space}.{form} {place}, {operands};")
+        };
+        Node::Lines(lines)
     }
 
     /// An atomic operation on the thread's own scratch, whose old value is used.
     pub(super) fn own_atomic(&mut self) -> Node {
-        let (space, base, start) = [("global", "%place", SCRATCH), ("shared", "%sh", 0)][self.random.usize(..2)];
+        let (space, base, start) = [
+            (".global", "%place", SCRATCH),
+            (".shared", "%sh", 0),
+            ("", "%shg", 0),
+            ("", "%place", SCRATCH),
+        ][self.random.usize(..4)];
         let operations = [
-            "add.u32", "add.u64", "exch.b32", "exch.b64", "cas.b32", "cas.b64", "min.s32", "max.u64", "inc.u32", "dec.u32", "and.b64",
-            "xor.b32", "or.b32", "min.s64",
+            "add.u32", "add.s32", "add.u64", "exch.b32", "exch.b64", "cas.b16", "cas.b32", "cas.b64", "min.s32", "min.u32", "max.s32",
+            "max.u32", "max.u64", "max.s64", "min.u64", "min.s64", "inc.u32", "dec.u32", "and.b32", "and.b64", "xor.b32", "xor.b64",
+            "or.b32", "or.b64",
         ];
         let operation = operations[self.random.usize(..operations.len())];
-        let width = if operation.ends_with("64") { 64 } else { 32 };
+        let width = operation[operation.len() - 2..].parse().unwrap_or(32);
         let offset = start + self.random.u32(..SCRATCH_BYTES / 8) * 8;
         let (target, first) = (self.register(width), self.register(width));
         let second = if operation.starts_with("cas") {
@@ -135,6 +224,23 @@ impl Generator<'_> {
         } else {
             String::new()
         };
-        Node::Lines(format!("atom.{space}.{operation} {target}, [{base}+{offset}], {first}{second};\n"))
+        Node::Lines(format!("atom{space}.{operation} {target}, [{base}+{offset}], {first}{second};\n"))
+    }
+
+    /// Addresses from one space to another and what they are told by; fences, which change no value.
+    pub(super) fn addresses(&mut self) -> Node {
+        let (predicate, target) = (self.predicate(), self.register(32));
+        let generic = ["%shg", "%log", "%place"][self.random.usize(..3)];
+        let space = ["shared", "local", "global"][self.random.usize(..3)];
+        let offset = self.random.u32(..SCRATCH_BYTES / 4) * 4;
+        Node::Lines(match self.random.u8(..4) {
+            0 => format!("isspacep.{space} {predicate}, {generic};\n"),
+            1 => format!("cvta.to.shared.u64 %e0, %shg;\nld.shared.b32 {target}, [%e0+{offset}];\n"),
+            2 => format!("cvta.to.local.u64 %e0, %log;\nld.local.b32 {target}, [%e0+{offset}];\n"),
+            _ => {
+                let fences = ["membar.cta", "membar.gl", "fence.acq_rel.gpu", "fence.sc.cta", "nanosleep.u32 20"];
+                format!("{};\n", fences[self.random.usize(..fences.len())])
+            }
+        })
     }
 }

@@ -51,7 +51,8 @@ impl Generator<'_> {
         let last = model.sources.len() - 1;
         let constant_at = self.random.usize(..=last);
         // Of predicates only those that combine comparisons may be negated.
-        let logic = matches!(form.split('.').next(), Some("and" | "or" | "xor" | "not" | "selp"));
+        let opcode = form.split('.').next().unwrap_or_default();
+        let logic = matches!(opcode, "and" | "or" | "xor" | "not" | "selp");
         for (index, kind) in model.sources.iter().enumerate() {
             if let Some((_, most)) = model.immediates.iter().find(|(place, _)| *place == index) {
                 sources.push(self.random.u64(..=*most).to_string());
@@ -74,7 +75,17 @@ impl Generator<'_> {
             } else {
                 // At most one constant, and none for conversions.
                 let constants = index == constant_at && last > 0 && kind.bits > 8;
-                sources.push(self.operand(*kind, constants));
+                let field = match opcode {
+                    "bfe" => index > 0,
+                    "bfi" => index > 1,
+                    _ => false,
+                };
+                sources.push(if constants && field && self.random.u8(..5) == 0 {
+                    // Position and length of a bit field are constants of 8 bits.
+                    self.random.u8(..).to_string()
+                } else {
+                    self.operand(*kind, constants && !field)
+                });
             }
         }
         let first = self.register(model.targets[0].width());

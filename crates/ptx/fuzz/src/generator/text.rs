@@ -5,16 +5,30 @@ use std::fmt::Write;
 use super::{ACCUMULATORS, D, Generated, H, P, PLACE, R, SCRATCH, SCRATCH_BYTES};
 use crate::table;
 
+/// Parameters of every device function: two values, and how deep calls may still go.
+const PARAMETERS: &str = "(.param .b32 first, .param .b64 second, .param .b32 depth)";
+/// What is called through pointers.
+const SHAPE: &str = "shape: .callprototype (.param .b32 _) _ (.param .b32 _, .param .b64 _, .param .b32 _);\n";
+
 impl Generated {
     /// The module's text.
     pub fn text(&self) -> String {
-        let mut text = String::from(".version 8.6\n.target sm_100\n.address_size 64\n");
+        let mut text = String::from(".version 8.8\n.target sm_100\n.address_size 64\n");
         let constants: Vec<String> = (0..64u32).map(|index| (index * 37 % 256).to_string()).collect();
         let _ = writeln!(text, ".const .align 8 .b8 table[64] = {{{}}};", constants.join(", "));
         let registers = format!(
             ".reg .pred %p<{P}>, %q<4>;\n.reg .b16 %h<{H}>, %u<4>;\n.reg .b32 %r<{R}>, %t<8>, %c<64>, %m<64>, %full;\n.reg .b64 %d<{D}>, %e<8>;\n"
         );
-        for index in 0..self.functions.len() {
+        // All functions are declared before the first one is defined: each may call each.
+        let count = self.functions.len();
+        for index in 0..count {
+            let _ = writeln!(text, ".func (.param .b32 result) f{index} {PARAMETERS};");
+        }
+        if count > 0 {
+            let table: Vec<String> = (0..4).map(|index| format!("f{}", index % count)).collect();
+            let _ = writeln!(text, ".global .align 8 .u64 functions[4] = {{{}}};", table.join(", "));
+        }
+        for index in 0..count {
             self.function(index, &registers, &mut text);
         }
         self.prologue(&registers, &mut text);
@@ -27,16 +41,15 @@ impl Generated {
 
     /// A device function. Its registers begin with what its parameters give.
     fn function(&self, index: usize, registers: &str, text: &mut String) {
-        let (name, nodes) = &self.functions[index];
         let mut body = String::new();
-        for node in nodes {
+        for node in &self.functions[index] {
             node.write(&mut body);
         }
         let _ = writeln!(
             text,
-            ".func (.param .b32 result) {name} (.param .b32 first, .param .b64 second)\n{{\n{registers}"
+            ".func (.param .b32 result) f{index} {PARAMETERS}\n{{\n{registers}.reg .b32 %left;\n{SHAPE}"
         );
-        text.push_str("ld.param.b32 %r0, [first];\nld.param.b64 %d0, [second];\n");
+        text.push_str("ld.param.b32 %r0, [first];\nld.param.b64 %d0, [second];\nld.param.b32 %left, [depth];\n");
         // Only registers that the body names.
         let named = |register: &str| body.contains(register);
         for index in 1..R {
@@ -70,9 +83,10 @@ impl Generated {
 
     fn prologue(&self, registers: &str, text: &mut String) {
         let threads = self.block[0] * self.block[1];
+        let shape = if self.functions.is_empty() { "" } else { SHAPE };
         let _ = write!(
             text,
-            ".visible .entry k(.param .u64 places, .param .u64 sums, .param .u64 input)\n{{\n{registers}\
+            ".visible .entry k(.param .u64 places, .param .u64 sums, .param .u64 input)\n{{\n{registers}{shape}\
              .reg .b32 %me, %gid, %lane;\n.reg .b64 %place, %sums, %in, %sh, %shg, %lo, %log, %acc, %ct;\n\
              .shared .align 16 .b8 sh[{}];\n.shared .align 16 .b8 acc[{}];\n.local .align 16 .b8 lo[{SCRATCH_BYTES}];\n",
             threads * SCRATCH_BYTES,
@@ -91,7 +105,7 @@ impl Generated {
         );
         // Accumulators and scratch begin as zeros; the first threads of the block see to the former.
         text.push_str("mov.b64 %e1, 0;\n");
-        each_accumulator(text, "Z", "mad.wide.u32 %e0, %t3, 8, %acc;\nst.shared.u64 [%e0], %e1;");
+        each_accumulator(text, "Z", false, "mad.wide.u32 %e0, %t3, 8, %acc;\nst.shared.u64 [%e0], %e1;");
         for offset in (0..SCRATCH_BYTES).step_by(16) {
             let _ = writeln!(
                 text,
@@ -142,18 +156,25 @@ impl Generated {
         each_accumulator(
             text,
             "Y",
+            self.leaves,
             "mad.wide.u32 %e0, %t3, 8, %acc;\nld.shared.u64 %e1, [%e0];\nmad.wide.u32 %e0, %t3, 8, %sums;\nst.global.u64 [%e0], %e1;",
         );
         text.push_str("ret;\n}\n");
     }
 }
 
-/// Statements for each accumulator, shared between the block's threads; its number is in `%t3`.
-fn each_accumulator(text: &mut String, label: &str, statements: &str) {
+/// Statements for each accumulator, whose number is in `%t3`: shared between the block's threads, or by the first alone.
+fn each_accumulator(text: &mut String, label: &str, alone: bool, statements: &str) {
+    let step = if alone {
+        // The first thread never leaves early.
+        format!("setp.ne.u32 %q0, %me, 0;\n@%q0 bra {label}1;\nmov.u32 %t0, 1;")
+    } else {
+        "mov.u32 %t0, %ntid.x;\nmov.u32 %t3, %ntid.y;\nmul.lo.u32 %t0, %t0, %t3;".to_owned()
+    };
     let _ = writeln!(
         text,
-        "mov.u32 %t0, %ntid.x;\nmov.u32 %t3, %ntid.y;\nmul.lo.u32 %t0, %t0, %t3;\nmov.u32 %t3, %me;\n{label}0:\n\
-         setp.ge.u32 %q0, %t3, {ACCUMULATORS};\n@%q0 bra {label}1;\n{statements}\nadd.u32 %t3, %t3, %t0;\nbra {label}0;\n{label}1:"
+        "{step}\nmov.u32 %t3, %me;\n{label}0:\nsetp.ge.u32 %q0, %t3, {ACCUMULATORS};\n@%q0 bra {label}1;\n{statements}\n\
+         add.u32 %t3, %t3, %t0;\nbra {label}0;\n{label}1:"
     );
 }
 

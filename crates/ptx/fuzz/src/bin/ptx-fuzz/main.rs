@@ -5,6 +5,7 @@ mod differential;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -61,6 +62,9 @@ enum Command {
         /// Folder with PTX files to damage.
         #[arg(long, default_value = "crates/ptx/tests")]
         corpus: PathBuf,
+        /// Threads; as many as there are cores unless given.
+        #[arg(long)]
+        jobs: Option<NonZero<u64>>,
     },
     /// Prints a module with one kernel for each instruction form there is a model of.
     Forms,
@@ -103,21 +107,26 @@ impl Level {
     }
 }
 
+fn cores() -> NonZero<u64> {
+    let cores = std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
+    NonZero::new(cores.get() as u64).unwrap_or(NonZero::<u64>::MIN)
+}
+
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
-        Command::Differential { first, programs, jobs } => {
-            let cores = || {
-                std::thread::available_parallelism().map_or(NonZero::<u64>::MIN, |cores| cores.try_into().unwrap_or(NonZero::<u64>::MIN))
-            };
-            differential::run(first, programs, jobs.unwrap_or_else(cores))
-        }
+        Command::Differential { first, programs, jobs } => differential::run(first, programs, jobs.unwrap_or_else(cores)),
         Command::Program { seed, level, print } => Ok(program(seed, level, print)),
         Command::Digests { first, programs, level } => {
             level.limit();
             differential::digests(first, programs);
             Ok(ExitCode::SUCCESS)
         }
-        Command::Damage { first, seconds, corpus } => damage(first, Duration::from_secs(seconds), &corpus),
+        Command::Damage {
+            first,
+            seconds,
+            corpus,
+            jobs,
+        } => damage(first, Duration::from_secs(seconds), &corpus, jobs.unwrap_or_else(cores).get()),
         Command::Forms => {
             print!("{}", all_forms());
             Ok(ExitCode::SUCCESS)
@@ -151,34 +160,45 @@ fn program(seed: u64, level: Level, print: bool) -> ExitCode {
     }
 }
 
-fn damage(first: u64, limit: Duration, folder: &Path) -> anyhow::Result<ExitCode> {
+/// Damages texts on `jobs` threads until the time is over. A text depends on its seed alone.
+fn damage(first: u64, limit: Duration, folder: &Path, jobs: u64) -> anyhow::Result<ExitCode> {
     let corpus = damage::corpus(folder).with_context(|| folder.display().to_string())?;
     if corpus.is_empty() {
         bail!("no PTX files in {}", folder.display());
     }
     let start = Instant::now();
-    let (mut seed, mut refused, mut wrong) = (first, 0u64, 0u64);
-    while start.elapsed() < limit {
-        let text = damage::text(seed, &corpus);
-        match std::panic::catch_unwind(|| damage::survive(&text)) {
-            Ok(Ok(damage::Survived::Refused)) => refused += 1,
-            Ok(Ok(damage::Survived::Ran)) => {}
-            Ok(Err(reason)) => {
-                wrong += 1;
-                println!("text {seed}: {reason}");
-            }
-            Err(_) => {
-                wrong += 1;
-                let path = std::env::temp_dir().join(format!("ptx-fuzz-{seed}.ptx"));
-                std::fs::write(&path, &text)?;
-                println!("text {seed}: a panic; the text is {}", path.display());
+    let (next, refused, wrong) = (AtomicU64::new(first), AtomicU64::new(0), AtomicU64::new(0));
+    let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+    let texts_of_a_thread = || -> anyhow::Result<()> {
+        while start.elapsed() < limit {
+            let seed = count(&next);
+            let text = damage::text(seed, &corpus);
+            match std::panic::catch_unwind(|| damage::survive(&text)) {
+                Ok(Ok(damage::Survived::Refused)) => drop(count(&refused)),
+                Ok(Ok(damage::Survived::Ran)) => {}
+                Ok(Err(reason)) => {
+                    count(&wrong);
+                    println!("text {seed}: {reason}");
+                }
+                Err(_) => {
+                    count(&wrong);
+                    let path = std::env::temp_dir().join(format!("ptx-fuzz-{seed}.ptx"));
+                    std::fs::write(&path, &text)?;
+                    println!("text {seed}: a panic; the text is {}", path.display());
+                }
             }
         }
-        seed += 1;
-    }
-    let texts = seed - first;
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(texts_of_a_thread)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    let (texts, refused, wrong) = (next.into_inner() - first, refused.into_inner(), wrong.into_inner());
     println!(
-        "damage: {texts} texts from seed {first} in {} s, {refused} refused, {} run: {wrong} panics or hangs",
+        "damage: {texts} texts from seed {first} in {} s with {jobs} jobs, {refused} refused, {} run: {wrong} panics or hangs",
         limit.as_secs(),
         texts - refused - wrong
     );

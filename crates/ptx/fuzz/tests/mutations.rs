@@ -1,29 +1,13 @@
 //! Damaged PTX: loading answers with a module or an error that has a place, running with statistics or a fault. Never
 //! a panic, never an access outside what was allocated.
 
-use std::num::NonZero;
 use std::path::Path;
 
 use proptest::prelude::*;
-use sahasra_ptx::{Cancel, FaultKind, Launch, Memory, Module};
+use sahasra_ptx_fuzz::damage;
 
-/// Files short enough that many cases run in little time.
 fn corpus() -> Vec<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
-    let mut folders = vec![root];
-    let mut texts = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "ptx") {
-                texts.push((path.clone(), std::fs::read_to_string(&path).expect("text")));
-            }
-        }
-    }
-    texts.sort();
-    texts.into_iter().map(|(_, text)| text).collect()
+    damage::corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/corpus")).expect("the corpus")
 }
 
 #[derive(Clone, Debug)]
@@ -131,43 +115,10 @@ fn apply(text: &str, mutations: &[Mutation]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Loads and, where that succeeds, runs every kernel on a small memory.
+/// Loads and, where that succeeds, runs every kernel.
 fn survive(text: &str) {
-    let module = match Module::load(text) {
-        Ok(module) => module,
-        Err(error) => {
-            let lines = text.split('\n').count() as u32;
-            assert!(error.line >= 1 && error.line <= lines, "{error}");
-            assert!(!error.reason().is_empty());
-            return;
-        }
-    };
-    let memory = Memory::new(1 << 20);
-    let Ok(instance) = module.instantiate(&memory) else { return };
-    let Ok(buffer) = memory.allocate(4096) else { return };
-    for kernel in module.entries() {
-        let Some(kernel) = instance.entry(kernel.name()) else { continue };
-        // Pointers where eight bytes are wanted, small numbers elsewhere.
-        let mut arguments = vec![0; kernel.parameter_bytes()];
-        for parameter in kernel.parameters() {
-            let place = &mut arguments[parameter.offset..parameter.offset + parameter.size];
-            match parameter.size {
-                8 => place.copy_from_slice(&buffer.0.to_le_bytes()),
-                4 => place.copy_from_slice(&20u32.to_le_bytes()),
-                _ => {}
-            }
-        }
-        let block = kernel.required_block().unwrap_or([kernel.max_threads().min(70), 1, 1]);
-        let launch = Launch {
-            step_limit: Some(3000),
-            threads: NonZero::<usize>::MIN,
-            dynamic_shared_bytes: 512,
-            ..Launch::new([2, 1, 1], block)
-        };
-        match kernel.launch(&launch, &arguments, &memory, &Cancel::new()) {
-            Ok(statistics) => assert!(statistics.steps <= 3000),
-            Err(fault) => assert!(fault.kind != FaultKind::Cancelled, "{fault}"),
-        }
+    if let Err(reason) = damage::survive(text) {
+        panic!("{reason}");
     }
 }
 
@@ -177,6 +128,7 @@ proptest! {
     #[test]
     fn damaged_text_loads_or_is_refused_and_runs_or_faults(file in any::<prop::sample::Index>(), mutations in mutations()) {
         thread_local! {
+            // Files short enough that many cases run in little time.
             static CORPUS: Vec<String> = corpus().into_iter().filter(|text| text.len() < 7000).collect();
         }
         CORPUS.with(|texts| survive(&apply(&texts[file.index(texts.len())], &mutations)));
