@@ -73,8 +73,8 @@ impl Generator<'_> {
             } else if kind.width() == 1 && logic {
                 sources.push(self.predicate());
             } else {
-                // At most one constant, and none for conversions.
-                let constants = index == constant_at && last > 0 && kind.bits > 8;
+                // At most one constant; none for conversions, and none of which video instructions select a part.
+                let constants = index == constant_at && last > 0 && kind.bits > 8 && !opcode.starts_with('v');
                 let field = match opcode {
                     "bfe" => index > 0,
                     "bfi" => index > 1,
