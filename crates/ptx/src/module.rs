@@ -1,15 +1,17 @@
 //! Loaded modules, their kernels, and the arguments of a launch.
 
 mod arguments;
+mod variable;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 pub use arguments::ArgumentList;
+use variable::Variable;
 
 use crate::cancel::Cancel;
-use crate::compile::calls::{CallGraph, function_address};
+use crate::compile::calls::CallGraph;
 use crate::compile::code::Code;
 use crate::compile::compile;
 use crate::error::{LoadError, LoadErrorKind};
@@ -17,7 +19,7 @@ use crate::execute::{self, Launch, LaunchStatistics, Program, volume};
 use crate::fault::Fault;
 use crate::memory::{DevicePointer, Memory, MemoryError};
 use crate::parser::parse;
-use crate::syntax::{self, InitialValue, ThreadLimit};
+use crate::syntax::{self, ThreadLimit};
 use crate::types::{ScalarType, Space};
 
 /// A kernel parameter.
@@ -43,16 +45,6 @@ struct Entry {
     parameter_bytes: usize,
     thread_limit: Option<ThreadLimit>,
     code: Code,
-}
-
-/// A module-scope `.global` or `.const` variable.
-struct Variable {
-    name: String,
-    bytes: u64,
-    /// Runs of initial bytes and where they go; what lies between them is zero.
-    initial: Vec<(u64, Vec<u8>)>,
-    /// Addresses of other variables to be written: offset, variable, addend.
-    addresses: Vec<(u64, u32, i64)>,
 }
 
 struct Inner {
@@ -96,7 +88,7 @@ impl Module {
             .variables
             .iter()
             .map(|variable| match variable.space {
-                Space::Global | Space::Constant if !variable.is_external => initial(variable, &symbols, &graph).map(Some),
+                Space::Global | Space::Constant if !variable.is_external => Variable::new(variable, &symbols, &graph).map(Some),
                 _ => Ok(None),
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -258,48 +250,6 @@ fn layout(declared: &[syntax::Variable<'_>]) -> Vec<Parameter> {
             }
         })
         .collect()
-}
-
-fn initial(variable: &syntax::Variable<'_>, symbols: &HashMap<&str, u32>, graph: &CallGraph<'_>) -> Result<Variable, LoadError> {
-    let fail = |kind| LoadError::new(variable.position, variable.name, kind);
-    let mut found = Variable {
-        name: variable.name.to_owned(),
-        bytes: variable.bytes().unwrap_or(0),
-        initial: Vec::new(),
-        addresses: Vec::new(),
-    };
-    for element in &variable.initial {
-        match element.value {
-            InitialValue::Constant(constant) => {
-                let bits = constant
-                    .bits(variable.scalar)
-                    .ok_or_else(|| fail(LoadErrorKind::Invalid("an initial value does not fit the type".into())))?;
-                let bytes = &bits.to_le_bytes()[..variable.scalar.bytes().min(8)];
-                match found.initial.last_mut() {
-                    Some((offset, run)) if *offset + run.len() as u64 == element.offset => run.extend_from_slice(bytes),
-                    _ => found.initial.push((element.offset, bytes.to_vec())),
-                }
-            }
-            InitialValue::Address { name, .. } if !symbols.contains_key(name) && graph.defined.contains_key(name) => {
-                if variable.scalar.bytes() != 8 {
-                    return Err(fail(LoadErrorKind::Unsupported("an address in fewer than 64 bits".into())));
-                }
-                let address = function_address(graph.defined[name]);
-                found.initial.push((element.offset, address.to_le_bytes().to_vec()));
-            }
-            InitialValue::Address { name, addend } => {
-                let target = symbols
-                    .get(name)
-                    .copied()
-                    .ok_or_else(|| fail(LoadErrorKind::Undeclared(name.to_owned())))?;
-                if variable.scalar.bytes() != 8 {
-                    return Err(fail(LoadErrorKind::Unsupported("an address in fewer than 64 bits".into())));
-                }
-                found.addresses.push((element.offset, target, addend));
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// A module whose variables have storage in a [`Memory`]. Clones share it.

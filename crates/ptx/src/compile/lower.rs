@@ -14,6 +14,7 @@ mod float;
 mod function;
 mod matrix;
 mod names;
+mod special;
 mod table;
 mod transaction;
 mod video;
