@@ -21,6 +21,7 @@ mod warp;
 mod worker;
 
 use std::num::NonZero;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -109,6 +110,10 @@ pub(crate) struct Program<'a> {
     pub(crate) symbols: &'a [u64],
 }
 
+/// On cache lines of its own: all workers write it, and read what would lie beside it for every block.
+#[repr(align(128))]
+struct Apart<T>(T);
+
 /// What the workers of one launch share.
 pub(crate) struct Session<'a> {
     program: &'a Program<'a>,
@@ -123,7 +128,7 @@ pub(crate) struct Session<'a> {
     cooperative: bool,
     /// Address of the 8 bytes in which cooperative groups count the grid's arrivals; 0 where none are needed.
     workspace: u64,
-    next_block: AtomicU64,
+    next_block: Apart<AtomicU64>,
     steps_left: AtomicU64,
     steps: AtomicU64,
     stop: AtomicBool,
@@ -182,7 +187,7 @@ pub(crate) fn run(
         cancel,
         blocks,
         workers: workers as u64,
-        next_block: AtomicU64::new(0),
+        next_block: Apart(AtomicU64::new(0)),
         steps_left: AtomicU64::new(launch.step_limit.unwrap_or(u64::MAX)),
         steps: AtomicU64::new(0),
         stop: AtomicBool::new(false),
@@ -271,6 +276,16 @@ impl Session<'_> {
         }
     }
 
+    /// The next blocks for a worker, in order: ever fewer, so that all end at about the same time. The lowest block that
+    /// has not ended is always one that runs: blocks may wait for lower ones.
+    fn next_blocks(&self) -> Option<Range<u64>> {
+        let share = |next: u64| ((self.blocks - next) / (8 * self.workers)).clamp(1, 16);
+        let taken = self.next_block.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+            (next < self.blocks).then(|| next + share(next))
+        });
+        taken.ok().map(|next| next..next + share(next))
+    }
+
     /// Steps a worker did not take.
     fn give_back(&self, steps: u64) {
         if self.launch.step_limit.is_some() {
@@ -281,6 +296,13 @@ impl Session<'_> {
     /// Another worker's fault ends the launch.
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether a fault ends the launch before this block. Blocks below the one that had it still run, and may have an
+    /// earlier one to tell.
+    fn is_stopped_before(&self, block: u64) -> bool {
+        let fault = || self.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.is_stopped() && fault().as_ref().is_none_or(|(at, _)| *at < block)
     }
 
     fn report(&self, block: u64, fault: Fault) {

@@ -163,9 +163,9 @@ impl<'a> Worker<'a> {
         self.uniform_values();
         self.lane_values();
         let [columns, rows, _] = self.session.launch.grid.map(u64::from);
-        loop {
-            let block = self.session.next_block.fetch_add(1, Ordering::Relaxed);
-            if block >= self.session.blocks || self.session.is_stopped() {
+        let session = self.session;
+        for block in std::iter::from_fn(|| session.next_blocks()).flatten() {
+            if session.is_stopped_before(block) {
                 return;
             }
             self.block_index = [
