@@ -27,6 +27,7 @@ EMPTY_LAUNCH_GOAL = 5
 LOAD_GOAL = 15
 # How many times faster two cores are than one, on every kernel of several blocks.
 TWO_CORES_GOAL = 1.7
+TWO_CORES_ROUNDS = 3
 TWO_CORES = ("saxpy_1m", "matmul_256", "mandelbrot_512", "histogram_1m", "nbody_1024", "softmax_256x1024", "sha256_16k")
 # Kernels with rsqrt.approx and ex2.approx, and how far the result may be off, relatively.
 APPROXIMATE = {"nbody_1024": 1e-5, "softmax_256x1024": 1e-5}
@@ -61,10 +62,17 @@ def engine(context):
     return figures
 
 
-def two_threads(context):
-    """{benchmark: what it printed} of the PTX engine on two threads, the widest instruction set."""
+def one_and_two_threads(context):
+    """[{benchmark: what it printed}] of the engine on one thread and on two, the widest instruction set: the best of
+    rounds that alternate, so that neither has a quieter machine than the other."""
     program = context.target / "release" / "examples" / ENGINE
-    return {line["name"]: line for line in context.json_lines([program, "--threads", "2", *TWO_CORES])}
+    best = [{}, {}]
+    for _ in range(TWO_CORES_ROUNDS):
+        for threads, found in enumerate(best, 1):
+            for line in context.json_lines([program, "--threads", str(threads), *TWO_CORES]):
+                if line["name"] not in found or line["value"] < found[line["name"]]["value"]:
+                    found[line["name"]] = line
+    return best
 
 
 def own_goal(name):
@@ -120,10 +128,11 @@ def run(context):
                 goal = SCALAR_GOALS.get(name, OTHER_SCALAR_GOAL) if variant == "scalar" else None
                 yield Result(f"ptx/{widest}/{name}/over_c_{variant}", line["value"] / c[variant][name]["value"], "x", goal=goal)
     if (os.cpu_count() or 1) >= 2:
-        for name, line in two_threads(context).items():
+        one, two = one_and_two_threads(context)
+        for name, line in two.items():
             require_same_answer(name, c["scalar"][name], line)
-            yield result_of(f"ptx/{widest}/{name}/two_threads", line)
-            gain = lines[name]["value"] / line["value"]
+            yield result_of(f"ptx/{widest}/{name}/two_threads", line, peer={"one thread": one[name]["value"]})
+            gain = one[name]["value"] / line["value"]
             yield Result(f"ptx/{widest}/{name}/two_threads_gain", gain, "x", goal=TWO_CORES_GOAL, better="higher")
     for name, line in ptoxide(context).items():
         ours = lines[name]
