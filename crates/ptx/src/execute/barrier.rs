@@ -1,4 +1,5 @@
-//! A block's barriers (PTX ISA §9.7.13.1): arrivals are counted, who waits is parked.
+//! A block's barriers (PTX ISA §9.7.13.1): arrivals are counted, those at a barrier with a count warp by warp; who waits is
+//! parked.
 
 use super::group::{Parked, Path, Waiting};
 use super::worker::{Stop, Worker};
@@ -50,6 +51,9 @@ impl Worker<'_> {
         barrier.arrived += mask.count_ones();
         barrier.holds += holds;
         barrier.expected = count;
+        if count.is_some() {
+            self.groups[self.running].arrived[number as usize] |= mask;
+        }
         if detail.waits {
             self.groups[self.running].waiting.push(Parked {
                 pc: pc + 1,
@@ -65,10 +69,17 @@ impl Worker<'_> {
     /// Lets everyone go on where all that are needed have arrived.
     pub(super) fn complete(&mut self, number: usize) {
         let barrier = self.barriers[number];
-        if barrier.arrived < barrier.expected.unwrap_or(self.live_threads) {
+        let is_complete = match barrier.expected {
+            Some(count) => self.groups.iter().map(|group| group.counted_arrivals(number)).sum::<u32>() >= count,
+            None => barrier.arrived >= self.live_threads,
+        };
+        if !is_complete {
             return;
         }
         self.barriers[number] = BlockBarrier::default();
+        for group in self.groups.iter_mut() {
+            group.arrived[number] = 0;
+        }
         let on = Waiting::Barrier(number as u8);
         self.reduce_barrier(barrier, on);
         for group in self.groups.iter_mut() {

@@ -43,6 +43,8 @@ pub(super) struct Group {
     pub(super) live: u64,
     pub(super) ready: Vec<Path>,
     pub(super) waiting: Vec<Parked>,
+    /// Lanes that came to each of the block's barriers with a count since it last completed.
+    pub(super) arrived: [u64; 16],
     /// A path was preempted here: the next one above gets the turn.
     rotate_above: Option<u32>,
     pub(super) stack: CallStack,
@@ -53,6 +55,7 @@ impl Group {
         self.live = lanes;
         self.ready.clear();
         self.waiting.clear();
+        self.arrived = [0; 16];
         self.rotate_above = None;
         self.stack.clear();
         self.ready.push(Path { pc: entry, mask: lanes });
@@ -83,6 +86,17 @@ impl Group {
             path.pc != pc
         });
         Some((Path { pc, mask }, pc != lowest))
+    }
+
+    /// Threads that count as arrived at a barrier with a count: warps arrive, so that lanes which ended, or never were, count
+    /// with the others of their warp.
+    pub(super) fn counted_arrivals(&self, barrier: usize) -> u32 {
+        let arrived = self.arrived[barrier];
+        [0, 32]
+            .into_iter()
+            .filter(|shift| (arrived >> shift) as u32 != 0)
+            .map(|shift| 32 - ((self.live & !arrived) >> shift & u64::from(u32::MAX)).count_ones())
+            .sum()
     }
 
     fn lowest_ready(&self) -> u32 {

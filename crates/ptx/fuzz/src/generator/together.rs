@@ -12,15 +12,17 @@ impl Generator<'_> {
     pub(super) fn together(&mut self) -> Node {
         let source = self.register(32);
         let target = self.register(32);
-        let parts = self.threads.is_multiple_of(32) && self.threads >= 64 && !self.leaves;
+        // Whole warps that have ended never come: with a count somebody of each must.
+        let counted = !self.leaves || self.threads <= 32;
+        let parts = self.threads > 32 && !self.leaves;
         match self.random.u8(..8) {
             0 => Node::Lines(format!("bar.sync {};\n", self.random.u8(..16))),
             1 | 2 => {
                 let (p, q) = (self.predicate(), self.predicate());
                 let barrier = self.random.u8(..16);
-                // Of whole warps alone: a count is one of threads.
-                let count = if parts && self.random.bool() {
-                    format!(", {}", self.threads)
+                // A count is one of whole warps, also where the last one is not full.
+                let count = if counted && self.random.bool() {
+                    format!(", {}", self.threads.next_multiple_of(32))
                 } else {
                     String::new()
                 };
@@ -46,7 +48,7 @@ impl Generator<'_> {
 
     /// The first warps and the others: each part at a barrier of its own, or one that writes for the other to read.
     fn in_two_parts(&mut self, source: &str, target: &str) -> Node {
-        let first = self.random.u32(1..self.threads / 32) * 32;
+        let first = self.random.u32(1..self.threads.div_ceil(32)) * 32;
         let (other, end) = (self.label(), self.label());
         let barrier = self.random.u32(1..15);
         let mut lines = String::new();
@@ -59,17 +61,18 @@ impl Generator<'_> {
                 if start > 0 {
                     let _ = writeln!(lines, "bra {end};\n{other}:");
                 }
-                let distance = self.random.u32(1..count);
+                let distance = self.random.u32(0..count);
+                let warps = count.next_multiple_of(32);
                 let _ = writeln!(
                     lines,
-                    "bar.sync {barrier}, {count};\nsub.u32 %t0, %me, {start};\nadd.u32 %t0, %t0, {distance};\nrem.u32 %t0, %t0, {count};\n\
+                    "bar.sync {barrier}, {warps};\nsub.u32 %t0, %me, {start};\nadd.u32 %t0, %t0, {distance};\nrem.u32 %t0, %t0, {count};\n\
                      add.u32 %t0, %t0, {start};"
                 );
                 read_exchanged(&mut lines, target);
-                let _ = writeln!(lines, "bar.sync {barrier}, {count};");
+                let _ = writeln!(lines, "bar.sync {barrier}, {warps};");
             }
         } else {
-            let all = self.threads;
+            let all = self.threads.next_multiple_of(32);
             let _ = writeln!(
                 lines,
                 "membar.cta;\nbar.arrive {barrier}, {all};\nbra {end};\n{other}:\nmov.u32 %t0, {barrier};\nbar.sync %t0, {all};\n\

@@ -8,8 +8,8 @@ use crate::kind::{Kind, mask};
 /// What a thread waits for, and what it brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Barrier number, and the operand of a reduction.
-    Barrier { number: usize, input: u64 },
+    /// Barrier number.
+    Barrier { number: usize },
     /// Lanes that must come to this instruction, and the operands.
     Warp { members: u64, inputs: [u64; 3] },
 }
@@ -17,10 +17,10 @@ pub(super) enum Wait {
 /// One of a block's 16 barriers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Barrier {
-    /// Threads that wait.
-    waiting: u64,
-    /// Threads that came and went on.
-    arrived: u64,
+    /// Threads that came.
+    come: u64,
+    /// Lanes that came, warp by warp.
+    lanes: [u32; 32],
     /// Threads that wait with a true operand.
     set: u64,
     /// Threads it is for, where that is written; else all that have not ended.
@@ -28,9 +28,21 @@ pub(super) struct Barrier {
 }
 
 impl Barrier {
-    fn is_complete(self, alive: u64) -> bool {
-        let come = self.waiting + self.arrived;
-        come > 0 && come >= self.expected.unwrap_or(alive)
+    /// `alive`: lanes that have not ended, warp by warp.
+    fn is_complete(&self, alive: &[u32; 32]) -> bool {
+        let Some(expected) = self.expected else {
+            let all: u32 = alive.iter().map(|lanes| lanes.count_ones()).sum();
+            return self.come > 0 && self.come >= u64::from(all);
+        };
+        // Warps arrive: with all their lanes, when none is still to come.
+        let arrived: u32 = self
+            .lanes
+            .iter()
+            .zip(alive)
+            .filter(|(come, _)| **come != 0)
+            .map(|(come, alive)| 32 - (alive & !come).count_ones())
+            .sum();
+        u64::from(arrived) >= expected && self.come > 0
     }
 }
 
@@ -75,23 +87,24 @@ impl Block<'_> {
         let number = number as usize;
         let barrier = self.barriers.get_mut(number).ok_or_else(|| format!("barrier {number}"))?;
         barrier.expected = expected;
-        match input {
-            Some(input) => {
-                barrier.waiting += 1;
-                barrier.set += input;
-                thread.state = State::Waiting(Wait::Barrier { number, input });
-            }
-            None => barrier.arrived += 1,
+        barrier.come += 1;
+        barrier.lanes[thread.linear as usize / 32] |= 1 << (thread.linear % 32);
+        if let Some(input) = input {
+            barrier.set += input;
+            thread.state = State::Waiting(Wait::Barrier { number });
         }
         Ok(())
     }
 
     /// Lets the threads of complete barriers go on. Says whether there were any.
     pub(super) fn release_barriers(&mut self, threads: &mut [Thread]) -> Result<bool, String> {
-        let alive = threads.iter().filter(|thread| thread.state != State::Ended).count() as u64;
-        let complete = self.barriers.map(|barrier| barrier.is_complete(alive));
+        let mut alive = [0u32; 32];
+        for thread in threads.iter().filter(|thread| thread.state != State::Ended) {
+            alive[thread.linear as usize / 32] |= 1 << (thread.linear % 32);
+        }
+        let complete = self.barriers.map(|barrier| barrier.is_complete(&alive));
         for thread in threads.iter_mut() {
-            let State::Waiting(Wait::Barrier { number, .. }) = thread.state else {
+            let State::Waiting(Wait::Barrier { number }) = thread.state else {
                 continue;
             };
             if !complete[number] {
@@ -101,7 +114,7 @@ impl Block<'_> {
             let instruction = thread.instruction(self.program).ok_or("a wait at no instruction")?;
             if let Operation::Meet(Meeting::Barrier(Some(vote))) = instruction.operation {
                 let barrier = self.barriers[number];
-                let all = barrier.set == barrier.waiting + barrier.arrived;
+                let all = barrier.set == barrier.come;
                 let value = match vote {
                     Vote::Count => barrier.set,
                     Vote::All => u64::from(all),
