@@ -107,6 +107,7 @@ pub fn all() -> Vec<String> {
         forms,
     );
     product(&["copysign"], &[], &["f32", "f64"], forms);
+    product(&["min", "max"], &[&[".s16x2", ".s32"]], &["relu"], forms);
     let (signs, parts): (&[&str], &[&str]) = (&[".u32", ".s32"], &["2", "4"]);
     for end in ["u32", "u32.sat", "u32.add", "s32", "s32.sat", "s32.add"] {
         let arithmetic = ["vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax"];

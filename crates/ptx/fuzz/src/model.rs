@@ -125,6 +125,10 @@ impl Model {
         let mut words = form.split('.');
         let opcode = words.next()?;
         let words: Vec<&str> = words.collect();
+        // CUDA's headers write `max.s16x2.relu` where the ISA has the type last.
+        if let ("min" | "max", [kind, "relu"]) = (opcode, words.as_slice()) {
+            return Self::of(&format!("{opcode}.relu.{kind}"));
+        }
         // The types stand last; `cvt`, `set` and `slct` have two.
         let kind = Kind::from_name(words.last()?);
         match opcode {

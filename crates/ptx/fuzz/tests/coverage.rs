@@ -12,7 +12,7 @@ use sahasra_ptx_fuzz::model::Model;
 use sahasra_ptx_fuzz::{damage, differential, forms};
 
 /// Opcodes covered elsewhere, and where.
-const ELSEWHERE: [(&str, &str); 10] = [
+const ELSEWHERE: [(&str, &str); 14] = [
     ("call", "programs: device functions of random programs; corpus_kernels: 18_calls"),
     ("st.param", "programs: arguments and results of device functions"),
     (
@@ -21,6 +21,10 @@ const ELSEWHERE: [(&str, &str); 10] = [
     ),
     ("bar.arrive", "real_kernels: named_barriers_pair_producers_with_consumers"),
     ("trap", "faults"),
+    ("cp.async.mbarrier", "transactions; real_kernels: cooperation"),
+    ("mbarrier", "transactions; real_kernels: cooperation"),
+    ("elect", "transactions: the_lowest_thread_of_a_mask_is_elected"),
+    ("cvta.param", "transactions: parameters_are_read_at_generic_addresses"),
     ("cp.async", "matrices: copies"),
     ("mma", "matrices: products"),
     ("wmma", "matrices: opaque"),
@@ -112,6 +116,7 @@ fn statements(form: &str) -> Option<String> {
         "red" => format!("{form} [{base}+16], %{l}2;"),
         "mov" if *name == "pred" => format!("{form} %p1, %p2;"),
         "mov" => format!("{form} %{l}1, %{l}2;"),
+        "cvta" if has("param") => return None,
         "cvta" if has("to") => {
             let (generic, space) = if has("local") { ("%log", "local") } else { ("%out", "global") };
             format!("{form} %a, {generic};\nld.{space}.u32 %r1, [%a+8];")

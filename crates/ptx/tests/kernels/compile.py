@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Compiles the .cu files beside it to PTX with NVRTC: compile.py LIBNVRTC INCLUDE_FOLDER ARCHITECTURE FOLDER
+"""Compiles the .cu files beside it to PTX with NVRTC: compile.py LIBNVRTC INCLUDE_FOLDERS ARCHITECTURE FOLDER
 
-The library and the headers come with the wheels nvidia-cuda-nvrtc-cu12 and nvidia-cuda-runtime-cu12; no GPU is needed.
+The library and the headers come with the wheels nvidia-cuda-nvrtc-cu12, nvidia-cuda-runtime-cu12 and nvidia-cuda-cccl-cu12; no GPU
+is needed. Several include folders are separated by colons.
 Tests run from the committed PTX: this is only for who changes a kernel.
 """
 
@@ -9,7 +10,7 @@ import ctypes
 import pathlib
 import sys
 
-library, include, architecture, folder = sys.argv[1:]
+library, includes, architecture, folder = sys.argv[1:]
 nvrtc = ctypes.CDLL(library)
 here = pathlib.Path(__file__).resolve().parent
 target = here / folder
@@ -18,7 +19,8 @@ failed = False
 for source in sorted(here.glob("*.cu")):
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), source.name.encode(), 0, None, None)
-    options = [f"--gpu-architecture={architecture}", f"--include-path={include}", "--std=c++17", "--device-int128"]
+    options = [f"--gpu-architecture={architecture}", "--std=c++17", "--device-int128"]
+    options += [f"--include-path={include}" for include in includes.split(":")]
     array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
     result = nvrtc.nvrtcCompileProgram(program, len(options), array)
     size = ctypes.c_size_t()

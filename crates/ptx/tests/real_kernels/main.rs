@@ -1,5 +1,6 @@
 //! Kernels written for these tests, compiled by NVRTC, against references of their own (`tests/kernels/*.cu`).
 
+mod cooperation;
 mod crypto;
 #[path = "../corpus_kernels/device.rs"]
 #[allow(dead_code, reason = "shared with the tests of the corpus, which use the rest")]

@@ -269,8 +269,8 @@ impl<'a> Lowering<'a> {
             ("min", ["s16x2"]) => binary::<int::Halves<int::Minimum<i16>>>(),
             ("max", ["u16x2"]) => binary::<int::Halves<int::Maximum<u16>>>(),
             ("max", ["s16x2"]) => binary::<int::Halves<int::Maximum<i16>>>(),
-            ("min", ["relu", "s16x2"]) => binary::<int::Halves<int::MinimumRelu<i16>>>(),
-            ("max", ["relu", "s16x2"]) => binary::<int::Halves<int::MaximumRelu<i16>>>(),
+            ("min", ["relu", "s16x2"] | ["s16x2", "relu"]) => binary::<int::Halves<int::MinimumRelu<i16>>>(),
+            ("max", ["relu", "s16x2"] | ["s16x2", "relu"]) => binary::<int::Halves<int::MaximumRelu<i16>>>(),
             _ => return Err(at.form()),
         };
         self.same_type(at, function, T::B32)

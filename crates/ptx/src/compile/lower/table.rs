@@ -21,6 +21,7 @@ sad,div,rem u16|s16|u32|s32|u64|s64
 abs,neg s16|s32|s64
 min,max u16|s16|u32|s32|u64|s64|u16x2|s16x2
 min,max relu s16x2|s32
+min,max s16x2|s32 relu
 popc,clz,brev b32|b64
 bfind shiftamt? u32|s32|u64|s64
 bfe u32|s32|u64|s64
@@ -162,10 +163,6 @@ atom,red sem? scope? space? inc|dec [level] u32
 atom,red sem? scope? space? and|or|xor [level] b32|b64
 atom sem? scope? space? exch [level] b32|b64
 atom sem? scope? space? cas [level] b16|b32|b64
-atom,red add|min|max sem? scope? space? u32|s32|u64|s64
-atom,red add sem? scope? space? f32|f64
-atom,red and|or|xor sem? scope? space? b32|b64
-atom exch|cas sem? scope? space? b32|b64
 vote sync all|any|uni pred
 vote sync ballot b32
 match any|all sync b32|b64
@@ -314,6 +311,21 @@ fn forms() -> &'static Forms {
     })
 }
 
+/// `atom` and `red` have their order, scope and space in any order, and the operation anywhere: CUDA's own headers write
+/// `atom.global.sys.add.f64` where the ISA has the space last.
+fn in_order<'a>(opcode: &str, modifiers: &[&'a str]) -> Vec<&'a str> {
+    let mut ordered = modifiers.to_vec();
+    if matches!(opcode, "atom" | "red") {
+        ordered.sort_by_key(|word| match *word {
+            "relaxed" | "acquire" | "release" | "acq_rel" => 0,
+            "cta" | "gpu" | "sys" => 1,
+            "global" | "shared" | "shared::cta" => 2,
+            _ => 3,
+        });
+    }
+    ordered
+}
+
 fn matches(words: &[Word], modifiers: &[&str]) -> bool {
     let Some((word, rest)) = words.split_first() else {
         return modifiers.is_empty();
@@ -340,7 +352,7 @@ pub(crate) fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
         form.push_str(modifier);
     }
     if let Some(admitted) = forms().get(opcode)
-        && admitted.iter().any(|words| matches(words, modifiers))
+        && admitted.iter().any(|words| matches(words, &in_order(opcode, modifiers)))
     {
         return None;
     }
@@ -410,6 +422,7 @@ mod tests {
         assert!(admitted("add.rn.ftz.sat.f32") && admitted("add.f32") && !admitted("add.ftz.rn.f32"));
         assert!(admitted("ld.global.nc.L1::no_allocate.L2::128B.v4.f32") && !admitted("ld.global.L3::x.f32"));
         assert!(admitted("atom.acq_rel.gpu.global.add.u32") && !admitted("red.exch.b32"));
+        assert!(admitted("atom.global.sys.add.f64") && admitted("red.add.relaxed.gpu.global.u32") && !admitted("red.sys.sys.add.u32"));
         assert!(admitted("exit") && !admitted("exit.uni"));
     }
 
