@@ -81,6 +81,16 @@ pub enum Engine {
     Xla,
 }
 
+impl Engine {
+    /// Its name, as workers list it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ptx => "ptx",
+            Self::Xla => "xla",
+        }
+    }
+}
+
 /// What a session became.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -92,7 +102,7 @@ pub struct GpuSessionStatus {
     /// Generation of the spec that this status answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// One word for the column: `Pending`, `Ready`, `Failed`, `Expired`. The conditions are the truth.
+    /// One word for the column: `Pending`, `Placed`, `Ready`, `Failed`. The conditions are the truth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub state: Option<String>,
@@ -104,7 +114,11 @@ pub struct GpuSessionStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub device: Option<String>,
-    /// URL at which a client inside the cluster reaches the session.
+    /// Name of the `VramLease` that holds its slice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub lease: Option<String>,
+    /// URL at which a client inside the cluster reaches the session's worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub endpoint: Option<String>,
@@ -120,6 +134,9 @@ pub struct GpuSessionStatus {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub active_executions: i64,
+    /// When it got its device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed_at: Option<Time>,
     /// When the session ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     VramQuantity,
+    gpu_session::Engine,
     rules::{class_name, immutable, only_grows},
 };
 
@@ -42,12 +43,16 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = immutable("owner", "VramLease"))]
 #[x_kube(validation = immutable("slice", "VramLease"))]
+#[x_kube(validation = immutable("engine", "VramLease"))]
 pub struct VramLeaseSpec {
     /// For whom the slices are held.
     #[serde(default)]
     pub owner: LeaseOwner,
     /// One slice.
     pub slice: SliceSpec,
+    /// What the devices must be able to run; anything when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Engine>,
     /// How many slices.
     #[serde(default)]
     pub slices: SliceBounds,

@@ -18,7 +18,7 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use tokio::sync::OnceCell;
 
-pub use self::objects::true_condition;
+pub use self::objects::{condition, true_condition};
 use crate::audit::{AuditError, AuditLog, Write};
 use crate::certificates::CertificateError;
 use crate::directory::Directory;

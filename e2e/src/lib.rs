@@ -25,7 +25,7 @@ mod process;
 pub mod tools;
 
 pub use certificates::CertificateError;
-pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options, Shared, true_condition};
+pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options, Shared, condition, true_condition};
 pub use embedded::Embedded;
 pub use eventually::eventually;
 pub use identities::{Identities, NAMESPACE};

@@ -7,7 +7,7 @@ use kube::api::DynamicObject;
 use sahasra_e2e::audit::{Tally, Write};
 use sahasra_e2e::bursts::{Burst, number};
 use sahasra_e2e::manifests::{RefusedBy, wrong_manifests};
-use sahasra_e2e::{NAMESPACE, Pool, PoolOptions, SharedPool, Turn, eventually, tools};
+use sahasra_e2e::{NAMESPACE, Pool, PoolOptions, SharedPool, Turn, eventually, tools, true_condition};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -360,17 +360,26 @@ async fn columns_tell_what_runs_and_what_became_of_it() {
         "apiVersion": "sahasra.dev/v1alpha1",
         "kind": "GpuSession",
         "metadata": {"namespace": namespace, "name": "asked-for"},
-        "spec": {"class": "cpu", "vram": "512Mi"},
+        "spec": {"class": "cpu", "vram": "64Mi", "engine": "ptx"},
     });
-    pool.control_plane.apply(&session.to_string()).await.expect("applied");
+    let placed = |session: Option<&DynamicObject>| session.is_some_and(|session| true_condition(session, "Placed").is_some());
     let mut printed = String::new();
     for kind in ["burstjobs", "vramleases", "gpuworkers", "gpusessions"] {
+        if kind == "gpusessions" {
+            // Its lease is named by its uid: it comes after the others were shown.
+            pool.control_plane.apply(&session.to_string()).await.expect("applied");
+            pool.control_plane
+                .wait_until("GpuSession", &namespace, "asked-for", WITHIN, placed)
+                .await
+                .expect("it is placed");
+        }
         let table = kubectl(&pool, &format!("get {kind} -n {namespace}")).await;
         printed += &format!("$ kubectl get {kind}\n{}\n", without_age(&table));
     }
     let path = tools::workspace_root().join("e2e/tests/bursts/columns.txt");
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(printed == expected, "e2e/tests/bursts/columns.txt should be:\n{printed}");
+    kubectl(&pool, &format!("delete gpusession asked-for -n {namespace} --timeout=60s")).await;
     delete_job_in(&pool, &namespace, "running").await;
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
 }

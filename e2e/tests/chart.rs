@@ -93,8 +93,8 @@ fn expected(lines: &[&str]) -> BTreeSet<String> {
 const OPERATOR_EVERYWHERE: [&str; 9] = [
     "get list watch sahasra.dev/gpuworkers",
     "patch sahasra.dev/gpuworkers/status",
-    "get list watch patch sahasra.dev/burstjobs sahasra.dev/vramleases",
-    "patch sahasra.dev/burstjobs/status sahasra.dev/vramleases/status",
+    "get list watch patch sahasra.dev/burstjobs sahasra.dev/gpusessions sahasra.dev/vramleases",
+    "patch sahasra.dev/burstjobs/status sahasra.dev/gpusessions/status sahasra.dev/vramleases/status",
     "create delete sahasra.dev/vramleases",
     "delete sahasra.dev/burstjobs",
     "get create update delete /configmaps",

@@ -130,6 +130,32 @@ async fn an_operator_killed_after_any_step_completes_the_burst_with_the_same_agg
 }
 
 #[tokio::test]
+async fn a_burst_that_was_suspended_while_no_operator_ran_gives_everything_back_when_one_does() {
+    let mut pool = pool().await;
+    let burst = Burst::of_steps("default", "suspended-alone", CHUNKS, STEPS).expect("a burst");
+    // Its grants outlast this test.
+    let burst = burst.with("lease", json!({"ttlSeconds": 3600}));
+    pool.in_the_middle_of(&burst, SOME, WITHIN).await.expect("chunks are done");
+    pool.operator.process.kill().await.expect("killed");
+    let suspend = |suspend: bool| json!({"spec": {"suspend": suspend}}).to_string();
+    let patch = async |pool: &Turn, patch: String| {
+        let arguments = ["patch", "burstjob", "suspended-alone", "--type=merge", "-p", &patch];
+        let output = pool.control_plane.kubectl(arguments).await.expect("kubectl runs");
+        output.success().expect("patched");
+    };
+    patch(&pool, suspend(true)).await;
+    pool.operator.process.start().await.expect("it starts again");
+    let suspended = |job: Option<&DynamicObject>| job.is_some_and(|job| true_condition(job, "Suspended").is_some());
+    pool.control_plane
+        .wait_until("BurstJob", "default", "suspended-alone", WITHIN, suspended)
+        .await
+        .expect("it is suspended");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+    patch(&pool, suspend(false)).await;
+    completes_exactly(&mut pool, "suspended-alone").await;
+}
+
+#[tokio::test]
 async fn a_second_operator_takes_over_when_the_first_is_killed() {
     let mut pool = pool().await;
     // It is ready only once it leads.

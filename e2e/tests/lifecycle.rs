@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use kube::api::DynamicObject;
 use sahasra_e2e::bursts::{Burst, number};
-use sahasra_e2e::{PoolOptions, SharedPool, Turn, eventually, true_condition};
-use serde_json::{Value, json};
+use sahasra_e2e::{PoolOptions, SharedPool, Turn, condition, eventually, true_condition};
+use serde_json::json;
 
 /// A machine under load gets minutes.
 const WITHIN: Duration = Duration::from_secs(240);
@@ -238,9 +238,4 @@ async fn a_lease_survives_a_restart_of_the_operator() {
     assert_eq!(lent(&pool).await, Some(4.0));
     kubectl(&pool, &["delete", "vramlease", "lasting", "--timeout=60s"]).await;
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
-}
-
-fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
-    let conditions = object.data.pointer("/status/conditions")?.as_array()?;
-    conditions.iter().find(|condition| condition["type"] == kind)
 }

@@ -4,13 +4,13 @@
 //!  kube-apiserver ─watch─► directory (GpuWorkers, heartbeats) ─► pool ─acquire, renew, release─► agents
 //!        │                                                        │ ClaimView                     ▲
 //!        └───────watch─► reconcilers: burst ─► coordinators ◄─────┘                               │
-//!                                     vram_lease, gpu_worker  └────────── burst streams ──────────┘
+//!                     gpu_session, vram_lease, gpu_worker      └────────── burst streams ──────────┘
 //! ```
 //!
 //! - [`agents`]: calls and streams to the worker-agents, and which of them live.
 //! - [`pool`]: every device and grant; solves, acquires, renews, gives back.
 //! - [`burst`]: `BurstJob`s, from validation to counted results.
-//! - [`vram_lease`], [`gpu_worker`]: the other two reconcilers.
+//! - [`gpu_session`], [`vram_lease`], [`gpu_worker`]: the other reconcilers.
 //! - [`leader`]: one operator of several acts. [`http`]: what this process serves.
 //!
 //! Only the leader watches and acts; one that loses its office ends.
@@ -33,6 +33,7 @@ pub mod burst;
 pub mod clock;
 pub mod context;
 pub mod fault;
+pub mod gpu_session;
 pub mod gpu_worker;
 pub mod http;
 pub mod leader;
@@ -143,6 +144,7 @@ impl Operator {
                 tokio::join!(
                     burst::reconcile::run(context.clone()),
                     vram_lease::run(context.clone()),
+                    gpu_session::run(context.clone()),
                     gpu_worker::run(context.clone()),
                 );
             }

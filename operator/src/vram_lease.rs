@@ -1,5 +1,6 @@
-//! The reconciler of `VramLease`s that users made: slices are acquired, renewed for as long as the object stands (or not, as
-//! it asks), and given back when it is deleted. A burst's own lease is the coordinator's affair.
+//! The reconciler of `VramLease`s that users and sessions made: slices are acquired, renewed for as long as the object stands
+//! (or not, as it asks), and given back when it is deleted. A session's slice that was lost is not acquired again elsewhere. A
+//! burst's own lease is the coordinator's affair.
 //!
 //! 1. Observe: whose is it, is it being deleted, what does the pool hold for it?
 //! 2. Act: finalizer and term, then a claim in the pool; or the release.
@@ -65,6 +66,9 @@ pub enum ReconcileError {
         /// Why.
         source: kube::Error,
     },
+    /// Workers did not say what they hold for a lease that is not to be acquired twice.
+    #[error("no inventory from {}", .0.join(", "))]
+    Inventories(Vec<String>),
     /// The size of a slice is no amount.
     #[error("spec.slice.vram")]
     Quantity(#[from] sahasra_crds::quantity::QuantityError),
@@ -76,6 +80,7 @@ impl ReconcileError {
         match self {
             Self::Api { source, .. } if code(source) == 409 => "conflict",
             Self::Api { .. } => "api",
+            Self::Inventories(_) => "agent",
             Self::Quantity(_) => "spec",
         }
     }
@@ -91,7 +96,7 @@ struct Held {
     term: u64,
     /// When the status was last written.
     reported: Option<Instant>,
-    /// It has held its minimum once: with `renewal: Never` what is then lost is not asked for again.
+    /// It has held its minimum once.
     granted: bool,
     _watcher: AbortOnDropHandle<()>,
 }
@@ -143,10 +148,27 @@ fn on_error(lease: Arc<VramLease>, error: &ReconcileError, reconciler: Arc<Recon
 
 /// Whether a coordinator made it and keeps it.
 fn is_a_bursts(lease: &VramLease) -> bool {
-    lease
-        .owner_references()
-        .iter()
-        .any(|owner| owner.kind == "BurstJob" && owner.controller == Some(true))
+    is_controlled_by(lease, "BurstJob")
+}
+
+fn is_a_sessions(lease: &VramLease) -> bool {
+    is_controlled_by(lease, "GpuSession")
+}
+
+fn is_controlled_by(lease: &VramLease, kind: &str) -> bool {
+    let mut owners = lease.owner_references().iter();
+    owners.any(|owner| owner.kind == kind && owner.controller == Some(true))
+}
+
+/// Whether what it has had and lost is not acquired again.
+fn is_served_once(lease: &VramLease) -> bool {
+    lease.spec.renewal == Renewal::Never || is_a_sessions(lease)
+}
+
+/// Whether it had its slices when its status was last written.
+fn was_granted(lease: &VramLease) -> bool {
+    let status = lease.status.as_ref();
+    status.is_some_and(|status| conditions::is_true(&status.conditions, GRANTED))
 }
 
 impl Reconciler {
@@ -191,26 +213,40 @@ impl Reconciler {
         let mut adopted = Vec::new();
         let slice_bytes = lease.spec.slice.vram.bytes()?;
         if term > 1 {
+            let mut silent = Vec::new();
             for (worker, inventory) in self.context.pool.inventories().await {
+                if inventory.is_err() {
+                    silent.push(worker.clone());
+                }
                 let grants = inventory.map(|inventory| inventory.grants).unwrap_or_default();
                 let ours = grants
                     .into_iter()
                     .filter(|grant| grant.owner_uid == uid && !grant.draining && grant.slice_bytes == slice_bytes);
                 adopted.extend(ours.map(|grant| (worker.clone(), grant)));
             }
+            // One of them may have what would be taken for lost.
+            if adopted.is_empty() && !silent.is_empty() && is_served_once(lease) && was_granted(lease) {
+                return Err(ReconcileError::Inventories(silent));
+            }
         }
         let (min, max) = bounds(lease)?;
         let request = ClaimRequest {
             owner: owner(lease, term),
-            kind: ClaimKind::Lease,
+            kind: if is_a_sessions(lease) {
+                ClaimKind::Session
+            } else {
+                ClaimKind::Lease
+            },
             slice_bytes,
             class: lease.spec.slice.class.clone(),
+            engine: lease.spec.engine.map(|engine| engine.name().to_owned()),
             min,
             max,
             priority: 0,
             ttl_milliseconds: ttl_milliseconds(lease),
             grace_milliseconds: u64::try_from(GRACE.as_millis()).unwrap_or_default(),
             renewed: lease.spec.renewal == Renewal::Automatic,
+            served: was_granted(lease),
         };
         let view = self.context.pool.claim(request, adopted);
         let (mut watched, changes, reference) = (view.clone(), self.changes.clone(), ObjectRef::from_obj(lease));
@@ -225,7 +261,7 @@ impl Reconciler {
             view,
             term,
             reported: None,
-            granted: false,
+            granted: was_granted(lease),
             _watcher: AbortOnDropHandle::new(watcher),
         };
         self.held().insert(uid, held);
@@ -248,7 +284,7 @@ impl Reconciler {
             self.context.pool.forget(&uid);
             return Ok(Action::requeue(Duration::from_secs(1)));
         }
-        let ended = granted && lease.spec.renewal == Renewal::Never && view.slices() == 0;
+        let ended = granted && is_served_once(lease) && view.slices() == 0;
         let next = next_status(lease, &view, term, ended);
         let old = lease.status.clone().unwrap_or_default();
         let differs = next.slices != old.slices || next.grants != old.grants || next.conditions != old.conditions;
@@ -353,19 +389,22 @@ fn ttl_milliseconds(lease: &VramLease) -> u64 {
     u64::try_from(lease.spec.ttl_seconds).unwrap_or_default().saturating_mul(1000)
 }
 
-/// A lease that was not to be renewed and has ended is not taken up again.
+/// A lease that is served once and has ended is not taken up again.
 fn is_over(lease: &VramLease) -> bool {
     let conditions = lease.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    conditions::get(conditions, GRANTED).is_some_and(|granted| granted.reason == EXPIRED)
+    conditions::get(conditions, GRANTED).is_some_and(|granted| [EXPIRED, LOST].contains(&granted.reason.as_str()))
 }
 
 const EXPIRED: &str = "Expired";
+/// Of a session's lease: the worker or the grant is gone.
+pub(crate) const LOST: &str = "Lost";
 
 fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended: bool) -> VramLeaseStatus {
     let old = lease.status.clone().unwrap_or_default();
     let mut next = lease_status(view, term, ttl_milliseconds(lease));
     let enough = next.slices >= lease.spec.slices.min;
     let (reason, message) = match &view.why_not {
+        _ if ended && is_a_sessions(lease) => (LOST, "its worker or its grant is gone, and a session is never moved".to_owned()),
         _ if ended => (EXPIRED, "its time is over and renewal is Never".to_owned()),
         _ if enough => ("SlicesGranted", "the slices are held".to_owned()),
         Some(why_not) => ("WaitingForSlices", why_not.clone()),
@@ -404,6 +443,7 @@ mod tests {
                 vram: VramQuantity::from_mebibytes(512),
                 class: None,
             },
+            engine: None,
             slices: SliceBounds { min: 2, max: 4 },
             ttl_seconds: 60,
             renewal: Renewal::Never,

@@ -85,11 +85,15 @@ impl ControlPlane {
     }
 }
 
+/// The condition of that type, if there is one.
+#[must_use]
+pub fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
+    let conditions = object.data.pointer("/status/conditions")?.as_array()?;
+    conditions.iter().find(|condition| condition["type"] == kind)
+}
+
 /// The condition of that type that is `True`, if it is.
 #[must_use]
 pub fn true_condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
-    let conditions = object.data.pointer("/status/conditions")?.as_array()?;
-    conditions
-        .iter()
-        .find(|condition| condition["type"] == kind && condition["status"] == "True")
+    condition(object, kind).filter(|condition| condition["status"] == "True")
 }

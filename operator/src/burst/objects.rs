@@ -225,6 +225,7 @@ impl Objects {
                     name: Some(self.name.clone()),
                 },
                 slice: job.spec.slice.clone(),
+                engine: None,
                 slices: SliceBounds {
                     min: i64::from(min),
                     max: i64::from(max),

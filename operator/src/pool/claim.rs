@@ -14,6 +14,8 @@ pub struct ClaimRequest {
     pub slice_bytes: u64,
     /// Class of device; any when absent.
     pub class: Option<String>,
+    /// Engine that the device must have; any when absent.
+    pub engine: Option<String>,
     /// Fewest slices of use.
     pub min: u32,
     /// Most slices of use.
@@ -26,6 +28,16 @@ pub struct ClaimRequest {
     pub grace_milliseconds: u64,
     /// Whether grants are renewed for as long as the claim stands.
     pub renewed: bool,
+    /// It has had its minimum once, in an earlier term: see [`ClaimRequest::is_served_once`].
+    pub served: bool,
+}
+
+impl ClaimRequest {
+    /// What such a claim has had and lost is not asked for again: a session is never moved, and who does not renew wanted
+    /// slices for a time.
+    pub fn is_served_once(&self) -> bool {
+        !self.renewed || self.kind == ClaimKind::Session
+    }
 }
 
 /// What an owner holds now, and why not more.

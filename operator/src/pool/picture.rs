@@ -93,7 +93,7 @@ struct ClaimState {
     fenced: bool,
     /// It wants nothing any more.
     ending: bool,
-    /// It has held its minimum. Who is not renewed is not served again after that.
+    /// It has held its minimum.
     served: bool,
     view: watch::Sender<ClaimView>,
 }
@@ -211,7 +211,7 @@ impl Picture {
             renewals: 0,
             fenced: false,
             ending: false,
-            served: false,
+            served: request.served,
             view,
             request,
         };
@@ -318,6 +318,9 @@ impl Picture {
     fn publish(&mut self, id: &Name) {
         let Some(claim) = self.claims.get_mut(id) else { return };
         claim.served |= claim.grants.iter().map(|held| held.slices).sum::<u32>() >= claim.request.min;
+        if claim.is_spent() {
+            claim.why_not = None;
+        }
         let grants = claim.grants.iter().map(|held| {
             let worker = self.workers.get(&held.device.worker);
             HeldGrant {
@@ -349,9 +352,9 @@ impl ClaimState {
         !self.ending && !self.fenced && !self.is_spent()
     }
 
-    /// It is not renewed and has had its slices: what is left of them ends by itself.
+    /// It has had its slices and asks for no others: what is left of them stays until it ends.
     fn is_spent(&self) -> bool {
-        self.served && !self.request.renewed
+        self.served && self.request.is_served_once()
     }
 
     /// Held and asked for.

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use sahasra_crds::{
     BurstJob,
     conditions::{ACCEPTED, SUSPENDED},
+    gpu_session::Engine,
 };
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::grants::Grant;
@@ -34,6 +35,9 @@ impl Coordinator {
         if suspended {
             let (taken, term) = taken.await?;
             self.took(&taken, term).await?;
+            if term > 1 {
+                self.give_back_what_a_predecessor_held().await?;
+            }
             return Ok(());
         }
         // The intent needs no term: it only says that for this job there will be grants.
@@ -134,6 +138,15 @@ impl Coordinator {
         Ok(adopted)
     }
 
+    /// The job was suspended or deleted while nobody coordinated it: nobody waits for what still runs.
+    async fn give_back_what_a_predecessor_held(&mut self) -> Result<(), CoordinatorError> {
+        if let Err(error) = self.context.pool.release_everywhere(&self.owner()).await {
+            tracing::warn!(%error, "taken over without an answer: the slices return at expiry");
+        }
+        self.objects.delete_leases().await?;
+        Ok(())
+    }
+
     fn restore(&mut self, checkpoint: Checkpoint) {
         self.covered = checkpoint.completed.clone();
         for (first, count) in checkpoint.failed.ranges() {
@@ -164,12 +177,14 @@ impl Coordinator {
             kind: ClaimKind::Burst,
             slice_bytes: self.burst.slice_bytes,
             class: self.burst.class.clone(),
+            engine: Some(Engine::Ptx.name().to_owned()),
             min,
             max,
             priority: job.spec.priority,
             ttl_milliseconds: self.burst.ttl_milliseconds,
             grace_milliseconds: self.burst.chunk_timeout_milliseconds + GRACE_BEYOND_TIMEOUT,
             renewed: true,
+            served: false,
         };
         let mut view = self.context.pool.claim(request, adopted);
         view.mark_changed();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sahasra_scheduler::{Assignment, ClaimKind, DeviceId, Name, Problem, Refused, Unusable, solve};
+use sahasra_scheduler::{Assignment, DeviceId, Name, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
 
 use super::{Action, ClaimState, GIVE_UP_AFTER, Picture, REFRESH_EVERY, RENEW_AT, sooner};
@@ -72,7 +72,7 @@ impl Picture {
                 min: claim.request.min,
                 max: claim.request.max,
                 class: claim.request.class.as_deref().map(Name::from),
-                engine: Some("ptx".into()).filter(|_| claim.request.kind == ClaimKind::Burst),
+                engine: claim.request.engine.as_deref().map(Name::from),
                 priority: claim.request.priority,
                 since: claim.since,
                 pinned: None,

@@ -57,6 +57,8 @@ fn request(uid: &str, min: u32, max: u32) -> ClaimRequest {
     ClaimRequest {
         owner: owner(uid, 1),
         kind: ClaimKind::Burst,
+        engine: Some("ptx".to_owned()),
+        served: false,
         slice_bytes: SLICE,
         class: None,
         min,

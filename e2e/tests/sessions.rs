@@ -1,0 +1,198 @@
+//! Sessions: placed on one device, held there, freed; never moved.
+
+use std::time::Duration;
+
+use kube::api::DynamicObject;
+use sahasra_e2e::bursts::number;
+use sahasra_e2e::{PoolOptions, SharedPool, Turn, condition, eventually, true_condition};
+use serde_json::{Value, json};
+
+/// A machine under load gets minutes.
+const WITHIN: Duration = Duration::from_secs(240);
+/// What is released is free at once; what expires, within its lease's time.
+const FREE_WITHIN: Duration = Duration::from_secs(90);
+
+static POOL: SharedPool = SharedPool::new(|| {
+    let agent = ["--no-cuda", "--cpu-memory", "1Gi", "--heartbeat-interval-seconds", "1"];
+    PoolOptions::default()
+        .agents(2)
+        .agent_arguments(agent)
+        .operator_environment("SAHASRA_WORKER_TIMEOUT", "5s")
+        .operator_environment("SAHASRA_LEADER_TIMEOUT", "5s")
+});
+
+async fn pool() -> Turn {
+    POOL.borrow().await.expect("Sahasra starts")
+}
+
+/// Applies a session of 256 MiB for PTX, with more in its spec.
+async fn apply(pool: &Turn, name: &str, more: Value) {
+    let mut spec = json!({"class": "cpu", "vram": "256Mi", "engine": "ptx"});
+    for (field, value) in more.as_object().expect("fields") {
+        spec[field] = value.clone();
+    }
+    let session = json!({
+        "apiVersion": "sahasra.dev/v1alpha1",
+        "kind": "GpuSession",
+        "metadata": {"namespace": "default", "name": name},
+        "spec": spec,
+    });
+    pool.control_plane.apply(&session.to_string()).await.expect("applied");
+}
+
+async fn wait(pool: &Turn, name: &str, until: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
+    let until = |session: Option<&DynamicObject>| session.is_some_and(&until);
+    let session = pool.control_plane.wait_until("GpuSession", "default", name, WITHIN, until).await;
+    session.expect("it comes to that").expect("it is there")
+}
+
+fn is_placed(session: &DynamicObject) -> bool {
+    true_condition(session, "Placed").is_some()
+}
+
+/// Reason and message of a condition that is not true.
+fn why(session: &DynamicObject, kind: &str) -> (String, String) {
+    let condition = condition(session, kind).expect("a condition");
+    let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+    (text("reason"), text("message"))
+}
+
+fn text<'a>(session: &'a DynamicObject, field: &str) -> &'a str {
+    session.data["status"][field].as_str().unwrap_or_default()
+}
+
+/// Deletes a session, waits until it is gone, and checks that nothing is held.
+async fn delete(pool: &mut Turn, name: &str) {
+    pool.control_plane.delete("GpuSession", "default", name).await.expect("deleted");
+    let gone = |session: Option<&DynamicObject>| session.is_none();
+    pool.control_plane
+        .wait_until("GpuSession", "default", name, WITHIN, gone)
+        .await
+        .expect("it goes");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn a_session_holds_one_slice_of_one_device_until_it_is_deleted() {
+    let mut pool = pool().await;
+    apply(&pool, "held", json!({})).await;
+    let session = wait(&pool, "held", is_placed).await;
+    let worker = text(&session, "worker");
+    assert!(
+        worker.starts_with("node-") && text(&session, "device") == "cpu-0",
+        "{}",
+        session.data["status"]
+    );
+    assert!(text(&session, "endpoint").starts_with("http"), "{}", session.data["status"]);
+    assert_eq!(text(&session, "state"), "Placed");
+    let lease = pool.control_plane.object("VramLease", "default", text(&session, "lease")).await;
+    let lease = lease.expect("an answer").expect("the session's lease");
+    assert_eq!(number(&lease, "/status/slices"), 1);
+    assert_eq!(lease.data["spec"]["owner"], json!({"kind": "GpuSession", "name": "held"}));
+    // A second one goes where less is held.
+    apply(&pool, "other", json!({})).await;
+    let other = wait(&pool, "other", is_placed).await;
+    let mut lent = Vec::new();
+    for agent in &pool.agents {
+        lent.push(agent.metric("gpu_vram_allocated_bytes").await.expect("an answer"));
+    }
+    assert_eq!(lent.iter().flatten().sum::<f64>(), 2.0 * f64::from(256 << 20), "{lent:?}");
+    // An operator that starts anew finds both where they are.
+    pool.operator.process.kill().await.expect("killed");
+    pool.operator.process.start().await.expect("it starts again");
+    let renewed = |object: &DynamicObject| number(object, "/status/term") >= 2;
+    let lease_name = text(&session, "lease").to_owned();
+    let taken_up = |lease: Option<&DynamicObject>| lease.is_some_and(renewed);
+    pool.control_plane
+        .wait_until("VramLease", "default", &lease_name, WITHIN, taken_up)
+        .await
+        .expect("the lease is taken up");
+    for (name, before) in [("held", &session), ("other", &other)] {
+        let now = pool.control_plane.object("GpuSession", "default", name).await;
+        let now = now.expect("an answer").expect("a session");
+        assert_eq!(now.data["status"], before.data["status"], "{name}");
+    }
+    pool.control_plane.delete("GpuSession", "default", "other").await.expect("deleted");
+    delete(&mut pool, "held").await;
+    pool.nothing_forbidden().await.expect("the chart's rights suffice");
+}
+
+#[tokio::test]
+async fn a_session_without_room_says_why_and_is_placed_when_there_is_some() {
+    let mut pool = pool().await;
+    apply(&pool, "elsewhere", json!({"class": "g5"})).await;
+    let waits =
+        |session: &DynamicObject| condition(session, "Placed").is_some_and(|placed| placed["message"] != "waiting for its VramLease");
+    let session = wait(&pool, "elsewhere", waits).await;
+    let (reason, message) = why(&session, "Placed");
+    assert_eq!((reason.as_str(), text(&session, "state")), ("NoCapacity", "Pending"));
+    assert!(message.contains("node-0/cpu-0") && message.contains("class"), "{message}");
+    pool.control_plane
+        .delete("GpuSession", "default", "elsewhere")
+        .await
+        .expect("deleted");
+    // Two that fill both devices, and one too many.
+    for name in ["first", "second", "third"] {
+        apply(&pool, name, json!({"vram": "900Mi"})).await;
+        if name != "third" {
+            wait(&pool, name, is_placed).await;
+        }
+    }
+    let session = wait(&pool, "third", waits).await;
+    assert!(
+        why(&session, "Placed").1.contains("needs 1 slice of 900 MiB"),
+        "{:?}",
+        why(&session, "Placed")
+    );
+    pool.control_plane.delete("GpuSession", "default", "first").await.expect("deleted");
+    wait(&pool, "third", is_placed).await;
+    pool.control_plane.delete("GpuSession", "default", "second").await.expect("deleted");
+    delete(&mut pool, "third").await;
+}
+
+#[tokio::test]
+async fn a_session_whose_worker_dies_fails_and_is_not_moved() {
+    let mut pool = pool().await;
+    apply(&pool, "pinned", json!({})).await;
+    let session = wait(&pool, "pinned", is_placed).await;
+    let place = if text(&session, "worker") == "node-0" { 0 } else { 1 };
+    pool.agents[place].process.kill().await.expect("killed");
+    let failed = wait(&pool, "pinned", |session| true_condition(session, "Failed").is_some()).await;
+    let (reason, message) = why(&failed, "Failed");
+    assert_eq!((reason.as_str(), text(&failed, "state")), ("WorkerLost", "Failed"));
+    assert!(message.contains(text(&session, "worker")), "{message}");
+    let other = &pool.agents[1 - place];
+    assert_eq!(
+        other.metric("gpu_leases_active").await.expect("an answer"),
+        Some(0.0),
+        "it was moved"
+    );
+    pool.revive().await.expect("all servers run");
+    let gone = eventually(WITHIN, async || {
+        let lease = pool
+            .control_plane
+            .object("VramLease", "default", text(&session, "lease"))
+            .await
+            .ok()?;
+        lease.is_none().then_some(())
+    });
+    gone.await.expect("its lease goes");
+    delete(&mut pool, "pinned").await;
+}
+
+#[tokio::test]
+async fn a_session_ends_when_its_time_is_over_or_nobody_uses_it() {
+    let mut pool = pool().await;
+    for (name, more, expected) in [
+        ("idle", json!({"idleTimeoutSeconds": 1}), "IdleTimeout"),
+        ("old", json!({"idleTimeoutSeconds": 10, "ttlSeconds": 10}), "Expired"),
+    ] {
+        apply(&pool, name, more).await;
+        let session = wait(&pool, name, |session| true_condition(session, "Failed").is_some()).await;
+        let (reason, message) = why(&session, "Failed");
+        assert_eq!(reason, expected, "{message}");
+        // It says so for as long as it stands, and holds nothing.
+        pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+        delete(&mut pool, name).await;
+    }
+}

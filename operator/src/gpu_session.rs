@@ -1,0 +1,216 @@
+//! The reconciler of `GpuSession`s: each holds one slice of one device through a `VramLease` of its own, from when there is
+//! room until it is deleted, its time is over, or its worker is lost. It is never moved.
+//!
+//! 1. Observe: the session, its lease, the worker's endpoint.
+//! 2. Decide ([`decide`]): what becomes of the lease, and what the status says.
+//! 3. Act: write what was decided. A change of the lease brings the session here again.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    runtime::{
+        WatchStreamExt, applier,
+        controller::{Action, Config},
+        reflector::ObjectRef,
+        watcher,
+    },
+};
+use sahasra_crds::{FINALIZER, GpuSession, VramLease};
+use serde_json::json;
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::{burst::objects::code, clock::timestamp, context::Context, pool::Causes, queue::queue};
+
+mod decide;
+
+use decide::{Decision, LeaseStep, decide, is_of, lease_of};
+
+const CONCURRENCY: u16 = 16;
+/// Sessions whose leases have changed that wait to be looked at.
+const CHANGES: usize = 1024;
+/// When something was written that the cache does not show yet.
+const SOON: Duration = Duration::from_millis(100);
+
+/// Why a reconcile failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}")]
+pub struct ReconcileError {
+    operation: &'static str,
+    source: kube::Error,
+}
+
+impl ReconcileError {
+    fn category(&self) -> &'static str {
+        if code(&self.source) == 409 { "conflict" } else { "api" }
+    }
+}
+
+fn api(operation: &'static str) -> impl Fn(kube::Error) -> ReconcileError {
+    move |source| ReconcileError { operation, source }
+}
+
+/// Reconciles all `GpuSession`s until dropped.
+pub async fn run(context: Arc<Context>) {
+    let (changes, changed) = mpsc::channel(CHANGES);
+    let (store, queue) = queue(Api::<GpuSession>::all(context.client.clone()), changed);
+    let config = Config::default().concurrency(CONCURRENCY);
+    let reconcile = |object, context| Box::pin(reconcile(object, context));
+    let reconciling = applier(reconcile, on_error, Arc::clone(&context), store, queue, config).for_each(|outcome| async move {
+        if let Err(error) = outcome {
+            tracing::debug!(error = %Causes(&error), "a GpuSession was not reconciled");
+        }
+    });
+    tokio::join!(reconciling, watch_leases(&context, changes));
+}
+
+/// Brings a session back whenever its lease was made, changed or deleted.
+async fn watch_leases(context: &Context, changes: mpsc::Sender<ObjectRef<GpuSession>>) {
+    let leases = watcher(Api::<VramLease>::all(context.client.clone()), watcher::Config::default());
+    let mut touched = std::pin::pin!(leases.default_backoff().touched_objects());
+    while let Some(lease) = touched.next().await {
+        let Ok(lease) = lease else { continue };
+        let namespace = lease.namespace().unwrap_or_default();
+        for owner in lease.owner_references() {
+            if let Some(session) = ObjectRef::from_owner_ref(Some(&namespace), owner, ())
+                && changes.send(session).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+}
+
+fn on_error(session: Arc<GpuSession>, error: &ReconcileError, context: Arc<Context>) -> Action {
+    context.metrics.reconcile_failed("GpuSession", error.category());
+    if error.category() == "conflict" {
+        return Action::requeue(SOON);
+    }
+    tracing::warn!(session = session.name_any(), namespace = session.namespace(), error = %Causes(error), "reconcile failed");
+    Action::requeue(Duration::from_secs(1))
+}
+
+async fn reconcile(session: Arc<GpuSession>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    let began = Instant::now();
+    let objects = Objects::of(&session, &context);
+    let lease = objects.lease(&session).await?;
+    let endpoint = |worker: &str| context.directory.worker(worker).map(|worker| worker.endpoint);
+    let decision = decide(&session, lease.as_ref(), endpoint, timestamp());
+    let outcome = objects.act(&session, lease.as_ref(), decision).await;
+    context.metrics.reconciled("GpuSession", began.elapsed());
+    outcome
+}
+
+/// What there is of one session.
+struct Objects<'a> {
+    context: &'a Context,
+    sessions: Api<GpuSession>,
+    leases: Api<VramLease>,
+}
+
+impl<'a> Objects<'a> {
+    fn of(session: &GpuSession, context: &'a Context) -> Self {
+        let namespace = session.namespace().unwrap_or_default();
+        Self {
+            context,
+            sessions: Api::namespaced(context.client.clone(), &namespace),
+            leases: Api::namespaced(context.client.clone(), &namespace),
+        }
+    }
+
+    /// The session's lease as it is now: a cache may not know yet that it was made.
+    async fn lease(&self, session: &GpuSession) -> Result<Option<VramLease>, ReconcileError> {
+        let name = decide::lease_name(session);
+        let found = self.leases.get_opt(&name).await.map_err(api("read the VramLease"))?;
+        Ok(found.filter(|lease| is_of(lease, session)))
+    }
+
+    async fn act(&self, session: &GpuSession, lease: Option<&VramLease>, decision: Decision) -> Result<Action, ReconcileError> {
+        match (decision.lease, lease) {
+            (LeaseStep::Create, _) => {
+                self.hold(session).await?;
+                self.create_lease(session).await?;
+                // What the lease says comes next.
+                return Ok(Action::requeue(SOON));
+            }
+            (LeaseStep::Delete, Some(lease)) => self.delete_lease(lease).await?,
+            _ => {}
+        }
+        if let Some(status) = &decision.status {
+            let patch = json!({"metadata": {"resourceVersion": session.resource_version()}, "status": status});
+            let written = self
+                .sessions
+                .patch_status(&session.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+                .await;
+            match written {
+                Ok(_) => {}
+                // The cache was behind: look again when it has caught up.
+                Err(error) if matches!(code(&error), 404 | 409) => return Ok(Action::requeue(SOON)),
+                Err(error) => return Err(api("write the status")(error)),
+            }
+        }
+        if let Some((warning, reason, note)) = decision.event {
+            self.context.event(session.object_ref(&()), warning, reason, note);
+        }
+        if decision.let_go {
+            self.let_go(session).await?;
+        }
+        Ok(decision.again.map_or_else(Action::await_change, Action::requeue))
+    }
+
+    /// Before there is a lease: the session stands until it is gone.
+    async fn hold(&self, session: &GpuSession) -> Result<(), ReconcileError> {
+        if session.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            return Ok(());
+        }
+        let finalizers: Vec<&str> = session.finalizers().iter().map(String::as_str).chain([FINALIZER]).collect();
+        self.write_finalizers(session, json!(finalizers)).await
+    }
+
+    async fn let_go(&self, session: &GpuSession) -> Result<(), ReconcileError> {
+        let finalizers: Vec<&String> = session.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+        self.write_finalizers(session, json!(finalizers)).await
+    }
+
+    async fn write_finalizers(&self, session: &GpuSession, finalizers: serde_json::Value) -> Result<(), ReconcileError> {
+        let patch = json!({"metadata": {"resourceVersion": session.resource_version(), "finalizers": finalizers}});
+        let written = self
+            .sessions
+            .patch_metadata(&session.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        match written {
+            Ok(_) => Ok(()),
+            Err(error) if code(&error) == 404 => Ok(()),
+            Err(error) => Err(api("write the finalizers")(error)),
+        }
+    }
+
+    async fn create_lease(&self, session: &GpuSession) -> Result<(), ReconcileError> {
+        match self.leases.create(&PostParams::default(), &lease_of(session)).await {
+            Ok(_) => Ok(()),
+            // An earlier call whose answer was lost.
+            Err(error) if code(&error) == 409 => Ok(()),
+            Err(error) => Err(api("create the VramLease")(error)),
+        }
+    }
+
+    async fn delete_lease(&self, lease: &VramLease) -> Result<(), ReconcileError> {
+        if lease.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: lease.uid(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match self.leases.delete(&lease.name_any(), &parameters).await {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(code(&error), 404 | 409) => Ok(()),
+            Err(error) => Err(api("delete the VramLease")(error)),
+        }
+    }
+}
