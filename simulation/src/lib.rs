@@ -20,12 +20,14 @@ pub mod api;
 pub mod book;
 pub mod check;
 pub mod executor;
+pub mod faults;
 pub mod kernel;
 pub mod model;
 pub mod network;
 pub mod parts;
 pub mod plan;
 pub mod run;
+pub mod users;
 pub mod world;
 pub mod writes;
 

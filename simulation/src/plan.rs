@@ -30,6 +30,8 @@ pub struct Plan {
     pub bursts: Vec<BurstPlan>,
     /// Leases that users ask for.
     pub leases: Vec<LeasePlan>,
+    /// Sessions that users ask for.
+    pub sessions: Vec<SessionPlan>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
 }
@@ -83,6 +85,19 @@ pub struct LeasePlan {
     pub ttl: u64,
     /// Not renewed.
     pub never_renewed: bool,
+    /// When it is deleted, in milliseconds.
+    pub deleted: u64,
+}
+
+/// A session.
+#[derive(Clone, Debug)]
+pub struct SessionPlan {
+    /// When it is asked for, in milliseconds.
+    pub at: u64,
+    /// MiB of its slice.
+    pub mebibytes: u64,
+    /// It ends after so many seconds.
+    pub ttl: u64,
     /// When it is deleted, in milliseconds.
     pub deleted: u64,
 }
@@ -155,12 +170,14 @@ impl Plan {
         let operators = (0..random.usize(1..=2)).map(|_| drift(&mut random)).collect();
         let bursts = (0..random.usize(1..=4)).map(|_| burst(&mut random, calm, large)).collect();
         let leases = (0..random.usize(0..=2)).map(|_| lease(&mut random)).collect();
+        let sessions = (0..random.usize(0..=2)).map(|_| session(&mut random)).collect();
         let mut plan = Self {
             seed,
             operators,
             agents,
             bursts,
             leases,
+            sessions,
             faults: Vec::new(),
         };
         if !calm {
@@ -254,5 +271,15 @@ fn lease(random: &mut Rng) -> LeasePlan {
         ttl: [5, 10, 20][random.usize(0..3)],
         never_renewed: random.u32(0..4) == 0,
         deleted: at + random.u64(500..25_000),
+    }
+}
+
+fn session(random: &mut Rng) -> SessionPlan {
+    let at = random.u64(100..15_000);
+    SessionPlan {
+        at,
+        mebibytes: [1, 2, 4, 8][random.usize(0..4)],
+        ttl: random.u64(10..=60),
+        deleted: at + random.u64(500..30_000),
     }
 }

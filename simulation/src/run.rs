@@ -4,24 +4,16 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
-use sahasra_crds::{BurstJob, VramLease, conditions};
+use kube::{Api, ResourceExt, api::ListParams};
+use sahasra_crds::conditions;
 use sahasra_local::{ControlPlane, Options};
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
-    check, kernel,
-    parts::{self, Order},
-    plan::{BurstPlan, Fault, HEALED, Kind, LeasePlan, NAMESPACE, Plan},
-    world::{Node, USUAL_DELAY, World, locked, pair},
+    check, parts,
+    plan::{HEALED, NAMESPACE, Plan},
+    users::{Users, burst_name},
+    world::{World, locked},
 };
 
 /// Everything must be done so long after nothing goes wrong any more.
@@ -85,6 +77,9 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
     for (place, lease) in plan.leases.iter().enumerate() {
         tokio::spawn(users.clone().lease(place, lease.clone()));
     }
+    for (place, session) in plan.sessions.iter().enumerate() {
+        tokio::spawn(users.clone().session(place, session.clone()));
+    }
     for fault in &plan.faults {
         tokio::spawn(users.clone().fault(fault.clone(), plan.clone(), operators.clone(), agents.clone()));
     }
@@ -112,204 +107,7 @@ async fn look(world: Arc<World>) {
     }
 }
 
-/// Those who ask: their requests always get through.
-#[derive(Clone)]
-struct Users {
-    client: Client,
-    world: Arc<World>,
-}
-
-fn burst_name(place: usize) -> String {
-    format!("burst-{place}")
-}
-
-fn lease_name(place: usize) -> String {
-    format!("lease-{place}")
-}
-
 impl Users {
-    fn bursts(&self) -> Api<BurstJob> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
-    }
-
-    fn leases(&self) -> Api<VramLease> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
-    }
-
-    /// Creates an object, which nothing forbids.
-    async fn ask<K>(&self, api: &Api<K>, name: &str, object: Value)
-    where
-        K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
-    {
-        let object = serde_json::from_value(object).map_err(|error| error.to_string());
-        let created = match object {
-            Ok(object) => api.create(&PostParams::default(), &object).await.map_err(|error| error.to_string()),
-            Err(error) => Err(error),
-        };
-        match created {
-            Ok(_) => self.world.note(format_args!("{name} is asked for")),
-            Err(error) => self.world.broken(format!("create {name}: {error}")),
-        }
-    }
-
-    async fn burst(self, place: usize, plan: BurstPlan, calm: bool) {
-        sleep_until(self.world.instant(plan.at)).await;
-        let name = burst_name(place);
-        let aggregate = if plan.argmin { "argmin" } else { "sum" };
-        let job = json!({
-            "apiVersion": "sahasra.dev/v1alpha1",
-            "kind": "BurstJob",
-            "metadata": {"name": name},
-            "spec": {
-                "kernel": {
-                    "ptx": {"inline": kernel::PTX},
-                    "entry": kernel::ENTRY,
-                    "block": [1],
-                    "args": [
-                        {"output": {"type": "u32"}},
-                        {"chunkIndex": {"type": "u32"}},
-                        {"scalar": {"type": "u32", "value": plan.salt}},
-                    ],
-                },
-                "chunks": {"count": plan.chunks},
-                "slice": {"vram": format!("{}Mi", plan.mebibytes)},
-                "slices": {"min": plan.slices.0, "max": plan.slices.1},
-                "priority": plan.priority,
-                "lease": {"ttlSeconds": plan.ttl},
-                "chunkTimeoutSeconds": 6,
-                "maxFailedChunks": 100,
-                "retryPolicy": {"maxRetries": 50, "initialBackoffSeconds": 0, "maxBackoffSeconds": 1},
-                "aggregate": {aggregate: {"output": 0}},
-            },
-        });
-        self.ask(&self.bursts(), &name, job).await;
-        let Some(deleted) = plan.deleted else { return };
-        sleep_until(self.world.instant(deleted)).await;
-        let uid = self.bursts().get_opt(&name).await.ok().flatten().and_then(|job| job.uid());
-        let _ = self.bursts().delete(&name, &DeleteParams::default()).await;
-        self.world.note(format_args!("{name} is deleted"));
-        if calm && let Some(uid) = uid {
-            sleep(check::FREED_WITHIN).await;
-            check::freed(&self.world, &uid, &name);
-        }
-    }
-
-    async fn lease(self, place: usize, plan: LeasePlan) {
-        sleep_until(self.world.instant(plan.at)).await;
-        let name = lease_name(place);
-        let lease = json!({
-            "apiVersion": "sahasra.dev/v1alpha1",
-            "kind": "VramLease",
-            "metadata": {"name": name},
-            "spec": {
-                "owner": {"name": "simulation"},
-                "slice": {"vram": format!("{}Mi", plan.mebibytes)},
-                "slices": {"min": plan.slices.0, "max": plan.slices.1},
-                "ttlSeconds": plan.ttl,
-                "renewal": if plan.never_renewed { "Never" } else { "Automatic" },
-            },
-        });
-        self.ask(&self.leases(), &name, lease).await;
-        sleep_until(self.world.instant(plan.deleted)).await;
-        let _ = self.leases().delete(&name, &DeleteParams::default()).await;
-        self.world.note(format_args!("{name} is deleted"));
-    }
-
-    async fn fault(
-        self,
-        fault: Fault,
-        plan: Plan,
-        operators: Vec<mpsc::UnboundedSender<Order>>,
-        agents: Vec<mpsc::UnboundedSender<Order>>,
-    ) {
-        let world = &self.world;
-        sleep_until(world.instant(fault.at)).await;
-        world.note(format_args!("fault: {fault:?}"));
-        let over = world.instant((fault.at + fault.lasts).min(HEALED - 1_000));
-        match fault.kind {
-            Kind::End(Node::Operator(place), order) => drop(operators[place].send(order)),
-            Kind::End(Node::Agent(place), order) => drop(agents[place].send(order)),
-            Kind::End(Node::Api, _) => {}
-            Kind::Partition(one, other) => {
-                *world.conditions().partitions.entry(pair(one, other)).or_default() += 1;
-                sleep_until(over).await;
-                let mut conditions = world.conditions();
-                if let Some(reasons) = conditions.partitions.get_mut(&pair(one, other)) {
-                    *reasons -= 1;
-                }
-                conditions.partitions.retain(|_, reasons| *reasons > 0);
-            }
-            Kind::ApiDown => {
-                world.conditions().api_down += 1;
-                world.control_plane.close_watches();
-                sleep_until(over).await;
-                world.conditions().api_down -= 1;
-            }
-            Kind::ApiErrors(share) => {
-                world.conditions().api_errors = share;
-                sleep_until(over).await;
-                world.conditions().api_errors = 0;
-            }
-            Kind::Compact => world.control_plane.compact(),
-            Kind::CloseWatches => world.control_plane.close_watches(),
-            Kind::ExpireWatches => world.control_plane.expire_watches(),
-            Kind::WatchLag(lag) => {
-                world.conditions().watch_lag = lag;
-                sleep_until(over).await;
-                world.conditions().watch_lag = 0;
-            }
-            Kind::Delay(delay) => {
-                world.conditions().delay = delay;
-                sleep_until(over).await;
-                world.conditions().delay = USUAL_DELAY;
-            }
-            Kind::Loss(share) => {
-                world.conditions().loss = share;
-                sleep_until(over).await;
-                world.conditions().loss = 0;
-            }
-            Kind::Repeats(share) => {
-                world.conditions().repeats = share;
-                sleep_until(over).await;
-                world.conditions().repeats = 0;
-            }
-            Kind::Break(place) => {
-                if let Some(live) = world.agent(place) {
-                    std::mem::take(&mut *locked(&live.connections)).cancel();
-                }
-            }
-            Kind::Slow(place, factor) => {
-                world.conditions().slow.insert(place, factor);
-                sleep_until(over).await;
-                world.conditions().slow.remove(&place);
-            }
-            Kind::Meddle(place) => {
-                for times in 0..10 {
-                    let patch = json!({"metadata": {"annotations": {"meddled": times.to_string()}}});
-                    self.patch(place, patch).await;
-                    sleep(Duration::from_millis(1 + world.below(300))).await;
-                }
-            }
-            Kind::Suspend(place) => {
-                self.patch(place, json!({"spec": {"suspend": true}})).await;
-                sleep_until(over).await;
-                self.patch(place, json!({"spec": {"suspend": false}})).await;
-            }
-            Kind::Priority(place, priority) => self.patch(place, json!({"spec": {"priority": priority}})).await,
-            Kind::Resize(place, most) => {
-                let most = most.max(plan.bursts[place].slices.0);
-                self.patch(place, json!({"spec": {"slices": {"max": most}}})).await;
-            }
-        }
-    }
-
-    async fn patch(&self, place: usize, patch: Value) {
-        let name = burst_name(place);
-        // It may not be there yet, or not any more.
-        let _ = self.bursts().patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        self.world.note(format_args!("{name} is written: {patch}"));
-    }
-
     /// Nothing goes wrong any more: everything must come to its end, and be right.
     async fn finish(&self, plan: &Plan) {
         let world = &self.world;
@@ -358,6 +156,10 @@ impl Users {
             if !finished || !job.finalizers().is_empty() {
                 return Err(format!("{name}: {state:?}, finalizers {:?}", job.finalizers()));
             }
+        }
+        let sessions = self.sessions().list(&all).await.map_err(|error| error.to_string())?;
+        if let Some(session) = sessions.iter().next() {
+            return Err(format!("GpuSession {} is still there", session.name_any()));
         }
         let leases = self.leases().list(&all).await.map_err(|error| error.to_string())?;
         if let Some(lease) = leases.iter().next() {
