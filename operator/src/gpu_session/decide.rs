@@ -12,6 +12,10 @@ use sahasra_crds::{
 
 /// How long a session's grant outlives an operator that is gone.
 const LEASE_SECONDS: i64 = 60;
+/// A change of the lease brings the session back, but one that falls into the gap between two watches does not: so it is
+/// looked at again, soon when it waits for the lease to go, now and then otherwise.
+const GOING: Duration = Duration::from_secs(1);
+const STANDING: Duration = Duration::from_secs(60);
 
 /// What is to be done with the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +109,7 @@ pub(super) fn decide(
             status: None,
             event: None,
             let_go: held && lease.is_none(),
-            again: None,
+            again: lease.map(|_| GOING),
         };
     }
     let mut next = old.clone();
@@ -151,8 +155,11 @@ pub(super) fn decide(
         }
         if lease.is_none() { LeaseStep::Create } else { LeaseStep::Keep }
     };
-    // A session that was just placed is looked at again when its status has been written.
-    let again = if old.placed_at.is_some() { again } else { None };
+    let again = match step {
+        LeaseStep::Delete => Some(GOING),
+        // A session that was just placed is looked at again when its status has been written.
+        _ => again.or(Some(STANDING)).map(|again| again.min(STANDING)),
+    };
     Decision {
         lease: step,
         status: (next != old).then_some(next),
@@ -355,8 +362,13 @@ mod tests {
             // Whatever becomes of the lease: it is not placed again.
             let after = decide(&ended, Some(&granted), endpoint, at(now));
             assert!(after.lease == LeaseStep::Delete && after.status.is_none() && !after.let_go);
+            assert_eq!(
+                after.again,
+                Some(GOING),
+                "it is not only the watch that tells that the lease has gone"
+            );
             let after = decide(&ended, None, endpoint, at(now));
-            assert!(after.lease == LeaseStep::Keep && after.status.is_none() && after.let_go);
+            assert!(after.lease == LeaseStep::Keep && after.status.is_none() && after.let_go && after.again.is_none());
         }
     }
 
@@ -365,7 +377,7 @@ mod tests {
         let mut session = placed();
         session.metadata.deletion_timestamp = Some(Time(at(20)));
         let decision = decide(&session, Some(&lease(&session, None)), endpoint, at(20));
-        assert!(decision.lease == LeaseStep::Delete && !decision.let_go);
+        assert!(decision.lease == LeaseStep::Delete && !decision.let_go && decision.again == Some(GOING));
         let decision = decide(&session, None, endpoint, at(20));
         assert!(decision.lease == LeaseStep::Keep && decision.let_go);
     }
