@@ -18,8 +18,9 @@ use crate::{
 
 /// Everything must be done so long after nothing goes wrong any more.
 const DONE_WITHIN: Duration = Duration::from_secs(400);
-/// What is done must have shown everywhere by then: an agent looks once a minute what stands in its object.
-const SETTLING: Duration = Duration::from_secs(75);
+/// What is done must have shown everywhere by then: heartbeats that stood still are seen to move again within 20 s, and an
+/// agent looks once a minute what others wrote into its object.
+const SETTLING: Duration = Duration::from_secs(90);
 /// Then for so long nobody writes anything.
 const QUIET: Duration = Duration::from_secs(70);
 /// How often the agents are looked at.
