@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt;
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
     runtime::{
         WatchStreamExt, applier,
         controller::{Action, Config},
@@ -18,11 +18,17 @@ use kube::{
         watcher,
     },
 };
-use sahasra_crds::{FINALIZER, GpuSession, VramLease};
+use sahasra_crds::{GpuSession, VramLease};
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
-use crate::{burst::objects::code, clock::timestamp, context::Context, pool::Causes, queue::queue};
+use crate::{
+    clock::timestamp,
+    context::Context,
+    objects::{self, code},
+    pool::Causes,
+    queue::queue,
+};
 
 mod decide;
 
@@ -130,12 +136,17 @@ impl<'a> Objects<'a> {
     async fn act(&self, session: &GpuSession, lease: Option<&VramLease>, decision: Decision) -> Result<Action, ReconcileError> {
         match (decision.lease, lease) {
             (LeaseStep::Create, _) => {
-                self.hold(session).await?;
+                // Before there is a lease: the session stands until it is gone.
+                let held = objects::hold(&self.sessions, session).await;
+                held.map_err(api("add the finalizer"))?;
                 self.create_lease(session).await?;
                 // What the lease says comes next.
                 return Ok(Action::requeue(SOON));
             }
-            (LeaseStep::Delete, Some(lease)) => self.delete_lease(lease).await?,
+            (LeaseStep::Delete, Some(lease)) if lease.metadata.deletion_timestamp.is_none() => {
+                let deleted = objects::delete_exactly(&self.leases, lease, DeleteParams::default()).await;
+                deleted.map_err(api("delete the VramLease"))?;
+            }
             _ => {}
         }
         if let Some(status) = &decision.status {
@@ -155,36 +166,10 @@ impl<'a> Objects<'a> {
             self.context.event(session.object_ref(&()), warning, reason, note);
         }
         if decision.let_go {
-            self.let_go(session).await?;
+            let gone = objects::let_go(&self.sessions, session).await;
+            gone.map_err(api("remove the finalizer"))?;
         }
         Ok(decision.again.map_or_else(Action::await_change, Action::requeue))
-    }
-
-    /// Before there is a lease: the session stands until it is gone.
-    async fn hold(&self, session: &GpuSession) -> Result<(), ReconcileError> {
-        if session.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-            return Ok(());
-        }
-        let finalizers: Vec<&str> = session.finalizers().iter().map(String::as_str).chain([FINALIZER]).collect();
-        self.write_finalizers(session, json!(finalizers)).await
-    }
-
-    async fn let_go(&self, session: &GpuSession) -> Result<(), ReconcileError> {
-        let finalizers: Vec<&String> = session.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
-        self.write_finalizers(session, json!(finalizers)).await
-    }
-
-    async fn write_finalizers(&self, session: &GpuSession, finalizers: serde_json::Value) -> Result<(), ReconcileError> {
-        let patch = json!({"metadata": {"resourceVersion": session.resource_version(), "finalizers": finalizers}});
-        let written = self
-            .sessions
-            .patch_metadata(&session.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-            .await;
-        match written {
-            Ok(_) => Ok(()),
-            Err(error) if code(&error) == 404 => Ok(()),
-            Err(error) => Err(api("write the finalizers")(error)),
-        }
     }
 
     async fn create_lease(&self, session: &GpuSession) -> Result<(), ReconcileError> {
@@ -193,24 +178,6 @@ impl<'a> Objects<'a> {
             // An earlier call whose answer was lost.
             Err(error) if code(&error) == 409 => Ok(()),
             Err(error) => Err(api("create the VramLease")(error)),
-        }
-    }
-
-    async fn delete_lease(&self, lease: &VramLease) -> Result<(), ReconcileError> {
-        if lease.metadata.deletion_timestamp.is_some() {
-            return Ok(());
-        }
-        let parameters = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: lease.uid(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match self.leases.delete(&lease.name_any(), &parameters).await {
-            Ok(_) => Ok(()),
-            Err(error) if matches!(code(&error), 404 | 409) => Ok(()),
-            Err(error) => Err(api("delete the VramLease")(error)),
         }
     }
 }

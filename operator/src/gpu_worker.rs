@@ -14,7 +14,7 @@ use sahasra_crds::{
 };
 use serde_json::json;
 
-use crate::{agents::Worker, burst::objects::code, clock::timestamp, context::Context};
+use crate::{agents::Worker, clock::timestamp, context::Context, objects::code};
 
 /// Reason of `Ready=False` that the operator gives.
 pub const HEARTBEAT_LOST: &str = "HeartbeatLost";

@@ -18,7 +18,7 @@ use kube::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{burst::objects::code, clock::timestamp, pool::Causes};
+use crate::{clock::timestamp, objects::code, pool::Causes};
 
 /// Name of the Lease.
 pub const LEASE: &str = "sahasra-operator";

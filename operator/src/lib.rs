@@ -38,6 +38,7 @@ pub mod gpu_worker;
 pub mod http;
 pub mod leader;
 pub mod metrics;
+pub(crate) mod objects;
 pub mod pool;
 pub mod queue;
 pub mod vram_lease;

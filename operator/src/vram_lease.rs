@@ -23,7 +23,7 @@ use kube::{
     },
 };
 use sahasra_crds::{
-    FINALIZER, VramLease, VramLeaseStatus,
+    VramLease, VramLeaseStatus,
     conditions::{self, GRANTED},
     vram_lease::Renewal,
 };
@@ -38,9 +38,10 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    burst::{coordinator::lease_status, objects::code},
+    burst::coordinator::lease_status,
     clock::timestamp,
     context::Context,
+    objects::{self, code},
     pool::{Causes, ClaimRequest, ClaimView},
     queue::queue,
 };
@@ -194,15 +195,7 @@ impl Reconciler {
         let uid = lease.uid().unwrap_or_default();
         let api_of = self.api(lease);
         let name = lease.name_any();
-        let mut current = lease.clone();
-        if !lease.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-            let finalizers: Vec<&str> = lease.finalizers().iter().map(String::as_str).chain([FINALIZER]).collect();
-            let patch = json!({"metadata": {"resourceVersion": lease.resource_version(), "finalizers": finalizers}});
-            current = api_of
-                .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
-                .await
-                .map_err(api("add the finalizer"))?;
-        }
+        let current = objects::hold(&api_of, lease).await.map_err(api("add the finalizer"))?;
         let term = current.status.as_ref().map_or(0, |status| status.term) + 1;
         let patch = json!({"metadata": {"resourceVersion": current.resource_version()}, "status": {"term": term}});
         api_of
@@ -322,7 +315,7 @@ impl Reconciler {
 
     async fn let_go(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
         let uid = lease.uid().unwrap_or_default();
-        if !lease.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+        if !objects::is_held(lease) {
             self.held().remove(&uid);
             self.unanswered().remove(&uid);
             return Ok(Action::await_change());
@@ -344,15 +337,8 @@ impl Reconciler {
             }
         }
         self.unanswered().remove(&uid);
-        let finalizers: Vec<&String> = lease.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
-        let patch = json!({"metadata": {"resourceVersion": lease.resource_version(), "finalizers": finalizers}});
-        match self
-            .api(lease)
-            .patch_metadata(&lease.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-            .await
-        {
-            Ok(_) => Ok(Action::await_change()),
-            Err(error) if code(&error) == 404 => Ok(Action::await_change()),
+        match objects::let_go(&self.api(lease), lease).await {
+            Ok(()) => Ok(Action::await_change()),
             Err(error) if code(&error) == 409 => Ok(Action::requeue(Duration::from_millis(20))),
             Err(error) => Err(api("remove the finalizer")(error)),
         }

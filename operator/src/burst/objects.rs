@@ -10,12 +10,13 @@ use kube::{
     api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
 };
 use sahasra_crds::{
-    BurstJob, BurstJobStatus, FINALIZER, VramLease, VramLeaseSpec, VramLeaseStatus,
+    BurstJob, BurstJobStatus, VramLease, VramLeaseSpec, VramLeaseStatus,
     vram_lease::{LeaseOwner, Renewal, SliceBounds},
 };
 use serde_json::json;
 
 use super::checkpoint::Contents;
+use crate::objects::{self, code};
 
 /// Times that a compare-and-set is tried again when others write in between.
 const CONFLICTS: usize = 8;
@@ -54,13 +55,6 @@ impl WriteError {
 
 fn api(operation: &'static str) -> impl Fn(kube::Error) -> WriteError {
     move |source| WriteError::Api { operation, source }
-}
-
-pub(crate) fn code(error: &kube::Error) -> u16 {
-    match error {
-        kube::Error::Api(status) => status.code,
-        _ => 0,
-    }
 }
 
 /// The objects of one job.
@@ -105,13 +99,7 @@ impl Objects {
 
     /// The job keeps standing until its VRAM is back. Writes only what is missing.
     pub async fn add_finalizer(&self, job: &BurstJob) -> Result<BurstJob, WriteError> {
-        if job.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-            return Ok(job.clone());
-        }
-        let finalizers: Vec<&str> = job.finalizers().iter().map(String::as_str).chain([FINALIZER]).collect();
-        let patch = json!({"metadata": {"resourceVersion": job.resource_version(), "finalizers": finalizers}});
-        let written = self.jobs.patch(&self.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        written.map_err(|error| {
+        objects::hold(&self.jobs, job).await.map_err(|error| {
             if code(&error) == 404 {
                 WriteError::Gone
             } else {
@@ -136,18 +124,8 @@ impl Objects {
 
     /// As [`Objects::remove_finalizer`] for a job as last read; `false` when it was written in between.
     pub async fn try_remove_finalizer(&self, job: &BurstJob) -> Result<bool, WriteError> {
-        if !job.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-            return Ok(true);
-        }
-        let finalizers: Vec<&String> = job.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
-        let patch = json!({"metadata": {"resourceVersion": job.resource_version(), "finalizers": finalizers}});
-        match self
-            .jobs
-            .patch_metadata(&self.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
-        {
-            Ok(_) => Ok(true),
-            Err(error) if code(&error) == 404 => Ok(true),
+        match objects::let_go(&self.jobs, job).await {
+            Ok(()) => Ok(true),
             Err(error) if code(&error) == 409 => Ok(false),
             Err(error) => Err(api("remove the finalizer")(error)),
         }
@@ -239,18 +217,8 @@ impl Objects {
     }
 
     async fn delete_lease_of(&self, lease: &VramLease) -> Result<(), WriteError> {
-        let parameters = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: lease.uid(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match self.leases.delete(&lease.name_any(), &parameters).await {
-            Ok(_) => Ok(()),
-            Err(error) if matches!(code(&error), 404 | 409) => Ok(()),
-            Err(error) => Err(api("delete the VramLease")(error)),
-        }
+        let deleted = objects::delete_exactly(&self.leases, lease, DeleteParams::default()).await;
+        deleted.map_err(api("delete the VramLease"))
     }
 
     /// Nothing is held any more, whatever the lease is called: the status may not name it any more, or not yet.
@@ -353,16 +321,8 @@ impl Objects {
                 }
                 Some(found) => {
                     // Of an earlier job of that name.
-                    let parameters = DeleteParams::default().preconditions(Preconditions {
-                        uid: found.uid(),
-                        resource_version: None,
-                    });
-                    let deleted = self.config_maps.delete(&self.results_name(), &parameters).await;
-                    if let Err(error) = deleted
-                        && !matches!(code(&error), 404 | 409)
-                    {
-                        return Err(api("delete an earlier job's checkpoint")(error));
-                    }
+                    let deleted = objects::delete_exactly(&self.config_maps, &found, DeleteParams::default()).await;
+                    deleted.map_err(api("delete an earlier job's checkpoint"))?;
                     None
                 }
             };

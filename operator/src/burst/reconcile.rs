@@ -31,12 +31,12 @@ use tokio::{
 
 use super::{
     coordinator::{Coordinator, CoordinatorError, owner},
-    objects::{Objects, WriteError, code},
+    objects::{Objects, WriteError},
     observe::{ObserveError, observe},
     status::{self, Verdict},
     validate::{Invalid, ValidBurst, validate},
 };
-use crate::{clock::timestamp, context::Context, pool::Causes, queue::queue};
+use crate::{clock::timestamp, context::Context, objects::code, pool::Causes, queue::queue};
 
 /// Reconciles at the same time.
 const CONCURRENCY: u16 = 16;

@@ -5,10 +5,12 @@ use std::time::Duration;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{Resource, ResourceExt, core::ObjectMeta};
 use sahasra_crds::{
-    FINALIZER, GpuSession, GpuSessionStatus, VramLease, VramLeaseSpec,
+    GpuSession, GpuSessionStatus, VramLease, VramLeaseSpec,
     conditions::{self, FAILED, GRANTED, PLACED},
     vram_lease::{LeaseOwner, Renewal, SliceBounds, SliceSpec},
 };
+
+use crate::objects;
 
 /// How long a session's grant outlives an operator that is gone.
 const LEASE_SECONDS: i64 = 60;
@@ -101,7 +103,7 @@ pub(super) fn decide(
     now: Timestamp,
 ) -> Decision {
     let old = session.status.clone().unwrap_or_default();
-    let held = session.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    let held = objects::is_held(session);
     let deleted = session.metadata.deletion_timestamp.is_some();
     if deleted || conditions::is_true(&old.conditions, FAILED) {
         return Decision {
@@ -130,7 +132,7 @@ pub(super) fn decide(
         event = Some((true, end.reason, end.message));
         if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep }
     } else {
-        let granted = lease.and_then(|lease| granted(lease));
+        let granted = lease.and_then(granted);
         match granted {
             Some((worker, device)) => {
                 let message = format!("one slice of {} on {worker}/{device}", session.spec.vram);
@@ -221,7 +223,7 @@ fn after(time: Timestamp, seconds: i64) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use sahasra_crds::{GpuSessionSpec, VramLeaseStatus, VramQuantity, gpu_session::Engine, vram_lease::GrantStatus};
+    use sahasra_crds::{FINALIZER, GpuSessionSpec, VramLeaseStatus, VramQuantity, gpu_session::Engine, vram_lease::GrantStatus};
 
     use super::*;
 

@@ -16,10 +16,11 @@ use crate::{
     burst::{
         checkpoint::{Checkpoint, Results},
         index_set::IndexSet,
-        objects::{WriteError, code},
+        objects::WriteError,
         status::{self, Verdict},
     },
     fault::Step,
+    objects::code,
     pool::ClaimRequest,
 };
 
@@ -31,23 +32,19 @@ impl Coordinator {
     pub(super) async fn secure(&mut self) -> Result<(), CoordinatorError> {
         let job = self.job.borrow_and_update().clone();
         let suspended = job.spec.suspend || job.metadata.deletion_timestamp.is_some();
-        let taken = self.take_term(&job);
+        let (taken, term) = self.take_term(&job).await?;
+        let adopted = self.took(&taken, term).await?;
         if suspended {
-            let (taken, term) = taken.await?;
-            self.took(&taken, term).await?;
             if term > 1 {
                 self.give_back_what_a_predecessor_held().await?;
             }
             return Ok(());
         }
-        // The intent needs no term: it only says that for this job there will be grants.
+        // Only with the term: whoever took up an old version of a job that is finished would leave a lease behind.
         let (min, max) = self.bounds(&job);
-        let (taken, lease) = tokio::join!(taken, self.objects.write_intent(&job, min, max));
-        let (taken, term) = taken?;
-        self.lease = Some(lease?);
+        self.lease = Some(self.objects.write_intent(&job, min, max).await?);
         self.budget.spend();
         self.context.faults.reached(Step::Intent);
-        let adopted = self.took(&taken, term).await?;
         if !self.account.is_finished() {
             self.claim(adopted);
         }
