@@ -1,4 +1,4 @@
-//! Messages between the operator and a worker-agent.
+//! Messages between the operator and a worker-agent, and between a client and its session.
 //!
 //! Protocol Buffers (prost, defined in Rust: fields may be added, tags are never reused) over HTTP/2. Five unary calls
 //! and one long-lived stream, all served by the agent:
@@ -16,12 +16,14 @@
 //! answers [`grants::RefusalCode::StaleTerm`] (fencing). Every grant is named by the agent's boot id and a counter, so
 //! that nothing of an earlier boot is ever taken for one of this boot.
 //!
-//! Stream bodies are [`frame`]s: a length and a message.
+//! Stream bodies are [`frame`]s: a length and a message. The stream between a client and its [`session`] is its own protocol,
+//! carried by an upgraded HTTP/1.1 connection or a WebSocket.
 
 pub mod burst;
 pub mod frame;
 pub mod grants;
 pub mod inventory;
+pub mod session;
 
 pub use prost::Message;
 
