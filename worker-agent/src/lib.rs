@@ -30,6 +30,8 @@ pub mod executors;
 pub mod ledger;
 pub mod metrics;
 pub mod registration;
+pub mod session;
+mod shared_page;
 pub mod store;
 
 use agent::{Agent, AgentLimits, Identity};

@@ -5,12 +5,11 @@
 //! a sealed memfd: an executor can write nonsense on its own board, which harms nobody else, but cannot shrink it.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::shared_page::SharedPage;
 
 /// Lanes an executor may have.
 pub const MAX_LANES: usize = 64;
@@ -47,16 +46,11 @@ pub struct Slot {
     pub timed_out: bool,
 }
 
-/// The mapping. The file is kept open only where it must be passed on.
+/// The board. The file is kept open only where it must be passed on.
 #[derive(Debug)]
 pub struct Board {
-    words: NonNull<AtomicU64>,
+    page: SharedPage<{ BYTES / size_of::<u64>() }>,
 }
-
-// SAFETY: the mapping is shared memory that is only reached through atomics, and lives as long as the board.
-unsafe impl Send for Board {}
-// SAFETY: as above.
-unsafe impl Sync for Board {}
 
 const IDLE: u64 = 0;
 const PREPARING: u64 = 1;
@@ -74,10 +68,8 @@ impl Board {
     /// # Errors
     /// The system's.
     pub fn create() -> std::io::Result<(Self, OwnedFd)> {
-        let file = rustix::fs::memfd_create("sahasra-executor-board", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&file, BYTES as u64)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok((Self::map(&file)?, file))
+        let (page, file) = SharedPage::create("sahasra-executor-board")?;
+        Ok((Self { page }, file))
     }
 
     /// The board in a file that [`Board::create`] made.
@@ -85,28 +77,14 @@ impl Board {
     /// # Errors
     /// The system's; a file of another size.
     pub fn map(file: impl AsFd) -> std::io::Result<Self> {
-        if rustix::fs::fstat(&file)?.st_size != BYTES as i64 {
-            return Err(std::io::Error::other("not a status board"));
-        }
-        // SAFETY: a new mapping where the kernel chooses; the file is sealed, so that its pages cannot go away.
-        let pointer = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                BYTES,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file,
-                0,
-            )?
-        };
-        let words = NonNull::new(pointer.cast()).ok_or_else(|| std::io::Error::other("mapped at null"))?;
-        Ok(Self { words })
+        Ok(Self {
+            page: SharedPage::map(file)?,
+        })
     }
 
     fn word(&self, slot: usize, word: usize) -> &AtomicU64 {
         assert!(slot <= MAX_LANES && word < WORDS);
-        // SAFETY: (MAX_LANES + 1) × WORDS × 8 bytes are within BYTES; the mapping is page-aligned and lives as long as self.
-        unsafe { self.words.add(slot * WORDS + word).as_ref() }
+        self.page.word(slot * WORDS + word)
     }
 
     /// A lane begins something, now.
@@ -175,13 +153,6 @@ impl Board {
             }
             None
         })
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length; no reference outlives self.
-        let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), BYTES) };
     }
 }
 

@@ -1,0 +1,199 @@
+//! The board of a session: a page that its executor writes and the agent reads.
+//!
+//! Figures only, each by itself: a reader never needs two of them to belong together. The executor decides what it writes, so
+//! the agent takes nothing here for more than what a tenant says of itself; what counts against a device is the grant.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+pub use crate::executor::board::monotonic_nanoseconds;
+use crate::shared_page::SharedPage;
+
+/// 64-bit words of the page.
+const WORDS: usize = 512;
+/// Words from one figure to the next: a cache line, as they are written by different threads.
+const LINE: usize = 8;
+
+const LIMIT: usize = 0;
+const READY: usize = LINE;
+const TENSORS: usize = 2 * LINE;
+const STORED_BYTES: usize = 3 * LINE;
+const ACTIVE: usize = 4 * LINE;
+const CONNECTED: usize = 5 * LINE;
+const ACTIVITY: usize = 6 * LINE;
+const RECEIVED: usize = 7 * LINE;
+const SENT: usize = 8 * LINE;
+
+/// What a board says at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// The engine is open: programs can run.
+    pub ready: bool,
+    /// Tensors stored.
+    pub tensors: u64,
+    /// Their bytes.
+    pub stored_bytes: u64,
+    /// Executions that have begun and not ended.
+    pub active_executions: u64,
+    /// A client is connected.
+    pub connected: bool,
+    /// When a client last asked for anything or an execution ended, in nanoseconds of the machine's monotonic clock.
+    pub last_activity: u64,
+    /// Bytes of streams received since the start.
+    pub received_bytes: u64,
+    /// Bytes of streams sent since the start.
+    pub sent_bytes: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Board {
+    page: SharedPage<WORDS>,
+}
+
+impl Board {
+    /// A new board and its file. The last activity is now.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create(limit_bytes: u64) -> std::io::Result<(Self, OwnedFd)> {
+        let (page, file) = SharedPage::create("sahasra-session-board")?;
+        let board = Self { page };
+        board.page.word(LIMIT).store(limit_bytes, Release);
+        board.touch();
+        Ok((board, file))
+    }
+
+    /// The board in a file that [`Board::create`] made.
+    ///
+    /// # Errors
+    /// The system's; a file that is no board.
+    pub fn map(file: impl AsFd) -> std::io::Result<Self> {
+        Ok(Self {
+            page: SharedPage::map(file)?,
+        })
+    }
+
+    /// Bytes that the session may hold on its device, set by the agent before the executor starts.
+    pub fn limit_bytes(&self) -> u64 {
+        self.page.word(LIMIT).load(Acquire)
+    }
+
+    /// All figures. Each is of some moment during the call.
+    pub fn figures(&self) -> Figures {
+        let read = |place| self.page.word(place).load(Acquire);
+        Figures {
+            ready: read(READY) != 0,
+            tensors: read(TENSORS),
+            stored_bytes: read(STORED_BYTES),
+            active_executions: read(ACTIVE),
+            connected: read(CONNECTED) != 0,
+            last_activity: read(ACTIVITY),
+            received_bytes: read(RECEIVED),
+            sent_bytes: read(SENT),
+        }
+    }
+
+    /// Says that the engine is open.
+    pub fn set_ready(&self) {
+        self.page.word(READY).store(1, Release);
+    }
+
+    /// Says what is stored.
+    pub fn set_stored(&self, tensors: u64, bytes: u64) {
+        self.page.word(TENSORS).store(tensors, Release);
+        self.page.word(STORED_BYTES).store(bytes, Release);
+    }
+
+    /// An execution begins.
+    pub fn execution_begins(&self) {
+        self.page.word(ACTIVE).fetch_add(1, AcqRel);
+        self.touch();
+    }
+
+    /// An execution has ended, however.
+    pub fn execution_ends(&self) {
+        // A call too many is a mistake of the executor; the figure stays one.
+        let _ = self.page.word(ACTIVE).fetch_update(AcqRel, Acquire, |active| active.checked_sub(1));
+        self.touch();
+    }
+
+    /// Says whether a client is connected. That one came or left is an activity.
+    pub fn set_connected(&self, connected: bool) {
+        self.page.word(CONNECTED).store(u64::from(connected), Release);
+        self.touch();
+    }
+
+    /// A client has asked for something, now.
+    pub fn touch(&self) {
+        self.page.word(ACTIVITY).fetch_max(monotonic_nanoseconds(), AcqRel);
+    }
+
+    /// So many bytes of a stream came in.
+    pub fn received(&self, bytes: u64) {
+        self.page.word(RECEIVED).fetch_add(bytes, AcqRel);
+    }
+
+    /// So many bytes of a stream went out.
+    pub fn sent(&self, bytes: u64) {
+        self.page.word(SENT).fetch_add(bytes, AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_sees_what_the_executor_writes() {
+        let before = monotonic_nanoseconds();
+        let (agent, file) = Board::create(512 << 20).unwrap();
+        let executor = Board::map(&file).unwrap();
+        drop(file);
+        assert_eq!(executor.limit_bytes(), 512 << 20);
+        let fresh = agent.figures();
+        assert!(fresh.last_activity >= before);
+        let nothing = Figures {
+            last_activity: fresh.last_activity,
+            ..Figures::default()
+        };
+        assert_eq!(fresh, nothing);
+
+        executor.set_ready();
+        executor.set_connected(true);
+        executor.set_stored(3, 4096);
+        executor.execution_begins();
+        executor.execution_begins();
+        executor.execution_ends();
+        executor.received(10);
+        executor.sent(7);
+        executor.sent(7);
+        let seen = agent.figures();
+        assert!(seen.last_activity > fresh.last_activity);
+        let expected = Figures {
+            ready: true,
+            tensors: 3,
+            stored_bytes: 4096,
+            active_executions: 1,
+            connected: true,
+            last_activity: seen.last_activity,
+            received_bytes: 10,
+            sent_bytes: 14,
+        };
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn executions_never_count_below_none() {
+        let (board, _file) = Board::create(1).unwrap();
+        board.execution_ends();
+        board.execution_begins();
+        assert_eq!(board.figures().active_executions, 1);
+    }
+
+    #[test]
+    fn an_executors_other_board_is_none_of_a_session() {
+        let (_board, file) = crate::executor::board::Board::create().unwrap();
+        assert!(Board::map(&file).is_err());
+    }
+}
