@@ -121,6 +121,9 @@ pub struct UpArgs {
     /// Where the kubeconfig is written; in the user's state folder when absent.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// Where the token alone is written, for clients of the sessions; token-PORT beside the kubeconfig when absent.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
 }
 
 /// What is done with kernels.

@@ -78,7 +78,13 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         Some(path) => path.clone(),
         None => state_folder().join(format!("kubeconfig-{}", address.port())),
     };
-    if let Err(error) = access.write_kubeconfig(&kubeconfig, address) {
+    let token_file = match &arguments.token_file {
+        Some(path) => path.clone(),
+        None => kubeconfig.with_file_name(format!("token-{}", address.port())),
+    };
+    let written = access.write_kubeconfig(&kubeconfig, address);
+    if let Err(error) = written.and_then(|()| access.write_token(&token_file)) {
+        access::remove(&kubeconfig, &access);
         pool.stop().await;
         return Err(error.into());
     }
@@ -110,7 +116,8 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     stop.cancel();
     pool.control_plane().close_watches();
     let _ = serving.await;
-    access::remove_kubeconfig(&kubeconfig, &access);
+    access::remove(&kubeconfig, &access);
+    access::remove(&token_file, &access);
     delete_all(&pool).await;
     let (text, proven) = proof::of(&pool).await;
     output::print(&format!("\n{text}"));

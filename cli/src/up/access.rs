@@ -1,7 +1,8 @@
 //! Who may use the API of a pool that stays up: whoever can read the kubeconfig.
 //!
 //! kubectl sends a token over TLS only, so the API has a certificate of its own, made anew at each start. Token and
-//! certificate stand in a kubeconfig that the user alone can read.
+//! certificate stand in a kubeconfig that the user alone can read, the token by itself in a file beside it: clients of the
+//! gateway send it over plain HTTP on loopback, and need no more.
 
 use std::{
     fmt::Write as _,
@@ -35,9 +36,9 @@ pub enum AccessError {
     /// The certificate does not serve.
     #[error("the certificate cannot be used")]
     Tls(#[source] rustls::Error),
-    /// The kubeconfig cannot be written.
+    /// The kubeconfig or the token's file cannot be written.
     #[error("{} cannot be written", path.display())]
-    Kubeconfig {
+    Write {
         /// The file.
         path: PathBuf,
         /// The system's reason.
@@ -95,25 +96,17 @@ impl Access {
     /// Writes a kubeconfig for the API at `address`, readable by the user alone.
     ///
     /// # Errors
-    /// [`AccessError::Kubeconfig`].
+    /// [`AccessError::Write`].
     pub fn write_kubeconfig(&self, path: &Path, address: SocketAddr) -> Result<(), AccessError> {
-        let failed = |source| AccessError::Kubeconfig {
-            path: path.to_owned(),
-            source,
-        };
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            fs::create_dir_all(folder).map_err(failed)?;
-        }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
-        // One that stood there already keeps its own mode.
-        file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
-        file.write_all(self.kubeconfig(address).as_bytes()).map_err(failed)
+        write_for_the_user_alone(path, &self.kubeconfig(address))
+    }
+
+    /// Writes the token and a line break, readable by the user alone.
+    ///
+    /// # Errors
+    /// [`AccessError::Write`].
+    pub fn write_token(&self, path: &Path) -> Result<(), AccessError> {
+        write_for_the_user_alone(path, &format!("{}\n", self.token))
     }
 
     fn kubeconfig(&self, address: SocketAddr) -> String {
@@ -132,11 +125,31 @@ impl Access {
     }
 }
 
-/// Removes the kubeconfig unless someone else has written it anew.
-pub fn remove_kubeconfig(path: &Path, access: &Access) {
+fn write_for_the_user_alone(path: &Path, text: &str) -> Result<(), AccessError> {
+    let failed = |source| AccessError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
+    // One that stood there already keeps its own mode.
+    file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)
+}
+
+/// Removes a file with the token unless someone else has written it anew.
+pub fn remove(path: &Path, access: &Access) {
     let ours = fs::read_to_string(path).is_ok_and(|text| text.contains(access.token()));
     if ours && let Err(error) = fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "the kubeconfig was not removed");
+        tracing::warn!(path = %path.display(), %error, "the file with the token was not removed");
     }
 }
 
@@ -160,9 +173,12 @@ mod tests {
         assert_eq!(access.token().len(), 64);
         assert_ne!(access.token(), Access::new().unwrap().token());
         let other = Access::new().unwrap();
-        remove_kubeconfig(&path, &other);
+        remove(&path, &other);
         assert!(path.exists(), "another start's file stays");
-        remove_kubeconfig(&path, &access);
+        remove(&path, &access);
         assert!(!path.exists());
+        access.write_token(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", access.token()));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

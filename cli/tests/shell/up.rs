@@ -50,6 +50,11 @@ impl Up {
         config["users"][0]["user"]["token"].as_str().expect("a token").to_owned()
     }
 
+    fn token_file(&self) -> PathBuf {
+        let (_, port) = self.address.rsplit_once(':').expect("a port");
+        self.kubeconfig.with_file_name(format!("token-{port}"))
+    }
+
     /// Status and body of a plain HTTP request.
     fn request(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
@@ -126,12 +131,17 @@ fn workers_are_open_and_the_api_is_for_whoever_has_the_token() {
 
     let mode = fs::metadata(&up.kubeconfig).expect("a kubeconfig").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+    let token_file = up.token_file();
+    assert_eq!(fs::read_to_string(&token_file).expect("a token file").trim_end(), up.token());
+    let mode = fs::metadata(&token_file).expect("a token file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     let kubeconfig = up.kubeconfig.clone();
     let address = up.address.clone();
     let (rest, code) = up.end("INT");
     assert_eq!(code, Some(0), "{rest}");
     assert!(rest.contains("Every lease is back:"), "{rest}");
     assert!(!kubeconfig.exists(), "the kubeconfig goes with it");
+    assert!(!token_file.exists(), "so does the token");
     assert!(TcpStream::connect(address).is_err(), "the port is free");
 }
 

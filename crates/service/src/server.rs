@@ -113,7 +113,8 @@ where
                 Err(_) => return tracing::debug!("handshake timed out"),
             };
             let connection = builder
-                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+                // A connection that a route takes over (101) is that route's from then on, and holds no slot here.
+                .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
                 .into_owned();
             if let Err(error) = watcher.watch(connection).await {
                 tracing::debug!(%error, "connection ended");
@@ -129,6 +130,8 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body_util::Empty;
+    use std::task::{Context, Poll};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use warp::Filter;
 
@@ -154,6 +157,47 @@ mod tests {
         shutdown.cancel();
         server.await.unwrap();
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    /// Takes every connection over and sends back the four bytes that come on it.
+    #[derive(Clone)]
+    struct Echo;
+
+    impl tower_service::Service<http::Request<Incoming>> for Echo {
+        type Response = http::Response<Empty<Bytes>>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: http::Request<Incoming>) -> Self::Future {
+            tokio::spawn(async move {
+                let mut taken = TokioIo::new(hyper::upgrade::on(request).await.unwrap());
+                let mut said = [0; 4];
+                taken.read_exact(&mut said).await.unwrap();
+                taken.write_all(&said).await.unwrap();
+            });
+            let answer = http::Response::builder().status(101).header("connection", "upgrade");
+            std::future::ready(Ok(answer.header("upgrade", "echo").body(Empty::new()).unwrap()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_route_can_take_a_connection_over() {
+        let shutdown = CancellationToken::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(serve(listener, Cleartext, Echo, Limits::default(), shutdown.clone()));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let asked = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nping";
+        stream.write_all(asked).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 101") && answer.ends_with("ping"), "{answer}");
+        shutdown.cancel();
+        server.await.unwrap();
     }
 
     #[tokio::test]
