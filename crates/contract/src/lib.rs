@@ -13,6 +13,7 @@ pub mod lists;
 pub mod objects;
 pub mod owners;
 pub mod patches;
+pub mod reviews;
 pub mod statuses;
 pub mod subject;
 pub mod validation;
@@ -142,6 +143,11 @@ macro_rules! contract {
                 an_apply_is_validated,
                 an_apply_with_managed_fields_is_refused,
                 an_apply_can_be_yaml,
+            ],
+            reviews: [
+                a_caller_may_ask_what_it_may_do,
+                a_review_of_nothing_or_of_two_things_is_refused,
+                reviews_are_not_kept,
             ],
             validation: [
                 defaults_are_filled_in,

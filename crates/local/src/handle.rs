@@ -17,6 +17,7 @@ use crate::protobuf;
 use crate::refusal::{About, FieldError, Mistake, Refusal};
 use crate::request::{self, Query, Request, Target, Verb};
 use crate::resource::{Behaviour, Resource, catalogue};
+use crate::review;
 use crate::selector::Selector;
 use crate::service::Answer;
 use crate::store::Key;
@@ -38,6 +39,9 @@ pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result
         subresource,
     } = target
     else {
+        if parts.uri.path() == review::PATH {
+            return review::answer(&parts.method, &body);
+        }
         let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
         return match parts.method {
             http::Method::GET => discovery::answer(parts.uri.path(), accept.unwrap_or_default()),

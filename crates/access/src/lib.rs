@@ -1,0 +1,407 @@
+//! Whether a caller may do something, as the API server decides it.
+//!
+//! ```text
+//! request's token ─► Access::check ─► cache (seconds) ─► SelfSubjectAccessReview, sent with that same token ─► API server
+//! ```
+//!
+//! Who asks needs no rights of its own, and holds none: the question goes out with the caller's token, so that the API server
+//! knows the caller, and its RBAC (or whatever authorises there) decides. A part that serves people and has no rights of its own
+//! can be tricked into nothing that the caller could not do anyway.
+//!
+//! The embedded control plane of `sahasra up` has one token for everything: there the check is a comparison ([`Access::token`]).
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::{Client, Config, config::AuthInfo};
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, timeout};
+
+/// How long the API server may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a yes holds: a client that connects many times asks once.
+const YES_HOLDS: Duration = Duration::from_secs(5);
+/// How long a no holds: someone who was just given the right tries again soon.
+const NO_HOLDS: Duration = Duration::from_secs(1);
+/// Most answers kept: a hundred bytes each.
+const MAX_ANSWERS: usize = 4096;
+/// Longest token that is looked at, in bytes: a service account's is about 1 KiB.
+const MAX_TOKEN: usize = 16 << 10;
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+/// Something that a caller wants to do, in the words of RBAC.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Action {
+    /// `get`, `create`, ...
+    pub verb: &'static str,
+    /// API group.
+    pub group: &'static str,
+    /// Plural.
+    pub resource: &'static str,
+    /// Empty: the resource itself.
+    pub subresource: &'static str,
+    /// Empty: of no namespace, or of all.
+    pub namespace: String,
+    /// Empty: all of them.
+    pub name: String,
+}
+
+impl Action {
+    /// Opening the stream of a session: `create` on `gpusessions/stream`.
+    pub fn stream(namespace: &str, session: &str) -> Self {
+        Self {
+            verb: "create",
+            group: "sahasra.dev",
+            resource: "gpusessions",
+            subresource: "stream",
+            namespace: namespace.to_owned(),
+            name: session.to_owned(),
+        }
+    }
+
+    /// Listing a kind of ours of the cluster: `list` on that plural.
+    pub fn list(resource: &'static str) -> Self {
+        Self {
+            verb: "list",
+            group: "sahasra.dev",
+            resource,
+            subresource: "",
+            namespace: String::new(),
+            name: String::new(),
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}", self.verb, self.resource)?;
+        if !self.subresource.is_empty() {
+            write!(formatter, "/{}", self.subresource)?;
+        }
+        write!(formatter, " of {}", self.group)?;
+        match (self.namespace.is_empty(), self.name.is_empty()) {
+            (true, true) => Ok(()),
+            (true, false) => write!(formatter, " ({})", self.name),
+            (false, true) => write!(formatter, " in namespace {}", self.namespace),
+            (false, false) => write!(formatter, " ({}/{})", self.namespace, self.name),
+        }
+    }
+}
+
+/// Why something is not done. Each text is one that the caller may see.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// No token came, or nothing that could be one.
+    #[error("no token: send the header `Authorization: Bearer TOKEN`")]
+    NoToken,
+    /// Nobody knows the token.
+    #[error("the token is not known here: it is wrong, or it has expired")]
+    UnknownToken,
+    /// The caller is known, and may not.
+    #[error("you may not {action}: a Role must allow it{}", in_brackets(.reason))]
+    Forbidden {
+        /// What was asked for.
+        action: Box<Action>,
+        /// What the API server said beyond no; often empty.
+        reason: String,
+    },
+    /// The API server could not be asked, or gave no answer that is one: nothing is decided.
+    #[error("the API server cannot be asked who may do that: try again")]
+    Unavailable(#[source] Box<kube::Error>),
+    /// It did not answer in time.
+    #[error("the API server did not say within {} s who may do that: try again", ANSWER_WITHIN.as_secs())]
+    Timeout,
+    /// There is nobody to ask.
+    #[error("this part runs without an API server: nobody can say who may do that")]
+    Nobody,
+}
+
+fn in_brackets(reason: &str) -> String {
+    match reason {
+        "" => String::new(),
+        reason => format!(" ({reason})"),
+    }
+}
+
+impl AccessError {
+    /// The status that tells it: 401, 403 or 503.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::NoToken | Self::UnknownToken => StatusCode::UNAUTHORIZED,
+            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::Unavailable(_) | Self::Timeout | Self::Nobody => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// The token of a request's `Authorization: Bearer`.
+///
+/// # Errors
+/// [`AccessError::NoToken`].
+pub fn bearer(headers: &HeaderMap) -> Result<&str, AccessError> {
+    let value = headers.get(header::AUTHORIZATION).ok_or(AccessError::NoToken)?;
+    let text = value.to_str().map_err(|_| AccessError::NoToken)?;
+    let (scheme, token) = text.split_once(' ').ok_or(AccessError::NoToken)?;
+    let token = token.trim();
+    if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
+        return Err(AccessError::NoToken);
+    }
+    Ok(token)
+}
+
+/// Who decides. Cheap to clone; clones share what they remember.
+#[derive(Clone, Debug)]
+pub struct Access(Authority);
+
+#[derive(Clone)]
+enum Authority {
+    ApiServer(Arc<Reviews>),
+    Token(Arc<str>),
+    Nobody,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A token is nobody's business.
+        formatter.write_str(match self {
+            Self::ApiServer(_) => "ApiServer",
+            Self::Token(_) => "Token",
+            Self::Nobody => "Nobody",
+        })
+    }
+}
+
+struct Reviews {
+    client: Client,
+    answers: Mutex<HashMap<[u8; 32], Answer>>,
+}
+
+#[derive(Clone, Debug)]
+struct Answer {
+    until: Instant,
+    verdict: Verdict,
+}
+
+#[derive(Clone, Debug)]
+enum Verdict {
+    Allowed,
+    Forbidden(String),
+    UnknownToken,
+}
+
+impl Access {
+    /// Asks the API server of `config`. Only its address and its certificate are taken from there: whatever `config` would
+    /// authenticate with is left out.
+    ///
+    /// # Errors
+    /// When no client can be made of it.
+    pub fn of_api_server(mut config: Config) -> Result<Self, kube::Error> {
+        config.auth_info = AuthInfo::default();
+        config.headers.clear();
+        config.connect_timeout = Some(ANSWER_WITHIN);
+        Ok(Self(Authority::ApiServer(Arc::new(Reviews {
+            client: Client::try_from(config)?,
+            answers: Mutex::default(),
+        }))))
+    }
+
+    /// Whoever has this token may do everything, as where there is one identity.
+    pub fn token(token: impl Into<Arc<str>>) -> Self {
+        Self(Authority::Token(token.into()))
+    }
+
+    /// Nobody may do anything: there is no API server.
+    pub fn nobody() -> Self {
+        Self(Authority::Nobody)
+    }
+
+    /// Whether the caller with this token may do this. An answer holds for a few seconds.
+    ///
+    /// # Errors
+    /// [`AccessError`]: it may not, or nobody can say.
+    pub async fn check(&self, token: &str, action: &Action) -> Result<(), AccessError> {
+        if token.is_empty() {
+            return Err(AccessError::NoToken);
+        }
+        match &self.0 {
+            Authority::Nobody => Err(AccessError::Nobody),
+            Authority::Token(wanted) if same(token.as_bytes(), wanted.as_bytes()) => Ok(()),
+            Authority::Token(_) => Err(AccessError::UnknownToken),
+            Authority::ApiServer(reviews) => match reviews.verdict(token, action).await? {
+                Verdict::Allowed => Ok(()),
+                Verdict::UnknownToken => Err(AccessError::UnknownToken),
+                Verdict::Forbidden(reason) => Err(AccessError::Forbidden {
+                    action: Box::new(action.clone()),
+                    reason,
+                }),
+            },
+        }
+    }
+}
+
+/// Compares without telling by its time how much is the same.
+fn same(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (left, right)| differs | (left ^ right)) == 0
+}
+
+/// Names a question without keeping the token.
+fn key(token: &str, action: &Action) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    let fields = [
+        token,
+        action.verb,
+        action.group,
+        action.resource,
+        action.subresource,
+        &action.namespace,
+        &action.name,
+    ];
+    for field in fields {
+        digest.update((field.len() as u64).to_le_bytes());
+        digest.update(field);
+    }
+    digest.finalize().into()
+}
+
+impl Reviews {
+    async fn verdict(&self, token: &str, action: &Action) -> Result<Verdict, AccessError> {
+        let key = key(token, action);
+        if let Some(verdict) = self.remembered(&key) {
+            return Ok(verdict);
+        }
+        let verdict = timeout(ANSWER_WITHIN, self.ask(token, action))
+            .await
+            .map_err(|_| AccessError::Timeout)??;
+        self.remember(key, &verdict);
+        Ok(verdict)
+    }
+
+    fn remembered(&self, key: &[u8; 32]) -> Option<Verdict> {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = answers.get(key).filter(|answer| answer.until > Instant::now())?;
+        Some(answer.verdict.clone())
+    }
+
+    fn remember(&self, key: [u8; 32], verdict: &Verdict) {
+        let now = Instant::now();
+        let holds = if matches!(verdict, Verdict::Allowed) { YES_HOLDS } else { NO_HOLDS };
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers.len() >= MAX_ANSWERS {
+            answers.retain(|_, answer| answer.until > now);
+        }
+        // Many callers in seconds: they are asked for anew.
+        if answers.len() >= MAX_ANSWERS {
+            answers.clear();
+        }
+        let answer = Answer {
+            until: now + holds,
+            verdict: verdict.clone(),
+        };
+        answers.insert(key, answer);
+    }
+
+    async fn ask(&self, token: &str, action: &Action) -> Result<Verdict, AccessError> {
+        let unavailable = |error| AccessError::Unavailable(Box::new(error));
+        // What cannot stand in a header is no token.
+        let authorization = HeaderValue::from_str(&format!("Bearer {token}"))
+            .ok()
+            .filter(|_| token.len() <= MAX_TOKEN);
+        let Some(mut authorization) = authorization else {
+            return Ok(Verdict::UnknownToken);
+        };
+        authorization.set_sensitive(true);
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: some(action.verb),
+                    group: some(action.group),
+                    resource: some(action.resource),
+                    subresource: some(action.subresource),
+                    namespace: some(&action.namespace),
+                    name: some(&action.name),
+                    ..ResourceAttributes::default()
+                }),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let body = serde_json::to_vec(&review).map_err(|error| unavailable(kube::Error::SerdeError(error)))?;
+        let request = Request::post(REVIEWS)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::AUTHORIZATION, authorization)
+            .body(body)
+            .map_err(|error| unavailable(kube::Error::HttpError(error)))?;
+        match self.client.request::<SelfSubjectAccessReview>(request).await {
+            Ok(review) => {
+                let status = review.status.unwrap_or_default();
+                Ok(match status.allowed && status.denied != Some(true) {
+                    true => Verdict::Allowed,
+                    false => Verdict::Forbidden(status.reason.unwrap_or_default()),
+                })
+            }
+            Err(kube::Error::Api(status)) if status.code == 401 => Ok(Verdict::UnknownToken),
+            // Not even this may be asked.
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(Verdict::Forbidden(status.message)),
+            Err(error) => Err(unavailable(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn where_there_is_one_token_it_alone_lets_in() {
+        let access = Access::token("secret");
+        let action = Action::stream("team", "mine");
+        access.check("secret", &action).await.unwrap();
+        for wrong in ["secreT", "secret2", "s"] {
+            let error = access.check(wrong, &action).await.unwrap_err();
+            assert_eq!(error.status(), StatusCode::UNAUTHORIZED, "{wrong}");
+        }
+        assert_eq!(access.check("", &action).await.unwrap_err().status(), StatusCode::UNAUTHORIZED);
+        let error = Access::nobody().check("secret", &action).await.unwrap_err();
+        assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(!format!("{access:?}").contains("secret"));
+    }
+
+    #[test]
+    fn a_token_is_what_follows_bearer() {
+        let headers = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap())]);
+        assert_eq!(bearer(&headers("Bearer abc")).unwrap(), "abc");
+        assert_eq!(bearer(&headers("bearer  abc ")).unwrap(), "abc");
+        for wrong in ["abc", "Basic abc", "Bearer", "Bearer ", ""] {
+            assert!(matches!(bearer(&headers(wrong)), Err(AccessError::NoToken)), "{wrong}");
+        }
+        assert!(matches!(bearer(&HeaderMap::new()), Err(AccessError::NoToken)));
+    }
+
+    #[test]
+    fn different_questions_have_different_keys() {
+        let action = Action::stream("team", "mine");
+        let mut other = action.clone();
+        (other.namespace, other.name) = ("tea".to_owned(), "mmine".to_owned());
+        assert_ne!(key("a", &action), key("a", &other));
+        assert_ne!(key("a", &action), key("b", &action));
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_refused() {
+        let error = AccessError::Forbidden {
+            action: Box::new(Action::stream("team", "mine")),
+            reason: String::new(),
+        };
+        let text = "you may not create gpusessions/stream of sahasra.dev (team/mine): a Role must allow it";
+        assert_eq!(error.to_string(), text);
+        assert_eq!(Action::list("gpuworkers").to_string(), "list gpuworkers of sahasra.dev");
+    }
+}
