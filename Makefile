@@ -80,6 +80,7 @@ verify-rust: $(CARGO_DENY)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	$(CARGO_DENY) check bans licenses sources
+	simulation/mutants --check
 
 .PHONY: generate
 generate: ## Write everything that is generated: CRDs, chart CRDs, manifests, the table of PTX, ConfigMaps of the examples
