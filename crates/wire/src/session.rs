@@ -10,7 +10,8 @@
 //!   the sender has taken what came. A connection that breaks is replaced: [`Hello::resume`] proves that it is the same
 //!   client, and each side sends again what the other has not taken. Nothing is lost and nothing happens twice.
 //! - **Credits.** Neither side has more than the other's window of frames and payload bytes outstanding (sent and not in
-//!   `received`), save that one frame may always be sent. Each side tells how far it is at the latest after a quarter.
+//!   `received`), save that a frame may always be sent while no more than a quarter of it is. Each side tells how far it is at the
+//!   latest after a quarter.
 
 use bytes::Bytes;
 

@@ -45,6 +45,27 @@ pub fn encode<M: Message>(message: &M, payload_bytes: usize, into: &mut BytesMut
     Ok(())
 }
 
+/// Lengths of message and payload of the frame that begins here, once its head is there: for who reads the payload straight to
+/// where it belongs. [`Decoder`] is for all others.
+///
+/// # Errors
+/// When message or payload are too large.
+pub fn lengths(buffer: &[u8]) -> Result<Option<(usize, usize)>, FrameError> {
+    let Some(head) = buffer.first_chunk::<HEAD_BYTES>() else {
+        return Ok(None);
+    };
+    let [a, b, c, d, e, f, g, h] = *head;
+    let message_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
+    let payload_bytes = u32::from_le_bytes([e, f, g, h]) as usize;
+    if message_bytes > MAX_MESSAGE_BYTES {
+        return Err(FrameError::MessageTooLarge(message_bytes));
+    }
+    if payload_bytes > MAX_PAYLOAD_BYTES {
+        return Err(FrameError::PayloadTooLarge(payload_bytes));
+    }
+    Ok(Some((message_bytes, payload_bytes)))
+}
+
 /// Collects bytes as they arrive and gives back whole frames.
 #[derive(Debug, Default)]
 pub struct Decoder {
@@ -63,19 +84,10 @@ impl Decoder {
     /// # Errors
     /// When the stream makes no sense: it cannot be read on.
     pub fn next_frame<M: Message + Default>(&mut self) -> Result<Option<(M, Bytes)>, FrameError> {
-        let Some(head) = self.buffer.first_chunk::<HEAD_BYTES>() else {
+        let Some((message_bytes, payload_bytes)) = lengths(&self.buffer)? else {
             self.buffer.reserve(HEAD_BYTES);
             return Ok(None);
         };
-        let [a, b, c, d, e, f, g, h] = *head;
-        let message_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
-        let payload_bytes = u32::from_le_bytes([e, f, g, h]) as usize;
-        if message_bytes > MAX_MESSAGE_BYTES {
-            return Err(FrameError::MessageTooLarge(message_bytes));
-        }
-        if payload_bytes > MAX_PAYLOAD_BYTES {
-            return Err(FrameError::PayloadTooLarge(payload_bytes));
-        }
         let frame = HEAD_BYTES + message_bytes + payload_bytes;
         if self.buffer.len() < frame {
             self.buffer.reserve(frame - self.buffer.len());

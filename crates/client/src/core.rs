@@ -1,0 +1,472 @@
+//! The client's half of the session stream, without any input or output of its own: operations go in and frames come out, frames
+//! go in and answers come out. What a connection is, how long anything takes and who waits are others' business.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+use sahasra_wire::session::{
+    ClientFrame, Compiled, Delete, Encoding, Figures, Hello, Part, ServerFrame, VERSION, Welcome, client_frame, frame, server_frame,
+};
+
+use crate::{Error, Failure};
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+/// Names in one `Delete`: the message stays far below its limit.
+const DELETED_AT_ONCE: usize = 16_384;
+
+/// What may be on its way to one side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Frames.
+    pub frames: u32,
+    /// Bytes of payload.
+    pub bytes: u64,
+}
+
+/// What an operation asks an answer for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// [`Event::Compiled`].
+    Compiled,
+    /// [`Event::Array`], of so many bytes where that is known.
+    Array(Option<u64>),
+    /// [`Event::Done`].
+    Done,
+    /// [`Event::Figures`].
+    Figures,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// To a `Compile`.
+    Compiled(Compiled),
+    /// To a `Download`.
+    Array(Array),
+    /// To a `Synchronise` or a `Close`.
+    Done,
+    /// To a `Load`.
+    Figures(Figures),
+}
+
+/// An array in host memory: dense, row-major, little-endian.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Array {
+    /// Type of its elements as XLA writes it.
+    pub element_type: String,
+    /// Elements along each dimension, outermost first; none for a scalar.
+    pub dimensions: Vec<i64>,
+    /// Its bytes.
+    pub data: Vec<u8>,
+}
+
+/// What became of a frame that came.
+#[derive(Debug, PartialEq)]
+pub enum Incoming {
+    /// Nothing to do, and its payload, if any, is to be read and dropped.
+    Nothing,
+    /// The payload is to be appended to this buffer, which then goes back by [`Core::filled`], or by [`Core::interrupted`].
+    Fill(Vec<u8>),
+    /// An answer to this request.
+    Answer(u64, Result<Event, Failure>),
+}
+
+#[derive(Debug)]
+struct Operation {
+    message: ClientFrame,
+    payload: Bytes,
+}
+
+/// A download that is on its way.
+#[derive(Debug)]
+struct Arriving {
+    request: u64,
+    /// Its data is elsewhere while a part is being read.
+    array: Array,
+    bytes: u64,
+    /// Bytes that are there.
+    filled: u64,
+    /// Bytes of the part that is being read; its frame's number.
+    part: Option<(u64, u64)>,
+}
+
+/// The state of one client.
+#[derive(Debug)]
+pub struct Core {
+    ours: Window,
+    theirs: Window,
+    resume: Bytes,
+    names: u64,
+    requests: u64,
+    sequence: u64,
+    /// Operations that the executor has not taken; the first `sent` of them are on their way.
+    operations: VecDeque<Operation>,
+    sent: usize,
+    sent_bytes: u64,
+    queued_bytes: u64,
+    received: u64,
+    /// How much of `received` the executor was not told: frames, bytes.
+    untold: (u32, u64),
+    wanted: HashMap<u64, Wanted>,
+    arriving: Option<Arriving>,
+    deleted: Delete,
+}
+
+impl Core {
+    /// A client that takes so much at a time.
+    pub fn new(ours: Window) -> Self {
+        Self {
+            ours,
+            theirs: Window { frames: 0, bytes: 0 },
+            resume: Bytes::new(),
+            names: 0,
+            requests: 0,
+            sequence: 0,
+            operations: VecDeque::new(),
+            sent: 0,
+            sent_bytes: 0,
+            queued_bytes: 0,
+            received: 0,
+            untold: (0, 0),
+            wanted: HashMap::new(),
+            arriving: None,
+            deleted: Delete::default(),
+        }
+    }
+
+    /// A name for a tensor or a program.
+    pub fn name(&mut self) -> u64 {
+        self.names += 1;
+        self.names
+    }
+
+    /// A number for an operation that wants an answer.
+    pub fn request(&mut self, wanted: Wanted) -> u64 {
+        self.requests += 1;
+        self.wanted.insert(self.requests, wanted);
+        self.requests
+    }
+
+    /// Adds an operation after what was deleted before it.
+    pub fn submit(&mut self, kind: client_frame::Kind, payload: Bytes) {
+        self.flush_deleted();
+        self.push(kind, payload);
+    }
+
+    fn push(&mut self, kind: client_frame::Kind, payload: Bytes) {
+        self.sequence += 1;
+        self.queued_bytes += payload.len() as u64;
+        let message = ClientFrame {
+            sequence: self.sequence,
+            received: 0,
+            kind: Some(kind),
+        };
+        self.operations.push_back(Operation { message, payload });
+    }
+
+    /// A tensor that nobody needs any more. It is told with the next operation, or the next time that anything is written.
+    pub fn delete_tensor(&mut self, name: u64) {
+        self.deleted.tensors.push(name);
+    }
+
+    /// As [`Self::delete_tensor`].
+    pub fn delete_program(&mut self, name: u64) {
+        self.deleted.programs.push(name);
+    }
+
+    fn flush_deleted(&mut self) {
+        while !(self.deleted.tensors.is_empty() && self.deleted.programs.is_empty()) {
+            let mut now = Delete::default();
+            let tensors = self.deleted.tensors.len().min(DELETED_AT_ONCE);
+            now.tensors.extend(self.deleted.tensors.drain(..tensors));
+            let programs = self.deleted.programs.len().min(DELETED_AT_ONCE);
+            now.programs.extend(self.deleted.programs.drain(..programs));
+            self.push(client_frame::Kind::Delete(now), Bytes::new());
+        }
+    }
+
+    /// Operations, and bytes of their payloads, that the executor has not taken.
+    pub fn queued(&self) -> (usize, u64) {
+        (self.operations.len(), self.queued_bytes)
+    }
+
+    /// Nothing waits to be written but what was deleted, which may wait for company.
+    pub fn has_only_deleted(&self) -> bool {
+        self.sent == self.operations.len() && !self.must_tell() && !(self.deleted.tensors.is_empty() && self.deleted.programs.is_empty())
+    }
+
+    /// A connection was there before.
+    pub fn has_connected(&self) -> bool {
+        !self.resume.is_empty()
+    }
+
+    /// First frame of a connection.
+    pub fn hello(&self, replace: bool, grace_milliseconds: u64) -> ClientFrame {
+        let hello = Hello {
+            lowest_version: VERSION,
+            highest_version: VERSION,
+            resume: self.resume.clone(),
+            replace,
+            grace_milliseconds,
+            window_frames: self.ours.frames,
+            window_bytes: self.ours.bytes,
+            client: concat!("sahasra-client ", env!("CARGO_PKG_VERSION")).to_owned(),
+        };
+        ClientFrame {
+            sequence: 0,
+            received: self.received,
+            kind: Some(client_frame::Kind::Hello(hello)),
+        }
+    }
+
+    /// The executor's answer to it, and how far it says that it is.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`].
+    pub fn welcomed(&mut self, received: u64, welcome: &Welcome) -> Result<(), Error> {
+        if welcome.version != VERSION {
+            return Err(Error::protocol(format!(
+                "the session speaks version {} of the protocol",
+                welcome.version
+            )));
+        }
+        if welcome.resumed != self.has_connected() {
+            return Err(Error::protocol("the session does not go on where the connection broke"));
+        }
+        if welcome.resume.is_empty() {
+            return Err(Error::protocol("the session gives no secret to resume with"));
+        }
+        self.resume = welcome.resume.clone();
+        self.theirs = Window {
+            frames: welcome.window_frames,
+            bytes: welcome.window_bytes,
+        };
+        self.taken(received)?;
+        // All that was on its way and did not arrive goes again.
+        self.sent = 0;
+        self.sent_bytes = 0;
+        self.untold = (0, 0);
+        Ok(())
+    }
+
+    /// The connection broke while this buffer was being filled: what the part brought comes again as a whole.
+    pub fn interrupted(&mut self, mut buffer: Vec<u8>) {
+        if let Some(arriving) = &mut self.arriving
+            && arriving.part.take().is_some()
+        {
+            // It was that long before.
+            buffer.truncate(arriving.filled as usize);
+            arriving.array.data = buffer;
+        }
+    }
+
+    fn taken(&mut self, received: u64) -> Result<(), Error> {
+        if received > self.sequence {
+            return Err(Error::protocol(format!("operation {received} was taken before it was sent")));
+        }
+        while let Some(first) = self.operations.front()
+            && first.message.sequence <= received
+        {
+            let bytes = first.payload.len() as u64;
+            if self.sent > 0 {
+                self.sent -= 1;
+                self.sent_bytes -= bytes;
+            }
+            self.queued_bytes -= bytes;
+            self.operations.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Appends frames that may be sent now, about `at_most` bytes of them, as pieces to be written one after the other.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] when an operation does not fit into a frame.
+    pub fn write(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize) -> Result<(), Error> {
+        self.flush_deleted();
+        let mut heads = BytesMut::new();
+        let mut written = 0;
+        while written < at_most
+            && let Some(operation) = self.operations.get_mut(self.sent)
+        {
+            let bytes = operation.payload.len() as u64;
+            let full = self.sent >= self.theirs.frames as usize || self.sent_bytes + bytes > self.theirs.bytes;
+            // The executor need not tell of less than a quarter: waiting for it to do so might last for ever.
+            let little = self.sent <= self.theirs.frames as usize / 4 && self.sent_bytes <= self.theirs.bytes / 4;
+            if full && !little {
+                break;
+            }
+            operation.message.received = self.received;
+            let before = heads.len();
+            frame::encode(&operation.message, operation.payload.len(), &mut heads)?;
+            written += heads.len() - before + operation.payload.len();
+            if !operation.payload.is_empty() {
+                pieces.push_back(heads.split().freeze());
+                pieces.push_back(operation.payload.clone());
+            }
+            self.sent += 1;
+            self.sent_bytes += bytes;
+            self.untold = (0, 0);
+        }
+        if self.must_tell() {
+            let message = ClientFrame {
+                sequence: 0,
+                received: self.received,
+                kind: None,
+            };
+            frame::encode(&message, 0, &mut heads)?;
+            self.untold = (0, 0);
+        }
+        if !heads.is_empty() {
+            pieces.push_back(heads.freeze());
+        }
+        Ok(())
+    }
+
+    /// The executor is to be told how far this side is.
+    pub fn must_tell(&self) -> bool {
+        let (frames, bytes) = self.untold;
+        frames > 0 && (frames >= self.ours.frames / 4 || bytes >= self.ours.bytes / 4)
+    }
+
+    /// Takes a frame whose payload of so many bytes is still to be read.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`], and [`Error::Failed`] when the executor ends the session.
+    pub fn take(&mut self, frame: ServerFrame, payload_bytes: u64) -> Result<Incoming, Error> {
+        self.taken(frame.received)?;
+        let Some(kind) = frame.kind else {
+            return Ok(Incoming::Nothing);
+        };
+        if frame.sequence == 0 {
+            return match kind {
+                server_frame::Kind::Failed(failed) => Err(Error::Failed(failed.into())),
+                _ => Err(Error::protocol("an answer has no number")),
+            };
+        }
+        if frame.sequence <= self.received {
+            return Ok(Incoming::Nothing);
+        }
+        if frame.sequence != self.received + 1 {
+            return Err(Error::protocol(format!("answer {} follows {}", frame.sequence, self.received)));
+        }
+        if let server_frame::Kind::Part(part) = kind {
+            return self.part(frame.sequence, part, payload_bytes);
+        }
+        if payload_bytes > 0 {
+            return Err(Error::protocol("an answer has a payload that it should not have"));
+        }
+        if self.arriving.is_some() {
+            return Err(Error::protocol("an answer comes in the middle of a tensor"));
+        }
+        let answer = match kind {
+            server_frame::Kind::Compiled(compiled) => {
+                self.wanted(compiled.request, |wanted| matches!(wanted, Wanted::Compiled))?;
+                Incoming::Answer(compiled.request, Ok(Event::Compiled(compiled)))
+            }
+            server_frame::Kind::Done(done) => {
+                self.wanted(done.request, |wanted| matches!(wanted, Wanted::Done))?;
+                Incoming::Answer(done.request, Ok(Event::Done))
+            }
+            server_frame::Kind::Figures(figures) => {
+                self.wanted(figures.request, |wanted| matches!(wanted, Wanted::Figures))?;
+                Incoming::Answer(figures.request, Ok(Event::Figures(figures)))
+            }
+            server_frame::Kind::Failed(failed) if failed.request == 0 => return Err(Error::Failed(failed.into())),
+            server_frame::Kind::Failed(failed) => {
+                self.wanted(failed.request, |_| true)?;
+                Incoming::Answer(failed.request, Err(failed.into()))
+            }
+            server_frame::Kind::Tensor(tensor) => {
+                let bytes = tensor.bytes;
+                self.wanted(
+                    tensor.request,
+                    |wanted| matches!(wanted, Wanted::Array(expected) if expected.is_none_or(|expected| expected == bytes)),
+                )?;
+                let mut data = Vec::new();
+                let room = usize::try_from(bytes).ok().and_then(|bytes| data.try_reserve_exact(bytes).ok());
+                room.ok_or_else(|| Error::protocol(format!("there is no memory for a tensor of {bytes} bytes")))?;
+                let array = Array {
+                    element_type: tensor.element_type,
+                    dimensions: tensor.dimensions,
+                    data,
+                };
+                if bytes == 0 {
+                    Incoming::Answer(tensor.request, Ok(Event::Array(array)))
+                } else {
+                    self.arriving = Some(Arriving {
+                        request: tensor.request,
+                        array,
+                        bytes,
+                        filled: 0,
+                        part: None,
+                    });
+                    Incoming::Nothing
+                }
+            }
+            server_frame::Kind::Welcome(_) | server_frame::Kind::Refused(_) => {
+                return Err(Error::protocol("the session greets twice"));
+            }
+            // Taken above.
+            server_frame::Kind::Part(_) => return Err(Error::protocol("a part belongs to no tensor")),
+        };
+        self.count(frame.sequence, 0);
+        Ok(answer)
+    }
+
+    fn part(&mut self, sequence: u64, part: Part, payload_bytes: u64) -> Result<Incoming, Error> {
+        let Some(arriving) = &mut self.arriving else {
+            return Err(Error::protocol("a part belongs to no tensor"));
+        };
+        if part.encoding != Encoding::Raw as i32 {
+            return Err(Error::protocol("a part is encoded in a way that was not asked for"));
+        }
+        if payload_bytes == 0 || arriving.filled + payload_bytes > arriving.bytes {
+            return Err(Error::protocol("a part does not fit its tensor"));
+        }
+        arriving.part = Some((payload_bytes, sequence));
+        Ok(Incoming::Fill(std::mem::take(&mut arriving.array.data)))
+    }
+
+    /// The payload is in the buffer.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] when it is not what was to come.
+    pub fn filled(&mut self, buffer: Vec<u8>) -> Result<Incoming, Error> {
+        let Some(mut arriving) = self.arriving.take() else {
+            return Err(Error::protocol("a payload belongs to no tensor"));
+        };
+        let Some((bytes, sequence)) = arriving.part.take() else {
+            return Err(Error::protocol("a payload belongs to no part"));
+        };
+        arriving.filled += bytes;
+        if buffer.len() as u64 != arriving.filled {
+            return Err(Error::protocol("a payload is not as long as it was to be"));
+        }
+        self.count(sequence, bytes);
+        arriving.array.data = buffer;
+        if arriving.filled < arriving.bytes {
+            self.arriving = Some(arriving);
+            return Ok(Incoming::Nothing);
+        }
+        Ok(Incoming::Answer(arriving.request, Ok(Event::Array(arriving.array))))
+    }
+
+    fn wanted(&mut self, request: u64, fits: impl Fn(Wanted) -> bool) -> Result<(), Error> {
+        match self.wanted.remove(&request) {
+            Some(wanted) if fits(wanted) => Ok(()),
+            Some(_) => Err(Error::protocol(format!(
+                "the answer to request {request} is of another kind or size"
+            ))),
+            None => Err(Error::protocol(format!("nobody asked request {request}"))),
+        }
+    }
+
+    fn count(&mut self, sequence: u64, bytes: u64) {
+        self.received = sequence;
+        self.untold.0 += 1;
+        self.untold.1 += bytes;
+    }
+}

@@ -1,0 +1,288 @@
+//! The token that a client shows, and where it is found.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use http::HeaderValue;
+use serde::Deserialize;
+use url::{Host, Url};
+
+use crate::Error;
+
+/// Where Kubernetes puts the token of a pod's service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+
+/// A bearer token.
+#[derive(Clone, Default)]
+pub struct Token(Source);
+
+#[derive(Clone, Default)]
+enum Source {
+    #[default]
+    Absent,
+    Text(String),
+    /// Read anew for every connection: what writes it may replace it.
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Source::Absent => formatter.write_str("Token(absent)"),
+            Source::Text(_) => formatter.write_str("Token(..)"),
+            Source::File(path) => write!(formatter, "Token(file {})", path.display()),
+        }
+    }
+}
+
+impl Token {
+    /// This text.
+    pub fn text(token: impl Into<String>) -> Self {
+        Self(Source::Text(token.into()))
+    }
+
+    /// What this file holds whenever a connection is opened.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self(Source::File(path.into()))
+    }
+
+    /// The first that there is of: `SAHASRA_TOKEN`; the file that `SAHASRA_TOKEN_FILE` names; for a URL on this machine the
+    /// file that `sahasra up` wrote for its port; the kubeconfig's current user (`KUBECONFIG`, or `~/.kube/config`); the
+    /// service account of the pod.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] when the first that there is cannot be read.
+    pub fn find(url: &str) -> Result<Self, Error> {
+        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let home = variable("HOME").map(PathBuf::from);
+        let state = variable("XDG_STATE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| home.as_ref().map(|home| home.join(".local/state")))
+            .map(|folder| folder.join("sahasra"));
+        Places {
+            token: variable("SAHASRA_TOKEN"),
+            token_file: variable("SAHASRA_TOKEN_FILE").map(PathBuf::from),
+            state,
+            kubeconfigs: match env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {
+                Some(list) => env::split_paths(&list).collect(),
+                None => home.iter().map(|home| home.join(".kube/config")).collect(),
+            },
+            service_account: PathBuf::from(SERVICE_ACCOUNT),
+        }
+        .find(url)
+    }
+
+    pub(crate) fn bearer(&self) -> Result<Option<HeaderValue>, Error> {
+        let text = match &self.0 {
+            Source::Absent => return Ok(None),
+            Source::Text(text) => text.clone(),
+            Source::File(path) => read(path)?,
+        };
+        let mut value = HeaderValue::try_from(format!("Bearer {}", text.trim()))
+            .map_err(|_| Error::Configuration("the token has characters that no header may have".to_owned()))?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
+struct Places {
+    token: Option<String>,
+    token_file: Option<PathBuf>,
+    state: Option<PathBuf>,
+    kubeconfigs: Vec<PathBuf>,
+    service_account: PathBuf,
+}
+
+impl Places {
+    fn find(self, url: &str) -> Result<Token, Error> {
+        if let Some(token) = self.token {
+            return Ok(Token::text(token));
+        }
+        if let Some(path) = self.token_file {
+            read(&path)?;
+            return Ok(Token::file(path));
+        }
+        if let (Some(port), Some(state)) = (port_here(url), self.state) {
+            let path = state.join(format!("token-{port}"));
+            if path.exists() {
+                return Ok(Token::file(path));
+            }
+        }
+        for path in self.kubeconfigs {
+            if path.exists()
+                && let Some(token) = from_kubeconfig(&path)?
+            {
+                return Ok(token);
+            }
+        }
+        if self.service_account.exists() {
+            return Ok(Token::file(self.service_account));
+        }
+        Ok(Token::default())
+    }
+}
+
+/// The port, if the URL is of this machine.
+fn port_here(url: &str) -> Option<u16> {
+    let url = Url::parse(url).ok()?;
+    let here = match url.host()? {
+        Host::Domain(name) => name == "localhost",
+        Host::Ipv4(address) => address.is_loopback(),
+        Host::Ipv6(address) => address.is_loopback(),
+    };
+    if here { url.port_or_known_default() } else { None }
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    fs::read_to_string(path).map_err(|error| Error::Configuration(format!("the token in {} cannot be read: {error}", path.display())))
+}
+
+#[derive(Deserialize)]
+struct Kubeconfig {
+    #[serde(rename = "current-context", default)]
+    current_context: String,
+    #[serde(default)]
+    contexts: Vec<NamedContext>,
+    #[serde(default)]
+    users: Vec<NamedUser>,
+}
+
+#[derive(Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    #[serde(default)]
+    user: String,
+}
+
+#[derive(Deserialize)]
+struct NamedUser {
+    name: String,
+    #[serde(default)]
+    user: Option<User>,
+}
+
+#[derive(Deserialize)]
+struct User {
+    token: Option<String>,
+    #[serde(rename = "tokenFile")]
+    token_file: Option<PathBuf>,
+}
+
+fn from_kubeconfig(path: &Path) -> Result<Option<Token>, Error> {
+    let config: Kubeconfig = serde_saphyr::from_str(&read(path)?)
+        .map_err(|error| Error::Configuration(format!("{} is no kubeconfig: {error}", path.display())))?;
+    let context = config.contexts.iter().find(|context| context.name == config.current_context);
+    let name = context.map(|context| context.context.user.as_str());
+    let user = config
+        .users
+        .into_iter()
+        .find(|user| Some(user.name.as_str()) == name)
+        .and_then(|user| user.user);
+    Ok(user.and_then(|user| match (user.token, user.token_file) {
+        (Some(token), _) => Some(Token::text(token)),
+        (None, Some(file)) => Some(Token::file(path.parent().unwrap_or(Path::new("")).join(file))),
+        (None, None) => None,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KUBECONFIG: &str = r"
+apiVersion: v1
+kind: Config
+current-context: two
+contexts:
+- {name: one, context: {cluster: c, user: first}}
+- {name: two, context: {cluster: c, user: second, namespace: default}}
+users:
+- name: first
+  user: {token: not-this}
+- name: second
+  user:
+    token: TOKEN
+";
+
+    fn bearer(token: &Token) -> String {
+        token.bearer().unwrap().unwrap().to_str().unwrap().to_owned()
+    }
+
+    fn nothing() -> Places {
+        Places {
+            token: None,
+            token_file: None,
+            state: None,
+            kubeconfigs: Vec::new(),
+            service_account: PathBuf::from("/nowhere"),
+        }
+    }
+
+    #[test]
+    fn a_token_is_found_where_it_is_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let file = write("file", "of-the-file\n");
+        write("token-8000", "of-this-machine\n");
+        let kubeconfig = write("config", &KUBECONFIG.replace("TOKEN", "of-the-kubeconfig"));
+        let state = Some(folder.path().to_owned());
+        let everything = || Places {
+            token: Some("given".to_owned()),
+            token_file: Some(file.clone()),
+            state: state.clone(),
+            kubeconfigs: vec![folder.path().join("missing"), kubeconfig.clone()],
+            service_account: PathBuf::from("/nowhere"),
+        };
+        let here = "http://127.0.0.1:8000";
+        assert_eq!(bearer(&everything().find(here).unwrap()), "Bearer given");
+        let places = Places {
+            token: None,
+            ..everything()
+        };
+        assert_eq!(bearer(&places.find(here).unwrap()), "Bearer of-the-file");
+        let places = || Places {
+            token: None,
+            token_file: None,
+            ..everything()
+        };
+        assert_eq!(bearer(&places().find(here).unwrap()), "Bearer of-this-machine");
+        assert_eq!(bearer(&places().find("http://127.0.0.1:8001").unwrap()), "Bearer of-the-kubeconfig");
+        assert_eq!(
+            bearer(&places().find("https://gateway.example:8000").unwrap()),
+            "Bearer of-the-kubeconfig"
+        );
+        assert!(nothing().find(here).unwrap().bearer().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_file_is_read_anew_and_a_missing_one_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let places = || Places {
+            token_file: Some(path.clone()),
+            ..nothing()
+        };
+        assert!(places().find("http://127.0.0.1:1").is_err());
+        fs::write(&path, "first").unwrap();
+        let token = places().find("http://127.0.0.1:1").unwrap();
+        fs::write(&path, "second").unwrap();
+        assert_eq!(bearer(&token), "Bearer second");
+    }
+
+    #[test]
+    fn a_token_is_not_shown() {
+        assert!(!format!("{:?}", Token::text("secret")).contains("secret"));
+        assert!(Token::text("two\nlines").bearer().is_err());
+    }
+}

@@ -1,0 +1,55 @@
+//! A client of a GPU session: tensors that live on a device of the cluster, and programs that run on them there.
+//!
+//! ```text
+//! caller ── put, execute, download … ──► Core (pure) ──► queue ──► link ──► connection ──► session executor
+//!        ◄── Pending answers ─────────── Core        ◄──────────── link ◄──
+//! ```
+//!
+//! - A call puts its operation into a queue under a lock and returns: names of results are chosen here, so that nothing is waited for.
+//!   One task writes what the queue holds, many operations at once; one reads answers, and payloads straight into the buffer that the
+//!   caller gets.
+//! - [`core`] keeps what the executor has not taken, so that a connection that breaks is replaced within the grace and nothing is lost or
+//!   done twice. It knows no connection and no clock.
+//! - Errors of operations come with the next [`Session::synchronise`] or [`Tensor::download`]; what ends a session comes with every call.
+//! - [`Gateway`] is the REST beside it: it creates sessions, waits for their device, and deletes them.
+
+pub mod core;
+mod credentials;
+mod element;
+mod error;
+mod link;
+mod pending;
+mod rest;
+mod session;
+mod transport;
+
+pub use credentials::Token;
+pub use element::{array_bytes, element_bytes};
+pub use error::{Error, Failure};
+pub use pending::Pending;
+pub use rest::{Gateway, condition, session_end};
+pub use sahasra_wire::session::{Compiled, FailureCode, Figures, Format, RefusalCode, Shape, Welcome};
+pub use session::{Argument, Options, Program, Session, Target, Tensor};
+
+pub use crate::core::Array;
+
+use std::sync::OnceLock;
+
+use tokio::runtime::{Builder, Runtime};
+
+/// Where connections live: one thread for all sessions of the process. What it does is moving bytes.
+///
+/// # Errors
+/// [`Error::Configuration`] when the system gives no thread.
+pub fn runtime() -> Result<&'static Runtime, Error> {
+    static RUNTIME: OnceLock<Result<Runtime, Error>> = OnceLock::new();
+    let runtime = RUNTIME.get_or_init(|| {
+        Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("sahasra-client")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Configuration(format!("no thread for connections: {error}")))
+    });
+    runtime.as_ref().map_err(Clone::clone)
+}

@@ -1,0 +1,326 @@
+//! Keeps a session connected: dials, greets, writes what the queue holds, reads what comes, and dials again when the connection breaks.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use prost::Message;
+use sahasra_wire::session::{RefusalCode, ServerFrame, frame, server_frame::Kind};
+
+use crate::{
+    Error,
+    core::Incoming,
+    rest,
+    session::{Shared, Target},
+    transport::{self, Reader, Way, Writer},
+};
+
+/// First pause before another attempt; it doubles up to [`LAST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_secs(2);
+/// How long deleted tensors wait for operations to go with.
+const COMPANY: Duration = Duration::from_millis(1);
+/// Bytes that are given to the socket at a time.
+const WRITE_BYTES: usize = 4 << 20;
+/// How long a close that nobody waits for may take.
+const CLOSE: Duration = Duration::from_secs(10);
+/// Until the executor greets.
+const WELCOME: Duration = Duration::from_secs(30);
+/// How long an explanation for the end may take.
+const EXPLANATION: Duration = Duration::from_secs(5);
+
+/// Until the session ends.
+pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
+    let mut broken_since = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let (error, dialled) = match connect(&shared, &target).await {
+            Ok(connection) => {
+                let error = serve(&shared, connection).await;
+                broken_since = Instant::now();
+                pause = FIRST_PAUSE;
+                (error, true)
+            }
+            Err(error) => (error, false),
+        };
+        let (over, closing, connected) = {
+            let state = shared.lock();
+            (state.ended.is_some(), state.closing.is_some(), state.core.has_connected())
+        };
+        if over {
+            return;
+        }
+        let patience = match (closing, connected) {
+            (true, _) => CLOSE,
+            (false, true) => shared.options.grace,
+            (false, false) => shared.options.connect,
+        };
+        if let Some(end) = fatal(&error, &target.way, connected) {
+            let end = match end {
+                // As clear as it can be, and at once.
+                Error::WorkerLost(_) => end,
+                end => explain(&target, closing).await.unwrap_or(end),
+            };
+            shared.end(end);
+            return;
+        }
+        if !dialled
+            && (connected || closing)
+            && let Some(end) = explain(&target, closing).await
+        {
+            shared.end(end);
+            return;
+        }
+        if broken_since.elapsed() + pause > patience {
+            let end = if connected { Error::Lost(Arc::new(error)) } else { error };
+            shared.end(if closing { Error::Closed } else { end });
+            return;
+        }
+        tracing::debug!(error = %error.chain(), "the connection to the session is gone: another attempt follows");
+        // Many sessions that lost the same worker or gateway do not come back at the same moment.
+        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// What no further attempt can mend.
+fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
+    match error {
+        Error::Unreachable { source, peer } => {
+            // A worker that takes no connections is gone, and the executors with it. A gateway may come back.
+            let gone = connected && matches!(way, Way::Direct) && source.kind() == io::ErrorKind::ConnectionRefused;
+            gone.then(|| Error::WorkerLost(format!("{peer} takes no connections any more")))
+        }
+        // A gateway cannot reach the worker, or the agent cannot ask who may; before the first connection the agent
+        // may not know the session yet.
+        Error::Http { status: 404, .. } if !connected => None,
+        Error::Http { status, .. } => (*status < 500 && *status != 429).then(|| error.clone()),
+        // The executor may not have seen yet that an earlier connection of this client broke.
+        Error::Refused {
+            code: RefusalCode::Unknown,
+            ..
+        } => Some(Error::Lost(Arc::new(error.clone()))),
+        Error::Refused { .. } => Some(error.clone()),
+        Error::Timeout(_) => None,
+        _ => Some(error.clone()),
+    }
+}
+
+/// What the session object says about its end, if it has ended.
+async fn explain(target: &Target, closing: bool) -> Option<Error> {
+    if closing {
+        return Some(Error::Closed);
+    }
+    let (gateway, namespace, name) = target.gateway.as_ref()?;
+    match tokio::time::timeout(EXPLANATION, gateway.session(namespace, name)).await {
+        Ok(Ok(session)) => rest::session_end(&session),
+        Ok(Err(Error::Http { status: 404, .. })) => Some(Error::Ended {
+            reason: "Deleted".to_owned(),
+            message: format!("{namespace}/{name} is not there any more"),
+        }),
+        _ => None,
+    }
+}
+
+struct Connection {
+    reader: Reader,
+    writer: Writer,
+    read: BytesMut,
+}
+
+async fn connect(shared: &Shared, target: &Target) -> Result<Connection, Error> {
+    let (reader, writer) = transport::open(&target.peer, &target.way, &target.token, &target.path).await?;
+    let mut connection = Connection {
+        reader,
+        writer,
+        read: BytesMut::new(),
+    };
+    match tokio::time::timeout(WELCOME, greet(shared, &mut connection, target)).await {
+        Ok(greeted) => greeted.map(|()| connection),
+        Err(_) => Err(Error::Timeout("a greeting")),
+    }
+}
+
+async fn greet(shared: &Shared, connection: &mut Connection, target: &Target) -> Result<(), Error> {
+    let broken = |error| Error::unreachable(target.peer.authority(), error);
+    let grace = u64::try_from(shared.options.grace.as_millis()).unwrap_or(u64::MAX);
+    let hello = shared.lock().core.hello(shared.options.replace, grace);
+    let mut head = BytesMut::new();
+    frame::encode(&hello, 0, &mut head)?;
+    connection
+        .writer
+        .write(&mut VecDeque::from([head.freeze()]))
+        .await
+        .map_err(broken)?;
+    loop {
+        if let Some((message, payload_bytes)) = message(&mut connection.read)? {
+            if payload_bytes > 0 {
+                return Err(Error::protocol("a greeting has a payload"));
+            }
+            return match message.kind {
+                Some(Kind::Welcome(welcome)) => {
+                    let first = {
+                        let mut state = shared.lock();
+                        state.core.welcomed(message.received, &welcome)?;
+                        if welcome.resumed {
+                            state.resumed += 1;
+                        }
+                        state.welcome = Some(welcome);
+                        state.first.take()
+                    };
+                    if let Some(first) = first {
+                        first.keep(Ok(()));
+                    }
+                    Ok(())
+                }
+                Some(Kind::Refused(refused)) => Err(refused.into()),
+                Some(Kind::Failed(failed)) => Err(Error::Failed(failed.into())),
+                _ => Err(Error::protocol("the session does not greet")),
+            };
+        }
+        connection.reader.read(&mut connection.read).await.map_err(broken)?;
+    }
+}
+
+/// The next message, once it is whole; its payload is still to come.
+fn message(buffer: &mut BytesMut) -> Result<Option<(ServerFrame, usize)>, Error> {
+    let Some((message_bytes, payload_bytes)) = frame::lengths(buffer)? else {
+        return Ok(None);
+    };
+    if buffer.len() < frame::HEAD_BYTES + message_bytes {
+        return Ok(None);
+    }
+    buffer.advance(frame::HEAD_BYTES);
+    let message = ServerFrame::decode(buffer.split_to(message_bytes)).map_err(|error| Error::protocol(error.to_string()))?;
+    Ok(Some((message, payload_bytes)))
+}
+
+/// Until the connection breaks or the session ends.
+async fn serve(shared: &Shared, connection: Connection) -> Error {
+    let Connection {
+        mut reader,
+        mut writer,
+        mut read,
+    } = connection;
+    // Out here, so that it is not lost when reading ends in the middle.
+    let mut filling = None;
+    let error = tokio::select! {
+        error = write(shared, &mut writer) => error,
+        error = receive(shared, &mut reader, &mut read, &mut filling) => error,
+    };
+    if let Some(buffer) = filling {
+        shared.lock().core.interrupted(buffer);
+    }
+    writer.close().await;
+    error
+}
+
+fn broken(error: io::Error) -> Error {
+    Error::unreachable("the session", error)
+}
+
+async fn write(shared: &Shared, writer: &mut Writer) -> Error {
+    let mut pieces: VecDeque<Bytes> = VecDeque::new();
+    loop {
+        let lonely = {
+            let state = shared.lock();
+            if let Some(error) = &state.ended {
+                return error.clone();
+            }
+            state.core.has_only_deleted()
+        };
+        if lonely {
+            // Whoever comes in the meantime ends the pause.
+            let _ = tokio::time::timeout(COMPANY, shared.wake.notified()).await;
+        }
+        if let Err(error) = shared.lock().core.write(&mut pieces, WRITE_BYTES) {
+            shared.end(error.clone());
+            return error;
+        }
+        if pieces.is_empty() {
+            shared.wake.notified().await;
+        } else if let Err(error) = writer.write(&mut pieces).await {
+            return broken(error);
+        }
+    }
+}
+
+async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, filling: &mut Option<Vec<u8>>) -> Error {
+    match receive_until_broken(shared, reader, read, filling).await {
+        Ok(never) => match never {},
+        Err(error) => {
+            // What is no fault of the connection no other connection mends.
+            if !matches!(error, Error::Unreachable { .. }) {
+                shared.end(error.clone());
+            }
+            error
+        }
+    }
+}
+
+async fn receive_until_broken(
+    shared: &Shared,
+    reader: &mut Reader,
+    read: &mut BytesMut,
+    filling: &mut Option<Vec<u8>>,
+) -> Result<std::convert::Infallible, Error> {
+    loop {
+        while let Some((message, payload_bytes)) = message(read)? {
+            let (incoming, wake) = {
+                let mut state = shared.lock();
+                let before = state.core.queued();
+                let incoming = state.core.take(message, payload_bytes as u64)?;
+                let moved = state.core.queued() != before;
+                if moved {
+                    shared.room();
+                }
+                (incoming, moved || state.core.must_tell())
+            };
+            if wake {
+                shared.wake.notify_one();
+            }
+            match incoming {
+                Incoming::Nothing => discard(reader, read, payload_bytes).await.map_err(broken)?,
+                Incoming::Answer(request, answer) => shared.answer(request, answer),
+                Incoming::Fill(mut buffer) => {
+                    let there = read.len().min(payload_bytes);
+                    buffer.extend_from_slice(&read[..there]);
+                    read.advance(there);
+                    let buffer = filling.insert(buffer);
+                    reader.fill(buffer, payload_bytes - there).await.map_err(broken)?;
+                    if let Some(buffer) = filling.take() {
+                        let (incoming, wake) = {
+                            let mut state = shared.lock();
+                            let incoming = state.core.filled(buffer)?;
+                            (incoming, state.core.must_tell())
+                        };
+                        if wake {
+                            shared.wake.notify_one();
+                        }
+                        if let Incoming::Answer(request, answer) = incoming {
+                            shared.answer(request, answer);
+                        }
+                    }
+                }
+            }
+        }
+        reader.read(read).await.map_err(broken)?;
+    }
+}
+
+/// Reads a payload that came before.
+async fn discard(reader: &mut Reader, read: &mut BytesMut, mut bytes: usize) -> io::Result<()> {
+    loop {
+        let there = read.len().min(bytes);
+        read.advance(there);
+        bytes -= there;
+        if bytes == 0 {
+            return Ok(());
+        }
+        reader.read(read).await?;
+    }
+}

@@ -1,0 +1,330 @@
+//! The gateway's REST: sessions, workers, bursts. Bodies are the Kubernetes objects as JSON.
+
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use url::form_urlencoded;
+
+use crate::{Error, credentials::Token, transport::Peer};
+
+/// Largest answer that is read, in bytes: a list of tens of thousands of sessions.
+const ANSWER_BYTES: usize = 256 << 20;
+/// What a request may take beyond what it asks the gateway to wait.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait of one request: longer ones are several.
+const LONG_POLL: Duration = Duration::from_secs(30);
+
+/// A gateway, or `sahasra up`.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    pub(crate) peer: Peer,
+    pub(crate) token: Token,
+}
+
+impl Gateway {
+    /// At this URL, verified by these authorities in PEM, or the system's where none are given.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`].
+    pub fn new(url: &str, token: Token, authorities_pem: Option<&str>) -> Result<Self, Error> {
+        Ok(Self {
+            peer: Peer::new(url, authorities_pem)?,
+            token,
+        })
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> &str {
+        self.peer.url.as_str()
+    }
+
+    /// Load of every worker, as the operator serves it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn workers(&self) -> Result<Value, Error> {
+        self.get("/workers", PATIENCE).await
+    }
+
+    /// The sessions of a namespace: a list of `GpuSession`s.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn sessions(&self, namespace: &str) -> Result<Value, Error> {
+        self.get(&collection(namespace, "sessions")?, PATIENCE).await
+    }
+
+    /// Creates a `GpuSession` with this spec, under a name beginning with `prefix` and a hyphen, or under `name`.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn create_session(&self, namespace: &str, name: Option<&str>, prefix: &str, spec: &Value) -> Result<Value, Error> {
+        let metadata = match name {
+            Some(name) => json!({"name": name}),
+            None => json!({"generateName": format!("{prefix}-")}),
+        };
+        let body = json!({"metadata": metadata, "spec": spec});
+        self.call(Method::POST, &collection(namespace, "sessions")?, Some(&body), PATIENCE)
+            .await
+    }
+
+    /// A `GpuSession`.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn session(&self, namespace: &str, name: &str) -> Result<Value, Error> {
+        self.get(&object(namespace, "sessions", name)?, PATIENCE).await
+    }
+
+    /// Waits until a session has its device.
+    ///
+    /// # Errors
+    /// [`Error::NoCapacity`] with the reason when it has none in time, [`Error::Ended`] or [`Error::WorkerLost`] when it failed.
+    pub async fn session_placed(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
+        let session = self
+            .until(&object(namespace, "sessions", name)?, &["Placed", "Failed"], time)
+            .await?;
+        if let Some(end) = session_end(&session) {
+            return Err(end);
+        }
+        if is_true(&session, "Placed") {
+            return Ok(session);
+        }
+        let why = condition(&session, "Placed").and_then(|placed| placed["message"].as_str());
+        Err(Error::NoCapacity(why.unwrap_or("it was not looked at in time").to_owned()))
+    }
+
+    /// Deletes a session; one that is not there is no error.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn delete_session(&self, namespace: &str, name: &str) -> Result<(), Error> {
+        self.delete(&object(namespace, "sessions", name)?).await
+    }
+
+    /// Creates a `BurstJob` with this spec.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn create_burst(&self, namespace: &str, name: Option<&str>, spec: &Value) -> Result<Value, Error> {
+        let metadata = match name {
+            Some(name) => json!({"name": name}),
+            None => json!({"generateName": "burst-"}),
+        };
+        let body = json!({"metadata": metadata, "spec": spec});
+        self.call(Method::POST, &collection(namespace, "bursts")?, Some(&body), PATIENCE)
+            .await
+    }
+
+    /// Waits until a burst is over, and gives it as it is then: `Complete` or `Failed` is true, or the time is over.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn burst_over(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
+        self.until(&object(namespace, "bursts", name)?, &["Complete", "Failed"], time).await
+    }
+
+    /// The results of a burst as CSV.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn burst_results_csv(&self, namespace: &str, name: &str) -> Result<String, Error> {
+        let path = format!("{}/results?format=csv", object(namespace, "bursts", name)?);
+        let body = self.exchange(Method::GET, &path, None, PATIENCE).await?;
+        String::from_utf8(body.into()).map_err(|_| Error::protocol("the results are no text"))
+    }
+
+    /// Deletes a burst; one that is not there is no error.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn delete_burst(&self, namespace: &str, name: &str) -> Result<(), Error> {
+        self.delete(&object(namespace, "bursts", name)?).await
+    }
+
+    /// Polls an object until one of these conditions is true, or the time is over.
+    async fn until(&self, path: &str, conditions: &[&str], time: Duration) -> Result<Value, Error> {
+        let end = tokio::time::Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(tokio::time::Instant::now()).min(LONG_POLL);
+            let seconds = left.as_secs_f64().ceil().max(1.0);
+            let query = format!("{path}?waitFor={}&timeoutSeconds={seconds}", conditions[0]);
+            let object = self.get(&query, left + PATIENCE).await?;
+            let over = conditions.iter().any(|kind| is_true(&object, kind));
+            if over || tokio::time::Instant::now() >= end {
+                return Ok(object);
+            }
+        }
+    }
+
+    async fn get(&self, path: &str, time: Duration) -> Result<Value, Error> {
+        self.call(Method::GET, path, None, time).await
+    }
+
+    async fn delete(&self, path: &str) -> Result<(), Error> {
+        match self.exchange(Method::DELETE, path, None, PATIENCE).await {
+            Ok(_) | Err(Error::Http { status: 404, .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Option<&Value>, time: Duration) -> Result<Value, Error> {
+        let answer = self.exchange(method, path, body, time).await?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| Error::protocol(format!("{} answers {path} with no JSON: {error}", self.peer.authority())))
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<&Value>, time: Duration) -> Result<Bytes, Error> {
+        let exchanged = self.exchange_at_leisure(method, path, body);
+        match tokio::time::timeout(time, exchanged).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Error::unreachable(self.peer.authority(), io::ErrorKind::TimedOut.into())),
+        }
+    }
+
+    async fn exchange_at_leisure(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Error> {
+        let broken = |error: hyper::Error| Error::unreachable(self.peer.authority(), io::Error::other(error));
+        let stream = self.peer.connect().await?;
+        let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let driver = tokio::spawn(connection);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(self.peer.path(path))
+            .header(header::HOST, self.peer.authority())
+            .header(header::CONNECTION, "close")
+            .header(header::ACCEPT, "application/json, text/csv");
+        if let Some(bearer) = self.token.bearer()? {
+            request = request.header(header::AUTHORIZATION, bearer);
+        }
+        let content = match body {
+            Some(body) => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                Bytes::from(body.to_string())
+            }
+            None => Bytes::new(),
+        };
+        let request = request
+            .body(Full::new(content))
+            .map_err(|error| Error::Configuration(error.to_string()))?;
+        let response = send.send_request(request).await.map_err(broken)?;
+        let status = response.status();
+        let answer = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
+        driver.abort();
+        let answer = answer
+            .map_err(|error| Error::unreachable(self.peer.authority(), io::Error::other(error)))?
+            .to_bytes();
+        if status.is_success() {
+            Ok(answer)
+        } else {
+            Err(status_error(status, &answer))
+        }
+    }
+}
+
+/// What an answer of this status means; its body is a `metav1.Status`, or a sentence.
+pub(crate) fn status_error(status: StatusCode, body: &[u8]) -> Error {
+    let parsed: Option<Value> = serde_json::from_slice(body).ok();
+    let field = |name: &str| parsed.as_ref().and_then(|value| value[name].as_str()).map(str::to_owned);
+    let sentence = || {
+        let text = String::from_utf8_lossy(body).trim().to_owned();
+        if text.is_empty() {
+            status.canonical_reason().unwrap_or("refused").to_owned()
+        } else {
+            text
+        }
+    };
+    Error::Http {
+        status: status.as_u16(),
+        message: field("message").unwrap_or_else(sentence),
+        reason: field("reason").unwrap_or_default(),
+    }
+}
+
+/// Why a session is no more, if its conditions say so.
+pub fn session_end(session: &Value) -> Option<Error> {
+    let failed = condition(session, "Failed").filter(|failed| failed["status"] == "True")?;
+    let reason = failed["reason"].as_str().unwrap_or("Failed").to_owned();
+    let message = failed["message"].as_str().unwrap_or_default().to_owned();
+    Some(if reason == "WorkerLost" || reason == "ExecutorLost" {
+        Error::WorkerLost(message)
+    } else {
+        Error::Ended { reason, message }
+    })
+}
+
+/// A condition of an object.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"]
+        .as_array()?
+        .iter()
+        .find(|condition| condition["type"] == kind)
+}
+
+fn is_true(object: &Value, kind: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| condition["status"] == "True")
+}
+
+fn collection(namespace: &str, kind: &str) -> Result<String, Error> {
+    Ok(format!("/v1/namespaces/{}/{kind}", segment(namespace)?))
+}
+
+fn object(namespace: &str, kind: &str, name: &str) -> Result<String, Error> {
+    Ok(format!("{}/{}", collection(namespace, kind)?, segment(name)?))
+}
+
+/// Where a session's stream is.
+pub(crate) fn stream_path(namespace: &str, name: &str) -> Result<String, Error> {
+    Ok(format!("{}/stream", object(namespace, "sessions", name)?))
+}
+
+fn segment(name: &str) -> Result<String, Error> {
+    if name.is_empty() || name == "." || name == ".." {
+        return Err(Error::Invalid(format!("{name:?} is no name")));
+    }
+    Ok(form_urlencoded::byte_serialize(name.as_bytes()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_the_gateway_said() {
+        let body = br#"{"kind":"Status","message":"gpusessions is forbidden","reason":"Forbidden","code":403}"#;
+        let Error::Http { status, message, reason } = status_error(StatusCode::FORBIDDEN, body) else {
+            panic!("an error of HTTP was expected");
+        };
+        assert_eq!(
+            (status, message.as_str(), reason.as_str()),
+            (403, "gpusessions is forbidden", "Forbidden")
+        );
+        assert!(status_error(StatusCode::BAD_GATEWAY, b"").to_string().contains("Bad Gateway"));
+        assert!(
+            status_error(StatusCode::BAD_GATEWAY, b"no worker\n")
+                .to_string()
+                .starts_with("no worker")
+        );
+    }
+
+    #[test]
+    fn a_failed_session_names_its_cause() {
+        let failed =
+            |reason: &str| json!({"status": {"conditions": [{"type": "Failed", "status": "True", "reason": reason, "message": "why"}]}});
+        assert!(matches!(session_end(&failed("WorkerLost")), Some(Error::WorkerLost(message)) if message == "why"));
+        assert!(matches!(session_end(&failed("Expired")), Some(Error::Ended { reason, .. }) if reason == "Expired"));
+        let placed = json!({"status": {"conditions": [{"type": "Failed", "status": "False"}, {"type": "Placed", "status": "True"}]}});
+        assert!(session_end(&placed).is_none() && is_true(&placed, "Placed"));
+    }
+
+    #[test]
+    fn names_cannot_leave_their_path() {
+        assert_eq!(stream_path("a b", "../x").unwrap(), "/v1/namespaces/a+b/sessions/..%2Fx/stream");
+        assert!(stream_path("default", "..").is_err());
+        assert!(stream_path("", "x").is_err());
+    }
+}

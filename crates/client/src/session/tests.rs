@@ -1,0 +1,293 @@
+//! Whole sessions over real sockets, against the script of an executor.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use bytes::BytesMut;
+use sahasra_wire::session::{ClientFrame, frame};
+use tokio_tungstenite::tungstenite::{self, Message, handshake::server};
+
+use super::*;
+use crate::core::tests::Executor;
+
+const TOKEN: &str = "secret";
+
+/// How one connection goes.
+#[derive(Clone, Copy, Debug)]
+enum Connection {
+    /// It is cut after so many bytes from the client.
+    Cut(usize),
+    /// It stands.
+    Stands,
+    /// It is refused before it stands.
+    Refused(u16),
+}
+
+struct Worker {
+    url: String,
+    executor: Arc<Mutex<Executor>>,
+    thread: thread::JoinHandle<()>,
+}
+
+/// Bytes both ways, however they are carried.
+trait Carrier {
+    fn receive(&mut self) -> Option<Vec<u8>>;
+    fn send(&mut self, bytes: &[u8]);
+}
+
+impl Carrier for TcpStream {
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; 4096];
+        match self.read(&mut bytes) {
+            Ok(0) | Err(_) => None,
+            Ok(count) => Some(bytes[..count].to_vec()),
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        // The client may have gone.
+        let _ = self.write_all(bytes);
+    }
+}
+
+impl Carrier for tungstenite::WebSocket<TcpStream> {
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        loop {
+            match self.read() {
+                Ok(Message::Binary(bytes)) => return Some(bytes.to_vec()),
+                Ok(Message::Close(_)) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        // Where a message ends means nothing.
+        for piece in bytes.chunks(11) {
+            let _ = tungstenite::WebSocket::send(self, Message::Binary(piece.to_vec().into()));
+        }
+    }
+}
+
+fn serve(carrier: &mut impl Carrier, executor: &Mutex<Executor>, cut: Option<usize>) {
+    let mut count = 0;
+    let mut decoder = frame::Decoder::default();
+    let mut greeted = false;
+    while let Some(mut bytes) = carrier.receive() {
+        let end = cut.is_some_and(|cut| count + bytes.len() > cut);
+        if let Some(cut) = cut {
+            bytes.truncate(cut - count.min(cut));
+        }
+        count += bytes.len();
+        let mut executor = executor.lock().unwrap();
+        let mut out = BytesMut::new();
+        if !greeted {
+            decoder.buffer().extend_from_slice(&bytes);
+            bytes.clear();
+            if let Some((hello, _)) = decoder.next_frame::<ClientFrame>().unwrap() {
+                greeted = true;
+                let welcome = executor.welcome(&hello);
+                frame::encode(&welcome, 0, &mut out).unwrap();
+                bytes = decoder.buffer().split().to_vec();
+            }
+        }
+        executor.take(&bytes);
+        executor.write(&mut out);
+        if end {
+            // The client gets some of the answer.
+            carrier.send(&out[..out.len() / 2]);
+            return;
+        }
+        carrier.send(&out);
+    }
+}
+
+fn head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+#[allow(clippy::result_large_err, reason = "the signature is the library's")]
+fn choose(request: &server::Request, mut response: server::Response) -> Result<server::Response, server::ErrorResponse> {
+    assert_eq!(request.headers()["authorization"], format!("Bearer {TOKEN}").as_str());
+    let chosen = request.headers()["sec-websocket-protocol"].clone();
+    response.headers_mut().insert("sec-websocket-protocol", chosen);
+    Ok(response)
+}
+
+/// Serves these connections one after the other, then no more.
+fn worker(web_socket: bool, connections: Vec<Connection>) -> Worker {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let window = Window { frames: 64, bytes: 4096 };
+    let executor = Arc::new(Mutex::new(Executor::new(window)));
+    let shared = executor.clone();
+    let thread = thread::spawn(move || {
+        for connection in connections {
+            let (mut stream, _) = listener.accept().unwrap();
+            let cut = match connection {
+                Connection::Cut(bytes) => Some(bytes),
+                Connection::Stands => None,
+                Connection::Refused(status) => {
+                    head(&mut stream);
+                    let body = format!("HTTP/1.1 {status} No\r\nContent-Length: 7\r\nConnection: close\r\n\r\nbecause");
+                    stream.write_all(body.as_bytes()).unwrap();
+                    continue;
+                }
+            };
+            if web_socket {
+                let mut stream = tungstenite::accept_hdr(stream, choose).unwrap();
+                serve(&mut stream, &shared, cut);
+            } else {
+                let head = head(&mut stream);
+                assert!(
+                    head.starts_with("GET /v1/namespaces/default/sessions/mine/stream HTTP/1.1\r\n"),
+                    "{head}"
+                );
+                let lower = head.to_lowercase();
+                assert!(
+                    lower.contains("upgrade: sahasra-session.v1\r\n") && lower.contains("connection: upgrade\r\n"),
+                    "{head}"
+                );
+                assert!(head.contains("Bearer secret"), "{head}");
+                let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sahasra-session.v1\r\n\r\n";
+                stream.write_all(answer.as_bytes()).unwrap();
+                serve(&mut stream, &shared, cut);
+            }
+        }
+    });
+    Worker { url, executor, thread }
+}
+
+fn target(worker: &Worker, web_socket: bool) -> Target {
+    let token = Token::text(TOKEN);
+    if web_socket {
+        let mut target = Target::through(&Gateway::new(&worker.url, token, None).unwrap(), "default", "mine").unwrap();
+        // Nobody is there to ask for an explanation.
+        target.gateway = None;
+        return target;
+    }
+    Target::direct(&worker.url, token, None, "default", "mine").unwrap()
+}
+
+fn put_and_look(session: &Session) {
+    for round in 0..40u8 {
+        let data: Vec<u8> = (0..100).map(|place| place ^ round).collect();
+        let tensor = session.put(data.clone(), "u8", &[100]).unwrap();
+        let downloaded = tensor.download_expecting(Some(100)).wait().unwrap();
+        assert_eq!(downloaded.data, data);
+        assert_eq!(downloaded.dimensions, [100]);
+    }
+    session.synchronise().wait().unwrap();
+}
+
+fn goes_through(web_socket: bool, connections: Vec<Connection>) {
+    let resumes = connections.len() as u64 - 1;
+    let worker = worker(web_socket, connections);
+    let session = Session::connect_blocking(target(&worker, web_socket), Options::default()).unwrap();
+    put_and_look(&session);
+    assert_eq!(session.resumed(), resumes);
+    session.close().wait().unwrap();
+    assert!(matches!(session.put(vec![0], "u8", &[1]), Err(Error::Closed)));
+    drop(session);
+    worker.thread.join().unwrap();
+    let executor = worker.executor.lock().unwrap();
+    assert!(executor.tensors.is_empty());
+    let uploads = executor.done.iter().filter(|line| line.starts_with("upload")).count();
+    assert_eq!(uploads, 40, "{:?}", executor.done);
+}
+
+#[test]
+fn a_session_goes_straight_to_the_worker() {
+    goes_through(false, vec![Connection::Stands]);
+}
+
+#[test]
+fn a_session_goes_through_a_web_socket() {
+    goes_through(true, vec![Connection::Stands]);
+}
+
+#[test]
+fn connections_that_break_are_replaced() {
+    for web_socket in [false, true] {
+        goes_through(
+            web_socket,
+            vec![
+                Connection::Cut(700),
+                Connection::Cut(151),
+                Connection::Cut(1500),
+                Connection::Stands,
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_worker_that_is_gone_is_named_at_once() {
+    let worker = worker(false, vec![Connection::Cut(700)]);
+    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    let tensor = session.put(vec![1; 2000], "u8", &[2000]).unwrap();
+    let error = tensor.download().wait().unwrap_err();
+    assert!(matches!(error, Error::WorkerLost(_)), "{error:?}");
+    assert!(matches!(session.synchronise().wait(), Err(Error::WorkerLost(_))));
+    worker.thread.join().unwrap();
+}
+
+#[test]
+fn what_refuses_the_connection_says_why() {
+    let worker = worker(false, vec![Connection::Refused(403)]);
+    let error = Session::connect_blocking(target(&worker, false), Options::default()).unwrap_err();
+    assert!(
+        matches!(&error, Error::Http { status: 403, message, .. } if message == "because"),
+        "{error:?}"
+    );
+    worker.thread.join().unwrap();
+}
+
+#[test]
+fn what_may_pass_is_tried_again() {
+    for web_socket in [false, true] {
+        goes_through_after(web_socket, 503);
+    }
+}
+
+fn goes_through_after(web_socket: bool, status: u16) {
+    let worker = worker(web_socket, vec![Connection::Refused(status), Connection::Stands]);
+    let session = Session::connect_blocking(target(&worker, web_socket), Options::default()).unwrap();
+    session.synchronise().wait().unwrap();
+    drop(session);
+    worker.thread.join().unwrap();
+}
+
+#[test]
+fn a_session_that_is_dropped_is_closed() {
+    let worker = worker(false, vec![Connection::Stands]);
+    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    let tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
+    session.synchronise().wait().unwrap();
+    assert_eq!(worker.executor.lock().unwrap().tensors.len(), 1);
+    drop(session);
+    worker.thread.join().unwrap();
+    assert!(worker.executor.lock().unwrap().tensors.is_empty());
+    drop(tensor);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_it_is_sent() {
+    let worker = worker(false, vec![Connection::Stands]);
+    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    assert!(matches!(session.put(vec![0; 3], "f32", &[1]), Err(Error::Invalid(_))));
+    assert!(matches!(session.allocate("tuple", &[1]), Err(Error::Invalid(_))));
+    drop(session);
+    worker.thread.join().unwrap();
+    assert!(worker.executor.lock().unwrap().done.is_empty());
+}

@@ -1,0 +1,384 @@
+//! Connections that carry the session stream: an upgraded HTTP/1.1 connection straight to the worker, or a WebSocket through a
+//! gateway, each with TLS or without.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures::{SinkExt, StreamExt, stream::SplitSink, stream::SplitStream};
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{client::conn::http1, upgrade::Upgraded};
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use sahasra_wire::session::PROTOCOL;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{self, Message, protocol::WebSocketConfig},
+};
+use url::Url;
+
+use crate::{Error, credentials::Token, rest::status_error};
+
+/// Until a connection stands, TLS and upgrade included.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Pieces in one system call; Linux takes 1,024.
+const GATHERED: usize = 64;
+/// Longest explanation of a refusal that is read, in bytes.
+const REFUSAL_BYTES: usize = 64 << 10;
+
+/// The stream below HTTP.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// A peer, by the URL of its root.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub url: Url,
+    tls: Option<Arc<ClientConfig>>,
+}
+
+impl Peer {
+    /// `https` takes this PEM's certificates for authorities, or the system's where there is none.
+    pub(crate) fn new(url: &str, authorities_pem: Option<&str>) -> Result<Self, Error> {
+        let wrong = |why: String| Error::Configuration(format!("{url} cannot be used: {why}"));
+        let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
+        if parsed.host_str().is_none() {
+            return Err(wrong("it names no host".to_owned()));
+        }
+        let tls = match parsed.scheme() {
+            "http" => None,
+            "https" => Some(Arc::new(tls_config(authorities_pem)?)),
+            other => return Err(wrong(format!("{other} is neither http nor https"))),
+        };
+        Ok(Self { url: parsed, tls })
+    }
+
+    fn host(&self) -> &str {
+        // An address of IPv6 stands in brackets there.
+        self.url
+            .host_str()
+            .unwrap_or_default()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+    }
+
+    /// Host and port, for people and for the `Host` header.
+    pub(crate) fn authority(&self) -> String {
+        match self.url.port() {
+            Some(port) => format!("{}:{port}", self.url.host_str().unwrap_or_default()),
+            None => self.url.host_str().unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// `path` below the root.
+    pub(crate) fn path(&self, path: &str) -> String {
+        format!("{}{path}", self.url.path().trim_end_matches('/'))
+    }
+
+    pub(crate) async fn connect(&self) -> Result<Box<dyn Io>, Error> {
+        let authority = self.authority();
+        let failed = |source| Error::unreachable(authority.clone(), source);
+        let port = self.url.port_or_known_default().unwrap_or(80);
+        let stream = TcpStream::connect((self.host(), port)).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        let Some(tls) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let name = ServerName::try_from(self.host().to_owned())
+            .map_err(|error| Error::Configuration(format!("{} cannot be verified: {error}", self.host())))?;
+        let stream = TlsConnector::from(tls.clone()).connect(name, stream).await.map_err(failed)?;
+        Ok(Box::new(stream))
+    }
+}
+
+fn tls_config(authorities_pem: Option<&str>) -> Result<ClientConfig, Error> {
+    let mut roots = RootCertStore::empty();
+    match authorities_pem {
+        Some(pem) => {
+            use rustls::pki_types::{CertificateDer, pem::PemObject};
+            for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+                let certificate = certificate
+                    .map_err(|error| Error::Configuration(format!("the certificate of the authority cannot be read: {error}")))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| Error::Configuration(format!("the certificate of the authority cannot be used: {error}")))?;
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+        }
+    }
+    if roots.is_empty() {
+        return Err(Error::Configuration(
+            "no certificate of an authority is there to verify the peer with".to_owned(),
+        ));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::Configuration(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// How a session is reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// HTTP/1.1 Upgrade at the worker.
+    Direct,
+    /// WebSocket at a gateway.
+    WebSocket,
+}
+
+/// Where bytes come from.
+pub(crate) enum Reader {
+    Bytes(Box<dyn AsyncRead + Send + Unpin>),
+    WebSocket {
+        stream: SplitStream<WebSocketStream<Box<dyn Io>>>,
+        current: Bytes,
+    },
+}
+
+/// Where bytes go.
+pub(crate) enum Writer {
+    Bytes(Box<dyn AsyncWrite + Send + Unpin>),
+    WebSocket(SplitSink<WebSocketStream<Box<dyn Io>>, Message>),
+}
+
+/// Opens the stream of a session.
+pub(crate) async fn open(peer: &Peer, way: &Way, token: &Token, path: &str) -> Result<(Reader, Writer), Error> {
+    let opened = async {
+        match way {
+            Way::Direct => upgrade(peer, token, path).await,
+            Way::WebSocket => web_socket(peer, token, path).await,
+        }
+    };
+    match tokio::time::timeout(CONNECT, opened).await {
+        Ok(opened) => opened,
+        Err(_) => Err(Error::unreachable(peer.authority(), io::ErrorKind::TimedOut.into())),
+    }
+}
+
+async fn upgrade(peer: &Peer, token: &Token, path: &str) -> Result<(Reader, Writer), Error> {
+    let broken = |error: hyper::Error| Error::unreachable(peer.authority(), io::Error::other(error));
+    let stream = peer.connect().await?;
+    let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let driver = tokio::spawn(connection.with_upgrades());
+    let mut request = Request::get(peer.path(path))
+        .header(header::HOST, peer.authority())
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, PROTOCOL);
+    if let Some(bearer) = token.bearer()? {
+        request = request.header(header::AUTHORIZATION, bearer);
+    }
+    let request = request
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| Error::Configuration(error.to_string()))?;
+    let response = send.send_request(request).await.map_err(broken)?;
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let status = response.status();
+        let body = Limited::new(response.into_body(), REFUSAL_BYTES).collect().await;
+        driver.abort();
+        return Err(status_error(
+            status,
+            &body.map(http_body_util::Collected::to_bytes).unwrap_or_default(),
+        ));
+    }
+    let upgraded = hyper::upgrade::on(response).await.map_err(broken)?;
+    Ok(split(upgraded))
+}
+
+fn split(upgraded: Upgraded) -> (Reader, Writer) {
+    // Below is what `Peer::connect` gave: bytes go straight to it.
+    match upgraded.downcast::<TokioIo<Box<dyn Io>>>() {
+        Ok(parts) => {
+            let (read, write) = tokio::io::split(parts.io.into_inner());
+            let read = AsyncReadExt::chain(io::Cursor::new(parts.read_buf), read);
+            (Reader::Bytes(Box::new(read)), Writer::Bytes(Box::new(write)))
+        }
+        Err(upgraded) => {
+            let (read, write) = tokio::io::split(TokioIo::new(upgraded));
+            (Reader::Bytes(Box::new(read)), Writer::Bytes(Box::new(write)))
+        }
+    }
+}
+
+async fn web_socket(peer: &Peer, token: &Token, path: &str) -> Result<(Reader, Writer), Error> {
+    let stream = peer.connect().await?;
+    let scheme = if peer.url.scheme() == "https" { "wss" } else { "ws" };
+    let mut request = Request::get(format!("{scheme}://{}{}", peer.authority(), peer.path(path)))
+        .header(header::HOST, peer.authority())
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, "websocket")
+        .header(header::SEC_WEBSOCKET_VERSION, "13")
+        .header(header::SEC_WEBSOCKET_KEY, tungstenite::handshake::client::generate_key())
+        .header(header::SEC_WEBSOCKET_PROTOCOL, PROTOCOL);
+    if let Some(bearer) = token.bearer()? {
+        request = request.header(header::AUTHORIZATION, bearer);
+    }
+    let request = request.body(()).map_err(|error| Error::Configuration(error.to_string()))?;
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(128 << 20))
+        .max_frame_size(Some(128 << 20))
+        .write_buffer_size(0)
+        .read_buffer_size(256 << 10);
+    match tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await {
+        Ok((stream, _)) => {
+            let (write, read) = stream.split();
+            let reader = Reader::WebSocket {
+                stream: read,
+                current: Bytes::new(),
+            };
+            Ok((reader, Writer::WebSocket(write)))
+        }
+        Err(tungstenite::Error::Http(response)) => {
+            let status = response.status();
+            Err(status_error(status, response.body().as_deref().unwrap_or_default()))
+        }
+        Err(tungstenite::Error::Io(error)) => Err(Error::unreachable(peer.authority(), error)),
+        Err(error) => Err(Error::unreachable(peer.authority(), io::Error::other(error))),
+    }
+}
+
+impl Reader {
+    /// Appends what comes next, a byte at the least.
+    pub(crate) async fn read(&mut self, into: &mut BytesMut) -> io::Result<()> {
+        match self {
+            Self::Bytes(stream) => {
+                into.reserve(READ_BYTES);
+                match stream.read_buf(into).await? {
+                    0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                    _ => Ok(()),
+                }
+            }
+            Self::WebSocket { stream, current } => {
+                if current.is_empty() {
+                    *current = next_message(stream).await?;
+                }
+                let taken = current.len().min(READ_BYTES);
+                into.extend_from_slice(&current[..taken]);
+                current.advance(taken);
+                Ok(())
+            }
+        }
+    }
+
+    /// Appends exactly so many bytes, for which there is room.
+    pub(crate) async fn fill(&mut self, into: &mut Vec<u8>, mut bytes: usize) -> io::Result<()> {
+        match self {
+            Self::Bytes(stream) => {
+                let mut limited = stream.take(bytes as u64);
+                while limited.limit() > 0 {
+                    if limited.read_buf(into).await? == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Ok(())
+            }
+            Self::WebSocket { stream, current } => {
+                while bytes > 0 {
+                    if current.is_empty() {
+                        *current = next_message(stream).await?;
+                    }
+                    let taken = current.len().min(bytes);
+                    into.extend_from_slice(&current[..taken]);
+                    current.advance(taken);
+                    bytes -= taken;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Bytes that are read at a time where it is not known what comes: what belongs to a payload of these is copied once more.
+const READ_BYTES: usize = 32 << 10;
+
+async fn next_message(stream: &mut SplitStream<WebSocketStream<Box<dyn Io>>>) -> io::Result<Bytes> {
+    loop {
+        match stream.next().await {
+            Some(Ok(Message::Binary(bytes))) if !bytes.is_empty() => return Ok(bytes),
+            Some(Ok(Message::Close(Some(close)))) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ConnectionAborted,
+                    format!("the gateway closed the connection ({}): {}", u16::from(close.code), close.reason),
+                ));
+            }
+            Some(Ok(Message::Text(_))) => return Err(io::Error::new(io::ErrorKind::InvalidData, "text came where bytes were to come")),
+            Some(Ok(_)) => {}
+            Some(Err(tungstenite::Error::Io(error))) => return Err(error),
+            Some(Err(error)) => return Err(io::Error::other(error)),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl Writer {
+    /// Writes all pieces.
+    pub(crate) async fn write(&mut self, pieces: &mut VecDeque<Bytes>) -> io::Result<()> {
+        match self {
+            Self::Bytes(stream) => {
+                while !pieces.is_empty() {
+                    let written = {
+                        let mut slices = [IoSlice::new(&[]); GATHERED];
+                        let count = pieces.len().min(GATHERED);
+                        for (slice, piece) in slices.iter_mut().zip(pieces.iter()) {
+                            *slice = IoSlice::new(piece);
+                        }
+                        stream.write_vectored(&slices[..count]).await?
+                    };
+                    if written == 0 {
+                        return Err(io::ErrorKind::WriteZero.into());
+                    }
+                    advance(pieces, written);
+                }
+                stream.flush().await
+            }
+            Self::WebSocket(sink) => {
+                let failed = |error| match error {
+                    tungstenite::Error::Io(error) => error,
+                    error => io::Error::other(error),
+                };
+                while let Some(piece) = pieces.pop_front() {
+                    sink.feed(Message::Binary(piece)).await.map_err(failed)?;
+                }
+                sink.flush().await.map_err(failed)
+            }
+        }
+    }
+
+    /// Ends the connection as politely as it can be done without waiting.
+    pub(crate) async fn close(&mut self) {
+        // It is closed in any case.
+        let _ = match self {
+            Self::Bytes(stream) => stream.shutdown().await,
+            Self::WebSocket(sink) => sink.close().await.map_err(io::Error::other),
+        };
+    }
+}
+
+fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
+    while written > 0
+        && let Some(first) = pieces.front_mut()
+    {
+        if first.len() > written {
+            first.advance(written);
+            return;
+        }
+        written -= first.len();
+        pieces.pop_front();
+    }
+}
