@@ -1,0 +1,196 @@
+//! Calls to the API server, each with the caller's token and nothing of our own.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use kube::{
+    Client, Config,
+    client::Body,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+use tokio::{sync::Semaphore, time::timeout};
+
+use crate::{args::Args, refusal::Refusal, service::Answer, token::Token};
+
+/// The API server gives its answer's head within this: its own limit is 60 s, and a person's patience less.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Connecting takes a round trip or three.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// A connection on which nothing comes for so long is given up: longer than any long poll.
+const SILENT_FOR: Duration = Duration::from_secs(crate::wait::MAX_SECONDS + 30);
+/// Requests under way at the same time, and so connections: what an API server's flow control gives one user anyway.
+const AT_ONCE: usize = 128;
+/// How long one waits for its turn.
+const TURN_WITHIN: Duration = Duration::from_secs(5);
+/// No object is larger: etcd takes 1.5 MiB, and JSON may escape what stands in it.
+const OBJECT_BYTES: usize = 8 << 20;
+
+/// Why there is no way to the API server.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiServerError {
+    /// Nobody said where it is.
+    #[error("where is the API server? say --api-server URL and --api-server-ca FILE, or set KUBECONFIG")]
+    Unknown(#[source] Box<kube::config::KubeconfigError>),
+    /// TLS to it cannot be set up.
+    #[error("set up calls to the API server")]
+    Client(#[source] Box<kube::Error>),
+}
+
+/// Where the API server is: its address and its authority. Whatever rights a kubeconfig gives its user are left behind, client
+/// certificates too: what they may do nobody may through us.
+///
+/// # Errors
+/// [`ApiServerError::Unknown`].
+pub async fn config(args: &Args) -> Result<Config, ApiServerError> {
+    let mut config = match &args.api_server {
+        Some(url) => Config::new(url.clone()),
+        None => {
+            let unknown = |error| ApiServerError::Unknown(Box::new(error));
+            let kubeconfig = Kubeconfig::read().map_err(unknown)?;
+            let theirs = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .map_err(unknown)?;
+            let mut ours = Config::new(theirs.cluster_url);
+            ours.root_cert = theirs.root_cert;
+            ours.tls_server_name = theirs.tls_server_name;
+            ours.accept_invalid_certs = theirs.accept_invalid_certs;
+            ours.proxy_url = theirs.proxy_url;
+            ours
+        }
+    };
+    config.root_cert_file.clone_from(&args.api_server_ca);
+    config.connect_timeout = Some(CONNECT_WITHIN);
+    config.read_timeout = Some(SILENT_FOR);
+    config.write_timeout = Some(ANSWER_WITHIN);
+    config.reset_reader_on_write = true;
+    // A create that is sent twice may make two.
+    config.default_retry = false;
+    Ok(config)
+}
+
+/// A client without an identity.
+///
+/// # Errors
+/// [`ApiServerError`].
+pub fn client(config: Config) -> Result<Client, ApiServerError> {
+    Client::try_from(config).map_err(|error| ApiServerError::Client(Box::new(error)))
+}
+
+/// The API server as callers see it through us.
+#[derive(Clone)]
+pub struct ApiServer {
+    client: Client,
+    turns: Arc<Semaphore>,
+}
+
+impl ApiServer {
+    /// `client` must have no identity of its own.
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+        }
+    }
+
+    /// Sends a request as the caller. The answer's body is still to come.
+    ///
+    /// # Errors
+    /// When there is no answer; whatever the answer is, it is no error.
+    pub async fn send(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Body>, Refusal> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::AUTHORIZATION, token.header())
+            .header(header::ACCEPT, "application/json")
+            .header(header::USER_AGENT, concat!("sahasra-gateway/", env!("CARGO_PKG_VERSION")));
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(body.map_or_else(Body::empty, Body::from));
+        let request = request.map_err(|error| Refusal::ApiServerAnswer(error.to_string()))?;
+        let Ok(Ok(_turn)) = timeout(TURN_WITHIN, self.turns.acquire()).await else {
+            return Err(Refusal::Busy {
+                what: "requests",
+                after: 1,
+            });
+        };
+        match timeout(ANSWER_WITHIN, self.client.send(request)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(Refusal::ApiServer(causes(&error))),
+            Err(_) => Err(Refusal::ApiServerTimeout {
+                seconds: ANSWER_WITHIN.as_secs(),
+            }),
+        }
+    }
+
+    /// Asks and passes the answer on, as it comes.
+    ///
+    /// # Errors
+    /// As for [`ApiServer::send`].
+    pub async fn pass(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, Refusal> {
+        Ok(passed_on(self.send(token, method, path, body).await?))
+    }
+
+    /// An object.
+    ///
+    /// # Errors
+    /// [`Refusal::Passed`] with whatever the API server answers but 200.
+    pub async fn object(&self, token: &Token, path: &str) -> Result<Value, Refusal> {
+        let answer = self.send(token, Method::GET, path, None).await?;
+        if answer.status() != StatusCode::OK {
+            return Err(Refusal::Passed(Box::new(passed_on(answer))));
+        }
+        let read = timeout(ANSWER_WITHIN, Limited::new(answer.into_body(), OBJECT_BYTES).collect()).await;
+        let body = match read {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) => return Err(Refusal::ApiServerAnswer(error.to_string())),
+            Err(_) => {
+                return Err(Refusal::ApiServerTimeout {
+                    seconds: ANSWER_WITHIN.as_secs(),
+                });
+            }
+        };
+        serde_json::from_slice(&body).map_err(|error| Refusal::ApiServerAnswer(error.to_string()))
+    }
+
+    /// Whether it answers anything at all.
+    pub async fn answers(&self) -> bool {
+        let request = Request::get("/readyz").body(Body::empty());
+        let Ok(request) = request else { return false };
+        matches!(timeout(CONNECT_WITHIN, self.client.send(request)).await, Ok(Ok(_)))
+    }
+}
+
+/// The API server's answer as ours: status, body and what tells about them.
+pub fn passed_on(answer: Response<Body>) -> Answer {
+    let (parts, body) = answer.into_parts();
+    let mut passed = Response::new(body.map_err(Into::into).boxed_unsync());
+    *passed.status_mut() = parts.status;
+    for name in [header::CONTENT_TYPE, header::WARNING, header::RETRY_AFTER, header::ALLOW] {
+        for value in parts.headers.get_all(&name) {
+            passed.headers_mut().append(&name, value.clone());
+        }
+    }
+    if parts.status == StatusCode::UNAUTHORIZED {
+        let bearer = HeaderValue::from_static("Bearer");
+        passed.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+    }
+    passed
+}
+
+/// An error with its causes, in one line.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        if !text.ends_with(&next_text) {
+            text = format!("{text}: {next_text}");
+        }
+        cause = next.source();
+    }
+    text
+}

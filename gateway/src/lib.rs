@@ -1,0 +1,111 @@
+//! The gateway: REST, and the byte streams of sessions, for clients that are not inside the cluster.
+//!
+//! ```text
+//!                  ┌─ /v1/.. sessions, bursts ── caller's token ──► kube-apiserver: RBAC decides
+//! client ── HTTP ──┼─ /workers ── may the caller list gpuworkers? ─► operator
+//!   (TLS)          └─ ../stream ── WebSocket ═══ caller's token ═══► worker-agent ─► session executor
+//! ```
+//!
+//! It has no rights of its own and no identity: it holds no token, and every call to the API server or to a worker carries the
+//! caller's. So it can be tricked into nothing that its caller could not do anyway, and whoever breaks into it holds nothing but
+//! the tokens that pass by.
+//!
+//! - [`route`] says what a path means; [`query`], [`token`] and [`refusal`] are what every route shares.
+//! - [`objects`], [`wait`], [`results`], [`workers`]: the REST part. [`api`] makes the calls.
+//! - [`stream`]: WebSocket in, HTTP/1.1 Upgrade out, bytes in between.
+//! - [`tls`], [`stall`]: the port. [`service`] puts it together, as a tower service that `sahasra up` embeds.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use sahasra_access::Access;
+use sahasra_service::{server, shutdown};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub mod api;
+pub mod args;
+pub mod metrics;
+pub mod objects;
+pub mod openapi;
+pub mod query;
+pub mod refusal;
+pub mod results;
+pub mod route;
+pub mod service;
+pub mod stall;
+pub mod stream;
+pub mod tls;
+pub mod token;
+pub mod wait;
+pub mod workers;
+
+pub use service::{Gateway, Limits};
+
+use args::Args;
+use tls::{Door, Files};
+use workers::Operator;
+
+/// How long open requests and streams may take to end: within a pod's grace of 30 s.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Time between two looks at the certificate's files: a Secret's new content is there within a minute or two anyway.
+const RENEW_EVERY: Duration = Duration::from_secs(5);
+
+/// Runs until told to stop.
+///
+/// # Errors
+/// When it cannot listen, or does not know where the API server is.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let stop = shutdown::on_signal().context("watch for signals")?;
+    let files = match (&args.tls_certificate, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(Files {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        }),
+        _ => None,
+    };
+    // Before there is a port that anybody could reach.
+    let door = Door::new(args.listen, files, tls::STALLED_FOR)?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("listen on {}", args.listen))?;
+    serve(args, Limits::default(), door, listener, stop).await
+}
+
+/// Serves on `listener`, through `door`, until `stop`.
+///
+/// # Errors
+/// When it does not know where the API server is, or what it is told of the operator makes no sense.
+pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<()> {
+    let config = api::config(&args).await?;
+    let client = api::client(config.clone())?;
+    let access = Access::of_api_server(config).context("set up questions to the API server")?;
+    let operator = args.operator.as_ref().map(Operator::new).transpose()?;
+    let limits = Limits {
+        streams: args.max_streams,
+        ..limits
+    };
+    let gateway = Gateway::new(client, access, operator, limits, stop.clone()).context("register metrics")?;
+    let address = listener.local_addr().context("find the port")?;
+    tracing::info!(%address, tls = args.tls_certificate.is_some(), "started");
+    let limits = server::Limits {
+        connections: args.max_connections,
+        drain_timeout: FAREWELL,
+        ..server::Limits::default()
+    };
+    let watching = tokio::spawn({
+        let gateway = gateway.clone();
+        async move { gateway.watch_api_server().await }
+    });
+    let renewing = tokio::spawn({
+        let door = door.clone();
+        async move { door.renew(RENEW_EVERY).await }
+    });
+    server::serve(listener, door, gateway.clone(), limits, stop).await;
+    if tokio::time::timeout(FAREWELL, gateway.streams_ended()).await.is_err() {
+        tracing::info!("open streams were cut off at shutdown");
+    }
+    watching.abort();
+    renewing.abort();
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! The query of a request: what it may hold, and what of it goes on to the API server.
+
+use url::form_urlencoded;
+
+use crate::refusal::Refusal;
+
+/// A query in which every name is known and stands once.
+#[derive(Debug)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Reads a query.
+    ///
+    /// # Errors
+    /// When it holds a name that is not `known`, or one twice.
+    pub fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+            if !known.contains(&name.as_ref()) {
+                let problem = match known {
+                    [] => "nothing is taken here: leave it out".to_owned(),
+                    known => format!("is not taken here: {} may stand here", known.join(", ")),
+                };
+                // Cut: it comes from outside, and goes into an answer.
+                let name: String = name.chars().take(64).collect();
+                return Err(Refusal::field(format!("query.{name}"), problem));
+            }
+            if pairs.iter().any(|(other, _)| *other == name) {
+                return Err(Refusal::field(format!("query.{name}"), "stands twice: give it once"));
+            }
+            pairs.push((name.into_owned(), value.into_owned()));
+        }
+        Ok(Self(pairs))
+    }
+
+    /// A value.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A whole number between two.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn number(&self, name: &str, first: u64, last: u64) -> Result<Option<u64>, Refusal> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        match text.parse() {
+            Ok(number) if (first..=last).contains(&number) => Ok(Some(number)),
+            _ => Err(Refusal::field(
+                format!("query.{name}"),
+                format!("write a whole number from {first} to {last}"),
+            )),
+        }
+    }
+
+    /// All of it and `more`, as the query of another request.
+    pub fn and(&self, more: &[(&str, &str)]) -> String {
+        let mut text = form_urlencoded::Serializer::new(String::new());
+        text.extend_pairs(&self.0).extend_pairs(more);
+        text.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_misspelt_twice_or_no_number_is_refused_by_name() {
+        let known = ["waitFor", "timeoutSeconds"];
+        let query = Query::parse(Some("waitFor=Placed&timeoutSeconds=30"), &known).unwrap();
+        assert_eq!(query.get("waitFor"), Some("Placed"));
+        assert_eq!(query.number("timeoutSeconds", 1, 300).unwrap(), Some(30));
+        for (wrong, said) in [
+            (
+                "waitfor=Placed",
+                "query.waitfor: is not taken here: waitFor, timeoutSeconds may stand here",
+            ),
+            ("waitFor=a&waitFor=b", "query.waitFor: stands twice"),
+        ] {
+            let refusal = Query::parse(Some(wrong), &known).unwrap_err().to_string();
+            assert!(refusal.starts_with(said), "{refusal}");
+        }
+        for wrong in ["0", "301", "-1", "1.5", "ten", ""] {
+            let query = Query::parse(Some(&format!("timeoutSeconds={wrong}")), &known).unwrap();
+            assert!(query.number("timeoutSeconds", 1, 300).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_value_breaks_out_of_its_place_on_its_way_on() {
+        let query = Query::parse(Some("labelSelector=a%3Db%26watch%3D1"), &["labelSelector"]).unwrap();
+        assert_eq!(query.and(&[("limit", "5")]), "labelSelector=a%3Db%26watch%3D1&limit=5");
+    }
+}

@@ -1,0 +1,189 @@
+//! From a path to what is meant: nothing of a path goes on to the API server that was not looked at here.
+
+use http::Method;
+
+use crate::refusal::Refusal;
+
+/// A kind of object that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `GpuSession`.
+    Session,
+    /// `BurstJob`.
+    Burst,
+}
+
+impl Kind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Session => "GpuSession",
+            Self::Burst => "BurstJob",
+        }
+    }
+
+    /// As the API server's paths have it.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Session => "gpusessions",
+            Self::Burst => "burstjobs",
+        }
+    }
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// `/healthz`, `/readyz`.
+    Health,
+    /// `/metrics`.
+    Metrics,
+    /// `/openapi.json`.
+    OpenApi,
+    /// `/workers`.
+    Workers,
+    /// All objects of a kind in a namespace.
+    Collection(Kind, String),
+    /// One object: kind, namespace, name.
+    Object(Kind, String, String),
+    /// The results of a burst: namespace, name.
+    Results(String, String),
+    /// The stream of a session: namespace, name.
+    Stream(String, String),
+}
+
+impl Route {
+    /// Reads a path.
+    ///
+    /// # Errors
+    /// When it leads nowhere, or a name in it cannot be one.
+    pub fn parse(path: &str) -> Result<Self, Refusal> {
+        let mut parts = path.strip_prefix('/').ok_or(Refusal::NoSuchPath)?.split('/');
+        let first = parts.next().unwrap_or_default();
+        let rest: Vec<&str> = parts.collect();
+        let route = match (first, &rest[..]) {
+            ("healthz" | "readyz", []) => Self::Health,
+            ("metrics", []) => Self::Metrics,
+            ("openapi.json", []) => Self::OpenApi,
+            ("workers", []) => Self::Workers,
+            ("v1", ["namespaces", namespace, kind, below @ ..]) => {
+                let kind = match *kind {
+                    "sessions" => Kind::Session,
+                    "bursts" => Kind::Burst,
+                    _ => return Err(Refusal::NoSuchPath),
+                };
+                let namespace = label(namespace)?;
+                match (kind, below) {
+                    (_, []) => Self::Collection(kind, namespace),
+                    (_, [name]) => Self::Object(kind, namespace, subdomain(name)?),
+                    (Kind::Burst, [name, "results"]) => Self::Results(namespace, subdomain(name)?),
+                    (Kind::Session, [name, "stream"]) => Self::Stream(namespace, subdomain(name)?),
+                    _ => return Err(Refusal::NoSuchPath),
+                }
+            }
+            _ => return Err(Refusal::NoSuchPath),
+        };
+        Ok(route)
+    }
+
+    /// Whether it takes that method.
+    ///
+    /// # Errors
+    /// When it takes others alone.
+    pub fn admits(&self, method: &Method) -> Result<(), Refusal> {
+        let allowed = match self {
+            Self::Collection(..) => "GET, POST",
+            Self::Object(..) => "GET, DELETE",
+            _ => "GET",
+        };
+        if allowed.split(", ").any(|one| one == method.as_str()) {
+            Ok(())
+        } else {
+            Err(Refusal::MethodNotAllowed { allowed })
+        }
+    }
+
+    /// For metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Health => "health",
+            Self::Metrics => "metrics",
+            Self::OpenApi => "openapi",
+            Self::Workers => "workers",
+            Self::Collection(Kind::Session, _) | Self::Object(Kind::Session, ..) => "sessions",
+            Self::Collection(Kind::Burst, _) | Self::Object(Kind::Burst, ..) => "bursts",
+            Self::Results(..) => "results",
+            Self::Stream(..) => "stream",
+        }
+    }
+}
+
+/// A namespace: a DNS label (RFC 1123).
+fn label(text: &str) -> Result<String, Refusal> {
+    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let right = (1..=63).contains(&text.len()) && text.bytes().all(known) && !text.starts_with('-') && !text.ends_with('-');
+    let problem = "a namespace has 1 to 63 lower-case letters, digits and dashes";
+    if right {
+        Ok(text.to_owned())
+    } else {
+        Err(Refusal::field("path.namespace", problem))
+    }
+}
+
+/// A name: a DNS subdomain (RFC 1123), so neither `..` nor anything escaped.
+fn subdomain(text: &str) -> Result<String, Refusal> {
+    let right = text.len() <= 253 && text.split('.').all(|part| label(part).is_ok());
+    let problem = "a name has 1 to 253 lower-case letters, digits, dashes and dots, dots between other characters";
+    if right {
+        Ok(text.to_owned())
+    } else {
+        Err(Refusal::field("path.name", problem))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_where_they_say() {
+        let owned = str::to_owned;
+        for (path, route) in [
+            ("/healthz", Route::Health),
+            ("/readyz", Route::Health),
+            ("/workers", Route::Workers),
+            ("/openapi.json", Route::OpenApi),
+            ("/v1/namespaces/a/sessions", Route::Collection(Kind::Session, owned("a"))),
+            ("/v1/namespaces/a/bursts/b.c", Route::Object(Kind::Burst, owned("a"), owned("b.c"))),
+            ("/v1/namespaces/a/bursts/b/results", Route::Results(owned("a"), owned("b"))),
+            ("/v1/namespaces/a/sessions/b/stream", Route::Stream(owned("a"), owned("b"))),
+        ] {
+            assert_eq!(Route::parse(path).unwrap(), route, "{path}");
+        }
+        assert!(Route::Workers.admits(&Method::POST).is_err());
+        assert!(Route::Collection(Kind::Burst, owned("a")).admits(&Method::POST).is_ok());
+    }
+
+    #[test]
+    fn no_name_leads_out_of_its_place() {
+        for path in [
+            "",
+            "/",
+            "/v1",
+            "/v1/namespaces",
+            "/v1/namespaces/a/secrets",
+            "/v1/namespaces/a/sessions/",
+            "/v1/namespaces/a/sessions/b/results",
+            "/v1/namespaces/a/bursts/b/stream",
+            "/v1/namespaces/../sessions",
+            "/v1/namespaces/a/sessions/..",
+            "/v1/namespaces/a/sessions/%2e%2e",
+            "/v1/namespaces/a/sessions/b%2fstatus",
+            "/v1/namespaces/a/sessions/b?watch",
+            "/v1/namespaces/A/sessions/b",
+            "//healthz",
+        ] {
+            assert!(Route::parse(path).is_err(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The gateway as a tower service: from a request to its answer.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use hyper::body::Body;
+use kube::Client;
+use sahasra_access::Access;
+use sahasra_service::{health, health::Readiness, metrics as metrics_route};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tower_service::Service;
+use warp::Filter;
+
+use crate::{
+    api::ApiServer,
+    metrics::Metrics,
+    objects, openapi,
+    refusal::Refusal,
+    results,
+    route::Route,
+    stream::{Pace, Streams},
+    token::Token,
+    wait,
+    workers::{self, Operator},
+};
+
+/// Any error.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// What a request is answered with.
+pub type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+
+/// Part that has to be there before it is ready.
+const API_SERVER: &str = "the API server";
+/// Time between two looks whether it is.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Limits of a gateway on what one client may send.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a body: as the API server has it.
+    pub body_bytes: usize,
+    /// A body that has not come by then is given up.
+    pub body_timeout: Duration,
+    /// Streams at the same time.
+    pub streams: usize,
+    /// How dead streams are noticed.
+    pub pace: Pace,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 3 << 20,
+            body_timeout: Duration::from_secs(20),
+            streams: 256,
+            pace: Pace::default(),
+        }
+    }
+}
+
+/// The gateway. Cheap to clone: clones are handles of the same.
+#[derive(Clone)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    api: ApiServer,
+    operator: Option<Operator>,
+    streams: Streams,
+    limits: Limits,
+    metrics: Metrics,
+    readiness: Readiness,
+    document: Bytes,
+}
+
+impl Gateway {
+    /// A gateway to the API server of `client`, which must have no identity of its own. `access` decides who may open streams.
+    /// Streams end with `stop`.
+    ///
+    /// # Errors
+    /// When a metric cannot be registered.
+    pub fn new(
+        client: Client,
+        access: Access,
+        operator: Option<Operator>,
+        limits: Limits,
+        stop: CancellationToken,
+    ) -> Result<Self, prometheus::Error> {
+        let metrics = Metrics::new()?;
+        let shared = Shared {
+            api: ApiServer::new(client),
+            operator,
+            streams: Streams::new(access, limits.streams, limits.pace, metrics.clone(), stop),
+            limits,
+            metrics,
+            readiness: Readiness::waiting_for(&[API_SERVER]),
+            document: Bytes::from(openapi::document()),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Looks again and again whether the API server is there: `/readyz` tells.
+    pub async fn watch_api_server(&self) {
+        loop {
+            if self.shared.api.answers().await {
+                self.shared.readiness.ready(API_SERVER);
+            } else {
+                self.shared.readiness.not_ready(API_SERVER);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Waits until every stream has ended, once told to stop.
+    pub async fn streams_ended(&self) {
+        self.shared.streams.ended().await;
+    }
+
+    async fn answer<B>(self, request: Request<B>) -> Answer
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let began = Instant::now();
+        let (label, outcome) = match Route::parse(request.uri().path()) {
+            Ok(route) => (route.label(), self.route(route, request).await),
+            Err(refusal) => ("none", Err(refusal)),
+        };
+        let mut answer = outcome.unwrap_or_else(Refusal::answer);
+        // What holds a token, or was made with one, is nobody else's.
+        let headers = answer.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        self.shared.metrics.answered(label, answer.status(), began.elapsed().as_secs_f64());
+        answer
+    }
+
+    async fn route<B>(&self, route: Route, request: Request<B>) -> Result<Answer, Refusal>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        route.admits(request.method())?;
+        let Shared {
+            api, operator, streams, ..
+        } = &*self.shared;
+        match &route {
+            Route::Health | Route::Metrics => return Ok(self.own(request.uri().path()).await),
+            Route::OpenApi => return Ok(self.described()),
+            // Its token may come another way.
+            Route::Stream(namespace, name) => return streams.open(api, request, namespace, name).await,
+            _ => {}
+        }
+        let token = Token::of(request.headers())?;
+        let creates = request.method() == Method::POST;
+        let deletes = request.method() == Method::DELETE;
+        let (head, body) = request.into_parts();
+        let query = head.uri.query();
+        match &route {
+            Route::Workers => {
+                crate::query::Query::parse(query, &[])?;
+                workers::get(api, operator.as_ref(), &token).await
+            }
+            Route::Collection(kind, namespace) if creates => {
+                objects::is_json(&head.headers)?;
+                let body = self.whole(&head.headers, body).await?;
+                objects::create(api, &token, *kind, namespace, query, &body).await
+            }
+            Route::Collection(kind, namespace) => objects::list(api, &token, *kind, namespace, query).await,
+            Route::Object(kind, namespace, name) if deletes => objects::delete(api, &token, *kind, namespace, name, query).await,
+            Route::Object(kind, namespace, name) => wait::get(api, &token, *kind, namespace, name, query).await,
+            Route::Results(namespace, name) => results::get(api, &token, namespace, name, query).await,
+            Route::Health | Route::Metrics | Route::OpenApi | Route::Stream(..) => Err(Refusal::NoSuchPath),
+        }
+    }
+
+    /// All of a body.
+    async fn whole<B>(&self, headers: &http::HeaderMap, body: B) -> Result<Bytes, Refusal>
+    where
+        B: Body<Data = Bytes> + Send,
+        B::Error: Into<BoxError>,
+    {
+        let Limits {
+            body_bytes, body_timeout, ..
+        } = self.shared.limits;
+        let too_large = Refusal::TooLarge { limit: body_bytes };
+        let said = headers
+            .get(header::CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if said.is_some_and(|said| said > body_bytes as u64) {
+            return Err(too_large);
+        }
+        match timeout(body_timeout, Limited::new(body, body_bytes).collect()).await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large),
+            Ok(Err(_)) => Err(Refusal::BrokenBody),
+            Err(_) => Err(Refusal::TooSlow {
+                seconds: body_timeout.as_secs(),
+            }),
+        }
+    }
+
+    /// `/healthz`, `/readyz`, `/metrics`: as every process of ours has them.
+    async fn own(&self, path: &str) -> Answer {
+        let metrics = metrics_route::route(self.shared.metrics.registry().clone(), || {});
+        let mut service = warp::service(health::routes(self.shared.readiness.clone()).or(metrics));
+        let mut request = Request::new(Empty::<Bytes>::new());
+        if let Ok(uri) = path.parse() {
+            *request.uri_mut() = uri;
+        }
+        match service.call(request).await {
+            Ok(answer) => answer.map(|body| body.map_err(Into::into).boxed_unsync()),
+            Err(never) => match never {},
+        }
+    }
+
+    fn described(&self) -> Answer {
+        let document = Full::new(self.shared.document.clone());
+        let mut answer = Response::new(document.map_err(|never| match never {}).boxed_unsync());
+        json(&mut answer);
+        answer
+    }
+}
+
+/// Says of an answer that it is JSON.
+pub fn json(answer: &mut Answer) {
+    let json = HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(header::CONTENT_TYPE, json);
+}
+
+impl<B> Service<Request<B>> for Gateway
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let gateway = self.clone();
+        Box::pin(async move {
+            let is_upgrade = request.headers().contains_key(header::UPGRADE);
+            let answer = gateway.answer(request).await;
+            if is_upgrade && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                tracing::debug!(status = %answer.status(), "a stream was refused");
+            }
+            Ok(answer)
+        })
+    }
+}

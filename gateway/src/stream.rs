@@ -1,0 +1,195 @@
+//! The stream of a session: a WebSocket towards the client, HTTP/1.1 Upgrade towards the worker, and bytes in between.
+//!
+//! ```text
+//! client ═ WebSocket, binary messages ═ relay ═ the bytes alone ═ worker-agent
+//! ```
+//!
+//! Everything that can be refused is refused before the WebSocket opens, as an HTTP answer: no token, no right, no such session,
+//! a session without a worker, a worker that says no. After that there are close codes (see [`relay`]).
+
+pub mod relay;
+mod websocket;
+mod worker;
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use sahasra_access::{Access, AccessError, Action};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{api::ApiServer, metrics::Metrics, objects, query::Query, refusal::Refusal, route::Kind, service::Answer};
+
+pub use websocket::SUBPROTOCOL;
+
+/// What the streams of one gateway share.
+#[derive(Clone)]
+pub struct Streams {
+    access: Access,
+    slots: Arc<Semaphore>,
+    metrics: Metrics,
+    pace: Pace,
+    stop: CancellationToken,
+    open: TaskTracker,
+}
+
+/// How a stream that says nothing is told from one that is dead.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Time between two pings to the client: less than the minute after which proxies give up on what is silent.
+    pub ping: Duration,
+    /// A client that shows no sign of life for so long, or takes nothing, is gone: three pings.
+    pub silence: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            ping: Duration::from_secs(20),
+            silence: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Streams {
+    /// At most `limit` at a time, each for whom `access` lets through, until `stop`.
+    pub fn new(access: Access, limit: usize, pace: Pace, metrics: Metrics, stop: CancellationToken) -> Self {
+        Self {
+            access,
+            slots: Arc::new(Semaphore::new(limit)),
+            metrics,
+            pace,
+            stop,
+            open: TaskTracker::new(),
+        }
+    }
+
+    /// Waits until every stream has ended, once it was told to stop.
+    pub async fn ended(&self) {
+        self.open.close();
+        self.open.wait().await;
+    }
+
+    /// Opens one.
+    ///
+    /// # Errors
+    /// A [`Refusal`]; nothing is left open then.
+    pub async fn open<B>(&self, api: &ApiServer, request: Request<B>, namespace: &str, name: &str) -> Result<Answer, Refusal>
+    where
+        B: Send + 'static,
+    {
+        Query::parse(request.uri().query(), &[])?;
+        let handshake = websocket::Handshake::read(request.headers(), request.version())?;
+        if self.stop.is_cancelled() {
+            return Err(Refusal::ShuttingDown);
+        }
+        let token = handshake.token;
+        let slot = self
+            .slots
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| Refusal::Busy { what: "streams", after: 5 })?;
+        self.access
+            .check(token.text(), &Action::stream(namespace, name))
+            .await
+            .map_err(refused)?;
+        let session = api.object(&token, &objects::path(Kind::Session, namespace, name)).await?;
+        let endpoint = endpoint(&session, name)?;
+        let worker = worker::connect(endpoint, namespace, name, &token).await?;
+
+        let (metrics, pace, stop) = (self.metrics.clone(), self.pace, self.stop.clone());
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.open.spawn(async move {
+            let _slot = slot;
+            let client = match hyper::upgrade::on(request).await {
+                Ok(client) => TokioIo::new(client),
+                // The client left before it was answered.
+                Err(error) => return tracing::debug!(%error, namespace, name, "no WebSocket came of it"),
+            };
+            metrics.streams.inc();
+            let end = relay::run(client, worker, pace, &metrics, &stop).await;
+            metrics.streams.dec();
+            metrics.streams_ended.with_label_values(&[end.by()]).inc();
+            tracing::debug!(namespace, name, %end, "a stream ended");
+        });
+
+        let mut answer = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
+        *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = answer.headers_mut();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, handshake.accept);
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+        Ok(answer)
+    }
+}
+
+fn refused(error: AccessError) -> Refusal {
+    match error.status() {
+        StatusCode::UNAUTHORIZED => Refusal::Unauthorized(error.to_string()),
+        StatusCode::FORBIDDEN => Refusal::Forbidden(error.to_string()),
+        _ => Refusal::ApiServer(crate::api::causes(&error)),
+    }
+}
+
+/// Where a session's worker is.
+fn endpoint<'a>(session: &'a Value, name: &str) -> Result<&'a str, Refusal> {
+    let status = &session["status"];
+    let conditions = status["conditions"].as_array();
+    let failed = (conditions.into_iter().flatten()).find(|condition| condition["type"] == "Failed" && condition["status"] == "True");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    if let Some(failed) = failed {
+        return Err(Refusal::NotYet {
+            reason: "SessionFailed",
+            problem: format!(
+                "{name} has failed, {}: {}. Delete it and create another",
+                text(&failed["reason"]),
+                text(&failed["message"])
+            ),
+            field: "status.state",
+            value: "Failed".to_owned(),
+        });
+    }
+    if session["metadata"]["deletionTimestamp"].is_string() {
+        return Err(Refusal::NotYet {
+            reason: "SessionEnding",
+            problem: format!("{name} is being deleted: create another"),
+            field: "metadata.deletionTimestamp",
+            value: text(&session["metadata"]["deletionTimestamp"]),
+        });
+    }
+    status["endpoint"]
+        .as_str()
+        .filter(|endpoint| !endpoint.is_empty())
+        .ok_or_else(|| Refusal::NotYet {
+            reason: "SessionNotPlaced",
+            problem: format!("{name} has no worker yet: wait for it with GET ..?waitFor=Placed, whose conditions say why it waits"),
+            field: "status.endpoint",
+            value: String::new(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_session_without_a_worker_is_told_from_one_that_failed() {
+        let placed = json!({"status": {"endpoint": "http://node:8471", "conditions": [{"type": "Placed", "status": "True"}]}});
+        assert_eq!(endpoint(&placed, "mine").unwrap(), "http://node:8471");
+        let reason = |session: Value| endpoint(&session, "mine").unwrap_err().status()["reason"].clone();
+        assert_eq!(reason(json!({"metadata": {}})), "SessionNotPlaced");
+        assert_eq!(
+            reason(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"endpoint": "x"}})),
+            "SessionEnding"
+        );
+        let failed = json!({"type": "Failed", "status": "True", "reason": "WorkerLost", "message": "node-1 is gone"});
+        let failed = json!({"status": {"endpoint": "http://node:8471", "conditions": [failed]}});
+        let said = endpoint(&failed, "mine").unwrap_err().to_string();
+        assert!(said.contains("WorkerLost: node-1 is gone"), "{said}");
+    }
+}

@@ -1,0 +1,224 @@
+//! Bytes between a WebSocket and a worker's connection, each way only as fast as the other side takes them.
+//!
+//! Each way has one buffer: nothing is read before what was read last has been written. Of the client's messages the payloads
+//! alone go on, so that where a message ends means nothing; what comes from the worker is sent as it comes, in messages of
+//! 256 KiB at most.
+//!
+//! | Close code | |
+//! |---|---|
+//! | 1000 | the worker ended the stream: the session is over, or another client took it |
+//! | 1001 | no sign of life from the client for as long as three pings |
+//! | 1002, 1003, 1009 | the client sent what is no WebSocket, text, or a message of more than 16 MiB |
+//! | 1011 | the worker's connection broke: connect again |
+//! | 1012 | the gateway ends: connect again |
+
+use std::{borrow::Cow, fmt, io, time::Duration};
+
+use bytes::BytesMut;
+use futures::{SinkExt, StreamExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::{Instant, interval_at, timeout},
+};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        Error, Message,
+        protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
+    },
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Pace, worker::Worker};
+use crate::metrics::Metrics;
+
+/// Longest message that a client may send, in bytes: it is held whole.
+pub const MESSAGE_BYTES: usize = 16 << 20;
+/// Most that is read from a worker at once: a message to the client.
+const PIECE_BYTES: usize = 256 << 10;
+/// With less room left a new buffer is taken.
+const SMALL_BYTES: usize = 32 << 10;
+/// How long a client may take to answer a close.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Longest reason in a close frame (RFC 6455 §5.5: 125 bytes with the code).
+const REASON_BYTES: usize = 123;
+
+/// Why a stream ended.
+#[derive(Debug)]
+pub enum End {
+    /// The client closed it.
+    Client,
+    /// The client broke off.
+    ClientBroke(Error),
+    /// The client shows no sign of life.
+    ClientSilent(Duration),
+    /// The client sent text.
+    Text,
+    /// The worker ended it.
+    Worker,
+    /// The worker's connection broke.
+    WorkerBroke(io::Error),
+    /// This process ends.
+    Stopping,
+}
+
+impl End {
+    /// Who ended it, for metrics.
+    pub fn by(&self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::ClientBroke(_) | Self::ClientSilent(_) | Self::Text => "client-broken",
+            Self::Worker => "worker",
+            Self::WorkerBroke(_) => "worker-broken",
+            Self::Stopping => "gateway",
+        }
+    }
+
+    /// What the client is told; nothing when it closed the stream itself or is gone.
+    fn farewell(&self) -> Option<CloseCode> {
+        match self {
+            Self::Client => None,
+            Self::ClientBroke(Error::Capacity(_)) => Some(CloseCode::Size),
+            Self::ClientBroke(Error::Protocol(_) | Error::Utf8(_)) => Some(CloseCode::Protocol),
+            Self::ClientBroke(_) => None,
+            Self::ClientSilent(_) => Some(CloseCode::Away),
+            Self::Text => Some(CloseCode::Unsupported),
+            Self::Worker => Some(CloseCode::Normal),
+            Self::WorkerBroke(_) => Some(CloseCode::Error),
+            Self::Stopping => Some(CloseCode::Restart),
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client => formatter.write_str("the client closed the stream"),
+            Self::ClientBroke(Error::Capacity(_)) => write!(formatter, "a message has {MESSAGE_BYTES} bytes at most: send several"),
+            Self::ClientBroke(error) => write!(formatter, "the client broke off: {error}"),
+            Self::ClientSilent(silence) => write!(formatter, "no sign of life for {} s", silence.as_secs_f32()),
+            Self::Text => formatter.write_str("binary messages alone are taken"),
+            Self::Worker => formatter.write_str("the worker ended the stream"),
+            Self::WorkerBroke(error) => write!(formatter, "the worker's connection broke: {error}"),
+            Self::Stopping => formatter.write_str("the gateway ends: connect again"),
+        }
+    }
+}
+
+/// Copies until one side ends, or `stop`; tells the client why, if it is still there.
+pub async fn run<C>(client: C, worker: Worker, pace: Pace, metrics: &Metrics, stop: &CancellationToken) -> End
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(MESSAGE_BYTES))
+        .max_frame_size(Some(MESSAGE_BYTES))
+        // Every message is flushed: a piece of the stream never waits for another.
+        .write_buffer_size(0)
+        // What a client does not take is read no further; this is a piece, and room for pongs.
+        .max_write_buffer_size(4 * PIECE_BYTES);
+    let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
+    let (mut to_client, mut from_client) = client.split();
+    let (mut from_worker, mut to_worker) = worker.connection.into_split();
+
+    let up = async {
+        let copied = metrics.stream_bytes.with_label_values(&["worker"]);
+        loop {
+            let message = match timeout(pace.silence, from_client.next()).await {
+                Ok(Some(Ok(message))) => message,
+                Ok(Some(Err(Error::ConnectionClosed)) | None) => return End::Client,
+                Ok(Some(Err(error))) => return End::ClientBroke(error),
+                Err(_) => return End::ClientSilent(pace.silence),
+            };
+            match message {
+                Message::Binary(bytes) => {
+                    if let Err(error) = to_worker.write_all(&bytes).await {
+                        return End::WorkerBroke(error);
+                    }
+                    copied.inc_by(bytes.len() as u64);
+                }
+                Message::Text(_) => return End::Text,
+                Message::Close(_) => return End::Client,
+                Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
+            }
+        }
+    };
+    let down = async {
+        let copied = metrics.stream_bytes.with_label_values(&["client"]);
+        let mut pings = interval_at(Instant::now() + pace.ping, pace.ping);
+        let mut buffer = BytesMut::from(&worker.read[..]);
+        loop {
+            if !buffer.is_empty() {
+                let size = buffer.len() as u64;
+                match timeout(pace.silence, to_client.send(Message::Binary(buffer.split().freeze()))).await {
+                    Ok(Ok(())) => copied.inc_by(size),
+                    Ok(Err(error)) => return End::ClientBroke(error),
+                    Err(_) => return End::ClientSilent(pace.silence),
+                }
+            }
+            if buffer.capacity() < SMALL_BYTES {
+                buffer.reserve(PIECE_BYTES);
+            }
+            tokio::select! {
+                read = from_worker.read_buf(&mut buffer) => match read {
+                    Ok(0) => return End::Worker,
+                    Ok(_) => {}
+                    Err(error) => return End::WorkerBroke(error),
+                },
+                _ = pings.tick() => match timeout(pace.silence, to_client.send(Message::Ping(bytes::Bytes::new()))).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => return End::ClientBroke(error),
+                    Err(_) => return End::ClientSilent(pace.silence),
+                },
+            }
+        }
+    };
+    let end = tokio::select! {
+        end = up => end,
+        end = down => end,
+        () = stop.cancelled() => End::Stopping,
+    };
+    // The worker's side first: what it holds for this client is free from now on.
+    drop((from_worker, to_worker));
+    let code = end.farewell();
+    let close = code.map(|code| CloseFrame {
+        code,
+        reason: cut(&end.to_string()).into_owned().into(),
+    });
+    let _ = timeout(FAREWELL, async {
+        if close.is_some() {
+            let _ = to_client.send(Message::Close(close)).await;
+        }
+        let _ = to_client.flush().await;
+        // Read on until it has answered: what is left unread would make the system reset the connection, and the close with it.
+        while let Some(Ok(_)) = from_client.next().await {}
+    })
+    .await;
+    end
+}
+
+/// As much of a reason as a close frame takes.
+fn cut(text: &str) -> Cow<'_, str> {
+    match text
+        .char_indices()
+        .map(|(at, character)| at + character.len_utf8())
+        .take_while(|end| *end <= REASON_BYTES)
+        .last()
+    {
+        Some(end) if end < text.len() => Cow::Borrowed(&text[..end]),
+        _ => Cow::Borrowed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_cut_between_characters() {
+        assert_eq!(cut("short"), "short");
+        let long = "ä".repeat(100);
+        assert_eq!(cut(&long).len(), 122);
+        assert_eq!(cut(&"a".repeat(123)).len(), 123);
+    }
+}

@@ -1,0 +1,102 @@
+//! The client's half of the handshake: RFC 6455 §4.2.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use crate::{refusal::Refusal, token::Token};
+
+/// What is spoken on the stream.
+pub const SUBPROTOCOL: &str = "sahasra-session.v1";
+
+/// A handshake that is in order.
+#[derive(Debug)]
+pub struct Handshake {
+    /// For `Sec-WebSocket-Accept`.
+    pub accept: HeaderValue,
+    /// Who opens the stream.
+    pub token: Token,
+}
+
+impl Handshake {
+    /// Reads the head of a request.
+    ///
+    /// # Errors
+    /// When it is no WebSocket of ours, or without a token.
+    pub fn read(headers: &HeaderMap, version: Version) -> Result<Self, Refusal> {
+        let has = |name: HeaderName, word: &str| list(headers, &name).any(|one| one.eq_ignore_ascii_case(word));
+        if version != Version::HTTP_11 || !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {
+            return Err(Refusal::UpgradeRequired);
+        }
+        let field = |name: &str, problem: &str| Refusal::field(format!("header.{name}"), problem);
+        if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+            return Err(field("Sec-WebSocket-Version", "has to be 13 (RFC 6455)"));
+        }
+        let key = headers
+            .get(header::SEC_WEBSOCKET_KEY)
+            .map(HeaderValue::as_bytes)
+            .unwrap_or_default();
+        if STANDARD.decode(key).map(|nonce| nonce.len()) != Ok(16) {
+            return Err(field("Sec-WebSocket-Key", "has to be 16 bytes in base64 (RFC 6455 §4.1)"));
+        }
+        if !list(headers, &header::SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == SUBPROTOCOL) {
+            return Err(field("Sec-WebSocket-Protocol", "has to offer sahasra-session.v1"));
+        }
+        let accept = HeaderValue::from_str(&derive_accept_key(key));
+        Ok(Self {
+            accept: accept.map_err(|_| field("Sec-WebSocket-Key", "has to be base64"))?,
+            token: Token::of_websocket(headers, list(headers, &header::SEC_WEBSOCKET_PROTOCOL))?,
+        })
+    }
+}
+
+/// The elements of a header that is a list, over all its lines.
+fn list<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
+    let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',').map(str::trim))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> HeaderMap {
+        let fields = [
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "WebSocket"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            (
+                "sec-websocket-protocol",
+                "base64url.bearer.authorization.k8s.io.YWJj, sahasra-session.v1",
+            ),
+        ];
+        let field = |(name, value): (&'static str, &'static str)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+        fields.into_iter().map(field).collect()
+    }
+
+    #[test]
+    fn a_handshake_is_answered_as_the_rfc_has_it() {
+        let handshake = Handshake::read(&head(), Version::HTTP_11).unwrap();
+        assert_eq!(handshake.accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(handshake.token.text(), "abc");
+    }
+
+    #[test]
+    fn what_is_no_websocket_of_ours_is_told_what_is_missing() {
+        assert!(matches!(Handshake::read(&head(), Version::HTTP_2), Err(Refusal::UpgradeRequired)));
+        for (name, value, said) in [
+            ("connection", "close", "connect with `Upgrade: websocket`"),
+            ("upgrade", "h2c", "connect with `Upgrade: websocket`"),
+            ("sec-websocket-version", "8", "header.Sec-WebSocket-Version"),
+            ("sec-websocket-key", "short", "header.Sec-WebSocket-Key"),
+            ("sec-websocket-protocol", "chat", "header.Sec-WebSocket-Protocol"),
+            ("sec-websocket-protocol", "sahasra-session.v1", "no token"),
+        ] {
+            let mut headers = head();
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+            let refusal = Handshake::read(&headers, Version::HTTP_11).unwrap_err().to_string();
+            assert!(refusal.contains(said), "{name}: {refusal}");
+        }
+    }
+}

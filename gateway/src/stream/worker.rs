@@ -1,0 +1,163 @@
+//! The worker's half: HTTP/1.1 Upgrade at its agent, with the client's token. After that the connection carries bytes alone.
+
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use rustix::net::sockopt;
+use tokio::{net::TcpStream, time::timeout};
+
+use super::SUBPROTOCOL;
+use crate::{api::causes, refusal::Refusal, token::Token};
+
+/// A worker inside the cluster answers a SYN at once or not at all.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// The agent asks the API server who calls, and may have to start an executor.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// An agent refuses with a sentence.
+const SENTENCE_BYTES: usize = 4096;
+/// A worker whose machine vanished without a word is noticed within half a minute: 15 s, then three probes 5 s apart.
+const QUIET: Duration = Duration::from_secs(15);
+const PROBE: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
+
+/// A stream to a session, and what came on it already.
+#[derive(Debug)]
+pub struct Worker {
+    /// The connection.
+    pub connection: TcpStream,
+    /// What was read from it behind the answer's head.
+    pub read: Bytes,
+}
+
+/// Opens the stream of a session at its agent.
+///
+/// # Errors
+/// The agent's own refusal where it is one that the caller can do something about; 502 or 504 otherwise.
+pub async fn connect(endpoint: &str, namespace: &str, name: &str, token: &Token) -> Result<Worker, Refusal> {
+    let broken = |problem: String| Refusal::Worker {
+        code: StatusCode::BAD_GATEWAY,
+        problem: format!("the worker at {endpoint} {problem}"),
+    };
+    let uri: Uri = endpoint.parse().map_err(|_| broken("has no URL that is one".to_owned()))?;
+    let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
+    let authority =
+        authority.ok_or_else(|| broken("is not reached over http://, and this gateway speaks nothing else to workers".to_owned()))?;
+    let connecting = TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80)));
+    let connection = match timeout(CONNECT_WITHIN, connecting).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => {
+            return Err(broken(format!(
+                "does not answer ({error}): the session's conditions say whether it is lost"
+            )));
+        }
+        Err(_) => {
+            return Err(Refusal::Worker {
+                code: StatusCode::GATEWAY_TIMEOUT,
+                problem: format!("the worker at {endpoint} does not answer: the session's conditions say whether it is lost"),
+            });
+        }
+    };
+    watch_over(&connection).map_err(|error| broken(format!("left again ({error})")))?;
+    let request = Request::get(format!("/v1/namespaces/{namespace}/sessions/{name}/stream"))
+        .header(header::HOST, authority.as_str())
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, SUBPROTOCOL)
+        .header(header::AUTHORIZATION, token.header())
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| broken(error.to_string()))?;
+    let asking = async {
+        let (mut sender, connection) = http1::handshake(TokioIo::new(connection)).await?;
+        tokio::spawn(connection.with_upgrades());
+        sender.send_request(request).await
+    };
+    let answer = match timeout(ANSWER_WITHIN, asking).await {
+        Ok(answer) => answer.map_err(|error| broken(format!("broke off ({})", causes(&error))))?,
+        Err(_) => {
+            return Err(Refusal::Worker {
+                code: StatusCode::GATEWAY_TIMEOUT,
+                problem: format!("the worker at {endpoint} did not answer within {} s", ANSWER_WITHIN.as_secs()),
+            });
+        }
+    };
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Err(refusal(endpoint, answer).await);
+    }
+    let speaks = answer
+        .headers()
+        .get(header::UPGRADE)
+        .is_some_and(|protocol| protocol == SUBPROTOCOL);
+    if !speaks {
+        return Err(broken(format!("speaks something else than {SUBPROTOCOL}")));
+    }
+    let upgraded = hyper::upgrade::on(answer)
+        .await
+        .map_err(|error| broken(format!("broke off ({error})")))?;
+    let parts = upgraded
+        .downcast::<TokioIo<TcpStream>>()
+        .map_err(|_| broken("is on no TCP connection".to_owned()))?;
+    Ok(Worker {
+        connection: parts.io.into_inner(),
+        read: parts.read_buf,
+    })
+}
+
+/// Has the kernel look after a connection on which nothing may be said for hours.
+fn watch_over(connection: &TcpStream) -> io::Result<()> {
+    connection.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(connection, true)?;
+    sockopt::set_tcp_keepidle(connection, QUIET)?;
+    sockopt::set_tcp_keepintvl(connection, PROBE)?;
+    sockopt::set_tcp_keepcnt(connection, PROBES)?;
+    Ok(())
+}
+
+/// What the agent says instead of 101.
+async fn refusal(endpoint: &str, answer: Response<Incoming>) -> Refusal {
+    let code = answer.status();
+    let body = timeout(CONNECT_WITHIN, Limited::new(answer.into_body(), SENTENCE_BYTES).collect()).await;
+    let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+    let sentence = sentence(&body);
+    match code {
+        StatusCode::UNAUTHORIZED => Refusal::Unauthorized(sentence),
+        StatusCode::FORBIDDEN => Refusal::Forbidden(sentence),
+        StatusCode::NOT_FOUND
+        | StatusCode::CONFLICT
+        | StatusCode::GONE
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::SERVICE_UNAVAILABLE => Refusal::Worker { code, problem: sentence },
+        other => Refusal::Worker {
+            code: StatusCode::BAD_GATEWAY,
+            problem: format!("the worker at {endpoint} answered {other}: {sentence}"),
+        },
+    }
+}
+
+/// The message of a `Status`, or the text, without what no log or terminal should be given.
+fn sentence(body: &[u8]) -> String {
+    let status: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    let message = status.as_ref().and_then(|status| status["message"].as_str());
+    let text = message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
+    let text: String = text.trim().chars().filter(|character| !character.is_control()).collect();
+    if text.is_empty() {
+        "the worker gave no reason".to_owned()
+    } else {
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_refusal_is_told_in_its_own_words() {
+        assert_eq!(sentence(b"no such session here\n"), "no such session here");
+        assert_eq!(sentence(br#"{"kind": "Status", "message": "you may not"}"#), "you may not");
+        assert_eq!(sentence(b"\x1b[31mred"), "[31mred");
+        assert_eq!(sentence(b""), "the worker gave no reason");
+    }
+}

@@ -1,0 +1,186 @@
+//! One object, and the long poll on it: answered when a condition is true, when it has failed, or when the time is over.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Body;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+use crate::{
+    api::{ApiServer, passed_on},
+    objects,
+    query::Query,
+    refusal::Refusal,
+    route::Kind,
+    service::{Answer, json},
+    token::Token,
+};
+
+/// Longest poll, in seconds: proxies on the way give up on what is silent for longer.
+pub const MAX_SECONDS: u64 = 300;
+/// A poll without `timeoutSeconds`.
+const DEFAULT_SECONDS: u64 = 30;
+/// No event of a watch is larger: an object, and a few words.
+const EVENT_BYTES: usize = 8 << 20;
+/// Between two attempts when a watch ends at once: an API server that is told to stop does so.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// An object, at once or when it is as wished.
+///
+/// # Errors
+/// A [`Refusal`].
+pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, name: &str, query: Option<&str>) -> Result<Answer, Refusal> {
+    let query = Query::parse(query, &["waitFor", "timeoutSeconds"])?;
+    let path = objects::path(kind, namespace, name);
+    let seconds = query.number("timeoutSeconds", 1, MAX_SECONDS)?;
+    let Some(wished) = query.get("waitFor") else {
+        if seconds.is_some() {
+            return Err(Refusal::field(
+                "query.timeoutSeconds",
+                "says nothing without waitFor: add waitFor, such as waitFor=Placed",
+            ));
+        }
+        return api.pass(token, Method::GET, &path, None).await;
+    };
+    if wished.is_empty() || wished.len() > 64 || !wished.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err(Refusal::field(
+            "query.waitFor",
+            "write the type of a condition, such as Placed, Ready or Complete",
+        ));
+    }
+    let deadline = Instant::now() + Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS));
+    'look: loop {
+        let object = api.object(token, &path).await?;
+        if settled(&object, wished) || Instant::now() >= deadline {
+            return Ok(whole(&object));
+        }
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let left = (deadline - Instant::now()).as_secs() + 1;
+        let collection = objects::collection(kind, namespace);
+        let watch = Query::parse(None, &[])?.and(&[
+            ("watch", "1"),
+            ("fieldSelector", &format!("metadata.name={name}")),
+            ("resourceVersion", version),
+            ("timeoutSeconds", &left.to_string()),
+        ]);
+        let watch = api.send(token, Method::GET, &format!("{collection}?{watch}"), None).await?;
+        match watch.status() {
+            StatusCode::OK => {}
+            // The version is too old already: look again.
+            StatusCode::GONE => continue,
+            _ => return Err(Refusal::Passed(Box::new(passed_on(watch)))),
+        }
+        let mut events = Events::new(watch.into_body());
+        loop {
+            let Ok(event) = timeout_at(deadline, events.next()).await else {
+                let object = api.object(token, &path).await?;
+                return Ok(whole(&object));
+            };
+            match event? {
+                Some(event) => match event["type"].as_str() {
+                    Some("ADDED" | "MODIFIED") if settled(&event["object"], wished) => return Ok(whole(&event["object"])),
+                    Some("ADDED" | "MODIFIED" | "BOOKMARK") => {}
+                    Some("DELETED") => continue 'look,
+                    // The watch cannot go on.
+                    _ => break,
+                },
+                None => break,
+            }
+        }
+        tokio::time::sleep_until((Instant::now() + PAUSE).min(deadline)).await;
+    }
+}
+
+/// Whether the condition, or `Failed`, is true.
+fn settled(object: &Value, wished: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|condition| {
+        let kind = &condition["type"];
+        condition["status"] == "True" && (*kind == wished || *kind == "Failed")
+    })
+}
+
+fn whole(object: &Value) -> Answer {
+    let mut answer = Response::new(
+        Full::new(Bytes::from(object.to_string()))
+            .map_err(|never| match never {})
+            .boxed_unsync(),
+    );
+    json(&mut answer);
+    answer
+}
+
+/// The events of a watch: lines of JSON.
+struct Events<B> {
+    body: B,
+    read: BytesMut,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Events<B> {
+    fn new(body: B) -> Self {
+        Self {
+            body,
+            read: BytesMut::new(),
+        }
+    }
+
+    /// The next one; `None` when the watch has ended.
+    async fn next(&mut self) -> Result<Option<Value>, Refusal> {
+        let mut looked = 0;
+        loop {
+            if let Some(at) = self.read[looked..].iter().position(|byte| *byte == b'\n') {
+                let line = self.read.split_to(looked + at + 1);
+                let event = serde_json::from_slice(&line);
+                return event.map(Some).map_err(|error| Refusal::ApiServerAnswer(error.to_string()));
+            }
+            looked = self.read.len();
+            if looked > EVENT_BYTES {
+                return Err(Refusal::ApiServerAnswer(format!("an event of more than {EVENT_BYTES} bytes")));
+            }
+            match self.body.frame().await {
+                // A watch that breaks is one that has ended.
+                None | Some(Err(_)) => return Ok(None),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.read.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_poll_ends_with_the_condition_or_with_failure() {
+        let object = |kind: &str, status: &str| json!({"status": {"conditions": [{"type": kind, "status": status}]}});
+        assert!(settled(&object("Placed", "True"), "Placed"));
+        assert!(settled(&object("Failed", "True"), "Placed"));
+        assert!(!settled(&object("Placed", "False"), "Placed"));
+        assert!(!settled(&object("Ready", "True"), "Placed"));
+        assert!(!settled(&json!({"metadata": {}}), "Placed"));
+    }
+
+    #[tokio::test]
+    async fn events_are_read_however_they_are_cut() {
+        let text = b"{\"type\":\"ADDED\"}\n{\"type\":\"MODIFIED\"}\n";
+        for size in 1..text.len() {
+            let pieces: Vec<_> = text
+                .chunks(size)
+                .map(|piece| Ok::<_, std::io::Error>(Bytes::copy_from_slice(piece)))
+                .collect();
+            let stream = futures::StreamExt::map(futures::stream::iter(pieces), |piece| piece.map(hyper::body::Frame::data));
+            let mut events = Events::new(http_body_util::StreamBody::new(stream));
+            assert_eq!(events.next().await.unwrap().unwrap()["type"], "ADDED");
+            assert_eq!(events.next().await.unwrap().unwrap()["type"], "MODIFIED");
+            assert!(events.next().await.unwrap().is_none());
+        }
+    }
+}

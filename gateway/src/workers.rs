@@ -1,0 +1,104 @@
+//! `/workers`: the operator's own answer, for whoever may list `GpuWorker`s.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Empty, Full, Limited};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tokio::time::timeout;
+
+use crate::{
+    api::{ApiServer, causes, passed_on},
+    refusal::Refusal,
+    service::{Answer, json},
+    token::Token,
+};
+
+/// The operator asks its agents, for a quarter of a second at most.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// 200 bytes a worker: room for more than any cluster has.
+const ANSWER_BYTES: usize = 16 << 20;
+/// What a caller has to be allowed: `list gpuworkers`. One is enough to know.
+const ALLOWED: &str = "/apis/sahasra.dev/v1alpha1/gpuworkers?limit=1";
+
+/// The operator.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    client: Client<HttpConnector, Empty<Bytes>>,
+    url: Uri,
+}
+
+/// Why it cannot be one.
+#[derive(Debug, thiserror::Error)]
+#[error("--operator {0}: write its URL as http://HOST:PORT")]
+pub struct OperatorError(Uri);
+
+impl Operator {
+    /// At that URL.
+    ///
+    /// # Errors
+    /// When it is no plain `http://` URL of a host.
+    pub fn new(url: &Uri) -> Result<Self, OperatorError> {
+        if url.scheme_str() != Some("http") || url.authority().is_none() || url.path().len() > 1 {
+            return Err(OperatorError(url.clone()));
+        }
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(ANSWER_WITHIN));
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.pool_max_idle_per_host(4);
+        Ok(Self {
+            client: builder.build(connector),
+            url: url.clone(),
+        })
+    }
+
+    async fn workers(&self) -> Result<Bytes, Refusal> {
+        let wrong = |error: &dyn std::error::Error| Refusal::Operator(causes(error));
+        let url = format!("{}workers", self.url);
+        let request = Request::get(url).body(Empty::new()).map_err(|error| wrong(&error))?;
+        let asked = async {
+            let answer = self.client.request(request).await.map_err(|error| wrong(&error))?;
+            if answer.status() != StatusCode::OK {
+                return Err(Refusal::Operator(format!("it answered {}", answer.status())));
+            }
+            let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
+            Ok(body.map_err(|error| Refusal::Operator(error.to_string()))?.to_bytes())
+        };
+        let late = |_| Refusal::Operator(format!("no answer within {} s", ANSWER_WITHIN.as_secs()));
+        timeout(ANSWER_WITHIN, asked).await.map_err(late)?
+    }
+}
+
+/// The workers and their load.
+///
+/// # Errors
+/// A [`Refusal`].
+pub async fn get(api: &ApiServer, operator: Option<&Operator>, token: &Token) -> Result<Answer, Refusal> {
+    let allowed = api.send(token, Method::GET, ALLOWED, None).await?;
+    if allowed.status() != StatusCode::OK {
+        return Err(Refusal::Passed(Box::new(passed_on(allowed))));
+    }
+    let workers = operator.ok_or(Refusal::NoOperator)?.workers().await?;
+    let mut answer = Response::new(Full::new(workers).map_err(|never| match never {}).boxed_unsync());
+    json(&mut answer);
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operators_url_is_checked_at_the_start() {
+        for right in ["http://operator:8080", "http://127.0.0.1:8080/"] {
+            assert!(Operator::new(&right.parse().unwrap()).is_ok(), "{right}");
+        }
+        for wrong in ["operator:8080", "https://operator", "http://operator/workers"] {
+            assert!(Operator::new(&wrong.parse().unwrap()).is_err(), "{wrong}");
+        }
+    }
+}

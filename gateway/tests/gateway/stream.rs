@@ -1,0 +1,451 @@
+//! The stream of a session through the gateway, to a worker that is a socket of the test's own.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use http::{Request, header};
+use sahasra_gateway::{
+    Limits,
+    stream::{Pace, relay::MESSAGE_BYTES},
+    token::SUBPROTOCOL as TOKEN_SUBPROTOCOL,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{self, Message, client::IntoClientRequest, protocol::WebSocketConfig},
+};
+
+use crate::cluster::{Cluster, TOKEN, WITHIN, eventually};
+
+const STREAM: &str = "/v1/namespaces/default/sessions/mine/stream";
+
+/// A worker's agent, as far as the gateway sees it.
+struct Agent {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Agent {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        Self { listener, address }
+    }
+
+    /// Takes a connection and reads its head.
+    async fn asked(&self) -> (TcpStream, String) {
+        let (mut connection, _) = self.listener.accept().await.expect("a connection");
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            head.push(char::from(connection.read_u8().await.expect("a head")));
+        }
+        (connection, head.to_lowercase())
+    }
+
+    /// Takes a connection over, with `first` right behind the head.
+    async fn accept(&self, first: &str) -> TcpStream {
+        let (mut connection, head) = self.asked().await;
+        for expected in [
+            &format!("get {STREAM} http/1.1\r\n"),
+            "connection: upgrade\r\n",
+            "upgrade: sahasra-session.v1\r\n",
+            &format!("authorization: bearer {TOKEN}\r\n"),
+        ] {
+            assert!(head.contains(expected), "{head}");
+        }
+        let answer = format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sahasra-session.v1\r\n\r\n{first}");
+        connection.write_all(answer.as_bytes()).await.expect("sent");
+        connection
+    }
+}
+
+type Client = WebSocketStream<TcpStream>;
+
+/// A cluster with a session that is at the agent.
+async fn placed(arguments: &[&str], limits: Limits) -> (Cluster, Agent) {
+    let cluster = Cluster::start_with(arguments, limits).await;
+    let agent = Agent::start().await;
+    let session = json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "metadata": {}, "spec": {"vram": "1Gi"}});
+    cluster.apply("GpuSession", "mine", session).await;
+    let endpoint = format!("http://{}", agent.address);
+    cluster.report("GpuSession", "mine", json!({"endpoint": endpoint})).await;
+    (cluster, agent)
+}
+
+fn request(cluster: &Cluster) -> Request<()> {
+    let mut request = format!("ws://{}{STREAM}", cluster.address)
+        .into_client_request()
+        .expect("a request");
+    let headers = request.headers_mut();
+    headers.insert(header::AUTHORIZATION, format!("Bearer {TOKEN}").parse().expect("a value"));
+    headers.insert(header::SEC_WEBSOCKET_PROTOCOL, "sahasra-session.v1".parse().expect("a value"));
+    request
+}
+
+async fn connect_with(cluster: &Cluster, request: Request<()>) -> Result<Client, tungstenite::Error> {
+    let connection = TcpStream::connect(cluster.address).await.expect("it listens");
+    let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
+    let (client, answer) = tokio_tungstenite::client_async_with_config(request, connection, Some(config)).await?;
+    assert_eq!(answer.headers()[header::SEC_WEBSOCKET_PROTOCOL], "sahasra-session.v1");
+    Ok(client)
+}
+
+/// An open stream: the client's end and the worker's.
+async fn open(cluster: &Cluster, agent: &Agent) -> (Client, TcpStream) {
+    let (client, worker) = tokio::join!(connect_with(cluster, request(cluster)), agent.accept(""));
+    (client.expect("a WebSocket"), worker)
+}
+
+/// Code and message of the Status with which a stream is refused.
+async fn refused(cluster: &Cluster, request: Request<()>) -> (u16, String) {
+    match connect_with(cluster, request).await {
+        Err(tungstenite::Error::Http(answer)) => {
+            // tungstenite reads of the body what came with the head; the rest is not of interest.
+            let body = answer.body().clone().unwrap_or_default();
+            let status: Value = serde_json::from_slice(&body).unwrap_or_default();
+            (answer.status().as_u16(), status["message"].as_str().unwrap_or_default().to_owned())
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// The close frame that a client gets: code and reason.
+async fn close_of(client: &mut Client) -> (u16, String) {
+    let waited = tokio::time::timeout(WITHIN, async {
+        loop {
+            match client.next().await {
+                Some(Ok(Message::Close(Some(frame)))) => {
+                    // Reading on sends the answer, which the gateway waits for.
+                    while let Some(Ok(_)) = client.next().await {}
+                    return (u16::from(frame.code), frame.reason.to_string());
+                }
+                Some(Ok(Message::Close(None))) | None => panic!("no reason was given"),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => panic!("it broke off: {error}"),
+            }
+        }
+    });
+    waited.await.expect("it closes")
+}
+
+/// The worker's end is at its end.
+async fn ended(worker: &mut TcpStream) {
+    let read = tokio::time::timeout(WITHIN, worker.read_to_end(&mut Vec::new()))
+        .await
+        .expect("it ends");
+    let _ = read;
+}
+
+/// Bytes that differ from place to place.
+fn pattern(from: usize, length: usize) -> Vec<u8> {
+    (from..from + length)
+        .map(|place| (place % 251) as u8 ^ (place >> 16) as u8)
+        .collect()
+}
+
+#[tokio::test]
+async fn bytes_go_both_ways_whole_and_in_order_however_they_are_cut() {
+    const TOTAL: usize = 24 << 20;
+    let (cluster, agent) = placed(&[], Limits::default()).await;
+    let (client, mut worker) = open(&cluster, &agent).await;
+    let echo = tokio::spawn(async move {
+        let (mut from, mut to) = worker.split();
+        tokio::io::copy(&mut from, &mut to).await.expect("echoed");
+    });
+    let (mut sink, mut source) = client.split();
+    let send = async {
+        let (mut at, mut turn) = (0, 0);
+        // A byte, an empty message, 64 KiB, a MiB, and what is no round number.
+        let sizes = [1, 0, 64 << 10, 1 << 20, 100_003, 3 << 20];
+        while at < TOTAL {
+            let size = sizes[turn % sizes.len()].min(TOTAL - at);
+            sink.send(Message::Binary(pattern(at, size).into())).await.expect("sent");
+            (at, turn) = (at + size, turn + 1);
+        }
+    };
+    let receive = async {
+        let mut at = 0;
+        while at < TOTAL {
+            match source.next().await.expect("more").expect("a message") {
+                Message::Binary(piece) => {
+                    assert_eq!(piece, pattern(at, piece.len()), "at {at}");
+                    at += piece.len();
+                }
+                Message::Ping(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(WITHIN, async { tokio::join!(send, receive) })
+        .await
+        .expect("all of it");
+    assert_eq!(cluster.metric("gateway_streams").await, 1.0);
+    sink.send(Message::Close(None)).await.expect("closed");
+    echo.await.expect("the worker sees the end");
+    eventually("it is over", async || {
+        (cluster.metric("gateway_streams ").await == 0.0).then_some(())
+    })
+    .await;
+    assert_eq!(cluster.metric("gateway_stream_bytes_total").await, 2.0 * TOTAL as f64);
+}
+
+#[tokio::test]
+async fn what_the_worker_says_with_its_answer_is_not_lost_and_the_token_may_be_a_subprotocol() {
+    let (cluster, agent) = placed(&[], Limits::default()).await;
+    let mut request = request(&cluster);
+    request.headers_mut().remove(header::AUTHORIZATION);
+    let offered = format!("sahasra-session.v1, {TOKEN_SUBPROTOCOL}{}", URL_SAFE_NO_PAD.encode(TOKEN));
+    request
+        .headers_mut()
+        .insert(header::SEC_WEBSOCKET_PROTOCOL, offered.parse().expect("a value"));
+    let (client, _worker) = tokio::join!(connect_with(&cluster, request), agent.accept("hello"));
+    let first = client.expect("a WebSocket").next().await.expect("a message").expect("a message");
+    assert_eq!(first, Message::Binary("hello".into()));
+}
+
+/// Waits until a figure stands still for a while, and gives it.
+async fn settled(figure: &AtomicU64) -> u64 {
+    let mut last = figure.load(Ordering::Relaxed);
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let now = figure.load(Ordering::Relaxed);
+        if now == last && now > 0 {
+            return now;
+        }
+        last = now;
+    }
+}
+
+#[tokio::test]
+async fn a_side_that_does_not_read_stops_the_other_and_nothing_piles_up() {
+    // More than kernels buffer; had the gateway no bound, all of it would be taken.
+    const TOTAL: u64 = 256 << 20;
+    const PIECE: usize = 1 << 20;
+    const PILE: u64 = 48 << 20;
+    let (cluster, agent) = placed(&[], Limits::default()).await;
+    let (mut client, mut worker) = open(&cluster, &agent).await;
+    let sent = Arc::new(AtomicU64::new(0));
+    let counting = sent.clone();
+    let sending = tokio::spawn(async move {
+        let piece = Bytes::from(vec![7; PIECE]);
+        for _ in 0..TOTAL / PIECE as u64 {
+            client.send(Message::Binary(piece.clone())).await.expect("sent");
+            counting.fetch_add(PIECE as u64, Ordering::Relaxed);
+        }
+        client
+    });
+    let taken = settled(&sent).await;
+    assert!(taken < PILE, "{taken} bytes were taken for a worker that reads nothing");
+    let mut buffer = vec![0; PIECE];
+    let mut read = 0;
+    while read < TOTAL {
+        read += worker.read(&mut buffer).await.expect("more") as u64;
+    }
+    assert_eq!(read, TOTAL);
+    let mut client = sending.await.expect("all is sent");
+
+    let written = Arc::new(AtomicU64::new(0));
+    let counting = written.clone();
+    let writing = tokio::spawn(async move {
+        let piece = vec![9; PIECE];
+        for _ in 0..TOTAL / PIECE as u64 {
+            worker.write_all(&piece).await.expect("written");
+            counting.fetch_add(PIECE as u64, Ordering::Relaxed);
+        }
+        worker
+    });
+    let taken = settled(&written).await;
+    assert!(taken < PILE, "{taken} bytes were taken for a client that reads nothing");
+    let mut read = 0;
+    while read < TOTAL {
+        match client.next().await.expect("more").expect("a message") {
+            Message::Binary(piece) => read += piece.len() as u64,
+            Message::Ping(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(read, TOTAL);
+    drop(writing.await.expect("all is written"));
+}
+
+#[tokio::test]
+async fn a_stream_is_refused_before_it_opens_with_what_to_do() {
+    let (cluster, agent) = placed(&["--max-streams", "1"], Limits::default()).await;
+    let changed = |change: &dyn Fn(&mut Request<()>)| {
+        let mut request = request(&cluster);
+        change(&mut request);
+        request
+    };
+    let wrong_token = changed(&|request| {
+        drop(
+            request
+                .headers_mut()
+                .insert(header::AUTHORIZATION, "Bearer wrong".parse().expect("a value")),
+        )
+    });
+    assert_eq!(refused(&cluster, wrong_token).await.0, 401);
+    let no_token = changed(&|request| drop(request.headers_mut().remove(header::AUTHORIZATION)));
+    assert_eq!(refused(&cluster, no_token).await.0, 401);
+    let other = changed(&|request| {
+        drop(
+            request
+                .headers_mut()
+                .insert(header::SEC_WEBSOCKET_PROTOCOL, "chat".parse().expect("a value")),
+        )
+    });
+    assert_eq!(refused(&cluster, other).await.0, 400);
+    let unknown = changed(&|request| *request.uri_mut() = request.uri().to_string().replace("mine", "other").parse().expect("a URL"));
+    assert_eq!(refused(&cluster, unknown).await.0, 404);
+    assert!(cluster.get(STREAM).await.refusal(426).contains("sahasra-session.v1"));
+
+    // What the agent says is told as it says it; what is nobody's business here is a bad gateway.
+    for (agents, code) in [(401, 401), (403, 403), (404, 404), (503, 503), (426, 502), (200, 502), (500, 502)] {
+        let refusing = async {
+            let (mut connection, _) = agent.asked().await;
+            let answer = format!("HTTP/1.1 {agents} x\r\nContent-Length: 9\r\n\r\nno, thus\n");
+            connection.write_all(answer.as_bytes()).await.expect("sent");
+        };
+        let ((status, message), ()) = tokio::join!(refused(&cluster, request(&cluster)), refusing);
+        assert_eq!(status, code, "the agent answered {agents}");
+        assert!(message.is_empty() || message.contains("no, thus"), "{message}");
+    }
+    let leaving = async { drop(agent.asked().await) };
+    let ((status, _), ()) = tokio::join!(refused(&cluster, request(&cluster)), leaving);
+    assert_eq!(status, 502);
+
+    // One is open: another has to wait; when it is closed there is room again.
+    let (mut client, worker) = open(&cluster, &agent).await;
+    assert_eq!(refused(&cluster, request(&cluster)).await.0, 503);
+    client.close(None).await.expect("closed");
+    drop(worker);
+    eventually("it is over", async || {
+        (cluster.metric("gateway_streams ").await == 0.0).then_some(())
+    })
+    .await;
+    drop(open(&cluster, &agent).await);
+
+    let reported = json!({"endpoint": "http://127.0.0.1:1"});
+    cluster.report("GpuSession", "mine", reported).await;
+    eventually("there is room", async || {
+        (refused(&cluster, request(&cluster)).await.0 == 502).then_some(())
+    })
+    .await;
+    cluster.report("GpuSession", "mine", json!({"endpoint": null})).await;
+    assert_eq!(refused(&cluster, request(&cluster)).await.0, 409);
+    assert_eq!(cluster.metric("gateway_streams ").await, 0.0);
+}
+
+#[tokio::test]
+async fn the_client_is_told_why_a_stream_ends() {
+    let pace = Pace {
+        ping: Duration::from_millis(50),
+        silence: Duration::from_millis(1500),
+    };
+    let limits = Limits { pace, ..Limits::default() };
+    let (cluster, agent) = placed(&[], limits).await;
+
+    let (mut client, mut worker) = open(&cluster, &agent).await;
+    worker.write_all(b"last words").await.expect("written");
+    worker.shutdown().await.expect("ended");
+    assert_eq!(
+        client.next().await.expect("a message").expect("a message"),
+        Message::Binary("last words".into())
+    );
+    assert_eq!(close_of(&mut client).await, (1000, "the worker ended the stream".to_owned()));
+    ended(&mut worker).await;
+
+    let (mut client, worker) = open(&cluster, &agent).await;
+    // Reset, as when its machine says that it knows no such connection.
+    worker.set_zero_linger().expect("set");
+    drop(worker);
+    let (code, reason) = close_of(&mut client).await;
+    assert!(
+        code == 1011 && reason.starts_with("the worker's connection broke"),
+        "{code}: {reason}"
+    );
+
+    let (mut client, mut worker) = open(&cluster, &agent).await;
+    client.send(Message::Text("hello".into())).await.expect("sent");
+    assert_eq!(close_of(&mut client).await, (1003, "binary messages alone are taken".to_owned()));
+    ended(&mut worker).await;
+
+    let (mut client, mut worker) = open(&cluster, &agent).await;
+    // It is refused by its head: what follows may find the connection closed.
+    let _ = client.send(Message::Binary(vec![0; MESSAGE_BYTES + 1].into())).await;
+    ended(&mut worker).await;
+
+    // One that answers no ping: it is never read from, so its library cannot.
+    let (mut client, mut worker) = open(&cluster, &agent).await;
+    ended(&mut worker).await;
+    assert_eq!(close_of(&mut client).await.0, 1001);
+
+    // One that does is kept, however long it says nothing: several times as long as silence may last.
+    let (mut client, mut worker) = open(&cluster, &agent).await;
+    let mut pings = 0;
+    while pings < 80 {
+        if let Message::Ping(_) = client.next().await.expect("more").expect("a message") {
+            pings += 1;
+        }
+    }
+    client.send(Message::Binary("still here".into())).await.expect("sent");
+    let mut said = [0; 10];
+    worker.read_exact(&mut said).await.expect("more");
+    assert_eq!(&said, b"still here");
+    client.close(None).await.expect("closed");
+    ended(&mut worker).await;
+
+    // One that vanishes.
+    let (client, mut worker) = open(&cluster, &agent).await;
+    drop(client);
+    ended(&mut worker).await;
+
+    let (mut client, mut worker) = open(&cluster, &agent).await;
+    cluster.stop.cancel();
+    let (code, reason) = close_of(&mut client).await;
+    assert!(code == 1012 && reason.contains("connect again"), "{code}: {reason}");
+    ended(&mut worker).await;
+}
+
+#[tokio::test]
+async fn streams_opened_and_closed_by_the_hundred_leave_nothing() {
+    let (cluster, agent) = placed(&["--max-streams", "4"], Limits::default()).await;
+    for turn in 0..300 {
+        let (mut client, mut worker) = eventually("there is room", async || {
+            let connecting = connect_with(&cluster, request(&cluster));
+            let (client, worker) = tokio::join!(connecting, agent.accept(""));
+            Some((client.ok()?, worker))
+        })
+        .await;
+        client.send(Message::Binary(vec![turn as u8; 100].into())).await.expect("sent");
+        let mut read = [0; 100];
+        worker.read_exact(&mut read).await.expect("more");
+        assert_eq!(read, [turn as u8; 100]);
+        match turn % 3 {
+            0 => drop(client),
+            1 => client.close(None).await.expect("closed"),
+            _ => {
+                worker.shutdown().await.expect("ended");
+                assert_eq!(close_of(&mut client).await.0, 1000);
+            }
+        }
+        eventually("it is over", async || {
+            (cluster.metric("gateway_streams ").await == 0.0).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(cluster.metric("gateway_streams_ended_total").await, 300.0);
+    assert_eq!(cluster.metric("gateway_requests_total{code=\"101\"").await, 300.0);
+}
