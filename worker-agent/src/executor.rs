@@ -24,6 +24,7 @@ mod watch;
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ use clap::{Parser, ValueEnum};
 use sahasra_wire::frame::Decoder;
 
 pub use self::program::bounded_message;
+pub(crate) use self::report::end_process;
 
 use self::board::{Board, MAX_LANES};
 use self::protocol::{Ready, ToExecutor, from_executor::Kind, to_executor};
@@ -39,6 +41,7 @@ use self::report::Reporter;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::{self, CudaDevice};
 use crate::device::{Device, DeviceError};
+use crate::session_executor::{self, EngineChoice, Options, Platform};
 
 /// Stack of a lane in bytes: the engine keeps its own state on the heap, a driver's compiler is the deepest caller.
 const LANE_STACK: usize = 4 << 20;
@@ -50,7 +53,43 @@ enum Engine {
     Cuda,
 }
 
-/// Runs chunks on one device for one namespace. Started by the agent.
+/// Engine of a session.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SessionEngine {
+    Xla,
+    Ptx,
+}
+
+/// What a session executor is to be.
+#[derive(Debug, clap::Args)]
+struct SessionArguments {
+    /// Engine of the session.
+    #[arg(long)]
+    engine: SessionEngine,
+    /// The PJRT plugin of engine xla.
+    #[arg(long, required_if_eq("engine", "xla"))]
+    plugin: Option<PathBuf>,
+    /// Kind of the device.
+    #[arg(long, default_value = "cpu")]
+    device: Engine,
+    /// The device's number among those of its kind.
+    #[arg(long, default_value_t = 0)]
+    ordinal: u32,
+    /// Device memory that the session may use, in bytes.
+    #[arg(long)]
+    memory_bytes: u64,
+    /// Threads of a CPU device.
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    /// Folder for programs that engine xla compiled; in memory alone when absent.
+    #[arg(long)]
+    program_cache: Option<PathBuf>,
+    /// Process id of the agent.
+    #[arg(long)]
+    parent: i32,
+}
+
+/// Runs chunks on one device for one namespace, or holds one session. Started by the agent.
 #[derive(Debug, Parser)]
 #[command(name = "executor")]
 enum Command {
@@ -72,6 +111,8 @@ enum Command {
         #[arg(long)]
         parent: i32,
     },
+    /// Serves one session, whose connections come over standard input.
+    Session(SessionArguments),
     /// Prints the GPUs as JSON and ends.
     Probe,
 }
@@ -87,6 +128,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         },
+        Command::Session(arguments) => session(arguments),
         Command::Run {
             engine,
             ordinal,
@@ -116,6 +158,46 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
         }
     }
+}
+
+fn session(arguments: SessionArguments) -> ExitCode {
+    let own_memory = matches!(arguments.device, Engine::Cpu).then(|| session_executor::own_memory_bytes(arguments.memory_bytes));
+    let inherited = match sandbox::enter(arguments.parent, own_memory) {
+        Ok(inherited) => inherited,
+        Err(error) => {
+            eprintln!("cannot enter the sandbox: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    end_on_panic();
+    let board = match crate::session::board::Board::map(&inherited.board) {
+        Ok(board) => board,
+        Err(error) => {
+            eprintln!("no board: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let options = Options {
+        engine: match (arguments.engine, arguments.plugin) {
+            (SessionEngine::Xla, Some(plugin)) => EngineChoice::Xla {
+                plugin,
+                cache: arguments.program_cache,
+            },
+            (SessionEngine::Xla, None) => {
+                eprintln!("engine xla needs --plugin");
+                return ExitCode::FAILURE;
+            }
+            (SessionEngine::Ptx, _) => EngineChoice::Ptx,
+        },
+        platform: match arguments.device {
+            Engine::Cpu => Platform::Cpu,
+            Engine::Cuda => Platform::Cuda,
+        },
+        ordinal: arguments.ordinal,
+        memory_bytes: arguments.memory_bytes,
+        threads: arguments.threads,
+    };
+    session_executor::serve(inherited.socket, board, options)
 }
 
 /// A thread that panics takes the process with it: half an executor would leave chunks behind.

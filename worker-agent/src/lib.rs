@@ -31,6 +31,7 @@ pub mod ledger;
 pub mod metrics;
 pub mod registration;
 pub mod session;
+pub mod session_executor;
 mod shared_page;
 pub mod store;
 

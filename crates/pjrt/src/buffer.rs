@@ -91,6 +91,14 @@ impl Buffer {
     /// # Errors
     /// What the plugin reports, also of what was to compute it.
     pub fn download(&self) -> Result<Vec<u8>, Error> {
+        self.start_download()?.finish()
+    }
+
+    /// Starts to copy it into host memory, elements in row-major order.
+    ///
+    /// # Errors
+    /// What the plugin reports of the wish; what comes later, also of what was to compute it, [`Download::finish`] tells.
+    pub fn start_download(&self) -> Result<Download, Error> {
         let shape = self.shape()?;
         let bytes = shape.host_bytes().ok_or_else(|| Error {
             function: "PJRT_Buffer_ToHostBuffer",
@@ -100,8 +108,8 @@ impl Buffer {
         let mut host = vec![0_u8; bytes];
         if bytes == 0 {
             // What was to compute it may have failed all the same.
-            self.ready()?.wait()?;
-            return Ok(host);
+            let done = self.ready()?;
+            return Ok(Download { done, host });
         }
         let minor_to_major: Vec<i64> = (0..shape.dimensions.len() as i64).rev().collect();
         let mut layout = HostLayout::tiled(&minor_to_major);
@@ -111,7 +119,38 @@ impl Buffer {
         arguments.dst = host.as_mut_ptr().cast();
         arguments.dst_size = bytes;
         self.client.plugin.call(&mut arguments)?;
-        Event::new(&self.client.plugin, arguments.event, "PJRT_Buffer_ToHostBuffer").wait()?;
-        Ok(host)
+        let done = Event::new(&self.client.plugin, arguments.event, "PJRT_Buffer_ToHostBuffer");
+        Ok(Download { done, host })
+    }
+}
+
+/// A copy to host memory that is under way.
+#[derive(Debug)]
+pub struct Download {
+    done: Event,
+    /// The plugin writes here until `done` is.
+    host: Vec<u8>,
+}
+
+impl Download {
+    /// When it is done.
+    pub fn done(&self) -> &Event {
+        &self.done
+    }
+
+    /// Waits for it and gives the bytes.
+    ///
+    /// # Errors
+    /// What the plugin reports, also of what was to compute the array.
+    pub fn finish(mut self) -> Result<Vec<u8>, Error> {
+        self.done.wait()?;
+        Ok(std::mem::take(&mut self.host))
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        // The plugin writes until then. How it went is nobody's concern any more.
+        let _ = self.done.wait();
     }
 }

@@ -1,0 +1,237 @@
+//! The session executor: a child process that holds one session's tensors and programs on one device, and speaks with the
+//! session's client.
+//!
+//! ```text
+//!  agent ──connections (adopt)──► control thread
+//!                                     │ starts
+//!            ┌────────────────────────▼──────────────┐
+//!  client ══►│ reader ─► Hub: Link, inbox ─► engine  │   State: names, failures, memory, answers
+//!  client ◄══│ writer ◄─ Hub: answers     ◄─ thread  │   Engine: xla (a PJRT plugin) or ptx (a Device)
+//!            └───────────────────────────────────────┘
+//!                       board ──► agent
+//! ```
+//!
+//! [`link`] knows the numbers of the stream and nothing of what it carries, [`state`] knows the operations and nothing of
+//! connections: both are pure. A connection has a thread that reads and one that writes; one thread asks the engine, in the
+//! client's order. What the client has outlives its connection until the grace is over. The process ends with its control
+//! socket. `docs/protocol.md` says what the client may rely on.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+mod connection;
+pub mod engine;
+mod hub;
+pub mod link;
+pub mod state;
+
+use self::connection::Connections;
+use self::engine::{Engine, ptx::PtxEngine, xla, xla::XlaEngine};
+use self::hub::{Hub, Input, Waiting};
+use self::state::{Bells, State};
+use crate::device::cpu::CpuDevice;
+use crate::device::cuda::CudaDevice;
+use crate::executor::end_process;
+use crate::session::adopt;
+use crate::session::board::Board;
+
+/// Stack of the engine's thread: compilers recurse deeply.
+const ENGINE_STACK: usize = 64 << 20;
+/// Memory for a plugin, its compiler and threads' stacks.
+const OWN_BYTES: u64 = 4 << 30;
+/// Where the engine does not open, whoever comes within this is told why.
+const TELLING: Duration = Duration::from_secs(1);
+
+/// What kind of device it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Platform {
+    /// The CPU.
+    Cpu,
+    /// A GPU, through CUDA.
+    Cuda,
+}
+
+/// Which engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// A PJRT plugin.
+    Xla {
+        /// Its file.
+        plugin: PathBuf,
+        /// Folder for compiled programs, which whoever may open this session may use.
+        cache: Option<PathBuf>,
+    },
+    /// PTX.
+    Ptx,
+}
+
+/// What a session executor is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The engine.
+    pub engine: EngineChoice,
+    /// The kind of device.
+    pub platform: Platform,
+    /// Its number among those of its kind.
+    pub ordinal: u32,
+    /// Device memory that the session may use, in bytes.
+    pub memory_bytes: u64,
+    /// Threads of a CPU device.
+    pub threads: u32,
+}
+
+/// Memory of its own that an executor on a CPU device may use: what is stored, as much again for what comes and goes, and a
+/// compiler's.
+pub fn own_memory_bytes(limit_bytes: u64) -> u64 {
+    limit_bytes.saturating_mul(2).saturating_add(OWN_BYTES)
+}
+
+/// Serves one session: connections come over `control`, and the process ends with it.
+pub fn serve(control: UnixStream, board: Board, options: Options) -> ExitCode {
+    let (tell, told) = mpsc::channel();
+    let builder = std::thread::Builder::new()
+        .name("session-engine".to_owned())
+        .stack_size(ENGINE_STACK);
+    let started = builder.spawn(move || {
+        open(board, &options, |outcome| {
+            // The other end waits for it.
+            let _ = tell.send(outcome);
+        });
+    });
+    let opened = match started {
+        Ok(_) => told.recv().unwrap_or_else(|_| Err("the engine's thread ended".to_owned())),
+        Err(error) => Err(format!("no thread for the engine: {error}")),
+    };
+    match opened {
+        Ok(hub) => serve_connections(&control, &hub),
+        Err(reason) => {
+            eprintln!("the engine does not open: {reason}");
+            refuse(&control, &reason);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
+    let connections = Connections::default();
+    loop {
+        match adopt::receive(control) {
+            Ok(Some(adopted)) => {
+                if let Err(error) = connections.serve(hub, adopted) {
+                    eprintln!("a connection cannot be served: {error}");
+                }
+            }
+            // The agent is gone, or has no more use for this session.
+            Ok(None) => end_process(),
+            Err(error) => {
+                eprintln!("no connections come from the agent any more: {error}");
+                end_process()
+            }
+        }
+    }
+}
+
+/// Tells whoever waits already that there will be nothing.
+fn refuse(control: &UnixStream, reason: &str) {
+    let until = Instant::now() + TELLING;
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        if control.set_read_timeout(Some(left)).is_err() {
+            return;
+        }
+        match adopt::receive(control) {
+            Ok(Some(adopted)) => connection::refuse(adopted, reason),
+            Ok(None) => return,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => return,
+        }
+    }
+}
+
+/// Opens the engine, tells how that went, and runs it. Returns only where it does not open.
+fn open(board: Board, options: &Options, tell: impl FnOnce(Result<Arc<Hub>, String>)) {
+    match (&options.engine, options.platform) {
+        (EngineChoice::Xla { plugin, cache }, platform) => {
+            let options = xla::Options {
+                plugin: plugin.clone(),
+                gpu: (platform == Platform::Cuda).then_some(options.ordinal),
+                limit_bytes: options.memory_bytes,
+                cache: cache.clone(),
+            };
+            run(board, XlaEngine::open(&options), options.limit_bytes, tell);
+        }
+        (EngineChoice::Ptx, Platform::Cpu) => {
+            let device = CpuDevice::new(options.memory_bytes, options.threads as usize);
+            run(board, PtxEngine::new(device, "cpu"), options.memory_bytes, tell);
+        }
+        (EngineChoice::Ptx, Platform::Cuda) => {
+            let engine = CudaDevice::open(options.ordinal).and_then(|device| PtxEngine::new(device, "cuda"));
+            run(board, engine, options.memory_bytes, tell);
+        }
+    }
+}
+
+fn run<E: Engine, F: std::error::Error>(board: Board, engine: Result<E, F>, limit_bytes: u64, tell: impl FnOnce(Result<Arc<Hub>, String>)) {
+    let engine = match engine {
+        Ok(engine) => engine,
+        Err(error) => return tell(Err(chain(&error))),
+    };
+    let hub = Arc::new(Hub::new(board, engine.description(), limit_bytes));
+    let (begins, ends, downloads) = (Arc::clone(&hub), Arc::clone(&hub), Arc::clone(&hub));
+    let bells = Bells {
+        execution_begins: Arc::new(move || begins.execution_begins()),
+        execution_ends: Arc::new(move || ends.execution_ends()),
+        download_ends: Arc::new(move || downloads.download_ends()),
+    };
+    let state = State::new(engine, limit_bytes, bells);
+    hub.board().set_ready();
+    tell(Ok(Arc::clone(&hub)));
+    work(&hub, state)
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        cause = source.source();
+    }
+    text
+}
+
+/// The engine's thread.
+fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
+    let mut generation = 0;
+    let mut stored = (0, 0);
+    loop {
+        if state.has_answers() {
+            let (answers, last) = state.take_answers();
+            hub.answer(generation, answers, last);
+        }
+        if stored != state.stored() {
+            stored = state.stored();
+            hub.board().set_stored(stored.0, stored.1);
+        }
+        let waiting = Waiting {
+            pending_bytes: state.pending_bytes(),
+            running: state.running_behind(),
+        };
+        match hub.next(waiting, || state.can_settle()) {
+            Input::Settle => state.settle(),
+            Input::Begin(next) => {
+                state.reset();
+                generation = next;
+            }
+            Input::Operation { sequence, kind, payload } => {
+                if let Err(malformed) = state.operation(sequence, kind, payload) {
+                    hub.malformed_operation(generation, &malformed.to_string());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! One connection of the client: a thread that reads, and one that writes.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use rustix::net::sockopt;
+use sahasra_wire::session::{
+    ClientFrame, RefusalCode, Refused, ServerFrame, client_frame,
+    frame::{self, Decoder, HEAD_BYTES},
+    server_frame::Kind,
+};
+
+use super::hub::Hub;
+use super::link::Sending;
+use crate::session::adopt::Adopted;
+
+/// A connection has to say hello within this.
+const HELLO_TIME: Duration = Duration::from_secs(10);
+/// After the last word the client has so long to hear it and to hang up.
+const LAST_WORDS_TIME: Duration = Duration::from_secs(2);
+/// Connections that may be without a hello, or on their way out.
+const MOST_CONNECTIONS: usize = 64;
+/// Bytes read at a time.
+const READ_BYTES: usize = 64 << 10;
+/// Where frames are as large as this, no more is read at once than one of them: the next begins in memory of its own, and
+/// is not copied there.
+const LARGE_BYTES: usize = 128 << 10;
+/// The beginning of such a frame.
+const HEAD_READ_BYTES: usize = 4 << 10;
+/// Space that is still worth a read.
+const SMALLEST_READ: usize = 512;
+/// Slices that one call takes.
+const MOST_SLICES: usize = 512;
+/// Stack of a thread that reads or writes.
+const STACK_BYTES: usize = 256 << 10;
+/// A peer that is silent is asked after so many seconds, then this often, and is gone after so many questions.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
+
+/// Connections of a session, each with a number of its own.
+#[derive(Debug, Default)]
+pub struct Connections {
+    next: AtomicU64,
+    open: Arc<AtomicUsize>,
+}
+
+/// Counts one as long as it lives.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Connections {
+    /// Starts to serve one.
+    ///
+    /// # Errors
+    /// The system's, and when there are too many.
+    pub fn serve(&self, hub: &Arc<Hub>, adopted: Adopted) -> io::Result<()> {
+        let open = Open(Arc::clone(&self.open));
+        if open.0.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            return Err(io::Error::other("too many connections at once"));
+        }
+        let (stream, already_read) = prepare(adopted)?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let hub = Arc::clone(hub);
+        let builder = std::thread::Builder::new().name("session-read".to_owned()).stack_size(STACK_BYTES);
+        builder.spawn(move || {
+            let _open = open;
+            let mut reader = Reader::new(stream, &already_read);
+            if let Err(error) = reader.run(&hub, number)
+                && error.kind() != io::ErrorKind::UnexpectedEof
+            {
+                eprintln!("connection {number}: {error}");
+            }
+            hub.disconnected(number);
+            let _ = reader.stream.shutdown(Shutdown::Both);
+        })?;
+        Ok(())
+    }
+}
+
+/// Tells a client that came that the engine cannot be used.
+pub fn refuse(adopted: Adopted, message: &str) {
+    if let Ok((stream, already_read)) = prepare(adopted) {
+        let mut reader = Reader::new(stream, &already_read);
+        let refused = Refused {
+            code: RefusalCode::Unavailable.into(),
+            message: message.to_owned(),
+        };
+        let _ = reader.refuse(refused);
+    }
+}
+
+/// Any stream socket reads and writes like this one.
+fn prepare(adopted: Adopted) -> io::Result<(UnixStream, Vec<u8>)> {
+    let stream = UnixStream::from(adopted.connection);
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(HELLO_TIME))?;
+    // These are for TCP; there is nothing to set for a socket pair.
+    let (idle, interval, count) = KEEPALIVE;
+    let _ = sockopt::set_tcp_nodelay(&stream, true);
+    let _ = sockopt::set_socket_keepalive(&stream, true);
+    let _ = sockopt::set_tcp_keepidle(&stream, idle);
+    let _ = sockopt::set_tcp_keepintvl(&stream, interval);
+    let _ = sockopt::set_tcp_keepcnt(&stream, count);
+    Ok((stream, adopted.already_read))
+}
+
+struct Reader {
+    stream: UnixStream,
+    decoder: Decoder,
+    /// Frames are large now.
+    is_large: bool,
+}
+
+impl Reader {
+    fn new(stream: UnixStream, already_read: &[u8]) -> Self {
+        let mut decoder = Decoder::default();
+        decoder.buffer().extend_from_slice(already_read);
+        Self {
+            stream,
+            decoder,
+            is_large: false,
+        }
+    }
+
+    /// Reads until the connection is over.
+    fn run(&mut self, hub: &Arc<Hub>, number: u64) -> io::Result<()> {
+        let Some((hello, payload)) = self.hello()? else {
+            return self.refuse(Refused {
+                code: RefusalCode::Malformed.into(),
+                message: "the first frame is no frame of a session stream".to_owned(),
+            });
+        };
+        let received = hello.received;
+        let Some(client_frame::Kind::Hello(hello)) = hello.kind.filter(|_| hello.sequence == 0 && payload.is_empty()) else {
+            return self.refuse(Refused {
+                code: RefusalCode::Malformed.into(),
+                message: "the first frame of a connection is a Hello, of number 0 and without payload".to_owned(),
+            });
+        };
+        let welcome = match hub.hello(number, &self.stream, &hello, received, secret()?) {
+            Ok(welcome) => welcome,
+            Err(refused) => return self.refuse(refused),
+        };
+        self.stream.set_read_timeout(None)?;
+        self.tell(&welcome)?;
+        let mut writer = Writer {
+            stream: self.stream.try_clone()?,
+            heads: BytesMut::new(),
+        };
+        let of_writer = Arc::clone(hub);
+        let builder = std::thread::Builder::new().name("session-write".to_owned()).stack_size(STACK_BYTES);
+        builder.spawn(move || writer.run(&of_writer, number))?;
+        let mut frames = Vec::new();
+        loop {
+            loop {
+                match self.decoder.next_frame::<ClientFrame>() {
+                    Ok(Some((frame, payload))) => {
+                        self.is_large = payload.len() >= LARGE_BYTES;
+                        frames.push((frame, payload));
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        if frames.is_empty() || hub.frames(number, &mut frames) {
+                            hub.malformed(number, &error.to_string());
+                        }
+                        self.hang_up();
+                        return Ok(());
+                    }
+                }
+            }
+            if !frames.is_empty() && !hub.frames(number, &mut frames) {
+                // The client may have to be told why.
+                self.hang_up();
+                return Ok(());
+            }
+            let read = self.fill()?;
+            hub.board().received(read as u64);
+            if read == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The first frame; none where what comes is no frame.
+    fn hello(&mut self) -> io::Result<Option<(ClientFrame, Bytes)>> {
+        let until = Instant::now() + HELLO_TIME;
+        loop {
+            match self.decoder.next_frame() {
+                Ok(Some(frame)) => return Ok(Some(frame)),
+                Ok(None) if Instant::now() >= until => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(None) => {}
+                Err(_) => return Ok(None),
+            }
+            // No hello is anywhere near as long as a frame may be.
+            if self.decoder.buffer().len() > READ_BYTES {
+                return Ok(None);
+            }
+            if self.fill()? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// Bytes of the frame that has begun that are not there yet, or of the head.
+    fn missing(&mut self) -> usize {
+        let buffer = self.decoder.buffer();
+        let Some([a, b, c, d, e, f, g, h]) = buffer.first_chunk::<HEAD_BYTES>() else {
+            return HEAD_READ_BYTES;
+        };
+        // Checked by the decoder, which has refused what is too large.
+        let message = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+        let payload = u32::from_le_bytes([*e, *f, *g, *h]) as usize;
+        (HEAD_BYTES + message + payload).saturating_sub(buffer.len())
+    }
+
+    /// Reads what is there into the decoder's own memory.
+    fn fill(&mut self) -> io::Result<usize> {
+        let missing = self.missing();
+        let is_large = self.is_large || missing >= LARGE_BYTES;
+        let buffer = self.decoder.buffer();
+        let spare = buffer.capacity() - buffer.len();
+        if spare == 0 || (buffer.is_empty() && spare < SMALLEST_READ) {
+            buffer.reserve(if is_large { HEAD_READ_BYTES } else { READ_BYTES });
+        }
+        let length = buffer.len();
+        let spare = buffer.spare_capacity_mut();
+        let most = if is_large { missing.max(1).min(spare.len()) } else { spare.len() };
+        loop {
+            match rustix::io::read(&self.stream, &mut spare[..most]) {
+                Ok((read, _)) => {
+                    let read = read.len();
+                    // SAFETY: the kernel has just written so many bytes behind the length, within the capacity.
+                    unsafe { buffer.set_len(length + read) };
+                    return Ok(read);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn tell(&mut self, message: &ServerFrame) -> io::Result<()> {
+        let mut bytes = BytesMut::new();
+        frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
+        self.stream.write_all(&bytes)
+    }
+
+    fn refuse(&mut self, refused: Refused) -> io::Result<()> {
+        self.tell(&ServerFrame {
+            sequence: 0,
+            received: 0,
+            kind: Some(Kind::Refused(refused)),
+        })?;
+        self.stream.shutdown(Shutdown::Write)?;
+        self.hang_up();
+        Ok(())
+    }
+
+    /// Reads what the other end still sends, for a while: a socket that is closed with bytes unread takes back what was written.
+    fn hang_up(&mut self) {
+        let until = Instant::now() + LAST_WORDS_TIME;
+        let _ = self.stream.set_read_timeout(Some(LAST_WORDS_TIME));
+        let mut nothing = [0; 16 << 10];
+        while Instant::now() < until && self.stream.read(&mut nothing).is_ok_and(|read| read > 0) {}
+    }
+}
+
+/// What a client shows to resume.
+fn secret() -> io::Result<Bytes> {
+    let mut secret = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
+    Ok(Bytes::copy_from_slice(&secret))
+}
+
+struct Writer {
+    stream: UnixStream,
+    /// Everything of a batch's frames but their payloads.
+    heads: BytesMut,
+}
+
+impl Writer {
+    fn run(&mut self, hub: &Hub, number: u64) {
+        let mut frames = Vec::new();
+        loop {
+            let sending = hub.send(number, &mut frames);
+            match self.write(&frames) {
+                Ok(bytes) => hub.board().sent(bytes as u64),
+                Err(_) => {
+                    // The reader sees it, and says that the connection is over.
+                    let _ = self.stream.shutdown(Shutdown::Both);
+                    return;
+                }
+            }
+            frames.clear();
+            match sending {
+                Sending::Go => {}
+                Sending::Over => return,
+                Sending::Last => {
+                    let _ = self.stream.shutdown(Shutdown::Write);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writes frames, their payloads from where they are.
+    fn write(&mut self, frames: &[(ServerFrame, Bytes)]) -> io::Result<usize> {
+        self.heads.clear();
+        let mut ends = Vec::with_capacity(frames.len());
+        for (message, payload) in frames {
+            frame::encode(message, payload.len(), &mut self.heads).map_err(io::Error::other)?;
+            ends.push(self.heads.len());
+        }
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * frames.len());
+        let mut start = 0;
+        for ((_, payload), end) in frames.iter().zip(ends) {
+            // Heads between which there is no payload are one piece.
+            if !payload.is_empty() {
+                pieces.push(&self.heads[start..end]);
+                pieces.push(payload);
+                start = end;
+            }
+        }
+        pieces.push(&self.heads[start..]);
+        let total = pieces.iter().map(|piece| piece.len()).sum();
+        let mut stream = &self.stream;
+        let mut first = 0;
+        while first < pieces.len() {
+            if pieces[first].is_empty() {
+                first += 1;
+                continue;
+            }
+            let slices: Vec<IoSlice<'_>> = pieces[first..].iter().take(MOST_SLICES).map(|piece| IoSlice::new(piece)).collect();
+            let mut written = match stream.write_vectored(&slices) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            while written > 0 {
+                let piece = &mut pieces[first];
+                let step = written.min(piece.len());
+                piece.advance(step);
+                written -= step;
+                if piece.is_empty() {
+                    first += 1;
+                }
+            }
+        }
+        Ok(total)
+    }
+}

@@ -1,0 +1,214 @@
+//! An engine for tests: bytes in host memory, and executions that end when the test says so.
+//!
+//! A program is three words: what it does, how many results of 8 bytes it has, and its temporary bytes. `sum` fills result N
+//! with the sum of all bytes of its arguments plus N; `fail` fails once it runs, `reject` before, and other words do not compile.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use sahasra_pjrt::{ElementType, Shape};
+use sahasra_wire::session::{FailureCode, Format, Launch};
+
+use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
+
+/// What a test sees and steers.
+#[derive(Default)]
+pub struct Controls {
+    /// Ends of executions and downloads are kept back.
+    pub holds: bool,
+    held: VecDeque<(Completer, Result<(), Fault>)>,
+    /// Bytes of all tensors there are.
+    pub live_bytes: u64,
+    /// Programs that were compiled.
+    pub compilations: usize,
+}
+
+impl Controls {
+    /// The oldest end that was kept back.
+    pub fn take_oldest(&mut self) -> Option<(Completer, Result<(), Fault>)> {
+        self.held.pop_front()
+    }
+}
+
+/// A handle on them.
+pub type Shared = Rc<RefCell<Controls>>;
+
+/// Lets the oldest that was kept back end. Gives whether there was one.
+pub fn release(controls: &Shared) -> bool {
+    let oldest = controls.borrow_mut().take_oldest();
+    let Some((done, outcome)) = oldest else {
+        return false;
+    };
+    done.complete(outcome);
+    true
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub struct ModelEngine {
+    /// Its controls.
+    pub controls: Shared,
+}
+
+/// An array.
+pub struct ModelTensor {
+    bytes: Bytes,
+    is_failed: bool,
+    controls: Shared,
+}
+
+impl Drop for ModelTensor {
+    fn drop(&mut self) {
+        self.controls.borrow_mut().live_bytes -= self.bytes.len() as u64;
+    }
+}
+
+/// A program.
+#[derive(Clone)]
+pub struct ModelProgram {
+    verb: String,
+    outputs: Rc<Vec<Shape>>,
+    temporaries: u64,
+}
+
+impl Program for ModelProgram {
+    fn outputs(&self) -> &[Shape] {
+        &self.outputs
+    }
+
+    fn needs(&self) -> Needs {
+        Needs {
+            outputs: 8 * self.outputs.len() as u64,
+            aliased: 8 * self.outputs.len() as u64,
+            temporaries: self.temporaries,
+            ..Needs::default()
+        }
+    }
+
+    fn flops(&self) -> Option<f64> {
+        Some(2.0)
+    }
+}
+
+impl ModelEngine {
+    fn tensor(&self, bytes: Bytes, is_failed: bool) -> ModelTensor {
+        self.controls.borrow_mut().live_bytes += bytes.len() as u64;
+        ModelTensor {
+            bytes,
+            is_failed,
+            controls: Rc::clone(&self.controls),
+        }
+    }
+
+    fn ends(&self, done: Completer, outcome: Result<(), Fault>) {
+        if self.controls.borrow().holds {
+            self.controls.borrow_mut().held.push_back((done, outcome));
+        } else {
+            done.complete(outcome);
+        }
+    }
+}
+
+fn broken() -> Fault {
+    Fault::new(FailureCode::ExecutionFailed, "it broke")
+}
+
+impl Engine for ModelEngine {
+    type Tensor = ModelTensor;
+    type Program = ModelProgram;
+    type Transfer = Result<Bytes, Fault>;
+
+    fn description(&self) -> Description {
+        Description::default()
+    }
+
+    fn device_bytes(&self, host_bytes: u64) -> u64 {
+        host_bytes
+    }
+
+    fn stored_bytes(&self, tensor: &ModelTensor) -> u64 {
+        tensor.bytes.len() as u64
+    }
+
+    fn upload(&mut self, shape: &Shape, data: Bytes) -> Result<ModelTensor, Fault> {
+        if shape.element_type == ElementType::S4 {
+            return Err(Fault::new(FailureCode::InvalidArgument, "s4 is not taken"));
+        }
+        Ok(self.tensor(data, false))
+    }
+
+    fn allocate(&mut self, shape: &Shape) -> Result<ModelTensor, Fault> {
+        self.upload(shape, vec![0; shape.host_bytes().unwrap()].into())
+    }
+
+    fn compile(&mut self, _format: Format, code: &Bytes) -> Result<Compilation<ModelProgram>, Fault> {
+        let words: Vec<&str> = std::str::from_utf8(code).unwrap().split(' ').collect();
+        let ["sum" | "fail" | "reject", results, temporaries] = words[..] else {
+            return Err(Fault::new(FailureCode::CompileFailed, "no such words"));
+        };
+        let result = Shape {
+            element_type: ElementType::U8,
+            dimensions: vec![8],
+        };
+        self.controls.borrow_mut().compilations += 1;
+        let program = ModelProgram {
+            verb: words[0].to_owned(),
+            outputs: Rc::new(vec![result; results.parse().unwrap()]),
+            temporaries: temporaries.parse().unwrap(),
+        };
+        Ok(Compilation {
+            program,
+            cached: false,
+            milliseconds: 0,
+        })
+    }
+
+    fn execute(
+        &mut self,
+        program: &ModelProgram,
+        arguments: &[&ModelTensor],
+        _kept: &[i64],
+        done: Completer,
+    ) -> Result<Vec<ModelTensor>, Fault> {
+        if program.verb == "reject" {
+            let fault = Fault::new(FailureCode::InvalidArgument, "not these arguments");
+            done.complete(Err(fault.clone()));
+            return Err(fault);
+        }
+        let fails = program.verb == "fail" || arguments.iter().any(|argument| argument.is_failed);
+        let bytes = arguments.iter().flat_map(|argument| argument.bytes.iter());
+        let sum = bytes.fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+        let result = |number: usize| self.tensor(vec![sum.wrapping_add(number as u8); 8].into(), fails);
+        let results = (0..program.outputs.len()).map(result).collect();
+        self.ends(done, if fails { Err(broken()) } else { Ok(()) });
+        Ok(results)
+    }
+
+    fn launch(&mut self, _program: &ModelProgram, launch: &Launch, _tensors: &[&ModelTensor]) -> Result<(), Fault> {
+        if launch.entry == "fail" { Err(broken()) } else { Ok(()) }
+    }
+
+    fn synchronise(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    fn download(&mut self, tensor: &ModelTensor, _shape: &Shape, done: Completer) -> Result<Self::Transfer, Fault> {
+        let outcome = if tensor.is_failed {
+            Err(broken())
+        } else {
+            Ok(tensor.bytes.clone())
+        };
+        self.ends(done, outcome.clone().map(|_| ()));
+        Ok(outcome)
+    }
+
+    fn downloaded(&mut self, transfer: Self::Transfer) -> Result<Bytes, Fault> {
+        transfer
+    }
+}

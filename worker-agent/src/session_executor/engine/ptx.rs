@@ -1,0 +1,304 @@
+//! Engine `ptx`: kernels in PTX on one of the worker's devices, whose memory tensors are parts of.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use sahasra_pjrt::Shape;
+use sahasra_ptx::Cancel;
+use sahasra_wire::session::{FailureCode, Format, Launch, argument};
+
+use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
+use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
+
+const NAME: &str = "ptx";
+/// Kernels that are kept ready for one program.
+const MOST_KERNELS: usize = 64;
+/// Texts that are kept loaded beside those that have names.
+const MOST_MODULES: usize = 64;
+
+/// An entry, its shape and the sizes of its arguments: what a kernel is prepared for.
+type Use = (String, [u32; 7], Vec<usize>);
+
+/// A loaded text, and kernels of it that were prepared.
+pub struct Loaded<D: Device> {
+    module: Arc<D::Module>,
+    bytes: u64,
+    kernels: RefCell<HashMap<Use, Rc<D::Kernel>>>,
+}
+
+impl<D: Device> Program for Rc<Loaded<D>> {
+    fn outputs(&self) -> &[Shape] {
+        &[]
+    }
+
+    fn needs(&self) -> Needs {
+        Needs {
+            code: self.bytes,
+            ..Needs::default()
+        }
+    }
+
+    fn flops(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// A part of the device's memory and its bytes.
+pub struct Stored<D: Device> {
+    area: D::Area,
+    bytes: u64,
+}
+
+/// See the [module](self).
+pub struct PtxEngine<D: Device> {
+    device: D,
+    stream: D::Stream,
+    /// Read to wait for the stream.
+    nothing: D::Area,
+    description: Description,
+    modules: HashMap<Bytes, Rc<Loaded<D>>>,
+    cancel: Cancel,
+    is_lost: bool,
+}
+
+impl<D: Device> PtxEngine<D> {
+    /// On that device.
+    ///
+    /// # Errors
+    /// When it has no stream.
+    pub fn new(device: D, platform: &str) -> Result<Self, DeviceError> {
+        let description = Description {
+            engine: NAME,
+            platform: platform.to_owned(),
+            platform_version: env!("CARGO_PKG_VERSION").to_owned(),
+            device: format!("{platform}, {} lanes", device.lanes()),
+            stablehlo_version: String::new(),
+        };
+        Ok(Self {
+            stream: device.stream()?,
+            nothing: device.allocate(&[])?,
+            device,
+            description,
+            modules: HashMap::new(),
+            cancel: Cancel::new(),
+            is_lost: false,
+        })
+    }
+
+    fn fault(&mut self, error: &DeviceError) -> Fault {
+        let message = error.to_string();
+        let code = match error {
+            DeviceError::OutOfMemory(_) => FailureCode::OutOfMemory,
+            DeviceError::Load(_) => FailureCode::CompileFailed,
+            DeviceError::Unsupported(_) => FailureCode::Incompatible,
+            DeviceError::Launch(_) => FailureCode::InvalidArgument,
+            DeviceError::Trap(_) | DeviceError::IllegalAddress(_) | DeviceError::Deadlock(_) | DeviceError::Cancelled(_) => {
+                FailureCode::ExecutionFailed
+            }
+            DeviceError::Poisoned { .. } => {
+                self.is_lost = true;
+                let message = format!("{message}; the device's context is lost with it: close the session's client and begin anew");
+                return Fault::new(FailureCode::Internal, message);
+            }
+            DeviceError::Unavailable(_) | DeviceError::Driver { .. } => FailureCode::Internal,
+        };
+        Fault::new(code, message)
+    }
+
+    /// The kernel for a launch.
+    fn kernel(
+        &mut self,
+        program: &Loaded<D>,
+        launch: &Launch,
+        shape: LaunchShape,
+        arguments: &Arguments,
+    ) -> Result<Rc<D::Kernel>, DeviceError> {
+        let sizes = (0..arguments.len()).map(|place| arguments.get(place).len()).collect();
+        let [x, y, z] = shape.grid;
+        let [a, b, c] = shape.block;
+        let key = (launch.entry.clone(), [x, y, z, a, b, c, shape.dynamic_shared_bytes], sizes);
+        if let Some(kernel) = program.kernels.borrow().get(&key) {
+            return Ok(Rc::clone(kernel));
+        }
+        let kernel = Rc::new(self.device.kernel(&program.module, &launch.entry, shape, arguments)?);
+        // Variables of a module start afresh with each launch: a kernel that has any is not used again.
+        if self.device.variable_bytes(&kernel) == 0 {
+            if program.kernels.borrow().len() >= MOST_KERNELS {
+                // One of them may run.
+                self.wait()?;
+                program.kernels.borrow_mut().clear();
+            }
+            program.kernels.borrow_mut().insert(key, Rc::clone(&kernel));
+        }
+        Ok(kernel)
+    }
+
+    fn start(&mut self, program: &Loaded<D>, launch: &Launch, tensors: &[&Stored<D>]) -> Result<(), DeviceError> {
+        let shape = LaunchShape {
+            grid: three(&launch.grid, "grid")?,
+            block: three(&launch.block, "block")?,
+            dynamic_shared_bytes: launch.dynamic_shared_bytes,
+        };
+        let mut sizes = Vec::with_capacity(launch.arguments.len());
+        for (place, argument) in launch.arguments.iter().enumerate() {
+            sizes.push(match &argument.kind {
+                Some(argument::Kind::Tensor(_)) => size_of::<u64>(),
+                Some(argument::Kind::Scalar(bytes)) if (1..=8).contains(&bytes.len()) => bytes.len(),
+                Some(argument::Kind::Scalar(bytes)) => {
+                    let message = format!("argument {place} is a scalar of {} bytes, 1 to 8 can be", bytes.len());
+                    return Err(DeviceError::Launch(message));
+                }
+                None => return Err(DeviceError::Launch(format!("argument {place} is neither a tensor nor a scalar"))),
+            });
+        }
+        let mut arguments = Arguments::new(&sizes);
+        let mut tensors = tensors.iter();
+        for (place, argument) in launch.arguments.iter().enumerate() {
+            if let Some(argument::Kind::Scalar(bytes)) = &argument.kind {
+                arguments.set(place, bytes);
+            } else if let Some(tensor) = tensors.next() {
+                arguments.set(place, &self.device.address(&tensor.area, 0).to_le_bytes());
+            }
+        }
+        let kernel = self.kernel(program, launch, shape, &arguments)?;
+        self.device.launch(&mut self.stream, &kernel, &arguments, &self.cancel)?;
+        if self.device.variable_bytes(&kernel) > 0 {
+            // Its variables must stay as long as it runs.
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), DeviceError> {
+        self.device.read(&mut self.stream, &self.nothing, &mut Vec::new())
+    }
+}
+
+fn three(sizes: &[u32], what: &str) -> Result<[u32; 3], DeviceError> {
+    match sizes {
+        [x] => Ok([*x, 1, 1]),
+        [x, y] => Ok([*x, *y, 1]),
+        [x, y, z] => Ok([*x, *y, *z]),
+        _ => Err(DeviceError::Launch(format!(
+            "the {what} has {} dimensions, 1 to 3 can be",
+            sizes.len()
+        ))),
+    }
+}
+
+impl<D: Device> Engine for PtxEngine<D> {
+    type Tensor = Stored<D>;
+    type Program = Rc<Loaded<D>>;
+    type Transfer = Bytes;
+
+    fn description(&self) -> Description {
+        self.description.clone()
+    }
+
+    fn device_bytes(&self, host_bytes: u64) -> u64 {
+        rounded_bytes(&[host_bytes])
+    }
+
+    fn stored_bytes(&self, tensor: &Stored<D>) -> u64 {
+        self.device_bytes(tensor.bytes)
+    }
+
+    fn upload(&mut self, shape: &Shape, data: Bytes) -> Result<Stored<D>, Fault> {
+        let stored = self.allocate(shape)?;
+        match self.device.write(&mut self.stream, &stored.area, 0, &data) {
+            Ok(()) => Ok(stored),
+            Err(error) => Err(self.fault(&error)),
+        }
+    }
+
+    fn allocate(&mut self, shape: &Shape) -> Result<Stored<D>, Fault> {
+        let bytes = shape.host_bytes().unwrap_or(usize::MAX) as u64;
+        match self.device.allocate(&[bytes]) {
+            Ok(area) => Ok(Stored { area, bytes }),
+            Err(error) => Err(self.fault(&error)),
+        }
+    }
+
+    fn compile(&mut self, format: Format, code: &Bytes) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
+        if format != Format::Ptx {
+            return Err(Fault::unsupported("StableHLO or HLO", NAME));
+        }
+        if let Some(program) = self.modules.get(code) {
+            return Ok(Compilation {
+                program: Rc::clone(program),
+                cached: true,
+                milliseconds: 0,
+            });
+        }
+        let began = Instant::now();
+        let text = std::str::from_utf8(code).map_err(|_| Fault::new(FailureCode::CompileFailed, "the PTX is not UTF-8"))?;
+        let module = match self.device.load(text) {
+            Ok(module) => module,
+            Err(error) => return Err(self.fault(&error)),
+        };
+        let program = Rc::new(Loaded {
+            bytes: self.device.module_bytes(&module),
+            module: Arc::new(module),
+            kernels: RefCell::default(),
+        });
+        if self.modules.len() >= MOST_MODULES {
+            // A kernel of one of them may run.
+            self.synchronise()?;
+            self.modules.clear();
+        }
+        // Of its own: the bytes may be a piece of a large buffer.
+        self.modules.insert(Bytes::copy_from_slice(code), Rc::clone(&program));
+        Ok(Compilation {
+            program,
+            cached: false,
+            milliseconds: began.elapsed().as_millis() as u64,
+        })
+    }
+
+    fn execute(
+        &mut self,
+        _program: &Rc<Loaded<D>>,
+        _arguments: &[&Stored<D>],
+        _kept: &[i64],
+        done: Completer,
+    ) -> Result<Vec<Stored<D>>, Fault> {
+        let fault = Fault::unsupported("an execution of a program", NAME);
+        done.complete(Err(fault.clone()));
+        Err(fault)
+    }
+
+    fn launch(&mut self, program: &Rc<Loaded<D>>, launch: &Launch, tensors: &[&Stored<D>]) -> Result<(), Fault> {
+        self.start(program, launch, tensors).map_err(|error| self.fault(&error))
+    }
+
+    fn synchronise(&mut self) -> Result<(), Fault> {
+        self.wait().map_err(|error| self.fault(&error))
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    fn download(&mut self, tensor: &Stored<D>, _shape: &Shape, done: Completer) -> Result<Bytes, Fault> {
+        let mut bytes = Vec::with_capacity(tensor.bytes as usize);
+        match self.device.read(&mut self.stream, &tensor.area, &mut bytes) {
+            Ok(()) => {
+                done.complete(Ok(()));
+                Ok(bytes.into())
+            }
+            Err(error) => {
+                let fault = self.fault(&error);
+                done.complete(Err(fault.clone()));
+                Err(fault)
+            }
+        }
+    }
+
+    fn downloaded(&mut self, transfer: Bytes) -> Result<Bytes, Fault> {
+        Ok(transfer)
+    }
+}

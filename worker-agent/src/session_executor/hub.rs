@@ -1,0 +1,353 @@
+//! Where the threads of a session executor meet: connections bring operations and take answers, the engine takes operations
+//! and brings answers. One lock, held for moments; whoever has nothing to do sleeps.
+
+use std::collections::VecDeque;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicI64, Ordering, fence};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use sahasra_wire::session::{
+    ClientFrame, Failed, FailureCode, Hello, Refused, ServerFrame, VERSION, Welcome, client_frame, server_frame::Kind,
+};
+
+use super::engine::Description;
+use super::link::{Answer, Arrival, Link, Sending, WINDOW};
+use crate::session::board::Board;
+
+/// Frames and bytes that a writer takes at a time.
+const BATCH_FRAMES: usize = 64;
+const BATCH_BYTES: u64 = 4 << 20;
+/// The engine does not sleep.
+const AWAKE: i64 = -1;
+
+/// What the engine is to do next.
+pub enum Input {
+    /// The next operation.
+    Operation {
+        /// Its number.
+        sequence: u64,
+        /// What it is.
+        kind: client_frame::Kind,
+        /// Bytes beside it.
+        payload: Bytes,
+    },
+    /// A client begins, of that generation, or none (0): what the one before had is to be freed.
+    Begin(u64),
+    /// Something has ended that was waited for.
+    Settle,
+}
+
+/// What the engine waits for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waiting {
+    /// Bytes of downloads under way.
+    pub pending_bytes: u64,
+    /// It is to be woken when no more than so many executions run.
+    pub running: u64,
+}
+
+struct Inner {
+    link: Link,
+    inbox: VecDeque<Input>,
+    /// Generation of the client whose operations are in the inbox.
+    generation: u64,
+    /// The client's connection, so that it can be ended.
+    current: Option<(u64, UnixStream)>,
+    is_engine_asleep: bool,
+    sleeping_writers: usize,
+}
+
+/// See the [module](self).
+pub struct Hub {
+    inner: Mutex<Inner>,
+    engine: Condvar,
+    writers: Condvar,
+    /// Executions that run; the engine, where it sleeps, is woken when no more than `wake_at` do.
+    running: AtomicI64,
+    wake_at: AtomicI64,
+    board: Board,
+    description: Description,
+    limit_bytes: u64,
+}
+
+impl Hub {
+    /// For an engine of that description.
+    pub fn new(board: Board, description: Description, limit_bytes: u64) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                link: Link::default(),
+                inbox: VecDeque::new(),
+                generation: 0,
+                current: None,
+                is_engine_asleep: false,
+                sleeping_writers: 0,
+            }),
+            engine: Condvar::new(),
+            writers: Condvar::new(),
+            running: AtomicI64::new(0),
+            wake_at: AtomicI64::new(AWAKE),
+            board,
+            description,
+            limit_bytes,
+        }
+    }
+
+    /// What the agent sees.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_engine(&self, inner: &mut Inner) {
+        if std::mem::take(&mut inner.is_engine_asleep) {
+            self.engine.notify_one();
+        }
+    }
+
+    fn wake_writers(&self, inner: &Inner) {
+        if inner.sleeping_writers > 0 {
+            self.writers.notify_all();
+        }
+    }
+
+    /// A connection says hello: its answer, and whether it stands.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn hello(&self, connection: u64, stream: &UnixStream, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
+        let shared = stream.try_clone().map_err(|error| Refused {
+            code: sahasra_wire::session::RefusalCode::Unavailable.into(),
+            message: format!("the executor has no descriptor left: {error}"),
+        })?;
+        let mut inner = self.lock();
+        let welcomed = inner.link.hello(connection, hello, received, secret, Instant::now())?;
+        if welcomed.replaced.is_some()
+            && let Some((_, old)) = inner.current.take()
+        {
+            let _ = old.shutdown(Shutdown::Both);
+        }
+        inner.current = Some((connection, shared));
+        if !welcomed.resumed {
+            inner.inbox.clear();
+            inner.inbox.push_back(Input::Begin(welcomed.generation));
+            inner.generation = welcomed.generation;
+            self.wake_engine(&mut inner);
+        }
+        self.wake_writers(&inner);
+        self.board.set_connected(true);
+        let here = &self.description;
+        let welcome = Welcome {
+            version: VERSION,
+            resume: welcomed.resume,
+            resumed: welcomed.resumed,
+            grace_milliseconds: welcomed.grace.as_millis() as u64,
+            window_frames: WINDOW.frames,
+            window_bytes: WINDOW.bytes,
+            engine: here.engine.to_owned(),
+            platform: here.platform.clone(),
+            platform_version: here.platform_version.clone(),
+            device: here.device.clone(),
+            limit_bytes: self.limit_bytes,
+            stablehlo_version: here.stablehlo_version.clone(),
+        };
+        Ok(ServerFrame {
+            sequence: 0,
+            received: welcomed.received,
+            kind: Some(Kind::Welcome(welcome)),
+        })
+    }
+
+    /// Frames came on a connection. Gives whether it is the client's still and makes sense.
+    pub fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Bytes)>) -> bool {
+        self.board.touch();
+        let mut inner = self.lock();
+        for (frame, payload) in frames.drain(..) {
+            let heard = inner.link.confirmed(connection, frame.received);
+            let arrival = match (heard, frame.kind) {
+                (Ok(false), _) => return false,
+                (Err(error), _) => Err(error.to_string()),
+                (Ok(true), None) if frame.sequence == 0 && payload.is_empty() => continue,
+                (Ok(true), Some(kind)) if frame.sequence > 0 => {
+                    let arrival = inner.link.arrived(connection, frame.sequence, payload.len());
+                    arrival.map(|arrival| (arrival, kind)).map_err(|error| error.to_string())
+                }
+                (Ok(true), _) => Err(format!("frame {} is neither an operation nor none", frame.sequence)),
+            };
+            match arrival {
+                Ok((Arrival::New, kind)) => inner.inbox.push_back(Input::Operation {
+                    sequence: frame.sequence,
+                    kind,
+                    payload,
+                }),
+                Ok((Arrival::Again, _)) => {}
+                Ok((Arrival::Stale, _)) => return false,
+                Err(reason) => {
+                    self.break_off(&mut inner, connection, &reason);
+                    return false;
+                }
+            }
+        }
+        self.wake_engine(&mut inner);
+        // What was confirmed makes room.
+        self.wake_writers(&inner);
+        true
+    }
+
+    /// What came on a connection makes no sense.
+    pub fn malformed(&self, connection: u64, reason: &str) {
+        self.break_off(&mut self.lock(), connection, reason);
+    }
+
+    fn break_off(&self, inner: &mut Inner, connection: u64, reason: &str) {
+        let failed = Failed {
+            request: 0,
+            code: FailureCode::Malformed.into(),
+            sequence: 0,
+            operation: String::new(),
+            message: reason.to_owned(),
+        };
+        if inner.link.breaks(connection, Kind::Failed(failed).into()).is_some() {
+            inner.inbox.clear();
+            inner.inbox.push_back(Input::Begin(0));
+            inner.generation = 0;
+            self.wake_engine(inner);
+            self.wake_writers(inner);
+        }
+    }
+
+    /// An operation of this client makes no sense.
+    pub fn malformed_operation(&self, generation: u64, reason: &str) {
+        let mut inner = self.lock();
+        if inner.generation == generation {
+            if let Some(connection) = inner.current.as_ref().map(|(connection, _)| *connection) {
+                self.break_off(&mut inner, connection, reason);
+            } else {
+                // Nobody is there to be told; and nobody can resume.
+                inner.link.forget();
+                inner.inbox.clear();
+                inner.inbox.push_back(Input::Begin(0));
+                inner.generation = 0;
+            }
+        }
+    }
+
+    /// A connection is over.
+    pub fn disconnected(&self, connection: u64) {
+        let mut inner = self.lock();
+        if inner.current.as_ref().is_some_and(|(current, _)| *current == connection) {
+            inner.current = None;
+        }
+        if inner.link.disconnected(connection, Instant::now()) {
+            self.board.set_connected(false);
+        }
+        // It has to see to the grace, and writers that theirs is over.
+        self.wake_engine(&mut inner);
+        self.wake_writers(&inner);
+    }
+
+    /// Waits for frames to send on this connection.
+    pub fn send(&self, connection: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
+        let mut inner = self.lock();
+        loop {
+            let sending = inner.link.send(connection, BATCH_FRAMES, BATCH_BYTES, into);
+            if !into.is_empty() || sending != Sending::Go {
+                return sending;
+            }
+            inner.sleeping_writers += 1;
+            inner = self.writers.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner.sleeping_writers -= 1;
+        }
+    }
+
+    /// Answers for a client; `last` is the one after which nothing comes.
+    pub fn answer(&self, generation: u64, answers: Vec<Answer>, last: Option<Answer>) {
+        let mut inner = self.lock();
+        for answer in answers {
+            inner.link.answer(generation, answer);
+        }
+        if let Some(last) = last {
+            inner.link.close(generation, last);
+            self.board.set_connected(inner.link.is_connected());
+        }
+        self.wake_writers(&inner);
+    }
+
+    /// What the engine is to do next; waits for it. `can_settle` says whether something has ended that it waits for.
+    pub fn next(&self, waiting: Waiting, can_settle: impl Fn() -> bool) -> Input {
+        let mut inner = self.lock();
+        loop {
+            if can_settle() {
+                return Input::Settle;
+            }
+            let now = Instant::now();
+            let is_congested = waiting.pending_bytes > WINDOW.bytes || inner.link.is_congested();
+            match inner.inbox.front() {
+                Some(Input::Operation { payload, .. }) if !is_congested => {
+                    let (bytes, generation) = (payload.len(), inner.generation);
+                    if inner.link.take(generation, bytes) {
+                        self.wake_writers(&inner);
+                    }
+                    if let Some(input) = inner.inbox.pop_front() {
+                        return input;
+                    }
+                }
+                Some(Input::Begin(_) | Input::Settle) => {
+                    if let Some(input) = inner.inbox.pop_front() {
+                        return input;
+                    }
+                }
+                _ => {}
+            }
+            if inner.link.expire(now) {
+                inner.inbox.clear();
+                inner.generation = 0;
+                return Input::Begin(0);
+            }
+            // Whoever ends something from here on sees that it has to wake, or has ended it before the question below.
+            self.wake_at.store(waiting.running as i64, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if !can_settle() {
+                inner.is_engine_asleep = true;
+                inner = match inner.link.expires() {
+                    Some(until) => {
+                        let left = until.saturating_duration_since(now);
+                        self.engine.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
+                    }
+                    None => self.engine.wait(inner).unwrap_or_else(PoisonError::into_inner),
+                };
+                inner.is_engine_asleep = false;
+            }
+            self.wake_at.store(AWAKE, Ordering::SeqCst);
+        }
+    }
+
+    /// An execution begins.
+    pub fn execution_begins(&self) {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        self.board.execution_begins();
+    }
+
+    /// An execution has ended.
+    pub fn execution_ends(&self) {
+        let running = self.running.fetch_sub(1, Ordering::SeqCst) - 1;
+        self.board.execution_ends();
+        fence(Ordering::SeqCst);
+        if running <= self.wake_at.load(Ordering::SeqCst) {
+            self.wake_engine(&mut self.lock());
+        }
+    }
+
+    /// A download has ended.
+    pub fn download_ends(&self) {
+        fence(Ordering::SeqCst);
+        if self.wake_at.load(Ordering::SeqCst) != AWAKE {
+            self.wake_engine(&mut self.lock());
+        }
+    }
+}

@@ -1,0 +1,564 @@
+//! What a client has in this process, apart from any connection: its tensors and programs by name, what failed and why, what
+//! goes on, and the bytes of it all against the session's limit. It takes operations in order and gives answers in order; one
+//! thread asks it.
+//!
+//! ```text
+//!  operation ──► names ──► Engine ──► Completion ─┐
+//!                  │                              ▼
+//!                  └── answers at once ──► Pending (in order) ──► answers
+//! ```
+
+mod memory;
+mod pending;
+mod uploads;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sahasra_pjrt::Shape;
+use sahasra_wire::session::{
+    self, Compile, Delete, Execute, Failed, FailureCode, Figures, Format, Launch, argument, client_frame, server_frame::Kind,
+};
+
+use self::memory::{Account, Charge};
+use self::pending::Pending;
+use self::uploads::Incoming;
+use super::engine::{Bell, Completion, Engine, Fault, Program as _, compiled};
+use super::link::Answer;
+
+/// Executions that may be under way: enough to keep a device busy while the next are prepared.
+const MAX_UNDER_WAY: usize = 64;
+
+/// A failure and the operation that it began with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    sequence: u64,
+    operation: String,
+    fault: Fault,
+}
+
+impl Failure {
+    fn told(&self, request: u64) -> Kind {
+        Kind::Failed(Failed {
+            request,
+            code: self.fault.code.into(),
+            sequence: self.sequence,
+            operation: self.operation.clone(),
+            message: self.fault.message.clone(),
+        })
+    }
+}
+
+/// Frames that make no sense: the session's client is told and loses everything.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("operation {sequence}: {reason}")]
+pub struct Malformed {
+    /// Number of the operation.
+    pub sequence: u64,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+/// From one `Synchronise` to the next: the first failure in it.
+#[derive(Debug, Default)]
+struct Epoch(RefCell<Option<Rc<Failure>>>);
+
+impl Epoch {
+    fn record(&self, failure: &Rc<Failure>) {
+        let mut first = self.0.borrow_mut();
+        if first.as_ref().is_none_or(|known| failure.sequence < known.sequence) {
+            *first = Some(Rc::clone(failure));
+        }
+    }
+}
+
+/// An array, and what it is of.
+struct Tensor<E: Engine> {
+    array: E::Tensor,
+    shape: Shape,
+    /// What computes it; none where it came from the client.
+    execution: Option<Rc<Execution<E>>>,
+    charge: Charge,
+}
+
+impl<E: Engine> Tensor<E> {
+    /// Why there is nothing in it, as far as that is known.
+    fn failure(&self) -> Option<&Rc<Failure>> {
+        self.execution.as_ref()?.failure.get()
+    }
+}
+
+/// One that was started.
+struct Execution<E: Engine> {
+    sequence: u64,
+    name: Rc<str>,
+    completion: Completion,
+    epoch: Rc<Epoch>,
+    /// Kept while it runs: their memory is in use, whether they have names or not.
+    arguments: RefCell<Vec<Rc<Tensor<E>>>>,
+    temporaries: u64,
+    failure: OnceCell<Rc<Failure>>,
+    is_finished: Cell<bool>,
+}
+
+/// What a name stands for.
+enum Named<T> {
+    There(Rc<T>),
+    Failed(Rc<Failure>),
+}
+
+struct Program<E: Engine> {
+    name: Rc<str>,
+    program: E::Program,
+    /// Bytes of its results on the device.
+    output_bytes: Vec<u64>,
+}
+
+/// See the [module](self).
+pub struct State<E: Engine> {
+    engine: E,
+    limit_bytes: u64,
+    account: Rc<Account>,
+    tensors: HashMap<u64, Named<Tensor<E>>>,
+    programs: HashMap<u64, Named<Program<E>>>,
+    incoming: Option<Incoming>,
+    pending: VecDeque<Pending<E>>,
+    /// Of `pending`, answers; and executions that are not finished.
+    pending_answers: usize,
+    under_way: usize,
+    /// Bytes of downloads that are pending.
+    pending_bytes: u64,
+    temporaries: u64,
+    epoch: Rc<Epoch>,
+    /// After a fault that ends the device's context nothing works any more.
+    poisoned: Option<Fault>,
+    answers: Vec<Answer>,
+    closed: Option<Answer>,
+    execution_begins: Bell,
+    execution_ends: Bell,
+    download_ends: Bell,
+}
+
+/// Who is told of what goes on.
+pub struct Bells {
+    /// An execution begins.
+    pub execution_begins: Bell,
+    /// It has ended.
+    pub execution_ends: Bell,
+    /// A download has.
+    pub download_ends: Bell,
+}
+
+impl Default for Bells {
+    fn default() -> Self {
+        let silent: Bell = Arc::new(|| ());
+        Self {
+            execution_begins: Arc::clone(&silent),
+            execution_ends: Arc::clone(&silent),
+            download_ends: silent,
+        }
+    }
+}
+
+impl<E: Engine> State<E> {
+    /// Nothing yet, on that engine, with so much device memory.
+    pub fn new(engine: E, limit_bytes: u64, bells: Bells) -> Self {
+        Self {
+            engine,
+            limit_bytes,
+            account: Rc::default(),
+            tensors: HashMap::new(),
+            programs: HashMap::new(),
+            incoming: None,
+            pending: VecDeque::new(),
+            pending_answers: 0,
+            under_way: 0,
+            pending_bytes: 0,
+            temporaries: 0,
+            epoch: Rc::default(),
+            poisoned: None,
+            answers: Vec::new(),
+            closed: None,
+            execution_begins: bells.execution_begins,
+            execution_ends: bells.execution_ends,
+            download_ends: bells.download_ends,
+        }
+    }
+
+    /// Tensors that have names, and bytes of device memory in use.
+    pub fn stored(&self) -> (u64, u64) {
+        (self.tensors.len() as u64, self.account.used())
+    }
+
+    /// Takes an operation.
+    ///
+    /// # Errors
+    /// When it makes no sense: the client is to be told, and [`State::reset`] is due.
+    pub fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: Bytes) -> Result<(), Malformed> {
+        use client_frame::Kind as Operation;
+        let malformed = |reason| Malformed { sequence, reason };
+        if self.incoming.is_some() && !matches!(kind, Operation::Part(_)) {
+            return Err(malformed("an upload has begun, and this is no part of it"));
+        }
+        if !payload.is_empty() && !matches!(kind, Operation::Part(_) | Operation::Compile(_)) {
+            return Err(malformed("it has a payload and should have none"));
+        }
+        match kind {
+            Operation::Hello(_) => return Err(malformed("a connection begins only once")),
+            Operation::Upload(upload) => self.upload(sequence, upload),
+            Operation::Part(part) => self.part(part, &payload).map_err(malformed)?,
+            Operation::Allocate(allocate) => self.allocate(sequence, &allocate),
+            Operation::Compile(compile) => self.compile(sequence, &compile, &payload),
+            Operation::Execute(execute) => self.execute(sequence, &execute),
+            Operation::Launch(launch) => self.launch(sequence, &launch),
+            Operation::Download(download) => self.download(sequence, download),
+            Operation::Delete(delete) => self.delete(&delete),
+            Operation::Synchronise(synchronise) => {
+                if let Err(fault) = self.engine.synchronise() {
+                    self.fail(sequence, || "launch".to_owned(), fault);
+                }
+                let epoch = std::mem::take(&mut self.epoch);
+                self.push(Pending::Synchronise(synchronise.request, epoch));
+            }
+            Operation::Load(load) => {
+                let figures = self.figures(load.request);
+                self.answer(Kind::Figures(figures).into());
+            }
+            Operation::Close(close) => {
+                self.tensors.clear();
+                self.programs.clear();
+                self.push(Pending::Close(close.request));
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Frees everything and forgets all answers. What runs is waited for: its memory is in use until then.
+    pub fn reset(&mut self) {
+        self.tensors.clear();
+        self.programs.clear();
+        self.incoming = None;
+        while self.finish_oldest() {}
+        // What was launched without a completion failed for nobody.
+        let _ = self.engine.synchronise();
+        self.pending.clear();
+        (self.pending_answers, self.pending_bytes) = (0, 0);
+        self.epoch = Rc::default();
+        self.answers.clear();
+        self.closed = None;
+    }
+
+    fn figures(&self, request: u64) -> Figures {
+        let (tensors, used_bytes) = self.stored();
+        Figures {
+            request,
+            tensors,
+            used_bytes,
+            limit_bytes: self.limit_bytes,
+            programs: self.programs.len() as u64,
+            active_executions: self.pending.iter().filter(|pending| pending.runs()).count() as u64,
+        }
+    }
+
+    /// A failure that began with this operation, and is told at the next `Synchronise`.
+    fn fail(&mut self, sequence: u64, operation: impl FnOnce() -> String, fault: Fault) -> Rc<Failure> {
+        let failure = Rc::new(Failure {
+            sequence,
+            operation: operation(),
+            fault,
+        });
+        self.epoch.record(&failure);
+        failure
+    }
+
+    /// As [`State::fail`], of one that is told at once.
+    fn failure(sequence: u64, operation: String, fault: Fault) -> Rc<Failure> {
+        Rc::new(Failure {
+            sequence,
+            operation,
+            fault,
+        })
+    }
+
+    fn check_context(&self) -> Result<(), Fault> {
+        self.poisoned.clone().map_or(Ok(()), Err)
+    }
+
+    /// Remembers a fault after which nothing works.
+    fn note(&mut self, fault: &Fault) {
+        if fault.code == FailureCode::Internal && self.poisoned.is_none() && self.engine.is_lost() {
+            self.poisoned = Some(fault.clone());
+        }
+    }
+
+    fn tensor(&self, array: E::Tensor, shape: Shape, execution: Option<Rc<Execution<E>>>) -> Tensor<E> {
+        let charge = self.account.charge(self.engine.stored_bytes(&array));
+        Tensor {
+            array,
+            shape,
+            execution,
+            charge,
+        }
+    }
+
+    fn name_tensor(&mut self, name: u64, outcome: Result<Tensor<E>, Rc<Failure>>) {
+        if name != 0 {
+            let named = outcome.map_or_else(Named::Failed, |tensor| Named::There(Rc::new(tensor)));
+            self.tensors.insert(name, named);
+        }
+    }
+
+    fn allocate(&mut self, sequence: u64, allocate: &session::Allocate) {
+        let operation = || format!("allocation of tensor {}", allocate.tensor);
+        let made = uploads::shape(&allocate.element_type, &allocate.dimensions).and_then(|(shape, bytes)| {
+            self.check_context()?;
+            let bytes = self.engine.device_bytes(bytes);
+            self.reserve(bytes, 0)?;
+            let array = self.engine.allocate(&shape)?;
+            Ok(self.tensor(array, shape, None))
+        });
+        let made = made.map_err(|fault| {
+            self.note(&fault);
+            self.fail(sequence, operation, fault)
+        });
+        self.name_tensor(allocate.tensor, made);
+    }
+
+    fn compile(&mut self, sequence: u64, compile: &Compile, code: &Bytes) {
+        let made = self.check_context().and_then(|()| match compile.format() {
+            Format::Unspecified => Err(Fault::new(FailureCode::InvalidArgument, "the program's format is not said")),
+            format => self.engine.compile(format, code),
+        });
+        let outcome = match made {
+            Ok(made) => {
+                if compile.request != 0 {
+                    let answer = compiled(compile.request, &made, self.limit_bytes, self.account.used());
+                    self.answer(Kind::Compiled(answer).into());
+                }
+                let device_bytes = |shape: &Shape| self.engine.device_bytes(shape.host_bytes().unwrap_or(usize::MAX) as u64);
+                Named::There(Rc::new(Program {
+                    name: compile.name.as_str().into(),
+                    output_bytes: made.program.outputs().iter().map(device_bytes).collect(),
+                    program: made.program,
+                }))
+            }
+            Err(fault) => {
+                self.note(&fault);
+                let operation = format!("compilation of {}", compile.name);
+                Named::Failed(if compile.request == 0 {
+                    self.fail(sequence, || operation, fault)
+                } else {
+                    let failure = Self::failure(sequence, operation, fault);
+                    self.answer(failure.told(compile.request).into());
+                    failure
+                })
+            }
+        };
+        self.programs.insert(compile.program, outcome);
+    }
+
+    /// The program of that name, or why there is none.
+    fn program(&mut self, sequence: u64, name: u64, verb: &str) -> Result<Rc<Program<E>>, Rc<Failure>> {
+        match self.programs.get(&name) {
+            Some(Named::There(program)) => Ok(Rc::clone(program)),
+            Some(Named::Failed(failure)) => Err(Rc::clone(failure)),
+            None => {
+                let fault = Fault::new(FailureCode::InvalidArgument, format!("there is no program {name}"));
+                Err(self.fail(sequence, || format!("{verb} of program {name}"), fault))
+            }
+        }
+    }
+
+    /// The tensors of those names, or why one is not there.
+    fn arguments(&mut self, sequence: u64, names: impl Iterator<Item = u64>, operation: impl FnOnce() -> String) -> Arguments<E> {
+        let mut tensors = Vec::with_capacity(names.size_hint().0);
+        for name in names {
+            match self.tensors.get(&name) {
+                Some(Named::There(tensor)) => match tensor.failure() {
+                    None => tensors.push(Rc::clone(tensor)),
+                    Some(failure) => return Err(Rc::clone(failure)),
+                },
+                Some(Named::Failed(failure)) => return Err(Rc::clone(failure)),
+                None => {
+                    let fault = Fault::new(
+                        FailureCode::InvalidArgument,
+                        format!("there is no tensor {name}: it was never made, was deleted or was donated"),
+                    );
+                    return Err(self.fail(sequence, operation, fault));
+                }
+            }
+        }
+        Ok(tensors)
+    }
+
+    fn execute(&mut self, sequence: u64, execute: &Execute) {
+        if let Err(failure) = self.start(sequence, execute) {
+            for name in execute.outputs.iter().filter(|name| **name != 0) {
+                self.tensors.insert(*name, Named::Failed(Rc::clone(&failure)));
+            }
+        }
+    }
+
+    fn start(&mut self, sequence: u64, execute: &Execute) -> Result<(), Rc<Failure>> {
+        let program = self.program(sequence, execute.program, "execution")?;
+        let operation = || format!("execute {}", program.name);
+        let arguments = self.arguments(sequence, execute.arguments.iter().copied(), operation)?;
+        let prepared = self.prepare(&program, execute, &arguments);
+        let kept = prepared.map_err(|fault| self.fail(sequence, operation, fault))?;
+        let (completion, done) = Completion::new(Arc::clone(&self.execution_ends));
+        let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
+        (self.execution_begins)();
+        let outputs = self.engine.execute(&program.program, &arrays, &kept, done);
+        drop(arrays);
+        let outputs = outputs.map_err(|fault| {
+            self.note(&fault);
+            self.fail(sequence, operation, fault)
+        })?;
+        for place in &execute.donated {
+            // In range, as was checked. Their memory belongs to the results from here on.
+            arguments[*place as usize].charge.release();
+            self.tensors.remove(&execute.arguments[*place as usize]);
+        }
+        let temporaries = program.program.needs().temporaries;
+        self.temporaries += temporaries;
+        let execution = Rc::new(Execution {
+            sequence,
+            name: Rc::clone(&program.name),
+            completion,
+            epoch: Rc::clone(&self.epoch),
+            arguments: RefCell::new(arguments),
+            temporaries,
+            failure: OnceCell::new(),
+            is_finished: Cell::new(false),
+        });
+        for (place, array) in outputs.into_iter().enumerate() {
+            let name = execute.outputs[place];
+            let shape = program.program.outputs()[place].clone();
+            let tensor = self.tensor(array, shape, Some(Rc::clone(&execution)));
+            self.name_tensor(name, Ok(tensor));
+        }
+        self.under_way += 1;
+        self.pending.push_back(Pending::Execution(execution));
+        Ok(())
+    }
+
+    /// Checks what can be checked before a program starts, and gives the places of arguments that stay.
+    fn prepare(&mut self, program: &Program<E>, execute: &Execute, arguments: &[Rc<Tensor<E>>]) -> Result<Vec<i64>, Fault> {
+        self.check_context()?;
+        let results = program.output_bytes.len();
+        if execute.outputs.len() != results {
+            let message = format!("it has {results} results, {} are named", execute.outputs.len());
+            return Err(Fault::new(FailureCode::InvalidArgument, message));
+        }
+        let mut is_donated = vec![false; arguments.len()];
+        for place in &execute.donated {
+            match is_donated.get_mut(*place as usize) {
+                Some(donated) => *donated = true,
+                None => {
+                    let message = format!("argument {place} is donated, {} are given", arguments.len());
+                    return Err(Fault::new(FailureCode::InvalidArgument, message));
+                }
+            }
+        }
+        while self.under_way >= MAX_UNDER_WAY && self.finish_oldest() {}
+        let places = || is_donated.iter().enumerate();
+        let donated_bytes = places()
+            .filter(|(_, donated)| **donated)
+            .map(|(place, _)| arguments[place].charge.bytes());
+        let needs = program.program.needs();
+        let aliased = needs.aliased.min(donated_bytes.sum());
+        let outputs: u64 = program.output_bytes.iter().sum();
+        self.reserve(outputs.saturating_sub(aliased), needs.temporaries)?;
+        Ok(places().filter(|(_, donated)| !**donated).map(|(place, _)| place as i64).collect())
+    }
+
+    fn launch(&mut self, sequence: u64, launch: &Launch) {
+        let Ok(program) = self.program(sequence, launch.program, "launch") else {
+            return;
+        };
+        let operation = || format!("launch {}", launch.entry);
+        let names = launch.arguments.iter().filter_map(|argument| match argument.kind {
+            Some(argument::Kind::Tensor(name)) => Some(name),
+            _ => None,
+        });
+        let Ok(arguments) = self.arguments(sequence, names, operation) else {
+            return;
+        };
+        let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
+        let outcome = match self.check_context() {
+            Ok(()) => {
+                (self.execution_begins)();
+                let outcome = self.engine.launch(&program.program, launch, &arrays);
+                (self.execution_ends)();
+                outcome
+            }
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = outcome {
+            self.note(&fault);
+            self.fail(sequence, operation, fault);
+        }
+    }
+
+    fn download(&mut self, sequence: u64, download: session::Download) {
+        let operation = || format!("download of tensor {}", download.tensor);
+        let started = match self.tensors.get(&download.tensor) {
+            Some(Named::Failed(failure)) => Err(Rc::clone(failure)),
+            Some(Named::There(tensor)) => match (tensor.failure(), &self.poisoned) {
+                (Some(failure), _) => Err(Rc::clone(failure)),
+                (None, Some(fault)) => Err(Self::failure(sequence, operation(), fault.clone())),
+                (None, None) => {
+                    let tensor = Rc::clone(tensor);
+                    let (completion, done) = Completion::new(Arc::clone(&self.download_ends));
+                    match self.engine.download(&tensor.array, &tensor.shape, done) {
+                        Ok(transfer) => Ok((tensor, transfer, completion)),
+                        Err(fault) => {
+                            self.note(&fault);
+                            let own = || Self::failure(sequence, operation(), fault);
+                            Err(tensor.failure().cloned().unwrap_or_else(own))
+                        }
+                    }
+                }
+            },
+            None => {
+                let message = format!("there is no tensor {}", download.tensor);
+                let fault = Fault::new(FailureCode::InvalidArgument, message);
+                Err(Self::failure(sequence, operation(), fault))
+            }
+        };
+        match started {
+            Ok((tensor, transfer, completion)) => {
+                let bytes = tensor.shape.host_bytes().unwrap_or(0) as u64;
+                self.pending_bytes += bytes;
+                self.push(Pending::Download {
+                    request: download.request,
+                    sequence,
+                    name: download.tensor,
+                    tensor,
+                    transfer,
+                    completion,
+                    bytes,
+                });
+            }
+            Err(failure) => self.answer(failure.told(download.request).into()),
+        }
+    }
+
+    fn delete(&mut self, delete: &Delete) {
+        for name in &delete.tensors {
+            self.tensors.remove(name);
+        }
+        for name in &delete.programs {
+            self.programs.remove(name);
+        }
+    }
+}
+
+type Arguments<E> = Result<Vec<Rc<Tensor<E>>>, Rc<Failure>>;

@@ -1,0 +1,86 @@
+//! Bytes of device memory against the session's limit.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use sahasra_wire::session::FailureCode;
+
+use super::State;
+use crate::session_executor::engine::{Engine, Fault};
+
+/// Bytes in use.
+#[derive(Debug, Default)]
+pub struct Account {
+    used: Cell<u64>,
+}
+
+/// Some of them, until it is dropped or released.
+#[derive(Debug)]
+pub struct Charge {
+    account: Rc<Account>,
+    bytes: Cell<u64>,
+}
+
+impl Account {
+    /// All of them.
+    pub fn used(&self) -> u64 {
+        self.used.get()
+    }
+
+    /// So many more.
+    pub fn charge(self: &Rc<Self>, bytes: u64) -> Charge {
+        self.used.set(self.used.get().saturating_add(bytes));
+        Charge {
+            account: Rc::clone(self),
+            bytes: Cell::new(bytes),
+        }
+    }
+}
+
+impl Charge {
+    /// How many they are.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// They are somebody else's from here on.
+    pub fn release(&self) {
+        let account = &self.account.used;
+        account.set(account.get().saturating_sub(self.bytes.take()));
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl<E: Engine> State<E> {
+    /// Sees to it that so many bytes, and so many for as long as a program runs, are free: what runs is waited for where
+    /// that helps.
+    ///
+    /// # Errors
+    /// [`FailureCode::OutOfMemory`], with the figures.
+    pub(super) fn reserve(&mut self, bytes: u64, temporaries: u64) -> Result<(), Fault> {
+        let needed = bytes.saturating_add(temporaries);
+        loop {
+            let used = self.account.used().saturating_add(self.temporaries);
+            if used.saturating_add(needed) <= self.limit_bytes {
+                return Ok(());
+            }
+            if !self.finish_oldest() {
+                let between = match temporaries {
+                    0 => String::new(),
+                    temporaries => format!(", {temporaries} of them only while it runs"),
+                };
+                let message = format!(
+                    "{needed} bytes of device memory are needed{between}; the session may use {}, {used} are in use: delete tensors \
+                     that are not needed, or ask for a session with more memory",
+                    self.limit_bytes
+                );
+                return Err(Fault::new(FailureCode::OutOfMemory, message));
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What goes on, in order: an answer leaves when all before it has.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use sahasra_wire::session::{self, Done, FailureCode, PART_BYTES, Part, server_frame::Kind};
+
+use super::{Epoch, Execution, Failure, State, Tensor};
+use crate::session_executor::engine::{Completion, Engine, Fault};
+use crate::session_executor::link::Answer;
+
+/// One thing that goes on, or an answer that waits for what goes on before it.
+pub(super) enum Pending<E: Engine> {
+    Execution(Rc<Execution<E>>),
+    Download {
+        request: u64,
+        sequence: u64,
+        name: u64,
+        tensor: Rc<Tensor<E>>,
+        transfer: E::Transfer,
+        completion: Completion,
+        bytes: u64,
+    },
+    Synchronise(u64, Rc<Epoch>),
+    Close(u64),
+    Answer(Answer),
+}
+
+impl<E: Engine> Pending<E> {
+    /// Whether it is an execution that has not ended.
+    pub(super) fn runs(&self) -> bool {
+        matches!(self, Self::Execution(execution) if execution.completion.outcome().is_none())
+    }
+
+    fn is_ready(&self) -> bool {
+        match self {
+            Self::Execution(_) => !self.runs(),
+            Self::Download { completion, .. } => completion.outcome().is_some(),
+            Self::Synchronise(..) | Self::Close(_) | Self::Answer(_) => true,
+        }
+    }
+}
+
+impl<E: Engine> State<E> {
+    /// Takes what the client is to be told. The last of them is apart when the client closed.
+    pub fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>) {
+        (std::mem::take(&mut self.answers), self.closed.take())
+    }
+
+    /// Whether there is anything to take.
+    pub fn has_answers(&self) -> bool {
+        !self.answers.is_empty() || self.closed.is_some()
+    }
+
+    /// How many executions may still run when there is something to settle: those behind the first answer that waits.
+    pub fn running_behind(&self) -> u64 {
+        if self.pending_answers == 0 {
+            return 0;
+        }
+        let behind = self.pending.iter().skip_while(|pending| matches!(pending, Pending::Execution(_)));
+        behind.filter(|pending| pending.runs()).count() as u64
+    }
+
+    /// Whether [`State::settle`] would do anything.
+    pub fn can_settle(&self) -> bool {
+        self.pending.front().is_some_and(Pending::is_ready)
+    }
+
+    /// Bytes of answers to come.
+    pub fn pending_bytes(&self) -> u64 {
+        self.pending_bytes
+    }
+
+    pub(super) fn push(&mut self, pending: Pending<E>) {
+        self.pending_answers += 1;
+        self.pending.push_back(pending);
+    }
+
+    /// An answer that is known: after those that are not, but for nothing that only runs.
+    pub(super) fn answer(&mut self, answer: Answer) {
+        if self.pending_answers == 0 {
+            self.answers.push(answer);
+        } else {
+            self.push(Pending::Answer(answer));
+        }
+    }
+
+    /// Answers what can be answered.
+    pub fn settle(&mut self) {
+        while self.can_settle()
+            && let Some(pending) = self.pending.pop_front()
+        {
+            if !matches!(pending, Pending::Execution(_)) {
+                self.pending_answers -= 1;
+            }
+            match pending {
+                Pending::Execution(execution) => self.finish(&execution),
+                Pending::Synchronise(request, epoch) => {
+                    let failure = epoch.0.borrow_mut().take();
+                    let kind = failure.map_or(Kind::Done(Done { request }), |failure| failure.told(request));
+                    self.answers.push(kind.into());
+                }
+                Pending::Close(request) => self.closed = Some(Kind::Done(Done { request }).into()),
+                Pending::Answer(answer) => self.answers.push(answer),
+                Pending::Download {
+                    request,
+                    sequence,
+                    name,
+                    tensor,
+                    transfer,
+                    bytes,
+                    ..
+                } => {
+                    self.pending_bytes -= bytes;
+                    match self.engine.downloaded(transfer) {
+                        Ok(data) => self.send(request, &tensor, &data),
+                        Err(fault) => {
+                            self.note(&fault);
+                            let own = || Self::failure(sequence, format!("download of tensor {name}"), fault);
+                            let failure = tensor.failure().cloned().unwrap_or_else(own);
+                            self.answers.push(failure.told(request).into());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, request: u64, tensor: &Tensor<E>, data: &Bytes) {
+        let head = session::Tensor {
+            request,
+            element_type: tensor.shape.element_type.name().to_owned(),
+            dimensions: tensor.shape.dimensions.clone(),
+            bytes: data.len() as u64,
+        };
+        self.answers.push(Kind::Tensor(head).into());
+        let mut start = 0;
+        while start < data.len() {
+            let end = data.len().min(start + PART_BYTES);
+            let part = Part {
+                decoded_bytes: (end - start) as u64,
+                ..Part::default()
+            };
+            self.answers.push(Answer {
+                kind: Kind::Part(part),
+                payload: data.slice(start..end),
+            });
+            start = end;
+        }
+    }
+
+    /// Waits for the oldest execution that has not been seen to end. Gives whether there was one.
+    pub(super) fn finish_oldest(&mut self) -> bool {
+        let oldest = self.pending.iter().find_map(|pending| match pending {
+            Pending::Execution(execution) if !execution.is_finished.get() => Some(Rc::clone(execution)),
+            _ => None,
+        });
+        let Some(execution) = oldest else {
+            return false;
+        };
+        execution.completion.wait();
+        self.finish(&execution);
+        true
+    }
+
+    /// An execution has ended: those before it were seen to.
+    fn finish(&mut self, execution: &Rc<Execution<E>>) {
+        if execution.is_finished.replace(true) {
+            return;
+        }
+        self.under_way -= 1;
+        self.temporaries -= execution.temporaries;
+        let arguments = execution.arguments.take();
+        let Some(Err(fault)) = execution.completion.outcome() else {
+            return;
+        };
+        let fault = Fault {
+            code: match fault.code {
+                FailureCode::Unspecified => FailureCode::ExecutionFailed,
+                code => code,
+            },
+            message: fault.message.clone(),
+        };
+        let earlier = arguments.iter().find_map(|tensor| tensor.failure().cloned());
+        let failure = earlier.unwrap_or_else(|| {
+            self.note(&fault);
+            let failure = Rc::new(Failure {
+                sequence: execution.sequence,
+                operation: format!("execute {}", execution.name),
+                fault,
+            });
+            execution.epoch.record(&failure);
+            failure
+        });
+        // Only this sets it, once.
+        let _ = execution.failure.set(failure);
+    }
+}

@@ -1,0 +1,139 @@
+//! Tensors on their way in: parts are put together in memory of the tensor's size, which the engine then takes as it is.
+
+use bytes::{Bytes, BytesMut};
+use sahasra_pjrt::Shape;
+use sahasra_wire::session::{Encoding, FailureCode, Part, Upload};
+
+use super::{Failure, State};
+use crate::session_executor::engine::{Engine, Fault, element_type};
+use std::rc::Rc;
+
+/// Where a tensor's bytes begin: XLA takes memory over as it is where it is aligned so.
+const ALIGNMENT: usize = 64;
+/// Most dimensions.
+const MAX_DIMENSIONS: usize = 64;
+
+/// An upload of which parts are missing.
+pub(super) struct Incoming {
+    sequence: u64,
+    tensor: u64,
+    missing: u64,
+    /// Where it goes; nowhere once it has failed.
+    outcome: Result<(Shape, Gathered), Rc<Failure>>,
+}
+
+/// Bytes that come one after the other.
+struct Gathered {
+    bytes: BytesMut,
+    /// Before the first, so that it is aligned.
+    gap: usize,
+}
+
+impl Gathered {
+    fn new(bytes: usize) -> Self {
+        let mut memory = BytesMut::with_capacity(bytes.saturating_add(ALIGNMENT));
+        let gap = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        memory.resize(gap, 0);
+        Self { bytes: memory, gap }
+    }
+
+    fn finish(mut self) -> Bytes {
+        self.bytes.split_off(self.gap).freeze()
+    }
+}
+
+/// A shape and its bytes in host memory, of what a client says.
+pub(super) fn shape(name: &str, dimensions: &[i64]) -> Result<(Shape, u64), Fault> {
+    let invalid = |message: String| Fault::new(FailureCode::InvalidArgument, message);
+    let Some(element_type) = element_type(name) else {
+        return Err(invalid(format!("there is no element type {name:?}")));
+    };
+    let shape = Shape {
+        element_type,
+        dimensions: dimensions.to_vec(),
+    };
+    match shape.host_bytes() {
+        Some(bytes) if dimensions.len() <= MAX_DIMENSIONS => Ok((shape, bytes as u64)),
+        _ => Err(invalid(format!("{name}{dimensions:?} is no shape of an array"))),
+    }
+}
+
+impl<E: Engine> State<E> {
+    pub(super) fn upload(&mut self, sequence: u64, upload: Upload) {
+        let outcome = shape(&upload.element_type, &upload.dimensions).and_then(|(shape, bytes)| {
+            self.check_context()?;
+            if bytes != upload.bytes {
+                let message = format!("{} bytes are announced, {shape} has {bytes}", upload.bytes);
+                return Err(Fault::new(FailureCode::InvalidArgument, message));
+            }
+            self.reserve(self.engine.device_bytes(bytes), 0)?;
+            // The limit is far below what memory can be.
+            Ok((shape, Gathered::new(bytes as usize)))
+        });
+        let incoming = Incoming {
+            sequence,
+            tensor: upload.tensor,
+            missing: upload.bytes,
+            outcome: outcome.map_err(|fault| self.fail(sequence, || operation(upload.tensor), fault)),
+        };
+        self.gathered(incoming);
+    }
+
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// Why they make no sense.
+    pub(super) fn part(&mut self, part: Part, payload: &Bytes) -> Result<(), &'static str> {
+        let Some(mut incoming) = self.incoming.take() else {
+            return Err("a part of no upload");
+        };
+        let bytes = match Encoding::try_from(part.encoding) {
+            Ok(Encoding::Raw) => payload.len() as u64,
+            Ok(Encoding::Lz4) => part.decoded_bytes,
+            Err(_) => return Err("a part in an unknown encoding"),
+        };
+        if bytes > incoming.missing {
+            return Err("more bytes than the upload has");
+        }
+        incoming.missing -= bytes;
+        if let Ok((_, gathered)) = &mut incoming.outcome {
+            let memory = &mut gathered.bytes;
+            if part.encoding() == Encoding::Raw {
+                memory.extend_from_slice(payload);
+            } else {
+                let start = memory.len();
+                // At most what is missing, for which there is room.
+                memory.resize(start + bytes as usize, 0);
+                match lz4_flex::block::decompress_into(payload, &mut memory[start..]) {
+                    Ok(decoded) if decoded as u64 == bytes => {}
+                    _ => return Err("a part that does not decode to what it says"),
+                }
+            }
+        }
+        self.gathered(incoming);
+        Ok(())
+    }
+
+    /// Makes the tensor once everything is there.
+    fn gathered(&mut self, incoming: Incoming) {
+        if incoming.missing > 0 {
+            self.incoming = Some(incoming);
+            return;
+        }
+        let made = incoming.outcome.and_then(|(shape, gathered)| {
+            let data = gathered.finish();
+            match self.engine.upload(&shape, data) {
+                Ok(array) => Ok(self.tensor(array, shape, None)),
+                Err(fault) => {
+                    self.note(&fault);
+                    Err(self.fail(incoming.sequence, || operation(incoming.tensor), fault))
+                }
+            }
+        });
+        self.name_tensor(incoming.tensor, made);
+    }
+}
+
+fn operation(tensor: u64) -> String {
+    format!("upload of tensor {tensor}")
+}

@@ -1,0 +1,6 @@
+//! Session executors as processes, each spoken to over a socket pair as the agent and a client would.
+
+mod connections;
+mod harness;
+mod ptx;
+mod xla;

@@ -1,0 +1,184 @@
+//! Engine ptx, on the CPU device.
+
+use bytes::Bytes;
+use sahasra_wire::session::{Argument, FailureCode, Format, Launch, argument::Kind, client_frame};
+
+use crate::harness::{Client, Executor, code};
+
+const MEMORY: u64 = 64 << 20;
+const KERNELS: &str = include_str!("../kernels.ptx");
+const SAXPY: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry saxpy(.param .u64 x, .param .u64 y, .param .f32 a, .param .u32 n)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<6>;
+    .reg .b64 %rd<6>;
+    .reg .f32 %f<5>;
+    ld.param.u64 %rd1, [x];
+    ld.param.u64 %rd2, [y];
+    ld.param.f32 %f1, [a];
+    ld.param.u32 %r1, [n];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.u32 %p1, %r5, %r1;
+    @%p1 bra done;
+    mul.wide.u32 %rd3, %r5, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f2, [%rd4];
+    ld.global.f32 %f3, [%rd5];
+    fma.rn.f32 %f4, %f1, %f2, %f3;
+    st.global.f32 [%rd5], %f4;
+done:
+    ret;
+}
+";
+
+fn tensor(name: u64) -> Argument {
+    Argument {
+        kind: Some(Kind::Tensor(name)),
+    }
+}
+
+fn scalar(bytes: &[u8]) -> Argument {
+    Argument {
+        kind: Some(Kind::Scalar(Bytes::copy_from_slice(bytes))),
+    }
+}
+
+fn launch(client: &mut Client, program: u64, entry: &str, grid: &[u32], block: &[u32], arguments: Vec<Argument>) -> u64 {
+    let launch = Launch {
+        program,
+        entry: entry.to_owned(),
+        grid: grid.to_vec(),
+        block: block.to_vec(),
+        dynamic_shared_bytes: 0,
+        arguments,
+    };
+    client.send(client_frame::Kind::Launch(launch), Bytes::new())
+}
+
+#[test]
+fn kernels_read_and_write_tensors_in_the_order_sent() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    assert_eq!((client.welcome.engine.as_str(), client.welcome.platform.as_str()), ("ptx", "cpu"));
+    let x: Vec<f32> = (0..1000).map(|index| index as f32).collect();
+    client.floats(1, &x);
+    client.allocate(2, "f32", &[1000]);
+    assert!(!client.compile(1, Format::Ptx, SAXPY).unwrap().cached);
+    assert!(client.compile(2, Format::Ptx, SAXPY).unwrap().cached);
+    for _ in 0..3 {
+        let arguments = vec![
+            tensor(1),
+            tensor(2),
+            scalar(&2.0_f32.to_le_bytes()),
+            scalar(&1000_u32.to_le_bytes()),
+        ];
+        launch(&mut client, 1, "saxpy", &[4], &[256], arguments);
+    }
+    let expected: Vec<f32> = x.iter().map(|x| 6.0 * x).collect();
+    assert_eq!(client.download_floats(2), expected);
+    client.synchronise().unwrap();
+    let figures = client.load();
+    assert_eq!((figures.tensors, figures.programs), (2, 2));
+    executor.board_shows(|board| board.tensors == 2 && board.stored_bytes == figures.used_bytes);
+    client.close();
+    executor.board_shows(|board| board.tensors == 0 && board.stored_bytes == 0);
+}
+
+#[test]
+fn variables_of_a_module_start_afresh_with_each_launch() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.compile(1, Format::Ptx, KERNELS).unwrap();
+    let mut seen = Vec::new();
+    for name in 1..3 {
+        client.allocate(name, "u32", &[16]);
+        launch(&mut client, 1, "variables", &[1], &[1], vec![tensor(name)]);
+        seen.push(client.download(name).unwrap().bytes);
+    }
+    client.synchronise().unwrap();
+    assert!(seen[0] == seen[1] && seen[0].iter().any(|byte| *byte != 0));
+}
+
+#[test]
+fn a_fault_is_named_with_kernel_line_and_thread_and_ends_nothing_else() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.compile(1, Format::Ptx, KERNELS).unwrap();
+    client.allocate(1, "u32", &[16]);
+    let culprit = launch(
+        &mut client,
+        1,
+        "stray",
+        &[1],
+        &[1],
+        vec![tensor(1), scalar(&7_u32.to_le_bytes()), scalar(&0_u32.to_le_bytes())],
+    );
+    let failed = client.synchronise().unwrap_err();
+    assert_eq!(
+        (code(&failed), failed.sequence),
+        (FailureCode::ExecutionFailed, culprit),
+        "{failed:?}"
+    );
+    assert_eq!(failed.operation, "launch stray");
+    for part in ["stray", "line", "thread"] {
+        assert!(failed.message.contains(part), "{}", failed.message);
+    }
+    client.synchronise().unwrap();
+    launch(&mut client, 1, "affine", &[1], &[1], vec![tensor(1), scalar(&5_u32.to_le_bytes())]);
+    assert_eq!(client.download(1).unwrap().bytes[..4], 16_u32.to_le_bytes());
+}
+
+#[test]
+fn launches_that_do_not_fit_are_refused() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.compile(1, Format::Ptx, KERNELS).unwrap();
+    client.allocate(1, "u32", &[16]);
+    let index = || scalar(&0_u32.to_le_bytes());
+    for (entry, grid, arguments) in [
+        ("missing", vec![1], vec![tensor(1), index()]),
+        ("affine", vec![1], vec![tensor(1)]),
+        ("affine", vec![1], vec![tensor(1), scalar(&[0; 8])]),
+        ("affine", vec![1], vec![tensor(1), scalar(&[0; 9])]),
+        ("affine", vec![1], vec![tensor(1), Argument::default()]),
+        ("affine", vec![1], vec![tensor(99), index()]),
+        ("affine", vec![1, 1, 1, 1], vec![tensor(1), index()]),
+        ("affine", vec![], vec![tensor(1), index()]),
+    ] {
+        let culprit = launch(&mut client, 1, entry, &grid, &[1], arguments.clone());
+        let failed = client.synchronise().unwrap_err();
+        let told = (code(&failed), failed.sequence, failed.operation);
+        assert_eq!(
+            told,
+            (FailureCode::InvalidArgument, culprit, format!("launch {entry}")),
+            "{arguments:?}"
+        );
+    }
+    let failed = client.compile(2, Format::Ptx, "this is no PTX").unwrap_err();
+    assert_eq!(code(&failed), FailureCode::CompileFailed, "{failed:?}");
+    let failed = client.compile(2, Format::StableHlo, "func.func @main() { return }").unwrap_err();
+    assert_eq!(code(&failed), FailureCode::Unsupported, "{failed:?}");
+    client.execute(1, &[1], &[], &[]);
+    assert_eq!(code(&client.synchronise().unwrap_err()), FailureCode::Unsupported);
+}
+
+#[test]
+fn scalars_and_empty_tensors_are_tensors() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.upload(1, "f64", &[], &1.5_f64.to_le_bytes());
+    client.upload(2, "f32", &[0, 5], &[]);
+    client.allocate(3, "u8", &[0]);
+    assert_eq!(client.download(1).unwrap().bytes, 1.5_f64.to_le_bytes());
+    assert_eq!(client.download(2).unwrap().dimensions, [0, 5]);
+    assert!(client.download(3).unwrap().bytes.is_empty());
+    client.synchronise().unwrap();
+}
