@@ -41,6 +41,8 @@ use crate::session::board::Board;
 
 /// Stack of the engine's thread: compilers recurse deeply.
 const ENGINE_STACK: usize = 64 << 20;
+/// A client that is connected when the session ends is told within this.
+const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Memory for a plugin, its compiler and threads' stacks.
 const OWN_BYTES: u64 = 4 << 30;
 /// Where the engine does not open, whoever comes within this is told why.
@@ -126,7 +128,13 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
                 }
             }
             // The agent is gone, or has no more use for this session.
-            Ok(None) => end_process(),
+            Ok(None) => {
+                hub.end(
+                    "the session is over: it was deleted, was idle for too long, or its time is up",
+                    LAST_WORDS,
+                );
+                end_process()
+            }
             Err(error) => {
                 eprintln!("no connections come from the agent any more: {error}");
                 end_process()

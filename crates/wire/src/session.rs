@@ -540,6 +540,8 @@ pub enum FailureCode {
     Malformed = 7,
     /// The executor's own fault.
     Internal = 8,
+    /// The session is over: it was deleted, was idle for too long, or its time is up.
+    Ended = 9,
 }
 
 /// What the session has.

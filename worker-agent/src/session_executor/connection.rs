@@ -306,6 +306,7 @@ impl Writer {
                 Sending::Over => return,
                 Sending::Last => {
                     let _ = self.stream.shutdown(Shutdown::Write);
+                    hub.told();
                     return;
                 }
             }

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicI64, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sahasra_wire::session::{
@@ -58,6 +58,8 @@ struct Inner {
     current: Option<(u64, UnixStream)>,
     is_engine_asleep: bool,
     sleeping_writers: usize,
+    /// The last words to a client went out.
+    is_told: bool,
 }
 
 /// See the [module](self).
@@ -65,6 +67,7 @@ pub struct Hub {
     inner: Mutex<Inner>,
     engine: Condvar,
     writers: Condvar,
+    told: Condvar,
     /// Executions that run; the engine, where it sleeps, is woken when no more than `wake_at` do.
     running: AtomicI64,
     wake_at: AtomicI64,
@@ -84,9 +87,11 @@ impl Hub {
                 current: None,
                 is_engine_asleep: false,
                 sleeping_writers: 0,
+                is_told: false,
             }),
             engine: Condvar::new(),
             writers: Condvar::new(),
+            told: Condvar::new(),
             running: AtomicI64::new(0),
             wake_at: AtomicI64::new(AWAKE),
             board,
@@ -205,20 +210,46 @@ impl Hub {
     }
 
     fn break_off(&self, inner: &mut Inner, connection: u64, reason: &str) {
+        self.dismiss(inner, connection, FailureCode::Malformed, reason);
+    }
+
+    /// The session is over: whoever is connected is told, if it takes no longer than that.
+    pub fn end(&self, reason: &str, longest: Duration) {
+        let mut inner = self.lock();
+        let Some(connection) = inner.current.as_ref().map(|(connection, _)| *connection) else {
+            return;
+        };
+        inner.is_told = false;
+        if self.dismiss(&mut inner, connection, FailureCode::Ended, reason) {
+            let is_told = self.told.wait_timeout_while(inner, longest, |inner| !inner.is_told);
+            drop(is_told.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// A writer has sent what nothing comes after.
+    pub fn told(&self) {
+        self.lock().is_told = true;
+        self.told.notify_all();
+    }
+
+    /// Takes leave of the client of that connection, if it is one. Gives whether it was.
+    fn dismiss(&self, inner: &mut Inner, connection: u64, code: FailureCode, reason: &str) -> bool {
         let failed = Failed {
             request: 0,
-            code: FailureCode::Malformed.into(),
+            code: code.into(),
             sequence: 0,
             operation: String::new(),
             message: reason.to_owned(),
         };
-        if inner.link.breaks(connection, Kind::Failed(failed).into()).is_some() {
+        let is_dismissed = inner.link.breaks(connection, Kind::Failed(failed).into()).is_some();
+        if is_dismissed {
             inner.inbox.clear();
             inner.inbox.push_back(Input::Begin(0));
             inner.generation = 0;
             self.wake_engine(inner);
             self.wake_writers(inner);
         }
+        is_dismissed
     }
 
     /// An operation of this client makes no sense.

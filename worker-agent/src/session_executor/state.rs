@@ -113,6 +113,45 @@ enum Named<T> {
     Failed(Rc<Failure>),
 }
 
+/// What the client's names stand for.
+struct Names<T> {
+    named: HashMap<u64, Named<T>>,
+    /// How many of them are there.
+    there: u64,
+}
+
+impl<T> Default for Names<T> {
+    fn default() -> Self {
+        Self {
+            named: HashMap::new(),
+            there: 0,
+        }
+    }
+}
+
+impl<T> Names<T> {
+    fn get(&self, name: u64) -> Option<&Named<T>> {
+        self.named.get(&name)
+    }
+
+    /// A name stands for this from here on; 0 stands for nothing.
+    fn set(&mut self, name: u64, named: Named<T>) {
+        if name == 0 {
+            return;
+        }
+        self.there += u64::from(matches!(named, Named::There(_)));
+        if let Some(Named::There(_)) = self.named.insert(name, named) {
+            self.there -= 1;
+        }
+    }
+
+    fn remove(&mut self, name: u64) {
+        if let Some(Named::There(_)) = self.named.remove(&name) {
+            self.there -= 1;
+        }
+    }
+}
+
 struct Program<E: Engine> {
     name: Rc<str>,
     program: E::Program,
@@ -125,8 +164,8 @@ pub struct State<E: Engine> {
     engine: E,
     limit_bytes: u64,
     account: Rc<Account>,
-    tensors: HashMap<u64, Named<Tensor<E>>>,
-    programs: HashMap<u64, Named<Program<E>>>,
+    tensors: Names<Tensor<E>>,
+    programs: Names<Program<E>>,
     incoming: Option<Incoming>,
     pending: VecDeque<Pending<E>>,
     /// Of `pending`, answers; and executions that are not finished.
@@ -173,8 +212,8 @@ impl<E: Engine> State<E> {
             engine,
             limit_bytes,
             account: Rc::default(),
-            tensors: HashMap::new(),
-            programs: HashMap::new(),
+            tensors: Names::default(),
+            programs: Names::default(),
             incoming: None,
             pending: VecDeque::new(),
             pending_answers: 0,
@@ -191,9 +230,9 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Tensors that have names, and bytes of device memory in use.
+    /// Tensors that have names and are there, and bytes of device memory in use.
     pub fn stored(&self) -> (u64, u64) {
-        (self.tensors.len() as u64, self.account.used())
+        (self.tensors.there, self.account.used())
     }
 
     /// Takes an operation.
@@ -231,8 +270,8 @@ impl<E: Engine> State<E> {
                 self.answer(Kind::Figures(figures).into());
             }
             Operation::Close(close) => {
-                self.tensors.clear();
-                self.programs.clear();
+                self.tensors = Names::default();
+                self.programs = Names::default();
                 self.push(Pending::Close(close.request));
             }
         }
@@ -242,8 +281,8 @@ impl<E: Engine> State<E> {
 
     /// Frees everything and forgets all answers. What runs is waited for: its memory is in use until then.
     pub fn reset(&mut self) {
-        self.tensors.clear();
-        self.programs.clear();
+        self.tensors = Names::default();
+        self.programs = Names::default();
         self.incoming = None;
         while self.finish_oldest() {}
         // What was launched without a completion failed for nobody.
@@ -262,7 +301,7 @@ impl<E: Engine> State<E> {
             tensors,
             used_bytes,
             limit_bytes: self.limit_bytes,
-            programs: self.programs.len() as u64,
+            programs: self.programs.there,
             active_executions: self.pending.iter().filter(|pending| pending.runs()).count() as u64,
         }
     }
@@ -309,10 +348,8 @@ impl<E: Engine> State<E> {
     }
 
     fn name_tensor(&mut self, name: u64, outcome: Result<Tensor<E>, Rc<Failure>>) {
-        if name != 0 {
-            let named = outcome.map_or_else(Named::Failed, |tensor| Named::There(Rc::new(tensor)));
-            self.tensors.insert(name, named);
-        }
+        let named = outcome.map_or_else(Named::Failed, |tensor| Named::There(Rc::new(tensor)));
+        self.tensors.set(name, named);
     }
 
     fn allocate(&mut self, sequence: u64, allocate: &session::Allocate) {
@@ -361,12 +398,12 @@ impl<E: Engine> State<E> {
                 })
             }
         };
-        self.programs.insert(compile.program, outcome);
+        self.programs.set(compile.program, outcome);
     }
 
     /// The program of that name, or why there is none.
     fn program(&mut self, sequence: u64, name: u64, verb: &str) -> Result<Rc<Program<E>>, Rc<Failure>> {
-        match self.programs.get(&name) {
+        match self.programs.get(name) {
             Some(Named::There(program)) => Ok(Rc::clone(program)),
             Some(Named::Failed(failure)) => Err(Rc::clone(failure)),
             None => {
@@ -380,7 +417,7 @@ impl<E: Engine> State<E> {
     fn arguments(&mut self, sequence: u64, names: impl Iterator<Item = u64>, operation: impl FnOnce() -> String) -> Arguments<E> {
         let mut tensors = Vec::with_capacity(names.size_hint().0);
         for name in names {
-            match self.tensors.get(&name) {
+            match self.tensors.get(name) {
                 Some(Named::There(tensor)) => match tensor.failure() {
                     None => tensors.push(Rc::clone(tensor)),
                     Some(failure) => return Err(Rc::clone(failure)),
@@ -400,8 +437,8 @@ impl<E: Engine> State<E> {
 
     fn execute(&mut self, sequence: u64, execute: &Execute) {
         if let Err(failure) = self.start(sequence, execute) {
-            for name in execute.outputs.iter().filter(|name| **name != 0) {
-                self.tensors.insert(*name, Named::Failed(Rc::clone(&failure)));
+            for name in &execute.outputs {
+                self.tensors.set(*name, Named::Failed(Rc::clone(&failure)));
             }
         }
     }
@@ -424,7 +461,7 @@ impl<E: Engine> State<E> {
         for place in &execute.donated {
             // In range, as was checked. Their memory belongs to the results from here on.
             arguments[*place as usize].charge.release();
-            self.tensors.remove(&execute.arguments[*place as usize]);
+            self.tensors.remove(execute.arguments[*place as usize]);
         }
         let temporaries = program.program.needs().temporaries;
         self.temporaries += temporaries;
@@ -509,7 +546,7 @@ impl<E: Engine> State<E> {
 
     fn download(&mut self, sequence: u64, download: session::Download) {
         let operation = || format!("download of tensor {}", download.tensor);
-        let started = match self.tensors.get(&download.tensor) {
+        let started = match self.tensors.get(download.tensor) {
             Some(Named::Failed(failure)) => Err(Rc::clone(failure)),
             Some(Named::There(tensor)) => match (tensor.failure(), &self.poisoned) {
                 (Some(failure), _) => Err(Rc::clone(failure)),
@@ -553,10 +590,10 @@ impl<E: Engine> State<E> {
 
     fn delete(&mut self, delete: &Delete) {
         for name in &delete.tensors {
-            self.tensors.remove(name);
+            self.tensors.remove(*name);
         }
         for name in &delete.programs {
-            self.programs.remove(name);
+            self.programs.remove(*name);
         }
     }
 }

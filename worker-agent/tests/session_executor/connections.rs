@@ -205,10 +205,14 @@ fn an_upload_that_fails_swallows_its_parts() {
 }
 
 #[test]
-fn the_process_ends_with_its_control_socket() {
+fn the_process_ends_with_its_control_socket_and_tells_its_client() {
     let executor = Executor::ptx(MEMORY);
     let mut client = executor.client();
     assert_eq!(executor.end(), "");
+    match client.answer() {
+        server_frame::Kind::Failed(failed) => assert_eq!((failed.request, failed.code()), (0, FailureCode::Ended)),
+        other => panic!("{other:?}"),
+    }
     assert!(client.next().is_none());
 }
 
@@ -227,7 +231,7 @@ fn conversation(client: &mut Client, executor: &Executor, cuts: &[usize]) -> Vec
     client.frames_left = cuts.next();
     let mut asked = Vec::new();
     for round in 0..6_u64 {
-        let bytes: Vec<u8> = (0..2_500_000_u64).map(|index| (index * (round + 3) >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..2_500_000_u64).map(|index| ((index * (round + 3)) >> 3) as u8).collect();
         client.upload(1, "u8", &[bytes.len() as i64], &bytes);
         client.upload(2, "f32", &[2], &[round as u8; 8]);
         asked.push(client.ask_download(2));
@@ -291,7 +295,7 @@ fn a_program_name_may_be_used_again() {
     let executor = Executor::ptx(MEMORY);
     let mut client = executor.client();
     let text = |name: &str| format!(".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry {name}() {{ ret; }}\n");
-    client.compile(1, Format::Ptx, &text("a")).unwrap();
-    client.compile(1, Format::Ptx, &text("b")).unwrap();
+    client.compile(1, Format::Ptx, text("a")).unwrap();
+    client.compile(1, Format::Ptx, text("b")).unwrap();
     assert_eq!(client.load().programs, 1);
 }

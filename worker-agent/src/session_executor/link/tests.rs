@@ -158,7 +158,11 @@ fn answers_stay_within_the_clients_window_and_are_sent_again() {
     assert_eq!(link.confirmed(1, 1), Ok(true));
     assert_eq!(sent(&mut link, 1).0, [(2, 0), (3, 0)]);
     link.confirmed(1, 3).unwrap();
-    assert_eq!(sent(&mut link, 1).0, [(4, 0)], "while little is on its way a frame may always be sent");
+    assert_eq!(
+        sent(&mut link, 1).0,
+        [(4, 0)],
+        "while little is on its way a frame may always be sent"
+    );
     // Cut: 2 and 3 came, 4 did not; the engine has taken two operations.
     link.arrived(1, 1, 0).unwrap();
     link.arrived(1, 2, 0).unwrap();

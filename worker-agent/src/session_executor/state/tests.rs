@@ -3,8 +3,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use sahasra_wire::session::{
-    Allocate, Close, Compile, Delete, Download, Execute, Format, Load, Part, Synchronise, Upload, client_frame,
-    server_frame::Kind,
+    Allocate, Close, Compile, Delete, Download, Execute, Format, Load, Part, Synchronise, Upload, client_frame, server_frame::Kind,
 };
 
 use super::*;
