@@ -1,4 +1,4 @@
-//! `sahasra up`: a pool that stays, for kubectl.
+//! `sahasra up`: a pool that stays, for kubectl and for clients of the gateway.
 
 use std::{
     io,
@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use sahasra_gateway::Gateway;
 use sahasra_operator::http as operator_http;
 use sahasra_service::server;
 use tokio::net::TcpListener;
@@ -26,7 +27,7 @@ mod access;
 mod front;
 
 use access::{Access, AccessError};
-use front::{Front, TlsIfSpoken};
+use front::{Front, Guarded, TlsIfSpoken};
 
 /// How long open requests may take to end once it is told to end.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -43,6 +44,9 @@ enum UpError {
     /// No signals.
     #[error("cannot listen for signals")]
     Signals(#[source] io::Error),
+    /// The gateway did not start.
+    #[error("the gateway did not start")]
+    Gateway(#[source] prometheus::Error),
     /// The pool did not start.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -96,14 +100,24 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         operator.metrics.clone(),
         pool.readiness().clone(),
     );
-    let front = Front::new(warp::service(routes), pool.control_plane().service(), access.token());
+    let api = Guarded::new(pool.control_plane().service(), access.token());
+    let gateway = Gateway::new(
+        kube::Client::new(api.clone(), "default"),
+        sahasra_access::Access::token(access.token()),
+        // Its load is open to everybody here, ahead of the gateway.
+        None,
+        sahasra_gateway::Limits::default(),
+        stop.clone(),
+    )
+    .map_err(UpError::Gateway)?;
+    let front = Front::new(warp::service(routes), gateway.clone(), api);
     let limits = server::Limits {
         drain_timeout: DRAIN,
         ..server::Limits::default()
     };
     let handshake = TlsIfSpoken(TlsAcceptor::from(access.server()));
     let serving = tokio::spawn(server::serve(listener, handshake, front, limits, stop.clone()));
-    welcome(&pool, address, &kubeconfig.display().to_string()).await;
+    welcome(&pool, address, &kubeconfig.display().to_string(), &token_file.display().to_string()).await;
 
     let exit = tokio::select! {
         exit = interrupt.came() => exit,
@@ -116,6 +130,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     stop.cancel();
     pool.control_plane().close_watches();
     let _ = serving.await;
+    let _ = tokio::time::timeout(DRAIN, gateway.streams_ended()).await;
     access::remove(&kubeconfig, &access);
     access::remove(&token_file, &access);
     delete_all(&pool).await;
@@ -154,7 +169,7 @@ fn settings(arguments: &UpArgs) -> PoolSettings {
     }
 }
 
-async fn welcome(pool: &Pool, address: SocketAddr, kubeconfig: &str) {
+async fn welcome(pool: &Pool, address: SocketAddr, kubeconfig: &str, token_file: &str) {
     let devices = pool.ledger().await.map(|ledger| proof::table(&ledger)).unwrap_or_default();
     output::print(&format!(
         "Sahasra is up on {address}; Ctrl-C ends it.\n\n{devices}\n\
@@ -164,6 +179,8 @@ async fn welcome(pool: &Pool, address: SocketAddr, kubeconfig: &str) {
          \x20 kubectl apply --server-side -f examples/hyperparameter-search/\n\
          \x20 kubectl wait --for=condition=Complete burstjob/hyperparameter-search --timeout=2m\n\
          \x20 kubectl get burstjobs\n\n\
+         Sessions and bursts as REST, with the token in {token_file}:\n\n\
+         \x20 curl -H \"Authorization: Bearer $(cat {token_file})\" http://{address}/v1/namespaces/default/sessions\n\n\
          Load and figures are open on this machine:\n\n\
          \x20 curl http://{address}/workers\n\
          \x20 curl http://{address}/metrics\n"

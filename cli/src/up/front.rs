@@ -1,4 +1,8 @@
-//! What is behind the port: `/workers` and the like for everybody on this machine, the API for whoever has the token.
+//! What is behind the port: `/workers` and the like for everybody on this machine, the API and the gateway for whoever has the
+//! token.
+//!
+//! The gateway is the one of a cluster. It has no rights there, and none here: it calls the API as its caller, through the same
+//! check of the token as kubectl ([`Guarded`]).
 //!
 //! TLS and plain HTTP share the port: the first byte of a connection tells them apart. kubectl needs TLS to send its token,
 //! `curl http://127.0.0.1:8000/workers` needs none.
@@ -15,6 +19,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body, Incoming};
+use sahasra_gateway::Gateway;
 use sahasra_local::ApiService;
 use sahasra_service::server::Handshake;
 use serde_json::json;
@@ -48,19 +53,17 @@ impl Handshake for TlsIfSpoken {
     }
 }
 
-/// The service of the port.
+/// The API for whoever has the token.
 #[derive(Clone)]
-pub struct Front<W> {
-    operator: W,
+pub struct Guarded {
     api: ApiService,
     authorization: Arc<str>,
 }
 
-impl<W> Front<W> {
-    /// `operator` answers what is open to all, `api` the rest for whoever has the token.
-    pub fn new(operator: W, api: ApiService, token: &str) -> Self {
+impl Guarded {
+    /// Lets in who sends `token`.
+    pub fn new(api: ApiService, token: &str) -> Self {
         Self {
-            operator,
             api,
             authorization: format!("Bearer {token}").into(),
         }
@@ -69,6 +72,43 @@ impl<W> Front<W> {
     fn admits<B>(&self, request: &Request<B>) -> bool {
         let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
         given.is_some_and(|given| same(given, self.authorization.as_bytes()))
+    }
+}
+
+impl<B> Service<Request<B>> for Guarded
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if !self.admits(&request) {
+            return Box::pin(std::future::ready(Ok(unauthorized())));
+        }
+        let answer = self.api.call(request);
+        Box::pin(async move { Ok(answer.await?.map(|body| body.map_err(Into::into).boxed_unsync())) })
+    }
+}
+
+/// The service of the port.
+#[derive(Clone)]
+pub struct Front<W> {
+    operator: W,
+    gateway: Gateway,
+    api: Guarded,
+}
+
+impl<W> Front<W> {
+    /// `operator` answers what is open to all, `gateway` what is its own, `api` the rest.
+    pub fn new(operator: W, gateway: Gateway, api: Guarded) -> Self {
+        Self { operator, gateway, api }
     }
 }
 
@@ -97,11 +137,11 @@ where
             let answer = self.operator.call(request);
             return Box::pin(async move { Ok(answer.await?.map(|body| body.map_err(Into::into).boxed_unsync())) });
         }
-        if !self.admits(&request) {
-            return Box::pin(std::future::ready(Ok(unauthorized())));
+        let path = request.uri().path();
+        if path.starts_with("/v1/") || path == "/openapi.json" {
+            return self.gateway.call(request);
         }
-        let answer = self.api.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| body.map_err(Into::into).boxed_unsync())) })
+        self.api.call(request)
     }
 }
 

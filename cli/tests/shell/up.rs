@@ -178,6 +178,59 @@ fn what_is_applied_runs_and_what_still_runs_at_the_end_is_given_back() {
 }
 
 #[test]
+fn the_gateway_answers_on_the_same_port_for_who_has_the_token() {
+    let up = Up::start(&["--workers", "2", "--class", "g5", "--vram", "64Mi"]);
+    let token = fs::read_to_string(up.token_file()).expect("a token file");
+    let sessions = "/v1/namespaces/default/sessions";
+    for (method, path) in [
+        ("GET", sessions),
+        ("POST", sessions),
+        ("GET", "/v1/namespaces/default/sessions/mine/stream"),
+    ] {
+        for wrong in [None, Some("wrong")] {
+            let (status, body) = up.request(method, path, wrong, "{}");
+            // A request that is no WebSocket is told so before anybody is asked who it is.
+            let expected = if path.ends_with("stream") { 426 } else { 401 };
+            assert_eq!(status, expected, "{method} {path} with {wrong:?}: {body}");
+            assert_eq!(serde_json::from_str::<Value>(&body).expect("a Status")["kind"], "Status");
+        }
+    }
+    let session = serde_json::json!({"metadata": {"generateName": "mine-"}, "spec": {"class": "g5", "vram": "16Mi", "engine": "ptx"}});
+    let (status, body) = up.request("POST", sessions, Some(token.trim_end()), &session.to_string());
+    assert_eq!(status, 201, "{body}");
+    let made: Value = serde_json::from_str(&body).expect("JSON");
+    let name = made["metadata"]["name"].as_str().expect("a name");
+    let poll = format!("{sessions}/{name}?waitFor=Placed&timeoutSeconds=60");
+    let (status, body) = up.request("GET", &poll, Some(token.trim_end()), "");
+    let placed: Value = serde_json::from_str(&body).expect("JSON");
+    let conditions = placed["status"]["conditions"].as_array().expect("conditions");
+    let is_placed = conditions
+        .iter()
+        .any(|condition| condition["type"] == "Placed" && condition["status"] == "True");
+    assert!(status == 200 && is_placed, "{body}");
+    assert!(
+        placed["status"]["endpoint"]
+            .as_str()
+            .is_some_and(|endpoint| endpoint.starts_with("http://127.0.0.1:")),
+        "{body}"
+    );
+    assert_eq!(
+        up.request("DELETE", &format!("{sessions}/{name}"), Some(token.trim_end()), "").0,
+        200
+    );
+    wait("its slice is back", || {
+        up.request("GET", "/metrics", None, "")
+            .1
+            .contains("gpu_leases_active 0")
+            .then_some(())
+    });
+    let (status, body) = up.request("GET", "/openapi.json", None, "");
+    assert!(status == 200 && body.contains("\"openapi\":\"3.1.0\""), "{body}");
+    let (rest, code) = up.end("INT");
+    assert_eq!(code, Some(0), "{rest}");
+}
+
+#[test]
 fn a_port_that_is_taken_is_told_with_the_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
