@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 /// Folder with etcd, kube-apiserver and kubectl to use instead of building them, as controller-runtime's envtest has it.
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
-/// Folder with `sahasra-operator` and `sahasra-worker` to use instead of building them.
+/// Folder with `sahasra-operator`, `sahasra-worker`, `sahasra-gateway` and `sahasra` to use instead of building them.
 const BINARIES_VARIABLE: &str = "SAHASRA_BIN_DIR";
 
 /// Why a program could not be found or built.
@@ -147,7 +147,7 @@ pub async fn binaries() -> Result<PathBuf, ToolError> {
 }
 
 /// What the tests run.
-const BINARIES: [&str; 3] = ["sahasra-operator", "sahasra-worker", "sahasra"];
+const BINARIES: [&str; 4] = ["sahasra-operator", "sahasra-worker", "sahasra-gateway", "sahasra"];
 
 async fn find_binaries() -> Result<PathBuf, ToolError> {
     if let Some(folder) = folder_from(BINARIES_VARIABLE) {

@@ -16,6 +16,7 @@
 {{- end -}}
 
 {{- define "sahasra.operator" -}}{{ include "sahasra.fullname" . }}-operator{{- end -}}
+{{- define "sahasra.gateway" -}}{{ include "sahasra.fullname" . }}-gateway{{- end -}}
 {{- define "sahasra.worker" -}}{{ include "sahasra.fullname" . }}-worker{{- end -}}
 
 {{/* Labels of every object. */}}
