@@ -13,6 +13,7 @@ use std::{
 
 use k8s_openapi::{api::core::v1::Namespace, jiff::Timestamp};
 use kube::{Api, Client, api::PostParams};
+use sahasra_access::Access;
 use sahasra_local::{ControlPlane, Options};
 use sahasra_operator::{Operator, Settings, agents::AgentClient, clock::Clock, context::Context, fault::Faults};
 use sahasra_service::health::Readiness;
@@ -71,6 +72,10 @@ pub struct PoolSettings {
     pub workers: Vec<WorkerSettings>,
     /// Folder below which jobs may name files.
     pub file_store_root: Option<PathBuf>,
+    /// PJRT plugin of sessions.
+    pub pjrt_plugin: Option<PathBuf>,
+    /// The token with which streams of sessions are opened; nobody can when absent.
+    pub token: Option<String>,
 }
 
 /// What one device has lent.
@@ -184,6 +189,7 @@ impl Pool {
             shutdown_grace_seconds: GRACE,
             class_table: None,
             file_store_root: settings.file_store_root.clone(),
+            pjrt_plugin: settings.pjrt_plugin.clone(),
             no_cuda: worker.cpu_devices.is_some(),
             cpu_engine: if worker.cpu_devices.is_some() {
                 CpuEngineChoice::Always
@@ -205,9 +211,10 @@ impl Pool {
             node_labels: BTreeMap::new(),
         });
         let classes = ClassTable { classes: rules.collect() };
+        let access = settings.token.clone().map_or_else(Access::nobody, Access::token);
         let (client, stop) = (self.client.clone(), CancellationToken::new());
         let stopped = stop.clone();
-        let task = tokio::spawn(async move { sahasra_worker::serve(&arguments, classes, Some(client), listener, stopped).await });
+        let task = tokio::spawn(async move { sahasra_worker::serve(&arguments, classes, Some(client), access, listener, stopped).await });
         self.agents.push(Agent {
             name: name.to_owned(),
             endpoint: format!("http://{address}"),

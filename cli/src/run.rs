@@ -141,6 +141,8 @@ fn settings(arguments: &PoolArgs, devices: u32, manifests: &[Manifest]) -> PoolS
     PoolSettings {
         workers,
         file_store_root: arguments.file_store_root.clone(),
+        pjrt_plugin: None,
+        token: None,
     }
 }
 

@@ -77,7 +77,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         source,
     })?;
     let access = Access::new()?;
-    let pool = Pool::start(settings(arguments)).await?;
+    let pool = Pool::start(settings(arguments, access.token())).await?;
     let kubeconfig = match &arguments.kubeconfig {
         Some(path) => path.clone(),
         None => state_folder().join(format!("kubeconfig-{}", address.port())),
@@ -154,7 +154,7 @@ async fn listen(port: u16) -> Result<TcpListener, UpError> {
     }
 }
 
-fn settings(arguments: &UpArgs) -> PoolSettings {
+fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
     let gpu = arguments.pool.gpu;
     let worker = |number: usize| WorkerSettings {
         // Several classes take turns.
@@ -166,6 +166,8 @@ fn settings(arguments: &UpArgs) -> PoolSettings {
     PoolSettings {
         workers: (0..count).map(worker).collect(),
         file_store_root: arguments.pool.file_store_root.clone(),
+        pjrt_plugin: arguments.pjrt_plugin.clone(),
+        token: Some(token.to_owned()),
     }
 }
 

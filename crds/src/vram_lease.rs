@@ -63,6 +63,11 @@ pub struct VramLeaseSpec {
     /// Whether the operator renews the lease for as long as the object exists.
     #[serde(default)]
     pub renewal: Renewal,
+    /// A client that is connected to the session keeps its slice so long in all, in seconds since it was granted, even when nobody
+    /// renews it. A session's lease alone has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 2_592_000))]
+    pub keep_seconds: Option<i64>,
 }
 
 /// 60 s: long enough for an operator to restart, short enough that forgotten VRAM is soon back.

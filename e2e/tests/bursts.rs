@@ -362,16 +362,16 @@ async fn columns_tell_what_runs_and_what_became_of_it() {
         "metadata": {"namespace": namespace, "name": "asked-for"},
         "spec": {"class": "cpu", "vram": "64Mi", "engine": "ptx"},
     });
-    let placed = |session: Option<&DynamicObject>| session.is_some_and(|session| true_condition(session, "Placed").is_some());
+    let ready = |session: Option<&DynamicObject>| session.is_some_and(|session| true_condition(session, "Ready").is_some());
     let mut printed = String::new();
     for kind in ["burstjobs", "vramleases", "gpuworkers", "gpusessions"] {
         if kind == "gpusessions" {
             // Its lease is named by its uid: it comes after the others were shown.
             pool.control_plane.apply(&session.to_string()).await.expect("applied");
             pool.control_plane
-                .wait_until("GpuSession", &namespace, "asked-for", WITHIN, placed)
+                .wait_until("GpuSession", &namespace, "asked-for", WITHIN, ready)
                 .await
-                .expect("it is placed");
+                .expect("it is ready");
         }
         let table = kubectl(&pool, &format!("get {kind} -n {namespace}")).await;
         printed += &format!("$ kubectl get {kind}\n{}\n", without_age(&table));

@@ -5,7 +5,10 @@ use std::time::Duration;
 use kube::api::DynamicObject;
 use sahasra_e2e::bursts::number;
 use sahasra_e2e::{PoolOptions, SharedPool, Turn, condition, eventually, true_condition};
+use sahasra_wire::{path, session::PROTOCOL};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// A machine under load gets minutes.
 const WITHIN: Duration = Duration::from_secs(240);
@@ -50,6 +53,10 @@ fn is_placed(session: &DynamicObject) -> bool {
     true_condition(session, "Placed").is_some()
 }
 
+fn is_ready(session: &DynamicObject) -> bool {
+    true_condition(session, "Ready").is_some()
+}
+
 /// Reason and message of a condition that is not true.
 fn why(session: &DynamicObject, kind: &str) -> (String, String) {
     let condition = condition(session, kind).expect("a condition");
@@ -76,7 +83,7 @@ async fn delete(pool: &mut Turn, name: &str) {
 async fn a_session_holds_one_slice_of_one_device_until_it_is_deleted() {
     let mut pool = pool().await;
     apply(&pool, "held", json!({})).await;
-    let session = wait(&pool, "held", is_placed).await;
+    let session = wait(&pool, "held", is_ready).await;
     let worker = text(&session, "worker");
     assert!(
         worker.starts_with("node-") && text(&session, "device") == "cpu-0",
@@ -84,14 +91,14 @@ async fn a_session_holds_one_slice_of_one_device_until_it_is_deleted() {
         session.data["status"]
     );
     assert!(text(&session, "endpoint").starts_with("http"), "{}", session.data["status"]);
-    assert_eq!(text(&session, "state"), "Placed");
+    assert_eq!(text(&session, "state"), "Ready");
     let lease = pool.control_plane.object("VramLease", "default", text(&session, "lease")).await;
     let lease = lease.expect("an answer").expect("the session's lease");
     assert_eq!(number(&lease, "/status/slices"), 1);
     assert_eq!(lease.data["spec"]["owner"], json!({"kind": "GpuSession", "name": "held"}));
     // A second one goes where less is held.
     apply(&pool, "other", json!({})).await;
-    let other = wait(&pool, "other", is_placed).await;
+    let other = wait(&pool, "other", is_ready).await;
     let mut lent = Vec::new();
     for agent in &pool.agents {
         lent.push(agent.metric("gpu_vram_allocated_bytes").await.expect("an answer"));
@@ -195,4 +202,96 @@ async fn a_session_ends_when_its_time_is_over_or_nobody_uses_it() {
         pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
         delete(&mut pool, name).await;
     }
+}
+
+/// Asks the worker at `endpoint` for a stream: the head and the text of its answer, and the connection.
+async fn open(endpoint: &str, name: &str, token: &str, upgrade: bool) -> (String, TcpStream) {
+    let address = endpoint.strip_prefix("http://").expect("plain HTTP");
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    let path = path::stream("default", name);
+    let upgrade = if upgrade {
+        format!("connection: upgrade\r\nupgrade: {PROTOCOL}\r\n")
+    } else {
+        "connection: close\r\n".to_owned()
+    };
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n{upgrade}\r\n");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let answer = async {
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(stream.read_u8().await.expect("an answer"));
+        }
+        String::from_utf8(answer).expect("text").to_lowercase()
+    };
+    let mut answer = tokio::time::timeout(WITHIN, answer).await.expect("an answer in time");
+    if let Some(length) = answer.lines().find_map(|line| line.strip_prefix("content-length: ")) {
+        let mut body = vec![0; length.parse().expect("a length")];
+        stream.read_exact(&mut body).await.expect("the text");
+        answer += &String::from_utf8_lossy(&body);
+    }
+    (answer, stream)
+}
+
+async fn status(endpoint: &str, name: &str, token: &str, upgrade: bool) -> String {
+    let (answer, _) = open(endpoint, name, token, upgrade).await;
+    answer.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+/// A token of a new ServiceAccount that may do nothing yet.
+async fn account(pool: &Turn, name: &str) -> String {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": name}});
+    pool.control_plane.apply(&account.to_string()).await.expect("an account");
+    let kubeconfig = pool.control_plane.kubeconfig_for("default", name).await.expect("its token");
+    let text = std::fs::read_to_string(kubeconfig).expect("it is there");
+    let token = text.split("token").nth(1).expect("a token").trim_start_matches(['"', ':', ' ']);
+    token
+        .chars()
+        .take_while(|letter| !letter.is_whitespace() && *letter != '"')
+        .collect()
+}
+
+/// Lets an account connect to the session of that name.
+async fn allow(pool: &Turn, account: &str, session: &str) {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"namespace": "default", "name": account},
+        "rules": [{"apiGroups": ["sahasra.dev"], "resources": ["gpusessions/stream"], "resourceNames": [session], "verbs": ["create"]}],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"namespace": "default", "name": account},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": account}],
+    });
+    for object in [role, binding] {
+        pool.control_plane.apply(&object.to_string()).await.expect("applied");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_opens_for_whom_rbac_lets_and_for_nobody_else() {
+    let mut pool = pool().await;
+    apply(&pool, "guarded", json!({})).await;
+    apply(&pool, "next-door", json!({})).await;
+    let session = wait(&pool, "guarded", is_ready).await;
+    let endpoint = text(&session, "endpoint");
+    let token = account(&pool, "visitor").await;
+    assert_eq!(status(endpoint, "guarded", "nobody-s-token", true).await, "401");
+    assert_eq!(status(endpoint, "guarded", &token, true).await, "403");
+    allow(&pool, "visitor", "guarded").await;
+    // The API server's own cache and the agent's: a second or two. Without an upgrade nothing is started.
+    let let_in = eventually(WITHIN, async || {
+        (status(endpoint, "guarded", &token, false).await == "426").then_some(())
+    });
+    let_in.await.expect("it may connect");
+    assert_eq!(status(endpoint, "next-door", &token, true).await, "403", "that one alone");
+    allow(&pool, "visitor", "not-there").await;
+    let unknown = eventually(WITHIN, async || {
+        (status(endpoint, "not-there", &token, true).await == "404").then_some(())
+    });
+    unknown.await.expect("there is none");
+    pool.control_plane
+        .delete("GpuSession", "default", "next-door")
+        .await
+        .expect("deleted");
+    delete(&mut pool, "guarded").await;
+    pool.nothing_forbidden().await.expect("the chart's rights suffice");
 }

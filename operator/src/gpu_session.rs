@@ -1,13 +1,18 @@
 //! The reconciler of `GpuSession`s: each holds one slice of one device through a `VramLease` of its own, from when there is
 //! room until it is deleted, its time is over, or its worker is lost. It is never moved.
 //!
-//! 1. Observe: the session, its lease, the worker's endpoint.
+//! 1. Observe: the session, its lease, what its agent last said of it, the worker's endpoint.
 //! 2. Decide ([`decide`]): what becomes of the lease, and what the status says.
 //! 3. Act: write what was decided. A change of the lease brings the session here again.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use futures::StreamExt;
+use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -58,18 +63,49 @@ fn api(operation: &'static str) -> impl Fn(kube::Error) -> ReconcileError {
     move |source| ReconcileError { operation, source }
 }
 
+struct Reconciler {
+    context: Arc<Context>,
+    /// When the figures in a session's status last changed, by UID.
+    figures_written: Mutex<BTreeMap<String, Timestamp>>,
+}
+
+impl Reconciler {
+    fn figures_written(&self) -> MutexGuard<'_, BTreeMap<String, Timestamp>> {
+        self.figures_written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Reconciles all `GpuSession`s until dropped.
 pub async fn run(context: Arc<Context>) {
     let (changes, changed) = mpsc::channel(CHANGES);
+    let reconciler = Arc::new(Reconciler {
+        context: Arc::clone(&context),
+        figures_written: Mutex::default(),
+    });
     let (store, queue) = queue(Api::<GpuSession>::all(context.client.clone()), changed);
     let config = Config::default().concurrency(CONCURRENCY);
-    let reconcile = |object, context| Box::pin(reconcile(object, context));
-    let reconciling = applier(reconcile, on_error, Arc::clone(&context), store, queue, config).for_each(|outcome| async move {
+    let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
+    let reconciling = applier(reconcile, on_error, reconciler, store, queue, config).for_each(|outcome| async move {
         if let Err(error) = outcome {
             tracing::debug!(error = %Causes(&error), "a GpuSession was not reconciled");
         }
     });
-    tokio::join!(reconciling, watch_leases(&context, changes));
+    tokio::join!(
+        reconciling,
+        watch_leases(&context, changes.clone()),
+        watch_agents(&context, changes)
+    );
+}
+
+/// Brings a session back whenever its agent says something else of it than before.
+async fn watch_agents(context: &Context, changes: mpsc::Sender<ObjectRef<GpuSession>>) {
+    loop {
+        for (namespace, name) in context.pool.changed_sessions().await {
+            if changes.send(ObjectRef::new(&name).within(&namespace)).await.is_err() {
+                return;
+            }
+        }
+    }
 }
 
 /// Brings a session back whenever its lease was made, changed or deleted.
@@ -89,8 +125,8 @@ async fn watch_leases(context: &Context, changes: mpsc::Sender<ObjectRef<GpuSess
     }
 }
 
-fn on_error(session: Arc<GpuSession>, error: &ReconcileError, context: Arc<Context>) -> Action {
-    context.metrics.reconcile_failed("GpuSession", error.category());
+fn on_error(session: Arc<GpuSession>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
+    reconciler.context.metrics.reconcile_failed("GpuSession", error.category());
     if error.category() == "conflict" {
         return Action::requeue(SOON);
     }
@@ -98,12 +134,15 @@ fn on_error(session: Arc<GpuSession>, error: &ReconcileError, context: Arc<Conte
     Action::requeue(Duration::from_secs(1))
 }
 
-async fn reconcile(session: Arc<GpuSession>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     let began = Instant::now();
-    let objects = Objects::of(&session, &context);
+    let context = &reconciler.context;
+    let objects = Objects::of(&session, &reconciler);
     let lease = objects.lease(&session).await?;
+    let seen = lease.as_ref().and_then(|lease| context.pool.session(&lease.uid()?));
+    let written = reconciler.figures_written().get(&session.uid().unwrap_or_default()).copied();
     let endpoint = |worker: &str| context.directory.worker(worker).map(|worker| worker.endpoint);
-    let decision = decide(&session, lease.as_ref(), endpoint, timestamp());
+    let decision = decide(&session, lease.as_ref(), seen.as_ref(), written, endpoint, timestamp());
     let outcome = objects.act(&session, lease.as_ref(), decision).await;
     context.metrics.reconciled("GpuSession", began.elapsed());
     outcome
@@ -111,16 +150,17 @@ async fn reconcile(session: Arc<GpuSession>, context: Arc<Context>) -> Result<Ac
 
 /// What there is of one session.
 struct Objects<'a> {
-    context: &'a Context,
+    reconciler: &'a Reconciler,
     sessions: Api<GpuSession>,
     leases: Api<VramLease>,
 }
 
 impl<'a> Objects<'a> {
-    fn of(session: &GpuSession, context: &'a Context) -> Self {
+    fn of(session: &GpuSession, reconciler: &'a Reconciler) -> Self {
+        let context = &reconciler.context;
         let namespace = session.namespace().unwrap_or_default();
         Self {
-            context,
+            reconciler,
             sessions: Api::namespaced(context.client.clone(), &namespace),
             leases: Api::namespaced(context.client.clone(), &namespace),
         }
@@ -143,6 +183,14 @@ impl<'a> Objects<'a> {
                 // What the lease says comes next.
                 return Ok(Action::requeue(SOON));
             }
+            (LeaseStep::Update, Some(lease)) => {
+                let patch = json!({"spec": {"keepSeconds": session.spec.ttl_seconds}});
+                let patched = self
+                    .leases
+                    .patch(&lease.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+                    .await;
+                patched.map_err(api("tell the VramLease of the session's time"))?;
+            }
             (LeaseStep::Delete, Some(lease)) if lease.metadata.deletion_timestamp.is_none() => {
                 let deleted = objects::delete_exactly(&self.leases, lease, DeleteParams::default()).await;
                 deleted.map_err(api("delete the VramLease"))?;
@@ -156,6 +204,10 @@ impl<'a> Objects<'a> {
                 .patch_status(&session.name_any(), &PatchParams::default(), &Patch::Merge(patch))
                 .await;
             match written {
+                Ok(_) if decision.figures => {
+                    let uid = session.uid().unwrap_or_default();
+                    self.reconciler.figures_written().insert(uid, timestamp());
+                }
                 Ok(_) => {}
                 // The cache was behind: look again when it has caught up.
                 Err(error) if matches!(code(&error), 404 | 409) => return Ok(Action::requeue(SOON)),
@@ -163,9 +215,10 @@ impl<'a> Objects<'a> {
             }
         }
         if let Some((warning, reason, note)) = decision.event {
-            self.context.event(session.object_ref(&()), warning, reason, note);
+            self.reconciler.context.event(session.object_ref(&()), warning, reason, note);
         }
         if decision.let_go {
+            self.reconciler.figures_written().remove(&session.uid().unwrap_or_default());
             let gone = objects::let_go(&self.sessions, session).await;
             gone.map_err(api("remove the finalizer"))?;
         }

@@ -31,7 +31,7 @@ use crate::{
 mod claim;
 mod picture;
 
-pub use claim::{ClaimRequest, ClaimView, HeldGrant};
+pub use claim::{ClaimRequest, ClaimView, HeldGrant, SeenSession};
 use picture::{Action, Picture};
 
 /// Calls to agents at the same time.
@@ -46,6 +46,7 @@ pub struct Pool {
     faults: Faults,
     picture: Mutex<Picture>,
     changed: Notify,
+    sessions_changed: Notify,
     calls: Semaphore,
 }
 
@@ -67,6 +68,7 @@ impl Pool {
             faults,
             picture: Mutex::new(Picture::new(metrics)),
             changed: Notify::new(),
+            sessions_changed: Notify::new(),
             calls: Semaphore::new(CONCURRENT_CALLS),
         })
     }
@@ -117,6 +119,27 @@ impl Pool {
     pub fn resize(&self, uid: &str, min: u32, max: u32, priority: i32) {
         self.picture().resize(uid, min, max, priority);
         self.changed.notify_one();
+    }
+
+    /// Changes for how long in all a client may keep a session's slice.
+    pub fn keep(&self, uid: &str, milliseconds: u64) {
+        self.picture().keep(uid, milliseconds);
+    }
+
+    /// What the agent last said of the session whose lease has this uid.
+    pub fn session(&self, lease_uid: &str) -> Option<SeenSession> {
+        self.picture().session(lease_uid, self.clock.now())
+    }
+
+    /// Waits until agents say something else of sessions than before: the sessions, by namespace and name. For one caller.
+    pub async fn changed_sessions(&self) -> Vec<(String, String)> {
+        loop {
+            let changed = self.picture().take_changed_sessions();
+            if !changed.is_empty() {
+                return changed;
+            }
+            self.sessions_changed.notified().await;
+        }
     }
 
     /// A stream to that worker broke.
@@ -238,6 +261,7 @@ impl Pool {
                 match answer {
                     Ok(inventory) => {
                         let releases = self.picture().inventoried(&worker, &inventory, asked, now);
+                        self.sessions_changed.notify_one();
                         for action in releases {
                             if let Action::Release { worker, endpoint, request } = action {
                                 self.give_back(&worker, &endpoint, &request).await;

@@ -29,7 +29,7 @@ use sahasra_crds::{
 };
 use sahasra_scheduler::ClaimKind;
 use sahasra_service::part;
-use sahasra_wire::grants::Owner;
+use sahasra_wire::grants::{Owner, SessionTerms};
 use serde_json::json;
 use tokio::{
     sync::{mpsc, watch},
@@ -186,6 +186,7 @@ impl Reconciler {
             self.take_up(lease).await?;
         } else if let Ok((min, max)) = bounds(lease) {
             self.context.pool.resize(&uid, min, max, 0);
+            self.context.pool.keep(&uid, keep_milliseconds(lease));
         }
         self.report(lease).await
     }
@@ -240,6 +241,7 @@ impl Reconciler {
             grace_milliseconds: u64::try_from(GRACE.as_millis()).unwrap_or_default(),
             renewed: lease.spec.renewal == Renewal::Automatic,
             served: was_granted(lease),
+            session: session_terms(lease),
         };
         let view = self.context.pool.claim(request, adopted);
         let (mut watched, changes, reference) = (view.clone(), self.changes.clone(), ObjectRef::from_obj(lease));
@@ -371,6 +373,26 @@ fn bounds(lease: &VramLease) -> Result<(u32, u32), ReconcileError> {
     Ok((number(lease.spec.slices.min), number(lease.spec.slices.max)))
 }
 
+/// The session that the lease is for, as agents have to know it.
+fn session_terms(lease: &VramLease) -> Option<SessionTerms> {
+    let mut owners = lease.owner_references().iter();
+    let session = owners.find(|owner| owner.kind == "GpuSession" && owner.controller == Some(true))?;
+    Some(SessionTerms {
+        namespace: lease.namespace().unwrap_or_default(),
+        name: session.name.clone(),
+        uid: session.uid.clone(),
+        engine: lease.spec.engine.unwrap_or_default().name().to_owned(),
+        keep_milliseconds: keep_milliseconds(lease),
+    })
+}
+
+/// For how long in all a client may keep the slices.
+fn keep_milliseconds(lease: &VramLease) -> u64 {
+    u64::try_from(lease.spec.keep_seconds.unwrap_or_default())
+        .unwrap_or_default()
+        .saturating_mul(1000)
+}
+
 fn ttl_milliseconds(lease: &VramLease) -> u64 {
     u64::try_from(lease.spec.ttl_seconds).unwrap_or_default().saturating_mul(1000)
 }
@@ -433,6 +455,7 @@ mod tests {
             slices: SliceBounds { min: 2, max: 4 },
             ttl_seconds: 60,
             renewal: Renewal::Never,
+            keep_seconds: None,
         };
         VramLease::new("mine", spec)
     }

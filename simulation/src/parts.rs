@@ -204,7 +204,7 @@ fn start(world: &World, place: usize, plan: &AgentPlan, boot: u64, part: &Part, 
         shutdown_grace: Duration::from_secs(4),
         ..AgentLimits::default()
     };
-    let agent = Agent::new(identity, boot_id, limits, pool, metrics, StorePolicy::default(), clock);
+    let agent = Agent::new(identity, boot_id, limits, pool.into(), metrics, StorePolicy::default(), clock);
     part.start(Arc::clone(&agent).keep_time(CancellationToken::new()));
     agent
 }

@@ -24,12 +24,15 @@ use sahasra_wire::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub mod sessions;
+
 use crate::{
     classes::ClassTable,
     dispatch::Burst,
     executors::ExecutorPool,
     ledger::{Device, Effect, Ledger, Load, Totals},
     metrics::Metrics,
+    session::{process::Launcher, sessions::Sessions},
     store::StorePolicy,
 };
 
@@ -64,6 +67,21 @@ pub struct Identity {
     pub classes: ClassTable,
 }
 
+/// What runs an agent's work.
+#[derive(Debug)]
+pub struct Executors {
+    /// Chunks of bursts.
+    pub chunks: ExecutorPool,
+    /// Sessions; without it they are held, and nobody can connect.
+    pub sessions: Option<Launcher>,
+}
+
+impl From<ExecutorPool> for Executors {
+    fn from(chunks: ExecutorPool) -> Self {
+        Self { chunks, sessions: None }
+    }
+}
+
 /// See the [module](self). Shared behind an [`Arc`].
 #[derive(Debug)]
 pub struct Agent {
@@ -75,6 +93,7 @@ pub struct Agent {
     /// Class of each device, in the pool's order.
     classes: Mutex<Vec<String>>,
     pool: ExecutorPool,
+    sessions: Sessions,
     bursts: Mutex<BTreeMap<String, Arc<Burst>>>,
     metrics: Metrics,
     store_policy: StorePolicy,
@@ -104,11 +123,12 @@ impl Agent {
         identity: Identity,
         boot_id: String,
         limits: AgentLimits,
-        pool: ExecutorPool,
+        executors: Executors,
         metrics: Metrics,
         store_policy: StorePolicy,
         clock: Clock,
     ) -> Arc<Self> {
+        let Executors { chunks: pool, sessions } = executors;
         let devices = pool.devices().iter().map(|device| Device {
             name: device.name.clone(),
             allocatable_bytes: device.allocatable_bytes,
@@ -123,6 +143,7 @@ impl Agent {
             limits,
             clock,
             pool,
+            sessions: Sessions::new(sessions),
             bursts: Mutex::default(),
             metrics,
             store_policy,
@@ -209,6 +230,7 @@ impl Agent {
         match effect {
             Effect::Kill { device, owner_uid, .. } => {
                 tracing::warn!(device, owner = owner_uid, "grace is over: killing the executor");
+                self.end_session(&owner_uid);
                 if let Some(burst) = self.burst(&owner_uid) {
                     burst.kill(&device, FailureCode::GrantExpired);
                 }
@@ -219,11 +241,24 @@ impl Agent {
                 active,
                 expired,
             } => {
+                if active == 0 {
+                    // Nobody waits for what a session runs once it has ended.
+                    self.end_session(&owner_uid);
+                }
                 if let Some(burst) = self.burst(&owner_uid) {
                     burst.shrunk(&device, active, expired);
                 }
             }
-            Effect::Gone { owner_uid } => self.close_if_abandoned(&owner_uid),
+            Effect::Gone { owner_uid } => {
+                self.sessions.gone(&owner_uid);
+                self.close_if_abandoned(&owner_uid);
+            }
+        }
+    }
+
+    fn end_session(&self, owner_uid: &str) {
+        if let Some(session) = self.sessions.of_owner(owner_uid) {
+            session.ended.cancel();
         }
     }
 
@@ -249,7 +284,13 @@ impl Agent {
         let healthy = self.pool.load(&request.device).is_none_or(|load| load.healthy);
         let answer = self.change(|ledger, now| {
             ledger.set_healthy(&request.device, healthy);
-            ledger.acquire(now, request)
+            let grant = ledger.acquire(now, request)?;
+            if let Some(terms) = &request.session {
+                let bytes = u64::from(grant.slices) * grant.slice_bytes;
+                let ttl = Duration::from_millis(request.ttl_milliseconds);
+                self.sessions.granted(&request.owner.uid, terms, &request.device, bytes, ttl, now);
+            }
+            Ok::<_, Refusal>(grant)
         });
         match answer {
             Ok(grant) => {
@@ -275,12 +316,22 @@ impl Agent {
             let owners = request.owners.iter();
             owners.flat_map(|owner| ledger.renew(now, owner)).collect()
         });
+        for owner in &request.owners {
+            if let Some(terms) = &owner.session {
+                let ttl = Duration::from_millis(owner.ttl_milliseconds);
+                self.sessions.renewed(&owner.owner.uid, terms, ttl);
+            }
+        }
         RenewResponse { outcomes }
     }
 
     /// Answers `/v1/release`.
     pub fn release(&self, request: &ReleaseRequest) -> ReleaseResponse {
-        self.change(|ledger, now| ledger.release(now, request))
+        let response = self.change(|ledger, now| ledger.release(now, request));
+        if response.refusal.is_none() {
+            self.sessions.forget(&request.owner.uid);
+        }
+        response
     }
 
     /// Answers `/v1/inventory`.
@@ -307,6 +358,7 @@ impl Agent {
             devices: devices
                 .map(|((device, load), class)| {
                     let execution = self.pool.load(&device.name).unwrap_or_default();
+                    let sessions = self.sessions.on_device(&device.name);
                     inventory::Device {
                         name: device.name.clone(),
                         model: device.model.clone(),
@@ -314,15 +366,16 @@ impl Agent {
                         total_bytes: device.total_bytes,
                         allocatable_bytes: load.allocatable_bytes,
                         leased_bytes: load.leased_bytes,
-                        active_executions: execution.active_executions,
-                        tensor_count: 0,
-                        stored_tensor_bytes: 0,
+                        active_executions: execution.active_executions.saturating_add(sessions.active_executions),
+                        tensor_count: sessions.tensors,
+                        stored_tensor_bytes: sessions.stored_bytes,
                         healthy: execution.healthy,
                     }
                 })
                 .collect(),
             grants,
             shutting_down,
+            sessions: self.sessions.loads(self.clock.elapsed()),
         }
     }
 
@@ -420,6 +473,7 @@ impl Agent {
             tracing::warn!("grace is over: killing executors");
             bursts.iter().for_each(|burst| burst.kill_all(FailureCode::ShuttingDown));
         }
+        self.end_sessions().await;
         let told = async {
             for burst in &bursts {
                 burst.settled().await;

@@ -105,6 +105,9 @@ pub struct AgentArguments {
     /// Folder below which jobs may keep results under file:// URLs; nowhere when absent.
     #[arg(long)]
     pub file_store_root: Option<PathBuf>,
+    /// PJRT plugin, a library: sessions may then run XLA programs on the devices that it drives.
+    #[arg(long, env = "SAHASRA_PJRT_PLUGIN")]
+    pub pjrt_plugin: Option<PathBuf>,
     /// Do not look for GPUs.
     #[arg(long)]
     pub no_cuda: bool,

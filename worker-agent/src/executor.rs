@@ -115,6 +115,11 @@ enum Command {
     Session(SessionArguments),
     /// Prints the GPUs as JSON and ends.
     Probe,
+    /// Loads a PJRT plugin, opens its device, prints what it is as JSON and ends.
+    Plugin {
+        /// The library.
+        path: std::path::PathBuf,
+    },
 }
 
 /// The program `executor`, with its name as first argument.
@@ -129,6 +134,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         },
         Command::Session(arguments) => session(arguments),
+        Command::Plugin { path } => match serde_json::to_writer(std::io::stdout(), &platform(&path)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
         Command::Run {
             engine,
             ordinal,
@@ -198,6 +207,20 @@ fn session(arguments: SessionArguments) -> ExitCode {
         threads: arguments.threads,
     };
     session_executor::serve(inherited.socket, board, options)
+}
+
+/// What a plugin says of itself once it has opened its device.
+fn platform(path: &std::path::Path) -> Result<crate::session::process::Platform, String> {
+    let text = |error: &dyn std::error::Error| match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    };
+    let plugin = sahasra_pjrt::Plugin::load(path).map_err(|error| text(&error))?;
+    let client = sahasra_pjrt::Client::create(&plugin, &[]).map_err(|error| text(&error))?;
+    Ok(crate::session::process::Platform {
+        name: client.platform_name().map_err(|error| text(&error))?,
+        version: client.platform_version().map_err(|error| text(&error))?,
+    })
 }
 
 /// A thread that panics takes the process with it: half an executor would leave chunks behind.

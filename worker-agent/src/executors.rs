@@ -22,12 +22,12 @@ mod entry;
 pub mod launch;
 mod loss;
 mod outstanding;
-mod process;
+pub(crate) mod process;
 mod program;
 mod run;
-mod spawn;
+pub(crate) mod spawn;
 mod supervise;
-mod words;
+pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

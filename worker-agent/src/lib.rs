@@ -15,6 +15,7 @@ use std::{ffi::OsString, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
 use clap::Parser;
+use sahasra_access::Access;
 use sahasra_service::{clock::Clock, health::Readiness, logging, server, shutdown};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -35,10 +36,11 @@ pub mod session_executor;
 mod shared_page;
 pub mod store;
 
-use agent::{Agent, AgentLimits, Identity};
+use agent::{Agent, AgentLimits, Executors, Identity};
 use args::{AgentArguments, Arguments, Command, LogFormat};
 use executors::{ExecutorPool, PoolConfig};
 use registration::{Registration, RegistrationConfig};
+use session::{process::Launcher, stream::Streams};
 
 /// Threads that serve: the work is done in executors, and each thread costs memory.
 const WORKER_THREADS: usize = 2;
@@ -81,7 +83,8 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
     })
 }
 
-async fn kubernetes(arguments: &AgentArguments) -> anyhow::Result<kube::Client> {
+/// A client of its own, and who may open streams.
+async fn kubernetes(arguments: &AgentArguments) -> anyhow::Result<(kube::Client, Access)> {
     let config = match &arguments.kubeconfig {
         Some(path) => {
             let kubeconfig = kube::config::Kubeconfig::read_from(path)?;
@@ -89,7 +92,8 @@ async fn kubernetes(arguments: &AgentArguments) -> anyhow::Result<kube::Client> 
         }
         None => kube::Config::incluster()?,
     };
-    Ok(kube::Client::try_from(config)?)
+    let access = Access::of_api_server(config.clone())?;
+    Ok((kube::Client::try_from(config)?, access))
 }
 
 /// Serves until `shutdown`, then drains: nothing new starts, running chunks end within the grace, coordinators are told.
@@ -104,19 +108,17 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
         }
         None => classes::ClassTable::default(),
     };
-    let client = if arguments.no_kubernetes {
-        None
+    let (client, access) = if arguments.no_kubernetes {
+        (None, Access::nobody())
     } else {
-        Some(
-            kubernetes(arguments)
-                .await
-                .context("no access to an API server (--no-kubernetes goes without)")?,
-        )
+        let reached = kubernetes(arguments).await;
+        let (client, access) = reached.context("no access to an API server (--no-kubernetes goes without)")?;
+        (Some(client), access)
     };
-    serve(arguments, classes, client, listener, shutdown).await
+    serve(arguments, classes, client, access, listener, shutdown).await
 }
 
-/// As [`run`], with the classes and the client that [`run`] makes of the arguments: for agents that live in a process with
+/// As [`run`], with the classes, the client and the `access` of streams that [`run`] makes of the arguments: for agents that live in a process with
 /// others. Neither a file nor the environment is read.
 ///
 /// # Errors
@@ -125,6 +127,7 @@ pub async fn serve(
     arguments: &AgentArguments,
     classes: classes::ClassTable,
     client: Option<kube::Client>,
+    access: Access,
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -132,13 +135,17 @@ pub async fn serve(
         shutdown_grace: arguments.shutdown_grace_seconds,
         ..AgentLimits::default()
     };
-    let pool = ExecutorPool::start(PoolConfig {
+    let config = PoolConfig {
         devices: arguments.devices(),
         idle_timeout: arguments.executor_idle_seconds,
         max_outstanding_chunks: limits.max_outstanding_chunks,
         ..PoolConfig::default()
-    })
-    .await?;
+    };
+    let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone()).await;
+    let executors = Executors {
+        sessions: Some(launcher.context("no thread to start executors from")?),
+        chunks: ExecutorPool::start(config).await?,
+    };
     let bound = listener.local_addr()?;
     let agent = Agent::new(
         Identity {
@@ -147,7 +154,7 @@ pub async fn serve(
         },
         agent::new_boot_id().context("no random source")?,
         limits,
-        pool,
+        executors,
         metrics::Metrics::new()?,
         store::StorePolicy {
             file_root: arguments.file_store_root.clone(),
@@ -167,7 +174,9 @@ pub async fn serve(
     let readiness = Readiness::default();
     let stop = CancellationToken::new();
     let timekeeper = tokio::spawn(Arc::clone(&agent).keep_time(stop.clone()));
-    let service = warp::service(api::routes(Arc::clone(&agent), readiness.clone()));
+    let keeper = tokio::spawn(Arc::clone(&agent).keep_sessions(stop.clone()));
+    let routes = warp::service(api::routes(Arc::clone(&agent), readiness.clone()));
+    let service = Streams::new(Arc::clone(&agent), access, routes);
     let server = tokio::spawn(server::serve(
         listener,
         server::Cleartext,
@@ -192,6 +201,7 @@ pub async fn serve(
     stop.cancel();
     server.await.context("the server broke")?;
     timekeeper.await.context("the timekeeper broke")?;
+    keeper.await.context("the keeper of sessions broke")?;
     if let Some(registration) = registration {
         registration.await.context("the registration broke")?;
     }

@@ -1,9 +1,11 @@
 //! What `/metrics` shows of an agent.
 
+use std::sync::Arc;
+
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use sahasra_wire::grants::RefusalCode;
 
-use crate::agent::Agent;
+use crate::{agent::Agent, session::process::Process};
 
 /// Counters and gauges. Clones share them.
 #[derive(Clone, Debug)]
@@ -21,6 +23,10 @@ pub struct Metrics {
     executors_lost: IntCounter,
     chunks: IntCounterVec,
     refusals: IntCounterVec,
+    sessions: IntGauge,
+    sessions_connected: IntGauge,
+    session_received: IntCounter,
+    session_sent: IntCounter,
 }
 
 impl Metrics {
@@ -65,6 +71,16 @@ impl Metrics {
                 "Requests for slices that were refused, by cause",
                 "code",
             )?,
+            sessions: gauge("gpu_sessions", "Sessions that hold a slice here")?,
+            sessions_connected: gauge("gpu_sessions_connected", "Sessions with a client connected")?,
+            session_received: counter(
+                "gpu_session_received_bytes_total",
+                "Bytes of sessions' streams received, as executors count them",
+            )?,
+            session_sent: counter(
+                "gpu_session_sent_bytes_total",
+                "Bytes of sessions' streams sent, as executors count them",
+            )?,
             registry,
         })
     }
@@ -100,6 +116,14 @@ impl Metrics {
         self.active_executions
             .set(loads.iter().map(|load| load.active_executions as i64).sum());
         self.executors.set(loads.iter().map(|load| i64::from(load.executors)).sum());
+        let sessions = agent.sessions().all();
+        self.sessions.set(sessions.len() as i64);
+        let connected = |process: Arc<Process>| process.board().figures().connected;
+        let connected = sessions.iter().filter(|session| session.process().is_some_and(connected));
+        self.sessions_connected.set(connected.count() as i64);
+        let (received, sent) = agent.sessions().stream_bytes();
+        advance(&self.session_received, received);
+        advance(&self.session_sent, sent);
         advance(&self.executors_lost, loads.iter().map(|load| load.lost_executors).sum());
     }
 }

@@ -64,6 +64,30 @@ pub struct AcquireRequest {
     /// How long a running chunk may go on when the grant has ended, in milliseconds, before its executor is killed.
     #[prost(uint64, tag = "8")]
     pub grace_milliseconds: u64,
+    /// The session that the slice is for, if it is for one.
+    #[prost(message, optional, tag = "9")]
+    pub session: Option<SessionTerms>,
+}
+
+/// A session as its agent has to know it: by this a client's stream is let in, and its grant extended while it is there.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct SessionTerms {
+    /// Namespace of the `GpuSession`.
+    #[prost(string, tag = "1")]
+    pub namespace: String,
+    /// Its name: clients ask for it by this.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Its UID.
+    #[prost(string, tag = "3")]
+    pub uid: String,
+    /// Engine that runs its programs: `ptx`, `xla`.
+    #[prost(string, tag = "4")]
+    pub engine: String,
+    /// For how long in all, from the moment of the grant and in milliseconds of the agent's own clock, a client that is there
+    /// may keep it without any renewal.
+    #[prost(uint64, tag = "5")]
+    pub keep_milliseconds: u64,
 }
 
 /// The answer: exactly one of the fields.
@@ -184,6 +208,9 @@ pub struct RenewOwner {
     /// From now, in milliseconds.
     #[prost(uint64, tag = "3")]
     pub ttl_milliseconds: u64,
+    /// The session that they are for, as it is now: its time may have been changed.
+    #[prost(message, optional, tag = "4")]
+    pub session: Option<SessionTerms>,
 }
 
 /// What became of each grant, in the order asked.

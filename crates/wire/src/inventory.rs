@@ -21,6 +21,44 @@ pub struct Inventory {
     /// It takes no new work.
     #[prost(bool, tag = "5")]
     pub shutting_down: bool,
+    /// Every session that it holds a slice for, and for some minutes those whose executor ended by itself.
+    #[prost(message, repeated, tag = "6")]
+    pub sessions: Vec<SessionLoad>,
+}
+
+/// A session on an agent.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SessionLoad {
+    /// UID of the owner of its grant.
+    #[prost(string, tag = "1")]
+    pub owner_uid: String,
+    /// Namespace of the `GpuSession`.
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// Its name.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// Tensors stored.
+    #[prost(uint64, tag = "4")]
+    pub tensors: u64,
+    /// Their bytes.
+    #[prost(uint64, tag = "5")]
+    pub stored_bytes: u64,
+    /// Executions that have begun and not ended.
+    #[prost(uint64, tag = "6")]
+    pub active_executions: u64,
+    /// For how long nothing was asked of it and nothing ran, in milliseconds; since the grant when nothing ever did.
+    #[prost(uint64, tag = "7")]
+    pub idle_milliseconds: u64,
+    /// A client is connected.
+    #[prost(bool, tag = "8")]
+    pub connected: bool,
+    /// A client may connect: the agent has the engine.
+    #[prost(bool, tag = "9")]
+    pub streams: bool,
+    /// Its executor ended by itself, and its grant with it: how, and its last words. Empty as long as it has not.
+    #[prost(string, tag = "10")]
+    pub ended: String,
 }
 
 /// A device and its load.

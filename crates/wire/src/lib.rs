@@ -44,4 +44,36 @@ pub mod path {
     pub const RELEASE: &str = "/v1/release";
     /// [`crate::burst::ClientFrame`] and [`crate::burst::ServerFrame`].
     pub const BURSTS: &str = "/v1/bursts";
+
+    /// The stream of a session: a connection upgraded to [`crate::session::PROTOCOL`].
+    pub fn stream(namespace: &str, name: &str) -> String {
+        format!("/v1/namespaces/{namespace}/sessions/{name}/stream")
+    }
+
+    /// Namespace and name of the session whose [`stream`] has this path.
+    pub fn session_of(path: &str) -> Option<(&str, &str)> {
+        let (namespace, rest) = path.strip_prefix("/v1/namespaces/")?.split_once('/')?;
+        let name = rest.strip_prefix("sessions/")?.strip_suffix("/stream")?;
+        let is_name = |text: &str| !text.is_empty() && !text.contains('/');
+        (is_name(namespace) && is_name(name)).then_some((namespace, name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path::{session_of, stream};
+
+    #[test]
+    fn the_path_of_a_stream_names_the_session() {
+        assert_eq!(session_of(&stream("team", "mine")), Some(("team", "mine")));
+        for other in [
+            "/v1/namespaces/team/sessions/mine",
+            "/v1/namespaces//sessions/mine/stream",
+            "/v1/namespaces/team/sessions//stream",
+            "/v1/namespaces/team/sessions/a/b/stream",
+            "/v1/inventory",
+        ] {
+            assert_eq!(session_of(other), None, "{other}");
+        }
+    }
 }

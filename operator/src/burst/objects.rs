@@ -210,6 +210,7 @@ impl Objects {
                 },
                 ttl_seconds: job.spec.lease.ttl_seconds,
                 renewal: Renewal::Automatic,
+                keep_seconds: None,
             },
         );
         lease.metadata.owner_references = Some(vec![self.owner.clone()]);

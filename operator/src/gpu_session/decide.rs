@@ -6,11 +6,11 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{Resource, ResourceExt, core::ObjectMeta};
 use sahasra_crds::{
     GpuSession, GpuSessionStatus, VramLease, VramLeaseSpec,
-    conditions::{self, FAILED, GRANTED, PLACED},
+    conditions::{self, FAILED, GRANTED, PLACED, READY},
     vram_lease::{LeaseOwner, Renewal, SliceBounds, SliceSpec},
 };
 
-use crate::objects;
+use crate::{objects, pool::SeenSession};
 
 /// How long a session's grant outlives an operator that is gone.
 const LEASE_SECONDS: i64 = 60;
@@ -18,6 +18,10 @@ const LEASE_SECONDS: i64 = 60;
 /// looked at again, soon when it waits for the lease to go, now and then otherwise.
 const GOING: Duration = Duration::from_secs(1);
 const STANDING: Duration = Duration::from_secs(60);
+/// Figures in the status change at most so often; live ones come from the agent.
+const FIGURES_EVERY: Duration = Duration::from_secs(10);
+/// An agent says how its sessions are every few seconds: what it says may be so much too old to look again at once.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is to be done with the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,8 @@ pub(super) enum LeaseStep {
     Keep,
     /// There is none and there must be one.
     Create,
+    /// The session's time has changed.
+    Update,
     /// The slice goes back.
     Delete,
 }
@@ -36,6 +42,8 @@ pub(super) struct Decision {
     pub lease: LeaseStep,
     /// The status, if it changes.
     pub status: Option<GpuSessionStatus>,
+    /// The figures in it are others than before.
+    pub figures: bool,
     /// Whether it is a warning, reason, text.
     pub event: Option<(bool, &'static str, String)>,
     /// Nothing is held any more: the finalizer may go.
@@ -90,15 +98,19 @@ pub(super) fn lease_of(session: &GpuSession) -> VramLease {
             slices: SliceBounds { min: 1, max: 1 },
             ttl_seconds: LEASE_SECONDS,
             renewal: Renewal::Automatic,
+            keep_seconds: Some(session.spec.ttl_seconds),
         },
         status: None,
     }
 }
 
-/// What is to be done about a session. `endpoint` is where a worker is reached.
+/// What is to be done about a session. `seen` is what its agent last said of it, `figures_written` when the figures in its status
+/// last changed, `endpoint` where a worker is reached.
 pub(super) fn decide(
     session: &GpuSession,
     lease: Option<&VramLease>,
+    seen: Option<&SeenSession>,
+    figures_written: Option<Timestamp>,
     endpoint: impl Fn(&str) -> Option<String>,
     now: Timestamp,
 ) -> Decision {
@@ -109,6 +121,7 @@ pub(super) fn decide(
         return Decision {
             lease: if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep },
             status: None,
+            figures: false,
             event: None,
             let_go: held && lease.is_none(),
             again: lease.map(|_| GOING),
@@ -116,7 +129,7 @@ pub(super) fn decide(
     }
     let mut next = old.clone();
     next.observed_generation = session.metadata.generation;
-    let (end, again) = match ended(session, &old, lease, now) {
+    let (end, mut again) = match ended(session, &old, lease, seen, now) {
         Ok(again) => (None, again),
         Err(end) => (Some(end), None),
     };
@@ -127,7 +140,10 @@ pub(super) fn decide(
     let mut event = None;
     let step = if let Some(end) = end {
         set(PLACED, false, end.reason, &end.message);
+        set(READY, false, end.reason, &end.message);
         set(FAILED, true, end.reason, &end.message);
+        // Nothing of it is left.
+        (next.tensor_count, next.stored_tensor_bytes, next.active_executions) = (0, 0, 0);
         next.state = Some("Failed".to_owned());
         event = Some((true, end.reason, end.message));
         if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep }
@@ -147,6 +163,14 @@ pub(super) fn decide(
                 next.lease = lease.map(ResourceExt::name_any);
                 next.endpoint = endpoint(worker).filter(|endpoint| !endpoint.is_empty()).or(next.endpoint);
                 (next.worker, next.device) = (Some(worker.to_owned()), Some(device.to_owned()));
+                // An operator that has not heard of it yet knows no better than the last one did.
+                let ready = seen.map_or_else(|| conditions::is_true(&old.conditions, READY), |seen| seen.load.streams);
+                if ready && next.endpoint.is_some() {
+                    set(READY, true, "StreamOpen", "clients may connect to its worker");
+                    next.state = Some("Ready".to_owned());
+                } else {
+                    set(READY, false, "WaitingForWorker", "its worker has not said that clients may connect");
+                }
             }
             None => {
                 let waits = lease.and_then(|lease| conditions::get(&lease.status.as_ref()?.conditions, GRANTED));
@@ -155,20 +179,47 @@ pub(super) fn decide(
                 next.state = Some("Pending".to_owned());
             }
         }
-        if lease.is_none() { LeaseStep::Create } else { LeaseStep::Keep }
+        match lease {
+            None => LeaseStep::Create,
+            Some(lease) if lease.spec.keep_seconds != Some(session.spec.ttl_seconds) => LeaseStep::Update,
+            Some(_) => LeaseStep::Keep,
+        }
     };
+    if let Some(seen) = seen.filter(|_| matches!(step, LeaseStep::Keep | LeaseStep::Update)) {
+        let wait = figures_written.map_or(Duration::ZERO, |written| {
+            let since = Duration::try_from(now.duration_since(written)).unwrap_or_default();
+            FIGURES_EVERY.saturating_sub(since)
+        });
+        let mut told = next.clone();
+        told.tensor_count = figure(seen.load.tensors);
+        told.stored_tensor_bytes = figure(seen.load.stored_bytes);
+        told.active_executions = figure(seen.load.active_executions);
+        if told == next {
+            // As it stands there.
+        } else if wait.is_zero() {
+            next = told;
+        } else {
+            again = Some(again.map_or(wait, |again| again.min(wait)));
+        }
+    }
     let again = match step {
         LeaseStep::Delete => Some(GOING),
         // A session that was just placed is looked at again when its status has been written.
         _ => again.or(Some(STANDING)).map(|again| again.min(STANDING)),
     };
+    let figures = |status: &GpuSessionStatus| (status.tensor_count, status.stored_tensor_bytes, status.active_executions);
     Decision {
         lease: step,
+        figures: figures(&next) != figures(&old),
         status: (next != old).then_some(next),
         event,
         let_go: false,
         again,
     }
+}
+
+fn figure(figure: u64) -> i64 {
+    i64::try_from(figure).unwrap_or(i64::MAX)
 }
 
 /// Worker and device of a lease that is granted.
@@ -179,8 +230,20 @@ fn granted(lease: &VramLease) -> Option<(&str, &str)> {
 }
 
 /// How the session has ended, or after how long its time may be over.
-fn ended(session: &GpuSession, status: &GpuSessionStatus, lease: Option<&VramLease>, now: Timestamp) -> Result<Option<Duration>, End> {
+fn ended(
+    session: &GpuSession,
+    status: &GpuSessionStatus,
+    lease: Option<&VramLease>,
+    seen: Option<&SeenSession>,
+    now: Timestamp,
+) -> Result<Option<Duration>, End> {
     let Some(Time(placed)) = &status.placed_at else { return Ok(None) };
+    if let Some(seen) = seen.filter(|seen| !seen.load.ended.is_empty()) {
+        return Err(End {
+            reason: "ExecutorLost",
+            message: format!("{}; what it held is gone with it: create another session", seen.load.ended),
+        });
+    }
     if lease.and_then(granted).is_none() {
         let place = [&status.worker, &status.device]
             .map(|name| name.as_deref().unwrap_or("?"))
@@ -191,7 +254,7 @@ fn ended(session: &GpuSession, status: &GpuSessionStatus, lease: Option<&VramLea
         });
     }
     let spec = &session.spec;
-    let (expires, idle) = (after(*placed, spec.ttl_seconds), after(*placed, spec.idle_timeout_seconds));
+    let expires = after(*placed, spec.ttl_seconds);
     if expires <= now {
         return Err(End {
             reason: "Expired",
@@ -201,19 +264,24 @@ fn ended(session: &GpuSession, status: &GpuSessionStatus, lease: Option<&VramLea
             ),
         });
     }
-    if idle <= now {
+    // What the agent said, at the time it said so: something may have been done since.
+    let idle = seen.map(|seen| Duration::from_millis(seen.load.idle_milliseconds));
+    let timeout = Duration::from_secs(u64::try_from(spec.idle_timeout_seconds).unwrap_or_default());
+    if idle.is_some_and(|idle| idle >= timeout) {
         return Err(End {
             reason: "IdleTimeout",
             message: format!(
-                "no client and no operation for {} s (idleTimeoutSeconds): create another when it is needed",
+                "nothing was asked of it for {} s (idleTimeoutSeconds): create another when it is needed",
                 spec.idle_timeout_seconds
             ),
         });
     }
-    let next = idle.min(expires);
-    Ok(Some(
-        Duration::try_from(next.duration_since(now)).unwrap_or_default() + Duration::from_millis(1),
-    ))
+    let left = Duration::try_from(expires.duration_since(now)).unwrap_or_default() + Duration::from_millis(1);
+    let until_idle = idle.zip(seen).map(|(idle, seen)| {
+        let now_idle = idle + Duration::from_millis(seen.age);
+        timeout.saturating_sub(now_idle).max(LOOK_AGAIN)
+    });
+    Ok(Some(until_idle.map_or(left, |until_idle| until_idle.min(left))))
 }
 
 fn after(time: Timestamp, seconds: i64) -> Timestamp {
@@ -224,6 +292,7 @@ fn after(time: Timestamp, seconds: i64) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use sahasra_crds::{FINALIZER, GpuSessionSpec, VramLeaseStatus, VramQuantity, gpu_session::Engine, vram_lease::GrantStatus};
+    use sahasra_wire::inventory::SessionLoad;
 
     use super::*;
 
@@ -275,6 +344,24 @@ mod tests {
         Some(format!("http://{worker}"))
     }
 
+    /// What an agent says of a session that is in use and may be connected to.
+    fn busy() -> SeenSession {
+        SeenSession {
+            load: SessionLoad {
+                streams: true,
+                ..SessionLoad::default()
+            },
+            age: 0,
+        }
+    }
+
+    /// The same, idle for so many seconds when it was said, and that long ago.
+    fn idle(seconds: u64, age: u64) -> SeenSession {
+        let mut seen = busy();
+        (seen.load.idle_milliseconds, seen.age) = (seconds * 1_000, age * 1_000);
+        seen
+    }
+
     fn why(status: &GpuSessionStatus, kind: &str) -> (String, String, String) {
         let condition = conditions::get(&status.conditions, kind).unwrap();
         (condition.status.clone(), condition.reason.clone(), condition.message.clone())
@@ -283,7 +370,7 @@ mod tests {
     /// A session that was placed at 10 s.
     fn placed() -> GpuSession {
         let mut session = session();
-        let decision = decide(&session, Some(&lease(&session, None)), endpoint, at(10));
+        let decision = decide(&session, Some(&lease(&session, None)), Some(&busy()), None, endpoint, at(10));
         session.status = decision.status;
         session.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
         session
@@ -292,7 +379,7 @@ mod tests {
     #[test]
     fn a_new_session_gets_a_lease_of_one_slice_of_its_class_and_engine() {
         let session = session();
-        let decision = decide(&session, None, endpoint, at(0));
+        let decision = decide(&session, None, Some(&busy()), None, endpoint, at(0));
         assert_eq!(decision.lease, LeaseStep::Create);
         let lease = lease_of(&session);
         assert!(is_of(&lease, &session));
@@ -308,7 +395,7 @@ mod tests {
     fn a_session_that_waits_says_what_its_lease_waits_for() {
         let session = session();
         let lease = lease(&session, Some("none of 2 devices serves"));
-        let status = decide(&session, Some(&lease), endpoint, at(0)).status.unwrap();
+        let status = decide(&session, Some(&lease), Some(&busy()), None, endpoint, at(0)).status.unwrap();
         assert_eq!(why(&status, PLACED).1, "NoCapacity");
         assert_eq!(why(&status, PLACED).2, "none of 2 devices serves");
         assert_eq!(status.state.as_deref(), Some("Pending"));
@@ -324,10 +411,12 @@ mod tests {
         );
         assert_eq!(status.endpoint.as_deref(), Some("http://node-a"));
         assert_eq!(status.expires_at, Some(Time(at(110))));
-        let decision = decide(&session, Some(&lease(&session, None)), endpoint, at(20));
+        let decision = decide(&session, Some(&lease(&session, None)), Some(&busy()), None, endpoint, at(20));
         assert!(decision.status.is_none() && decision.event.is_none(), "{decision:?}");
         assert_eq!(decision.lease, LeaseStep::Keep);
-        assert_eq!(decision.again, Some(Duration::from_millis(40_001)));
+        assert_eq!(decision.again, Some(Duration::from_secs(50)), "it may be idle then");
+        let decision = decide(&session, Some(&lease(&session, None)), None, None, endpoint, at(100));
+        assert_eq!(decision.again, Some(Duration::from_millis(10_001)), "it ends then");
     }
 
     #[test]
@@ -336,7 +425,9 @@ mod tests {
         session.spec.ttl_seconds = 1_000;
         session.spec.idle_timeout_seconds = 900;
         let lease = lease(&session, None);
-        let status = decide(&session, Some(&lease), endpoint, at(105)).status.unwrap();
+        let status = decide(&session, Some(&lease), Some(&busy()), None, endpoint, at(105))
+            .status
+            .unwrap();
         assert_eq!(status.expires_at, Some(Time(at(1_010))));
         assert!(conditions::is_true(&status.conditions, PLACED));
     }
@@ -346,13 +437,16 @@ mod tests {
         let session = placed();
         let granted = lease(&session, None);
         let lost = lease(&session, Some("its worker or its grant is gone"));
-        for (lease, now, reason) in [
-            (Some(&granted), 60, "IdleTimeout"),
-            (Some(&granted), 110, "Expired"),
-            (Some(&lost), 20, "WorkerLost"),
-            (None, 20, "WorkerLost"),
+        let mut dead = idle(90, 0);
+        dead.load.ended = "its executor was ended by signal 9: out of memory".to_owned();
+        for (lease, now, seen, reason) in [
+            (Some(&granted), 60, idle(50, 0), "IdleTimeout"),
+            (Some(&granted), 110, busy(), "Expired"),
+            (Some(&lost), 20, busy(), "WorkerLost"),
+            (None, 20, busy(), "WorkerLost"),
+            (Some(&lost), 20, dead, "ExecutorLost"),
         ] {
-            let decision = decide(&session, lease, endpoint, at(now));
+            let decision = decide(&session, lease, Some(&seen), None, endpoint, at(now));
             let status = decision.status.unwrap();
             assert_eq!(
                 (why(&status, FAILED).1, why(&status, PLACED).0),
@@ -362,14 +456,14 @@ mod tests {
             let mut ended = session.clone();
             ended.status = Some(status);
             // Whatever becomes of the lease: it is not placed again.
-            let after = decide(&ended, Some(&granted), endpoint, at(now));
+            let after = decide(&ended, Some(&granted), Some(&busy()), None, endpoint, at(now));
             assert!(after.lease == LeaseStep::Delete && after.status.is_none() && !after.let_go);
             assert_eq!(
                 after.again,
                 Some(GOING),
                 "it is not only the watch that tells that the lease has gone"
             );
-            let after = decide(&ended, None, endpoint, at(now));
+            let after = decide(&ended, None, Some(&busy()), None, endpoint, at(now));
             assert!(after.lease == LeaseStep::Keep && after.status.is_none() && after.let_go && after.again.is_none());
         }
     }
@@ -378,9 +472,88 @@ mod tests {
     fn a_deleted_session_stands_until_its_lease_is_gone() {
         let mut session = placed();
         session.metadata.deletion_timestamp = Some(Time(at(20)));
-        let decision = decide(&session, Some(&lease(&session, None)), endpoint, at(20));
+        let decision = decide(&session, Some(&lease(&session, None)), Some(&busy()), None, endpoint, at(20));
         assert!(decision.lease == LeaseStep::Delete && !decision.let_go && decision.again == Some(GOING));
-        let decision = decide(&session, None, endpoint, at(20));
+        let decision = decide(&session, None, Some(&busy()), None, endpoint, at(20));
         assert!(decision.lease == LeaseStep::Keep && decision.let_go);
+    }
+
+    #[test]
+    fn a_session_is_ready_when_its_worker_says_that_clients_may_connect() {
+        let mut session = session();
+        let lease = lease(&session, None);
+        let status = decide(&session, Some(&lease), None, None, endpoint, at(10)).status.unwrap();
+        assert_eq!(why(&status, READY).1, "WaitingForWorker");
+        assert_eq!(status.state.as_deref(), Some("Placed"));
+        session.status = Some(status);
+        let decision = decide(&session, Some(&lease), None, None, endpoint, at(20));
+        assert!(decision.status.is_none(), "nothing is written while nothing is heard: {decision:?}");
+        session.status = decide(&session, Some(&lease), Some(&busy()), None, endpoint, at(20)).status;
+        let status = session.status.clone().unwrap();
+        assert_eq!((why(&status, READY).0.as_str(), status.state.as_deref()), ("True", Some("Ready")));
+        let decision = decide(&session, Some(&lease), None, None, endpoint, at(30));
+        assert!(decision.status.is_none(), "a new operator leaves it as it is: {decision:?}");
+        let mut mute = busy();
+        mute.load.streams = false;
+        let status = decide(&session, Some(&lease), Some(&mute), None, endpoint, at(30)).status.unwrap();
+        assert_eq!(status.state.as_deref(), Some("Placed"));
+    }
+
+    #[test]
+    fn figures_are_written_at_most_every_ten_seconds_and_only_when_they_changed() {
+        let session = placed();
+        let lease = lease(&session, None);
+        let mut seen = busy();
+        (seen.load.tensors, seen.load.stored_bytes, seen.load.active_executions) = (3, 4096, 1);
+        let decision = decide(&session, Some(&lease), Some(&seen), Some(at(15)), endpoint, at(20));
+        assert!(decision.status.is_none() && !decision.figures);
+        assert_eq!(decision.again, Some(Duration::from_secs(5)));
+        let decision = decide(&session, Some(&lease), Some(&seen), Some(at(15)), endpoint, at(25));
+        assert!(decision.figures);
+        let status = decision.status.unwrap();
+        assert_eq!(
+            (status.tensor_count, status.stored_tensor_bytes, status.active_executions),
+            (3, 4096, 1)
+        );
+        let mut written = session.clone();
+        written.status = Some(status);
+        let decision = decide(&written, Some(&lease), Some(&seen), Some(at(25)), endpoint, at(60));
+        assert!(decision.status.is_none() && !decision.figures);
+        // What has ended holds nothing.
+        let status = decide(&written, Some(&lease), Some(&idle(50, 0)), Some(at(25)), endpoint, at(26))
+            .status
+            .unwrap();
+        assert_eq!((status.tensor_count, status.stored_tensor_bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_session_is_idle_by_what_its_agent_said_and_never_for_want_of_news() {
+        let session = placed();
+        let lease = lease(&session, None);
+        let ends = |seen: Option<&SeenSession>| {
+            let decision = decide(&session, Some(&lease), seen, None, endpoint, at(100));
+            (decision.lease == LeaseStep::Delete, decision.again)
+        };
+        assert_eq!(ends(Some(&idle(50, 0))), (true, Some(GOING)));
+        assert!(!ends(None).0, "placed long ago, but nobody said that it is idle");
+        assert_eq!(ends(Some(&idle(45, 2))), (false, Some(Duration::from_secs(3))));
+        assert_eq!(ends(Some(&idle(45, 20))), (false, Some(LOOK_AGAIN)), "old news");
+    }
+
+    #[test]
+    fn a_changed_time_reaches_the_lease() {
+        let mut session = placed();
+        let mut lease = lease(&session, None);
+        assert_eq!(lease.spec.keep_seconds, Some(100));
+        session.spec.ttl_seconds = 1_000;
+        assert_eq!(
+            decide(&session, Some(&lease), Some(&busy()), None, endpoint, at(20)).lease,
+            LeaseStep::Update
+        );
+        lease.spec.keep_seconds = Some(1_000);
+        assert_eq!(
+            decide(&session, Some(&lease), Some(&busy()), None, endpoint, at(20)).lease,
+            LeaseStep::Keep
+        );
     }
 }

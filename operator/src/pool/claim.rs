@@ -1,7 +1,10 @@
 //! What an owner asks of the pool, and what it is shown.
 
 use sahasra_scheduler::ClaimKind;
-use sahasra_wire::grants::{GrantId, Owner};
+use sahasra_wire::{
+    grants::{GrantId, Owner, SessionTerms},
+    inventory::SessionLoad,
+};
 
 /// An owner's wish for slices.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +33,8 @@ pub struct ClaimRequest {
     pub renewed: bool,
     /// It has had its minimum once, in an earlier term: see [`ClaimRequest::is_served_once`].
     pub served: bool,
+    /// The session that it is for, as agents have to know it.
+    pub session: Option<SessionTerms>,
 }
 
 impl ClaimRequest {
@@ -60,6 +65,15 @@ impl ClaimView {
     pub fn slices(&self) -> u64 {
         self.grants.iter().map(|grant| u64::from(grant.slices)).sum()
     }
+}
+
+/// What an agent said of a session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SeenSession {
+    /// Its words.
+    pub load: SessionLoad,
+    /// How long ago, in milliseconds.
+    pub age: u64,
 }
 
 /// One grant.

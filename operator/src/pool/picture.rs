@@ -1,6 +1,9 @@
 //! What the pool knows, and what it does about it next. Pure: time is given in milliseconds that only grow.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use sahasra_scheduler::{DeviceId, Load, Name};
 use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, ReleaseRequest, RenewRequest};
@@ -8,9 +11,11 @@ use tokio::sync::watch;
 
 use super::claim::{ClaimRequest, ClaimView, HeldGrant};
 use crate::{agents::Worker, metrics::Metrics};
+use sessions::Seen;
 
 mod answers;
 mod plan;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +27,8 @@ const UNREACHABLE_FOR: (u64, u64) = (250, 5_000);
 const GIVE_UP_AFTER: u64 = 3_000;
 /// While someone waits, or something drains, agents with grants that are not ours are asked so often what they have.
 const REFRESH_EVERY: u64 = 500;
+/// Agents with sessions are asked so often how these are: half of what their status may lag behind.
+const SESSIONS_EVERY: u64 = 5_000;
 /// A grant that was given back and is still listed so much later was not: the call was lost.
 const RETURNED_WITHIN: u64 = 5_000;
 /// Parts of its ttl after which a grant is renewed, and how much earlier it may go along with another's renewal.
@@ -118,6 +125,10 @@ pub(super) struct Picture {
     claims: BTreeMap<Name, ClaimState>,
     /// Grants on their way back, since then: an inventory may still list them.
     returning: BTreeMap<GrantId, u64>,
+    /// What agents say of sessions, by the owner of the grant.
+    sessions: BTreeMap<Name, Seen>,
+    /// Sessions of which something else was said than before: namespace and name.
+    changed_sessions: BTreeSet<(String, String)>,
 }
 
 impl Picture {
@@ -127,6 +138,8 @@ impl Picture {
             workers: BTreeMap::new(),
             claims: BTreeMap::new(),
             returning: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            changed_sessions: BTreeSet::new(),
         }
     }
 
@@ -277,6 +290,7 @@ impl Picture {
 
     /// Everything held on a worker is gone.
     fn lose_worker(&mut self, worker: &str, why: &str) {
+        self.sessions.retain(|_, seen| *seen.worker != *worker);
         let ids: Vec<Name> = self.claims.keys().cloned().collect();
         for id in ids {
             let Some(claim) = self.claims.get_mut(&id) else { continue };

@@ -92,6 +92,7 @@ impl State {
                     at_least: 1,
                     ttl_milliseconds: milliseconds(TTL),
                     grace_milliseconds: milliseconds(GRACE),
+                    session: None,
                 };
                 let outcome = self.agent(to).ledger.acquire(time, &request);
                 let current = self.agents[to].boot;
@@ -119,6 +120,7 @@ impl State {
                     owner,
                     grants: vec![id(to, name)],
                     ttl_milliseconds: milliseconds(TTL),
+                    session: None,
                 };
                 let outcomes = self.agent(to).ledger.renew(time, &request);
                 for outcome in outcomes {

@@ -19,7 +19,7 @@ use crate::executor::protocol::{FromExecutor, ToExecutor, from_executor, to_exec
 
 /// A process that is killed and reaped when nobody holds it any more.
 #[derive(Debug)]
-pub(super) struct Child(pub(super) Option<std::process::Child>);
+pub(crate) struct Child(pub(crate) Option<std::process::Child>);
 
 impl Drop for Child {
     fn drop(&mut self) {

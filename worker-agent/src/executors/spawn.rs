@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
 
@@ -42,31 +42,38 @@ pub(super) struct Started {
     pub(super) words: Option<OwnedFd>,
 }
 
-#[derive(Debug)]
-struct Request {
-    arguments: Vec<String>,
-    answer: oneshot::Sender<io::Result<Started>>,
-}
+type Start = Box<dyn FnOnce(&Path) + Send>;
 
 /// The thread that starts processes; it ends with the last of its handles.
 #[derive(Clone, Debug)]
-pub(super) struct Spawner {
-    requests: mpsc::Sender<Request>,
+pub(crate) struct Spawner {
+    requests: mpsc::Sender<Start>,
 }
 
 impl Spawner {
-    pub(super) fn start(program: PathBuf) -> io::Result<Self> {
-        let (requests, received) = mpsc::channel::<Request>();
+    pub(crate) fn start(program: PathBuf) -> io::Result<Self> {
+        let (requests, received) = mpsc::channel::<Start>();
         std::thread::Builder::new()
             .name("executor-start".to_owned())
             .stack_size(128 << 10)
             .spawn(move || {
-                while let Ok(request) = received.recv() {
-                    // When nobody waits any more, the process ends with what is dropped here.
-                    let _ = request.answer.send(start(&program, &request.arguments));
+                while let Ok(start) = received.recv() {
+                    start(&program);
                 }
             })?;
         Ok(Self { requests })
+    }
+
+    /// What `start` makes of the program, on the thread.
+    pub(crate) async fn on_thread<T: Send + 'static>(&self, start: impl FnOnce(&Path) -> io::Result<T> + Send + 'static) -> io::Result<T> {
+        let (answer, answered) = oneshot::channel();
+        let gone = || io::Error::other("the thread that starts executors is gone");
+        let start: Start = Box::new(move |program| {
+            // When nobody waits any more, the process ends with what is dropped here.
+            let _ = answer.send(start(program));
+        });
+        self.requests.send(start).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
     }
 
     async fn executor(&self, device: &DeviceDescription) -> io::Result<Started> {
@@ -81,10 +88,7 @@ impl Spawner {
             format!("--threads={}", device.lanes),
             format!("--parent={}", std::process::id()),
         ];
-        let (answer, answered) = oneshot::channel();
-        let gone = || io::Error::other("the thread that starts executors is gone");
-        self.requests.send(Request { arguments, answer }).map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        self.on_thread(move |program| start(program, &arguments)).await
     }
 }
 
@@ -99,7 +103,7 @@ impl Launcher for Spawner {
 }
 
 /// A command of this program with an environment that holds nothing of the agent's.
-pub(super) fn command(program: &PathBuf, name: &str) -> Command {
+pub(crate) fn command(program: &Path, name: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["executor", name]).env_clear().current_dir("/");
     for name in KEPT {
@@ -114,7 +118,7 @@ pub(super) fn command(program: &PathBuf, name: &str) -> Command {
     command
 }
 
-fn start(program: &PathBuf, arguments: &[String]) -> io::Result<Started> {
+fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
     let (socket, theirs) = UnixStream::pair()?;
     let (board, file) = Board::create()?;
     let (words, their_words) = io::pipe()?;

@@ -16,17 +16,21 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Copies lines into the log until the process has ended.
 pub(super) async fn log(words: OwnedFd, device: String, namespace: String) {
-    let Ok(mut words) = Receiver::from_owned_fd(words) else { return };
+    let dropped = follow(words, |line| tracing::info!(device, namespace, line, "executor says")).await;
+    if dropped > 0 {
+        tracing::info!(device, namespace, lines = dropped, "executor said more than is logged");
+    }
+}
+
+/// Gives lines on until the process has ended. Gives back how many there were beyond the bound, which were dropped.
+pub(crate) async fn follow(words: OwnedFd, mut line: impl FnMut(&str)) -> u64 {
+    let Ok(mut words) = Receiver::from_owned_fd(words) else { return 0 };
     let mut lines = Lines::default();
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = words.read(&mut buffer).await {
-        lines.add(&buffer[..read], Instant::now(), |line| {
-            tracing::info!(device, namespace, line, "executor says");
-        });
+        lines.add(&buffer[..read], Instant::now(), &mut line);
     }
-    if lines.dropped > 0 {
-        tracing::info!(device, namespace, lines = lines.dropped, "executor said more than is logged");
-    }
+    lines.dropped
 }
 
 #[derive(Default)]

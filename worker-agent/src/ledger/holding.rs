@@ -87,6 +87,13 @@ impl Holding {
         }
     }
 
+    /// Every active grant lasts until then at least.
+    pub fn extend(&mut self, until: Duration) {
+        for grant in self.active.values_mut() {
+            grant.expires = grant.expires.max(until);
+        }
+    }
+
     pub fn has(&self, counter: u64) -> bool {
         self.active.contains_key(&counter) || self.is_draining(counter)
     }

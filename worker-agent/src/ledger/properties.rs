@@ -38,6 +38,14 @@ enum Call {
         keep: u32,
         immediately: bool,
     },
+    Extend {
+        owner: u8,
+        ttl: u64,
+        limit: u64,
+    },
+    Forfeit {
+        owner: u8,
+    },
     Occupy {
         owner: u8,
         device: u8,
@@ -149,6 +157,8 @@ impl ReferenceStateMachine for Model {
                     owner, term, counter, keep: if counter.is_some() { keep } else { 0 }, immediately,
                 }
             ),
+            2 => (owner.clone(), 1..5_000u64, 0..12_000u64).prop_map(|(owner, ttl, limit)| Call::Extend { owner, ttl, limit }),
+            1 => owner.clone().prop_map(|owner| Call::Forfeit { owner }),
             4 => (owner.clone(), device.clone(), 1..6u32).prop_map(|(owner, device, wanted)| Call::Occupy { owner, device, wanted }),
             3 => (owner, device, 1..6u32).prop_map(|(owner, device, count)| Call::Vacate { owner, device, count }),
             2 => (0..2_000u64).prop_map(|milliseconds| Call::Advance { milliseconds }),
@@ -226,6 +236,21 @@ impl ReferenceStateMachine for Model {
                     model.settle();
                     model.kill();
                 }
+            }
+            Call::Extend { owner, ttl, limit } => {
+                let until = (model.now + ttl).min(limit);
+                let held = model.slices.iter_mut().filter(|slice| !slice.draining && slice.owner == owner);
+                let held = held.map(|slice| slice.until = slice.until.max(until)).count();
+                model.answer = Some(u32::from(held > 0));
+            }
+            Call::Forfeit { owner } => {
+                let now = model.now;
+                for slice in model.slices.iter_mut().filter(|slice| slice.owner == owner) {
+                    slice.until = if slice.draining { slice.until.min(now) } else { now };
+                    slice.draining = true;
+                }
+                model.settle();
+                model.kill();
             }
             Call::Occupy { owner, device, wanted } => {
                 let active = model.count(owner, device, false) as u32;
@@ -309,6 +334,7 @@ impl StateMachineTest for UnderTest {
                     at_least,
                     ttl_milliseconds: ttl,
                     grace_milliseconds: grace,
+                    session: None,
                 };
                 let answer = ledger.acquire(test.now, &request);
                 assert_eq!(answer.as_ref().ok().map(|grant| grant.slices), model.answer);
@@ -331,6 +357,7 @@ impl StateMachineTest for UnderTest {
                     owner: owner(uid, term),
                     grants: vec![id(counter)],
                     ttl_milliseconds: ttl,
+                    session: None,
                 };
                 let outcomes = ledger.renew(test.now, &request);
                 assert_eq!(Some(u32::from(outcomes[0].renewed)), model.answer);
@@ -356,6 +383,12 @@ impl StateMachineTest for UnderTest {
                 assert_eq!(again.draining, response.draining);
                 assert_eq!(leased, ledger.loads().map(|(_, load)| load.leased_bytes).collect::<Vec<_>>());
             }
+            Call::Extend { owner, ttl, limit } => {
+                let (ttl, limit) = (Duration::from_millis(ttl), Duration::from_millis(limit));
+                let held = ledger.extend(test.now, &format!("{owner}"), ttl, limit);
+                assert_eq!(Some(u32::from(held)), model.answer);
+            }
+            Call::Forfeit { owner } => ledger.forfeit(test.now, &format!("{owner}")),
             Call::Occupy { owner, device, wanted } => {
                 let occupied = ledger.occupy(test.now, &format!("{owner}"), &format!("{device}"), wanted);
                 assert_eq!(Some(occupied), model.answer);

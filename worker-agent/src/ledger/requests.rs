@@ -169,6 +169,39 @@ impl Ledger {
         outcomes
     }
 
+    /// Extends what an owner holds for the sake of somebody who is there, without a coordinator: it lasts until `ttl` from now,
+    /// never past `limit`, and never less than it would anyway. What has ended stays ended. Whether anything is held.
+    pub fn extend(&mut self, now: Duration, owner_uid: &str, ttl: Duration, limit: Duration) -> bool {
+        self.expire(now);
+        let until = (now + ttl.min(MAX_DURATION)).min(limit);
+        let mut held = false;
+        for holding in self
+            .owners
+            .get_mut(owner_uid)
+            .iter_mut()
+            .flat_map(|owner| owner.holdings.values_mut())
+        {
+            holding.extend(until);
+            held |= holding.active() > 0;
+        }
+        held
+    }
+
+    /// Ends what an owner holds at once, without a coordinator: what it was held for is no more.
+    pub fn forfeit(&mut self, now: Duration, owner_uid: &str) {
+        self.expire(now);
+        let owner = self.owners.get(owner_uid);
+        let places: Vec<usize> = owner.map(|owner| owner.holdings.keys().copied().collect()).unwrap_or_default();
+        for place in places {
+            self.change(now, owner_uid, place, false, |holding| {
+                for counter in holding.counters() {
+                    holding.end(counter, 0, now, true);
+                }
+            });
+        }
+        self.sweep_kills(now);
+    }
+
     /// Gives grants back, wholly or down to `keep_slices` each. Grants that are gone, of another boot or of another
     /// owner are passed over: asking twice does no more than asking once.
     pub fn release(&mut self, now: Duration, request: &ReleaseRequest) -> ReleaseResponse {

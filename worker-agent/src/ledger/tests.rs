@@ -4,6 +4,44 @@ use sahasra_wire::grants::{AcquireRequest, Owner, RefusalCode, ReleaseRequest, R
 
 use super::*;
 
+#[test]
+fn who_is_there_keeps_what_is_held_up_to_the_limit_and_no_longer() {
+    let mut ledger = ledger();
+    ledger.acquire(seconds(0), &request("a", 1)).unwrap();
+    let (ttl, limit) = (seconds(10), seconds(25));
+    let ends = |ledger: &Ledger| Duration::from_millis(ledger.grants(Duration::ZERO)[0].expires_in_milliseconds);
+    assert!(ledger.extend(seconds(4), "a", ttl, limit));
+    assert_eq!(ends(&ledger), seconds(14));
+    assert!(ledger.extend(seconds(4), "a", seconds(3), limit), "it is held");
+    assert_eq!(ends(&ledger), seconds(14), "nothing is cut short");
+    assert!(ledger.extend(seconds(13), "a", ttl, limit) && ledger.extend(seconds(20), "a", ttl, limit));
+    assert_eq!(ends(&ledger), limit);
+    assert!(ledger.extend(seconds(24), "a", ttl, limit));
+    assert_eq!(ends(&ledger), limit);
+    assert!(!ledger.extend(seconds(25), "a", ttl, limit), "it has ended");
+    assert_eq!(free(&ledger), 4 * GIB);
+    assert!(!ledger.extend(seconds(25), "b", ttl, limit), "nobody knows it");
+}
+
+#[test]
+fn what_is_forfeit_is_free_as_soon_as_it_is_not_in_use() {
+    let mut ledger = ledger();
+    ledger.acquire(seconds(0), &request("a", 2)).unwrap();
+    assert_eq!(ledger.occupy(seconds(0), "a", "gpu0", 1), 1);
+    ledger.take_effects();
+    ledger.forfeit(seconds(1), "a");
+    let kill = ledger
+        .take_effects()
+        .into_iter()
+        .any(|effect| matches!(effect, Effect::Kill { .. }));
+    assert!(kill, "what still uses it has no grace");
+    assert_eq!(free(&ledger), 3 * GIB);
+    ledger.vacate(seconds(1), "a", "gpu0", 1);
+    assert_eq!(free(&ledger), 4 * GIB);
+    assert!(!ledger.holds_anything("a"));
+    ledger.forfeit(seconds(2), "a");
+}
+
 const GIB: u64 = 1 << 30;
 
 fn seconds(seconds: u64) -> Duration {
@@ -37,6 +75,7 @@ fn request(uid: &str, slices: u32) -> AcquireRequest {
         at_least: 1,
         ttl_milliseconds: 10_000,
         grace_milliseconds: 2_000,
+        session: None,
     }
 }
 
@@ -156,6 +195,7 @@ fn a_renewed_grant_lasts_from_the_renewal() {
     let mut ledger = ledger();
     let grant = ledger.acquire(seconds(0), &request("a", 1)).unwrap();
     let renewal = |term, id: GrantId| RenewOwner {
+        session: None,
         owner: owner("a", term),
         grants: vec![id],
         ttl_milliseconds: 10_000,

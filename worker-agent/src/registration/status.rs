@@ -69,7 +69,7 @@ pub(super) fn desired(
             } else {
                 DeviceHealth::Unhealthy
             },
-            engines: vec!["ptx".to_owned()],
+            engines: engines(agent, &device.name),
         })
         .collect();
     let mut classes: Vec<&str> = devices.iter().map(|device| device.class.as_str()).collect();
@@ -99,4 +99,16 @@ pub(super) fn desired(
         devices,
         summary: Some(summary),
     }
+}
+
+/// What programs run on a device.
+fn engines(agent: &Agent, device: &str) -> Vec<String> {
+    let kind = agent
+        .pool()
+        .devices()
+        .iter()
+        .find(|known| known.name == device)
+        .map(|known| known.kind);
+    let engines = kind.map(|kind| agent.sessions().engines(kind)).unwrap_or_default();
+    engines.into_iter().map(str::to_owned).collect()
 }

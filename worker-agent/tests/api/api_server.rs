@@ -15,6 +15,7 @@ use warp::Filter;
 
 pub const WORKER: &str = "/apis/sahasra.dev/v1alpha1/gpuworkers/node";
 pub const HEARTBEAT: &str = "/apis/coordination.k8s.io/v1/namespaces/sahasra-system/leases/sahasra-worker-node";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 pub const NODE: &str = "/api/v1/nodes/node";
 
 #[derive(Clone, Default)]
@@ -70,6 +71,22 @@ impl Objects {
         }
     }
 
+    /// Who asks by the token: `right` may everything, `known` nothing, and nobody else is known.
+    fn review(token: &str) -> (StatusCode, Value) {
+        let allowed = match token {
+            "Bearer right" => true,
+            "Bearer known" => false,
+            _ => {
+                let refused = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "code": 401});
+                return (StatusCode::UNAUTHORIZED, refused);
+            }
+        };
+        let review = json!({
+            "kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "spec": {}, "status": {"allowed": allowed},
+        });
+        (StatusCode::CREATED, review)
+    }
+
     fn answer(&self, method: &Method, path: &str, body: &[u8]) -> (StatusCode, Value) {
         let missing = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
         let object = path.strip_suffix("/status").unwrap_or(path);
@@ -109,9 +126,13 @@ impl Objects {
     /// Serves on the address until cancelled.
     pub async fn serve(&self, listener: TcpListener, stop: CancellationToken) {
         let objects = self.clone();
-        let routes = warp::method().and(warp::path::full()).and(warp::body::bytes()).map(
-            move |method: Method, path: warp::path::FullPath, body: bytes::Bytes| {
-                let (status, object) = objects.answer(&method, path.as_str(), &body);
+        let token = warp::header::optional::<String>("authorization");
+        let routes = warp::method().and(warp::path::full()).and(token).and(warp::body::bytes()).map(
+            move |method: Method, path: warp::path::FullPath, token: Option<String>, body: bytes::Bytes| {
+                let (status, object) = match path.as_str() {
+                    REVIEWS => Self::review(token.as_deref().unwrap_or_default()),
+                    path => objects.answer(&method, path, &body),
+                };
                 warp::reply::with_status(warp::reply::json(&object), status)
             },
         );

@@ -120,6 +120,7 @@ impl Coordinator {
             at_least: 1,
             ttl_milliseconds: ttl.as_millis() as u64,
             grace_milliseconds: 2_000,
+            session: None,
         }
     }
 
@@ -141,6 +142,7 @@ impl Coordinator {
             owner: self.owner.clone(),
             grants: grants.iter().map(|grant| grant.id.clone()).collect(),
             ttl_milliseconds: ttl.as_millis() as u64,
+            session: None,
         };
         self.call(path::RENEW, &RenewRequest { owners: vec![owner] }).await
     }

@@ -9,5 +9,6 @@ mod coordinator;
 mod loss;
 mod programs;
 mod registration;
+mod sessions;
 mod shutdown;
 mod unary;

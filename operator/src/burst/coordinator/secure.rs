@@ -182,6 +182,7 @@ impl Coordinator {
             grace_milliseconds: self.burst.chunk_timeout_milliseconds + GRACE_BEYOND_TIMEOUT,
             renewed: true,
             served: false,
+            session: None,
         };
         let mut view = self.context.pool.claim(request, adopted);
         view.mark_changed();

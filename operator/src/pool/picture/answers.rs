@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sahasra_scheduler::{DeviceId, Load, Name};
+use sahasra_scheduler::{ClaimKind, DeviceId, Load, Name};
 use sahasra_wire::{
     grants::{AcquireRequest, Grant, GrantId, Refusal, RefusalCode, ReleaseRequest, RenewOutcome, RenewRequest},
     inventory::Inventory,
@@ -45,6 +45,12 @@ impl Picture {
         match outcome {
             Ok(grant) if grant.id.boot_id == boot_id => {
                 self.metrics.granted(u64::from(grant.slices), request.slice_bytes);
+                if claim.request.kind == ClaimKind::Session
+                    && let Some(view) = self.workers.get_mut(worker)
+                {
+                    // Whether clients may connect is the next thing that someone waits for.
+                    view.ask_at = Some(now);
+                }
                 claim.grants.push(Held {
                     id: grant.id,
                     device: device.clone(),
@@ -214,6 +220,7 @@ impl Picture {
                 };
             }
         }
+        self.hear_of_sessions(worker, inventory, now);
         for id in changed {
             self.publish(&id);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sahasra_scheduler::{Assignment, DeviceId, Name, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
 
-use super::{Action, ClaimState, GIVE_UP_AFTER, Picture, REFRESH_EVERY, RENEW_AT, sooner};
+use super::{Action, ClaimState, GIVE_UP_AFTER, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, sooner};
 
 impl Picture {
     /// Decides what to ask of whom now, marks it as asked, and says when time alone changes the answer.
@@ -182,6 +182,7 @@ impl Picture {
                 at_least,
                 ttl_milliseconds: claim.request.ttl_milliseconds,
                 grace_milliseconds: claim.request.grace_milliseconds,
+                session: claim.request.session.clone(),
             },
         });
     }
@@ -252,6 +253,7 @@ impl Picture {
                         owner: claim.request.owner.clone(),
                         grants,
                         ttl_milliseconds: ttl,
+                        session: claim.request.session.clone(),
                     });
                 }
             }
@@ -273,6 +275,7 @@ impl Picture {
     }
 
     pub(super) fn ask(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
+        let with_sessions = self.workers_with_sessions();
         let someone_waits = self.claims.values().any(|claim| claim.why_not.is_some());
         for (worker, view) in &mut self.workers {
             if !view.live || view.asking {
@@ -280,6 +283,9 @@ impl Picture {
             }
             if someone_waits && view.ask_at.is_none() && view.devices.values().any(|device| device.foreign_bytes > 0) {
                 view.ask_at = Some(now + REFRESH_EVERY);
+            }
+            if view.ask_at.is_none() && with_sessions.contains(worker) {
+                view.ask_at = Some(now + SESSIONS_EVERY);
             }
             match view.ask_at {
                 Some(at) if at <= now => {

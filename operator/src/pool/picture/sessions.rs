@@ -1,0 +1,70 @@
+//! What agents say of the sessions that they hold slices for.
+
+use std::collections::BTreeSet;
+
+use sahasra_scheduler::{ClaimKind, Name};
+use sahasra_wire::inventory::{Inventory, SessionLoad};
+
+use super::Picture;
+use crate::pool::claim::SeenSession;
+
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) worker: Name,
+    load: SessionLoad,
+    at: u64,
+}
+
+impl Picture {
+    /// What the agent last said of the session of that owner.
+    pub(in crate::pool) fn session(&self, owner_uid: &str, now: u64) -> Option<SeenSession> {
+        self.sessions.get(owner_uid).map(|seen| SeenSession {
+            load: seen.load.clone(),
+            age: now.saturating_sub(seen.at),
+        })
+    }
+
+    /// Changes for how long in all a client may keep what the claim holds. Agents hear of it with the next renewal.
+    pub(in crate::pool) fn keep(&mut self, uid: &str, milliseconds: u64) {
+        if let Some(terms) = self.claims.get_mut(uid).and_then(|claim| claim.request.session.as_mut()) {
+            terms.keep_milliseconds = milliseconds;
+        }
+    }
+
+    /// The sessions of which something else was said since the last call.
+    pub(in crate::pool) fn take_changed_sessions(&mut self) -> Vec<(String, String)> {
+        std::mem::take(&mut self.changed_sessions).into_iter().collect()
+    }
+
+    /// Takes up what an agent says of its sessions.
+    pub(super) fn hear_of_sessions(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
+        let listed: BTreeSet<&str> = inventory.sessions.iter().map(|load| load.owner_uid.as_str()).collect();
+        self.sessions
+            .retain(|owner, seen| seen.worker != *worker || listed.contains(&**owner));
+        for load in &inventory.sessions {
+            let seen = Seen {
+                worker: worker.clone(),
+                load: load.clone(),
+                at: now,
+            };
+            let old = self.sessions.insert(load.owner_uid.as_str().into(), seen);
+            // That time passes is nothing new.
+            let differs = old.is_none_or(|old| {
+                SessionLoad {
+                    idle_milliseconds: load.idle_milliseconds,
+                    ..old.load
+                } != *load
+            });
+            if differs {
+                self.changed_sessions.insert((load.namespace.clone(), load.name.clone()));
+            }
+        }
+    }
+
+    /// The workers that hold a slice of a session.
+    pub(super) fn workers_with_sessions(&self) -> BTreeSet<Name> {
+        let claims = self.claims.values().filter(|claim| claim.request.kind == ClaimKind::Session);
+        let held = claims.flat_map(|claim| &claim.grants);
+        held.map(|held| held.device.worker.clone()).collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! The agent's part in sessions: executors started and ended with their grants, grants kept for who is there.
+
+use std::{sync::Arc, time::Duration};
+
+use sahasra_service::part;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::Agent;
+use crate::session::{
+    process::{LaunchError, Process},
+    sessions::{Session, Sessions},
+};
+
+/// How often the grants of connected sessions are extended: a small part of the shortest that they last.
+const EXTEND_EVERY: Duration = Duration::from_secs(1);
+/// How long executors of sessions may take to end when the agent does.
+const ENDING: Duration = Duration::from_secs(2);
+
+/// Why a client does not get in.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The session's slice is on its way back.
+    #[error("the session has ended")]
+    Ended,
+    /// There is no executor.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+}
+
+impl Agent {
+    /// Its sessions.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// The executor of a session; started if none runs.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn executor_of(self: &Arc<Self>, session: &Arc<Session>) -> Result<Arc<Process>, ConnectError> {
+        let mut executor = session.executor.lock().await;
+        if let Some(process) = &*executor {
+            return Ok(Arc::clone(process));
+        }
+        let launcher = self.sessions.launcher().ok_or(LaunchError::NoLauncher)?;
+        let device = self.pool.devices().iter().find(|device| device.name == session.device);
+        let device = device.ok_or(ConnectError::Ended)?;
+        // In use from before there is a process until after there is none.
+        let occupied = self.change(|ledger, now| ledger.occupy(now, &session.owner_uid, &session.device, 1));
+        if occupied == 0 || session.ended.is_cancelled() {
+            self.vacate_session(session, occupied);
+            return Err(ConnectError::Ended);
+        }
+        let process = match launcher.launch(device, &session.terms().engine, session.limit_bytes).await {
+            Ok(process) => Arc::new(process),
+            Err(error) => {
+                self.vacate_session(session, occupied);
+                return Err(error.into());
+            }
+        };
+        let terms = session.terms();
+        tracing::info!(
+            session = terms.name,
+            namespace = terms.namespace,
+            device = session.device,
+            process = process.id(),
+            "executor started"
+        );
+        *executor = Some(Arc::clone(&process));
+        session.set_process(Some(Arc::clone(&process)));
+        part::spawn(Arc::clone(self).watch_executor(Arc::clone(session), Arc::clone(&process)));
+        Ok(process)
+    }
+
+    fn vacate_session(&self, session: &Session, slices: u32) {
+        self.change(|ledger, now| ledger.vacate(now, &session.owner_uid, &session.device, slices));
+    }
+
+    /// Ends an executor with its grant, and the grant with an executor that ended by itself.
+    async fn watch_executor(self: Arc<Self>, session: Arc<Session>, process: Arc<Process>) {
+        let end = tokio::select! {
+            () = session.ended.cancelled() => process.end().await,
+            () = process.ended() => process.reap().await,
+        };
+        let mut executor = session.executor.lock().await;
+        let lost = !end.well && !session.ended.is_cancelled();
+        let terms = session.terms();
+        if lost {
+            tracing::warn!(
+                session = terms.name,
+                namespace = terms.namespace,
+                process = process.id(),
+                end.text,
+                "executor lost"
+            );
+            self.sessions.lost(&session, end.text, self.clock.elapsed());
+        } else {
+            tracing::info!(
+                session = terms.name,
+                namespace = terms.namespace,
+                process = process.id(),
+                end.text,
+                "executor ended"
+            );
+        }
+        self.sessions.executor_ended(&session, &process, self.clock.elapsed());
+        *executor = None;
+        drop(executor);
+        self.change(|ledger, now| {
+            ledger.vacate(now, &session.owner_uid, &session.device, 1);
+            if lost {
+                ledger.forfeit(now, &session.owner_uid);
+            }
+        });
+    }
+
+    /// Keeps the grants of sessions whose client is connected, each within its limit, whoever else is gone. Until cancelled.
+    pub async fn keep_sessions(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = interval(EXTEND_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            for session in self.sessions.all() {
+                let connected = session.process().is_some_and(|process| process.board().figures().connected);
+                if connected {
+                    self.change(|ledger, now| ledger.extend(now, &session.owner_uid, session.ttl(), session.limit()));
+                }
+            }
+        }
+    }
+
+    /// Ends all executors of sessions, and waits until they have.
+    pub(super) async fn end_sessions(&self) {
+        let sessions = self.sessions.all();
+        sessions.iter().for_each(|session| session.ended.cancel());
+        let ended = async {
+            for process in sessions.iter().filter_map(|session| session.process()) {
+                process.ended().await;
+            }
+        };
+        if tokio::time::timeout(ENDING, ended).await.is_err() {
+            tracing::warn!("executors of sessions did not end in time");
+        }
+    }
+}

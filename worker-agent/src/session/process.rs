@@ -1,0 +1,369 @@
+//! The executor process of a session, as the agent has it: started, handed connections, ended.
+//!
+//! It is this program called with `executor session`. It ends when its control socket does: first it tells its client why, and
+//! what has not ended shortly after is killed. Its memory is free when it has been reaped, and no sooner.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
+
+use super::adopt;
+use super::board::Board;
+use crate::executors::process::Child;
+use crate::executors::spawn::{self, Spawner};
+use crate::executors::words;
+use crate::executors::{DeviceDescription, DeviceKind};
+
+/// How long an executor has to tell its client of the end before it is killed.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How long the pipe of a process that has ended may still bring words.
+const WORDS_AFTER_END: Duration = Duration::from_millis(200);
+/// Lines of its words that are kept for whoever asks why it ended.
+const KEPT_LINES: usize = 4;
+/// Longest text about an end, in bytes: it goes into a condition of an object.
+const TEXT: usize = 512;
+/// How long an executor may take to read what is handed over.
+const HAND_OVER: Duration = Duration::from_secs(5);
+/// A plugin must be loaded and have opened its device within this.
+const PROBE: Duration = Duration::from_secs(60);
+/// Most of the probe's answer that is read, in bytes.
+const ANSWER: u64 = 64 << 10;
+
+/// What a plugin says of itself, as the probe process prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Platform {
+    /// `cpu`, `cuda`, ...
+    pub name: String,
+    /// As the plugin words it.
+    pub version: String,
+}
+
+/// Why an executor cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The agent launches none.
+    #[error("this agent runs no sessions")]
+    NoLauncher,
+    /// No engine of that name for this device.
+    #[error("the device {device} has no engine {engine}")]
+    NoEngine {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        engine: String,
+    },
+    /// The process does not start.
+    #[error("the session's executor does not start")]
+    Start(#[from] io::Error),
+}
+
+/// Starts executors of sessions.
+#[derive(Debug)]
+pub struct Launcher {
+    spawner: Spawner,
+    plugin: Option<(PathBuf, Platform)>,
+}
+
+impl Launcher {
+    /// Processes are `program` called with `executor session`. With a plugin, the engine `xla` is there on the devices that it
+    /// drives: a short-lived process looks whether it loads. One that does not is told of in the log, and left out.
+    ///
+    /// # Errors
+    /// When there is no thread to start processes from.
+    pub async fn start(program: PathBuf, plugin: Option<PathBuf>) -> io::Result<Self> {
+        let plugin = match plugin {
+            Some(path) => match probe(&program, &path).await {
+                Ok(platform) => {
+                    tracing::info!(plugin = %path.display(), platform = platform.name, version = platform.version, "engine xla");
+                    Some((path, platform))
+                }
+                Err(reason) => {
+                    tracing::warn!(plugin = %path.display(), reason, "no engine xla: the PJRT plugin does not serve");
+                    None
+                }
+            },
+            None => None,
+        };
+        let spawner = Spawner::start(program)?;
+        Ok(Self { spawner, plugin })
+    }
+
+    /// Engines that sessions may have on such a device.
+    pub fn engines(&self, kind: DeviceKind) -> Vec<&'static str> {
+        let mut engines = vec!["ptx"];
+        if self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, kind)) {
+            engines.push("xla");
+        }
+        engines
+    }
+
+    /// Starts the executor of a session that may hold so many bytes on the device.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn launch(&self, device: &DeviceDescription, engine: &str, limit_bytes: u64) -> Result<Process, LaunchError> {
+        if !self.engines(device.kind).contains(&engine) {
+            return Err(LaunchError::NoEngine {
+                device: device.name.clone(),
+                engine: engine.to_owned(),
+            });
+        }
+        let kind = match device.kind {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+        };
+        let mut arguments = vec![
+            format!("--engine={engine}"),
+            format!("--device={kind}"),
+            format!("--ordinal={}", device.ordinal),
+            format!("--memory-bytes={limit_bytes}"),
+            format!("--threads={}", device.lanes),
+            format!("--parent={}", std::process::id()),
+        ];
+        if let Some((path, _)) = self.plugin.as_ref().filter(|_| engine == "xla") {
+            arguments.push(format!("--plugin={}", path.display()));
+        }
+        let started = self
+            .spawner
+            .on_thread(move |program| spawn(program, &arguments, limit_bytes))
+            .await?;
+        Ok(Process::new(started)?)
+    }
+}
+
+/// Whether a plugin of that platform drives devices of that kind.
+fn drives(platform: &Platform, kind: DeviceKind) -> bool {
+    let name = platform.name.to_ascii_lowercase();
+    match kind {
+        DeviceKind::Cpu => matches!(name.as_str(), "cpu" | "host"),
+        DeviceKind::Cuda => matches!(name.as_str(), "cuda" | "gpu"),
+    }
+}
+
+/// What the plugin is, in a process of its own: one that crashes or hangs harms nobody.
+async fn probe(program: &Path, plugin: &Path) -> Result<Platform, String> {
+    let mut command = tokio::process::Command::from(spawn::command(program, "plugin"));
+    let mut child = command
+        .arg(plugin)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("the probe does not start: {error}"))?;
+    let answered = async {
+        let mut answer = Vec::new();
+        if let Some(output) = child.stdout.take() {
+            output.take(ANSWER).read_to_end(&mut answer).await?;
+        }
+        Ok::<_, io::Error>((answer, child.wait().await?))
+    };
+    match tokio::time::timeout(PROBE, answered).await {
+        Err(_) => Err(format!("it did not open its device within {} s", PROBE.as_secs())),
+        Ok(Err(error)) => Err(format!("the probe cannot be read: {error}")),
+        Ok(Ok((answer, status))) => match serde_json::from_slice::<Result<Platform, String>>(&answer) {
+            Ok(answer) => answer,
+            Err(_) => Err(format!("it crashed the probe ({status})")),
+        },
+    }
+}
+
+struct Started {
+    child: Child,
+    control: UnixStream,
+    board: Board,
+    words: OwnedFd,
+}
+
+fn spawn(program: &Path, arguments: &[String], limit_bytes: u64) -> io::Result<Started> {
+    let (control, theirs) = UnixStream::pair()?;
+    let (board, file) = Board::create(limit_bytes)?;
+    let (words, their_words) = io::pipe()?;
+    let child = spawn::command(program, "session")
+        .args(arguments)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::from(file))
+        .stderr(Stdio::from(their_words))
+        .process_group(0)
+        .spawn()?;
+    control.set_write_timeout(Some(HAND_OVER))?;
+    Ok(Started {
+        child: Child(Some(child)),
+        control,
+        board,
+        words: words.into(),
+    })
+}
+
+/// A running executor. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Process {
+    id: u32,
+    child: Mutex<Child>,
+    exit: AsyncFd<OwnedFd>,
+    control: Arc<UnixStream>,
+    board: Board,
+    words: Mutex<Option<JoinHandle<()>>>,
+    last_words: Arc<Mutex<VecDeque<String>>>,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// By its own decision, with nothing wrong.
+    pub well: bool,
+    /// How, and its last words.
+    pub text: String,
+}
+
+impl Process {
+    fn new(started: Started) -> io::Result<Self> {
+        let id = started.child.0.as_ref().map_or(0, std::process::Child::id);
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
+        // Not reaped yet: the number is still this process's own.
+        let exit = pidfd_open(pid, PidfdFlags::empty())?;
+        // SAFETY: the descriptor is the wrapper's own until it is dropped, and nothing here takes it out or closes it.
+        let exit = unsafe { AsyncFd::register_with_interest(exit, tokio::io::Interest::READABLE) };
+        let exit = exit.map_err(io::Error::from)?;
+        let last_words = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&last_words);
+        let words = tokio::spawn(async move {
+            words::follow(started.words, |line| {
+                tracing::info!(process = id, line, "a session's executor says");
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                if kept.len() == KEPT_LINES {
+                    kept.pop_front();
+                }
+                kept.push_back(line.to_owned());
+            })
+            .await;
+        });
+        Ok(Self {
+            id,
+            child: Mutex::new(started.child),
+            exit,
+            control: Arc::new(started.control),
+            board: started.board,
+            words: Mutex::new(Some(words)),
+            last_words,
+        })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// What it says of itself.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Hands a connection over, with what was read from it already.
+    ///
+    /// # Errors
+    /// When the process is gone, or does not take it in time.
+    pub async fn adopt(&self, connection: OwnedFd, already_read: bytes::Bytes) -> io::Result<()> {
+        let control = Arc::clone(&self.control);
+        let sending = tokio::task::spawn_blocking(move || adopt::send(&control, connection.as_fd(), &already_read));
+        sending.await.map_err(io::Error::other)?
+    }
+
+    /// Ready when the process has ended; it is a zombie until it is reaped.
+    pub async fn ended(&self) {
+        // An error would mean that the runtime ends.
+        let _ = self.exit.readable().await;
+    }
+
+    /// Ends it, first by the end of its control socket, then by force, and reaps it: its memory is free then.
+    pub async fn end(&self) -> End {
+        let _ = self.control.shutdown(Shutdown::Both);
+        if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
+            if let Some(child) = &mut self.child.lock().unwrap_or_else(PoisonError::into_inner).0 {
+                let _ = child.kill();
+            }
+            self.ended().await;
+        }
+        self.reap().await
+    }
+
+    /// Reaps it after it has ended.
+    pub async fn reap(&self) -> End {
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).0.take();
+        let status = match child {
+            Some(mut child) => tokio::task::spawn_blocking(move || child.wait().ok()).await.ok().flatten(),
+            None => None,
+        };
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(words) = words {
+            let _ = tokio::time::timeout(WORDS_AFTER_END, words).await;
+        }
+        let said = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        describe(status, said.iter().map(String::as_str))
+    }
+}
+
+/// An end in words.
+fn describe<'a>(status: Option<ExitStatus>, said: impl Iterator<Item = &'a str>) -> End {
+    let how = match status {
+        Some(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => format!("its executor ended with status {code}"),
+            (None, Some(signal)) => format!("its executor was ended by signal {signal}"),
+            (None, None) => "its executor ended".to_owned(),
+        },
+        None => "its executor ended".to_owned(),
+    };
+    let said: Vec<&str> = said.collect();
+    let mut text = if said.is_empty() {
+        how
+    } else {
+        format!("{how}: {}", said.join(" / "))
+    };
+    text.truncate(text.floor_char_boundary(TEXT));
+    End {
+        well: status.is_some_and(|status| status.success()),
+        text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_says_how_and_what_was_said_last() {
+        let end = describe(Some(ExitStatus::from_raw(9)), ["one", "two"].into_iter());
+        assert_eq!(end.text, "its executor was ended by signal 9: one / two");
+        assert!(!end.well);
+        let end = describe(Some(ExitStatus::from_raw(3 << 8)), std::iter::empty());
+        assert_eq!(end.text, "its executor ended with status 3");
+        assert!(describe(Some(ExitStatus::from_raw(0)), std::iter::empty()).well);
+        let long = "é".repeat(TEXT);
+        assert!(describe(None, [long.as_str()].into_iter()).text.len() <= TEXT);
+    }
+
+    #[test]
+    fn a_plugin_serves_the_devices_that_it_drives() {
+        let platform = |name: &str| Platform {
+            name: name.to_owned(),
+            version: String::new(),
+        };
+        assert!(drives(&platform("cpu"), DeviceKind::Cpu) && !drives(&platform("cpu"), DeviceKind::Cuda));
+        assert!(drives(&platform("CUDA"), DeviceKind::Cuda) && !drives(&platform("cuda"), DeviceKind::Cpu));
+        assert!(!drives(&platform("tpu"), DeviceKind::Cpu));
+    }
+}

@@ -1,0 +1,399 @@
+//! The sessions for which this agent holds a slice, by the owner of the grant: what is known of each, and its executor.
+//!
+//! Pure bookkeeping; what it takes to start and end processes and to change the ledger is in [`crate::agent`].
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sahasra_wire::grants::SessionTerms;
+use sahasra_wire::inventory::SessionLoad;
+use tokio_util::sync::CancellationToken;
+
+use super::board::{Figures, monotonic_nanoseconds};
+use super::process::{Launcher, Process};
+use crate::executors::DeviceKind;
+
+/// How long an executor's own end is told of.
+const ENDS_KEPT: Duration = Duration::from_secs(600);
+/// Most ends that are told of; of more the oldest are forgotten.
+const MAX_ENDS: usize = 1024;
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    /// UID of the owner of its grant.
+    pub owner_uid: String,
+    /// Device on which its slice lies.
+    pub device: String,
+    /// What it may hold there, in bytes.
+    pub limit_bytes: u64,
+    /// When the slice was granted, by the agent's clock.
+    pub granted: Duration,
+    about: Mutex<About>,
+    /// Its executor; locked while one is started.
+    pub executor: tokio::sync::Mutex<Option<Arc<Process>>>,
+    /// The executor for whoever only looks.
+    seen: Mutex<Option<Arc<Process>>>,
+    /// Cancelled when its grant has ended.
+    pub ended: CancellationToken,
+}
+
+#[derive(Clone, Debug)]
+struct About {
+    terms: SessionTerms,
+    ttl: Duration,
+    /// When an executor of its was last there, or it was granted, by the agent's clock.
+    used: Duration,
+}
+
+impl Session {
+    /// What the operator last said of it.
+    pub fn terms(&self) -> SessionTerms {
+        self.about().terms.clone()
+    }
+
+    /// How long its grant lasts from each extension.
+    pub fn ttl(&self) -> Duration {
+        self.about().ttl
+    }
+
+    /// Until when a client that is there may keep it, by the agent's clock.
+    pub fn limit(&self) -> Duration {
+        self.granted + Duration::from_millis(self.about().terms.keep_milliseconds)
+    }
+
+    fn about(&self) -> MutexGuard<'_, About> {
+        self.about.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its executor, if one runs.
+    pub fn process(&self) -> Option<Arc<Process>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Shows the executor to whoever looks.
+    pub fn set_process(&self, process: Option<Arc<Process>>) {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = process;
+    }
+
+    fn load(&self, streams: bool, now: Duration) -> SessionLoad {
+        let figures = self.process().map(|process| process.board().figures());
+        let about = self.about().clone();
+        // Only a process has times of the machine's clock.
+        let since = figures.map(|figures| Duration::from_nanos(monotonic_nanoseconds().saturating_sub(figures.last_activity)));
+        let idle = idle(now.saturating_sub(self.granted), now.saturating_sub(about.used), figures.zip(since));
+        let figures = figures.unwrap_or_default();
+        SessionLoad {
+            owner_uid: self.owner_uid.clone(),
+            namespace: about.terms.namespace,
+            name: about.terms.name,
+            tensors: figures.tensors,
+            stored_bytes: figures.stored_bytes,
+            active_executions: figures.active_executions,
+            idle_milliseconds: u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
+            connected: figures.connected,
+            streams,
+            ended: String::new(),
+        }
+    }
+}
+
+/// For how long a session was not used, given how long it has been granted, how long it has had no executor, and what the board
+/// of the one that it has says, with how long ago that was.
+fn idle(granted: Duration, unused: Duration, board: Option<(Figures, Duration)>) -> Duration {
+    match board {
+        None => unused,
+        Some((figures, _)) if figures.active_executions > 0 => Duration::ZERO,
+        // The executor says it: at most since the grant.
+        Some((_, since)) => since.min(granted),
+    }
+}
+
+/// Load that sessions put on one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceSessions {
+    /// Executions running now.
+    pub active_executions: u64,
+    /// Tensors stored.
+    pub tensors: u64,
+    /// Their bytes.
+    pub stored_bytes: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Sessions {
+    launcher: Option<Launcher>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    by_owner: BTreeMap<String, Arc<Session>>,
+    /// Owner of the grant by namespace and name, the latest that was granted.
+    by_name: BTreeMap<(String, String), String>,
+    ends: BTreeMap<String, (Duration, SessionLoad)>,
+    /// Bytes of streams of executors that have ended, received and sent.
+    bytes: (u64, u64),
+}
+
+impl Sessions {
+    /// None yet. Without a launcher sessions are held and nobody can connect to them.
+    pub fn new(launcher: Option<Launcher>) -> Self {
+        Self {
+            launcher,
+            state: Mutex::default(),
+        }
+    }
+
+    /// What starts their executors.
+    pub fn launcher(&self) -> Option<&Launcher> {
+        self.launcher.as_ref()
+    }
+
+    /// Engines on devices of that kind.
+    pub fn engines(&self, kind: DeviceKind) -> Vec<&'static str> {
+        self.launcher
+            .as_ref()
+            .map_or_else(|| vec!["ptx"], |launcher| launcher.engines(kind))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slice was granted for a session.
+    pub fn granted(&self, owner_uid: &str, terms: &SessionTerms, device: &str, limit_bytes: u64, ttl: Duration, now: Duration) {
+        let mut state = self.state();
+        let name = (terms.namespace.clone(), terms.name.clone());
+        state.by_name.insert(name, owner_uid.to_owned());
+        state.ends.remove(owner_uid);
+        // Asked twice, it is still one session: with what was granted first.
+        state.by_owner.entry(owner_uid.to_owned()).or_insert_with(|| {
+            Arc::new(Session {
+                owner_uid: owner_uid.to_owned(),
+                device: device.to_owned(),
+                limit_bytes,
+                granted: now,
+                about: Mutex::new(About {
+                    terms: terms.clone(),
+                    ttl,
+                    used: now,
+                }),
+                executor: tokio::sync::Mutex::default(),
+                seen: Mutex::default(),
+                ended: CancellationToken::new(),
+            })
+        });
+    }
+
+    /// The operator renewed it, and said how it is now.
+    pub fn renewed(&self, owner_uid: &str, terms: &SessionTerms, ttl: Duration) {
+        if let Some(session) = self.state().by_owner.get(owner_uid) {
+            let mut about = session.about();
+            (about.terms, about.ttl) = (terms.clone(), ttl);
+        }
+    }
+
+    /// The session of that name.
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Session>> {
+        let state = self.state();
+        let owner = state.by_name.get(&(namespace.to_owned(), name.to_owned()))?;
+        state.by_owner.get(owner).filter(|session| !session.ended.is_cancelled()).cloned()
+    }
+
+    /// The session of the owner of a grant.
+    pub fn of_owner(&self, owner_uid: &str) -> Option<Arc<Session>> {
+        self.state().by_owner.get(owner_uid).cloned()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        self.state().by_owner.values().cloned().collect()
+    }
+
+    /// Its owner holds nothing any more.
+    pub fn gone(&self, owner_uid: &str) {
+        let mut state = self.state();
+        if let Some(session) = state.by_owner.remove(owner_uid) {
+            session.ended.cancel();
+            let terms = session.terms();
+            let name = (terms.namespace, terms.name);
+            if state.by_name.get(&name).is_some_and(|owner| owner == owner_uid) {
+                state.by_name.remove(&name);
+            }
+        }
+    }
+
+    /// Its executor ended by itself: it is told of for a while.
+    pub fn lost(&self, session: &Session, text: String, now: Duration) {
+        let load = SessionLoad {
+            ended: text,
+            streams: false,
+            connected: false,
+            ..session.load(false, now)
+        };
+        let mut state = self.state();
+        state.ends.retain(|_, (since, _)| now.saturating_sub(*since) < ENDS_KEPT);
+        if state.ends.len() >= MAX_ENDS {
+            let oldest = state
+                .ends
+                .iter()
+                .min_by_key(|(_, (since, _))| *since)
+                .map(|(owner, _)| owner.clone());
+            oldest.and_then(|owner| state.ends.remove(&owner));
+        }
+        state.ends.insert(session.owner_uid.clone(), (now, load));
+    }
+
+    /// The operator has given it back: its end need not be told of any more.
+    pub fn forget(&self, owner_uid: &str) {
+        self.state().ends.remove(owner_uid);
+    }
+
+    /// An executor has ended at `now`: what went through its streams stays counted.
+    pub fn executor_ended(&self, session: &Session, process: &Process, now: Duration) {
+        session.about().used = now;
+        session.set_process(None);
+        let figures = process.board().figures();
+        let mut state = self.state();
+        state.bytes.0 = state.bytes.0.saturating_add(figures.received_bytes);
+        state.bytes.1 = state.bytes.1.saturating_add(figures.sent_bytes);
+    }
+
+    /// Bytes of all streams so far, received and sent.
+    pub fn stream_bytes(&self) -> (u64, u64) {
+        let state = self.state();
+        let running = state.by_owner.values().filter_map(|session| session.process());
+        running.fold(state.bytes, |(received, sent), process| {
+            let figures = process.board().figures();
+            (
+                received.saturating_add(figures.received_bytes),
+                sent.saturating_add(figures.sent_bytes),
+            )
+        })
+    }
+
+    /// What is told of each, and of those whose executors ended by themselves.
+    pub fn loads(&self, now: Duration) -> Vec<SessionLoad> {
+        let state = self.state();
+        let streams = |session: &Session| self.launcher.is_some() && !session.ended.is_cancelled();
+        let held = state
+            .by_owner
+            .values()
+            .filter(|session| !state.ends.contains_key(&session.owner_uid));
+        let held = held.map(|session| session.load(streams(session), now));
+        let ends = state.ends.values().filter(|(since, _)| now.saturating_sub(*since) < ENDS_KEPT);
+        held.chain(ends.map(|(_, load)| load.clone())).collect()
+    }
+
+    /// What sessions do on one device.
+    pub fn on_device(&self, device: &str) -> DeviceSessions {
+        let state = self.state();
+        let here = state.by_owner.values().filter(|session| session.device == device);
+        let boards = here.filter_map(|session| session.process());
+        boards.fold(DeviceSessions::default(), |sum, process| {
+            let figures = process.board().figures();
+            DeviceSessions {
+                active_executions: sum.active_executions.saturating_add(figures.active_executions),
+                tensors: sum.tensors.saturating_add(figures.tensors),
+                stored_bytes: sum.stored_bytes.saturating_add(figures.stored_bytes),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(name: &str, keep_seconds: u64) -> SessionTerms {
+        SessionTerms {
+            namespace: "team".to_owned(),
+            name: name.to_owned(),
+            uid: "uid".to_owned(),
+            engine: "ptx".to_owned(),
+            keep_milliseconds: keep_seconds * 1000,
+        }
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_session_is_found_by_name_until_its_grant_is_gone() {
+        let sessions = Sessions::new(None);
+        sessions.granted("lease-1", &terms("mine", 60), "cpu-0", 1, seconds(60), seconds(5));
+        let found = sessions.find("team", "mine").unwrap();
+        assert_eq!((found.owner_uid.as_str(), found.limit()), ("lease-1", seconds(65)));
+        assert!(sessions.find("other", "mine").is_none());
+        sessions.renewed("lease-1", &terms("mine", 120), seconds(30));
+        assert_eq!((found.limit(), found.ttl()), (seconds(125), seconds(30)));
+        sessions.gone("lease-1");
+        assert!(found.ended.is_cancelled() && sessions.find("team", "mine").is_none());
+        assert!(sessions.loads(seconds(6)).is_empty());
+    }
+
+    #[test]
+    fn a_new_session_of_a_name_is_found_while_the_old_one_still_drains() {
+        let sessions = Sessions::new(None);
+        sessions.granted("old", &terms("mine", 60), "cpu-0", 1, seconds(60), seconds(0));
+        sessions.granted("new", &terms("mine", 60), "cpu-0", 1, seconds(60), seconds(9));
+        assert_eq!(sessions.find("team", "mine").unwrap().owner_uid, "new");
+        sessions.gone("old");
+        assert_eq!(sessions.find("team", "mine").unwrap().owner_uid, "new");
+    }
+
+    #[test]
+    fn an_executor_that_ended_by_itself_is_told_of_until_it_is_given_back() {
+        let sessions = Sessions::new(None);
+        sessions.granted("lease-1", &terms("mine", 60), "cpu-0", 1, seconds(60), seconds(0));
+        let session = sessions.of_owner("lease-1").unwrap();
+        sessions.lost(&session, "its executor was ended by signal 9".to_owned(), seconds(1));
+        sessions.gone("lease-1");
+        let told = sessions.loads(seconds(2));
+        assert_eq!((told.len(), told[0].name.as_str()), (1, "mine"));
+        assert!(told[0].ended.contains("signal 9") && !told[0].streams);
+        assert!(sessions.loads(seconds(700)).is_empty(), "not for ever");
+        sessions.forget("lease-1");
+        assert!(sessions.loads(seconds(2)).is_empty());
+    }
+
+    #[test]
+    fn ends_are_bounded_and_the_oldest_is_forgotten_first() {
+        let sessions = Sessions::new(None);
+        for place in 0..=MAX_ENDS as u64 {
+            let owner = format!("{place}");
+            sessions.granted(&owner, &terms(&owner, 60), "cpu-0", 1, seconds(60), seconds(0));
+            let session = sessions.of_owner(&owner).unwrap();
+            sessions.lost(&session, "gone".to_owned(), Duration::from_millis(place));
+            sessions.gone(&owner);
+        }
+        let told = sessions.loads(seconds(2));
+        assert_eq!(told.len(), MAX_ENDS);
+        assert!(told.iter().all(|load| load.owner_uid != "0"));
+    }
+
+    #[test]
+    fn idleness_counts_from_the_last_activity_and_never_while_something_runs() {
+        let seconds = Duration::from_secs;
+        let board = |active_executions, since| {
+            let figures = Figures {
+                active_executions,
+                ..Figures::default()
+            };
+            Some((figures, seconds(since)))
+        };
+        assert_eq!(idle(seconds(9), seconds(9), None), seconds(9), "since the grant");
+        assert_eq!(idle(seconds(9), seconds(2), None), seconds(2), "since its executor ended");
+        assert_eq!(idle(seconds(9), seconds(9), board(0, 4)), seconds(4));
+        assert_eq!(idle(seconds(9), seconds(9), board(1, 4)), seconds(0));
+        assert_eq!(
+            idle(seconds(9), seconds(9), board(0, 400)),
+            seconds(9),
+            "whatever the executor says"
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! Where clients get in: an HTTP/1.1 request for the stream of a session, upgraded to the session's own protocol.
+//!
+//! Who may is asked with the caller's token ([`sahasra_access`]). After the answer `101` the connection's descriptor goes to the
+//! session's executor, and the agent does not see a byte of it any more. Where the connection is no plain socket (TLS), a socket
+//! pair takes its place and bytes are copied.
+
+use std::convert::Infallible;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto::upgrade::downcast;
+use sahasra_access::{Access, AccessError, Action, bearer};
+use sahasra_service::part;
+use sahasra_wire::{path, session::PROTOCOL};
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::{TcpStream, UnixStream};
+
+use super::process::Process;
+use crate::agent::{Agent, sessions::ConnectError};
+
+/// Bytes copied at a time where a connection cannot be handed over.
+const COPY: usize = 256 << 10;
+
+/// Streams of sessions, and whatever `rest` serves.
+#[derive(Clone, Debug)]
+pub struct Streams<W> {
+    agent: Arc<Agent>,
+    access: Access,
+    rest: W,
+}
+
+impl<W> Streams<W> {
+    /// `access` says who may open a stream.
+    pub fn new(agent: Arc<Agent>, access: Access, rest: W) -> Self {
+        Self { agent, access, rest }
+    }
+}
+
+impl<W, B> tower_service::Service<Request<Incoming>> for Streams<W>
+where
+    W: tower_service::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    W::Future: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<Either<B, Full<Bytes>>>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.rest.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let Some((namespace, name)) = path::session_of(request.uri().path()) else {
+            let answer = self.rest.call(request);
+            return Box::pin(async move { Ok(answer.await?.map(Either::Left)) });
+        };
+        let (agent, access) = (Arc::clone(&self.agent), self.access.clone());
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        Box::pin(async move {
+            let answer = open(&agent, &access, &namespace, &name, request).await;
+            let answer = answer.unwrap_or_else(|refusal| {
+                tracing::debug!(namespace, name, %refusal, "a stream was refused");
+                refusal.answer()
+            });
+            Ok(answer.map(Either::Right))
+        })
+    }
+}
+
+/// Why a stream is not opened.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error("a stream is opened by GET")]
+    Method,
+    #[error("no session {namespace}/{name} on this worker: status.endpoint of the GpuSession says where it is")]
+    NoSession { namespace: String, name: String },
+    #[error("a stream is an HTTP/1.1 connection that is upgraded: send `Connection: Upgrade` and `Upgrade: {PROTOCOL}`")]
+    NoUpgrade,
+    #[error("the worker is shutting down")]
+    ShuttingDown,
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
+
+impl Refusal {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Access(error) => error.status(),
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NoSession { .. } | Self::Connect(ConnectError::Ended) => StatusCode::NOT_FOUND,
+            Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
+            Self::ShuttingDown | Self::Connect(ConnectError::Launch(_)) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    fn answer(&self) -> Response<Full<Bytes>> {
+        let status = self.status();
+        let mut text = self.to_string();
+        if let Self::Connect(ConnectError::Launch(error)) = self {
+            let mut cause = std::error::Error::source(error);
+            while let Some(next) = cause {
+                text = format!("{text}: {next}");
+                cause = next.source();
+            }
+        }
+        let mut answer = Response::new(Full::from(text + "\n"));
+        *answer.status_mut() = status;
+        let headers = answer.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if status == StatusCode::UPGRADE_REQUIRED {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
+        }
+        answer
+    }
+}
+
+async fn open(
+    agent: &Arc<Agent>,
+    access: &Access,
+    namespace: &str,
+    name: &str,
+    mut request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Refusal> {
+    access.check(bearer(request.headers())?, &Action::stream(namespace, name)).await?;
+    if request.method() != Method::GET {
+        return Err(Refusal::Method);
+    }
+    if agent.draining().is_cancelled() {
+        return Err(Refusal::ShuttingDown);
+    }
+    let session = agent.sessions().find(namespace, name).ok_or_else(|| Refusal::NoSession {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })?;
+    if request.version() != Version::HTTP_11 || !asks_for_upgrade(request.headers()) {
+        return Err(Refusal::NoUpgrade);
+    }
+    // To its end, though the client leave meanwhile: a process half started would be nobody's.
+    let starting = {
+        let agent = Arc::clone(agent);
+        part::spawn(async move { agent.executor_of(&session).await })
+    };
+    let process = starting.await.map_err(|_| Refusal::ShuttingDown)??;
+    let upgrade = hyper::upgrade::on(&mut request);
+    part::spawn(hand_over(upgrade, process));
+    let mut answer = Response::new(Full::default());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    answer.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
+    Ok(answer)
+}
+
+/// Whether the connection is to become a stream (RFC 9110 §7.8).
+fn asks_for_upgrade(headers: &HeaderMap) -> bool {
+    let lists = |name: header::HeaderName, wanted: &str| {
+        let mut values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.any(|value| value.split(',').any(|word| word.trim().eq_ignore_ascii_case(wanted)))
+    };
+    lists(header::CONNECTION, "upgrade") && lists(header::UPGRADE, PROTOCOL)
+}
+
+/// Gives the connection to the executor. One that is not taken is closed: the client then comes again.
+async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>) {
+    let upgraded = match upgrade.await {
+        Ok(upgraded) => upgraded,
+        Err(error) => return tracing::debug!(%error, "a stream's connection ended before it began"),
+    };
+    let handed = match downcast::<TokioIo<TcpStream>>(upgraded) {
+        Ok(parts) => match descriptor(parts.io.into_inner()) {
+            Ok(connection) => process.adopt(connection, parts.read_buf).await,
+            Err(error) => Err(error),
+        },
+        Err(upgraded) => copy(upgraded, &process).await,
+    };
+    if let Err(error) = handed {
+        tracing::info!(process = process.id(), %error, "a stream was not taken by the session's executor");
+    }
+}
+
+/// The connection as a process without a runtime wants it.
+fn descriptor(stream: TcpStream) -> std::io::Result<OwnedFd> {
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    Ok(stream.into())
+}
+
+/// Copies between a connection that is more than a socket and a socket that the executor gets.
+async fn copy(upgraded: Upgraded, process: &Process) -> std::io::Result<()> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let mut ours = UnixStream::from_std(ours)?;
+    process.adopt(theirs.into(), Bytes::new()).await?;
+    let mut upgraded = TokioIo::new(upgraded);
+    // However it ends, both sides see the end.
+    let _ = copy_bidirectional_with_sizes(&mut upgraded, &mut ours, COPY, COPY).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upgrade_is_asked_for_by_both_headers_in_any_case_and_list() {
+        let headers = |pairs: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            headers
+        };
+        assert!(asks_for_upgrade(&headers(&[("connection", "Upgrade"), ("upgrade", PROTOCOL)])));
+        assert!(asks_for_upgrade(&headers(&[
+            ("connection", "keep-alive, UPGRADE"),
+            ("upgrade", "h2c, Sahasra-Session.v1")
+        ])));
+        assert!(!asks_for_upgrade(&headers(&[("connection", "upgrade"), ("upgrade", "websocket")])));
+        assert!(!asks_for_upgrade(&headers(&[("connection", "close"), ("upgrade", PROTOCOL)])));
+        assert!(!asks_for_upgrade(&headers(&[("upgrade", PROTOCOL)])));
+    }
+}
