@@ -33,6 +33,12 @@ pub const WINDOW: Window = Window {
     bytes: 64 << 20,
 };
 
+/// What of a client's window is used: answers are kept in memory.
+const LARGEST_WINDOW: Window = Window {
+    frames: 1 << 16,
+    bytes: 256 << 20,
+};
+
 /// An answer, without its number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
@@ -175,8 +181,8 @@ impl Link {
         }
         self.expire(now);
         let window = Window {
-            frames: hello.window_frames.max(1),
-            bytes: hello.window_bytes,
+            frames: hello.window_frames.clamp(1, LARGEST_WINDOW.frames),
+            bytes: hello.window_bytes.min(LARGEST_WINDOW.bytes),
         };
         let live = self.client.as_mut().filter(|client| client.ending.is_none());
         if !hello.resume.is_empty() {

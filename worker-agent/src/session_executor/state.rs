@@ -8,7 +8,9 @@
 //!                  └── answers at once ──► Pending (in order) ──► answers
 //! ```
 
+mod executions;
 mod memory;
+mod names;
 mod pending;
 mod uploads;
 
@@ -16,24 +18,20 @@ mod uploads;
 mod tests;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use sahasra_pjrt::Shape;
-use sahasra_wire::session::{
-    self, Compile, Delete, Execute, Failed, FailureCode, Figures, Format, Launch, argument, client_frame, server_frame::Kind,
-};
+use sahasra_wire::session::{self, Compile, Delete, Failed, FailureCode, Figures, Format, client_frame, server_frame::Kind};
 
 use self::memory::{Account, Charge};
+use self::names::{Named, Names};
 use self::pending::Pending;
 use self::uploads::Incoming;
 use super::engine::{Bell, Completion, Engine, Fault, Program as _, compiled};
 use super::link::Answer;
-
-/// Executions that may be under way: enough to keep a device busy while the next are prepared.
-const MAX_UNDER_WAY: usize = 64;
 
 /// A failure and the operation that it began with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,51 +103,6 @@ struct Execution<E: Engine> {
     temporaries: u64,
     failure: OnceCell<Rc<Failure>>,
     is_finished: Cell<bool>,
-}
-
-/// What a name stands for.
-enum Named<T> {
-    There(Rc<T>),
-    Failed(Rc<Failure>),
-}
-
-/// What the client's names stand for.
-struct Names<T> {
-    named: HashMap<u64, Named<T>>,
-    /// How many of them are there.
-    there: u64,
-}
-
-impl<T> Default for Names<T> {
-    fn default() -> Self {
-        Self {
-            named: HashMap::new(),
-            there: 0,
-        }
-    }
-}
-
-impl<T> Names<T> {
-    fn get(&self, name: u64) -> Option<&Named<T>> {
-        self.named.get(&name)
-    }
-
-    /// A name stands for this from here on; 0 stands for nothing.
-    fn set(&mut self, name: u64, named: Named<T>) {
-        if name == 0 {
-            return;
-        }
-        self.there += u64::from(matches!(named, Named::There(_)));
-        if let Some(Named::There(_)) = self.named.insert(name, named) {
-            self.there -= 1;
-        }
-    }
-
-    fn remove(&mut self, name: u64) {
-        if let Some(Named::There(_)) = self.named.remove(&name) {
-            self.there -= 1;
-        }
-    }
 }
 
 struct Program<E: Engine> {
@@ -401,149 +354,6 @@ impl<E: Engine> State<E> {
         self.programs.set(compile.program, outcome);
     }
 
-    /// The program of that name, or why there is none.
-    fn program(&mut self, sequence: u64, name: u64, verb: &str) -> Result<Rc<Program<E>>, Rc<Failure>> {
-        match self.programs.get(name) {
-            Some(Named::There(program)) => Ok(Rc::clone(program)),
-            Some(Named::Failed(failure)) => Err(Rc::clone(failure)),
-            None => {
-                let fault = Fault::new(FailureCode::InvalidArgument, format!("there is no program {name}"));
-                Err(self.fail(sequence, || format!("{verb} of program {name}"), fault))
-            }
-        }
-    }
-
-    /// The tensors of those names, or why one is not there.
-    fn arguments(&mut self, sequence: u64, names: impl Iterator<Item = u64>, operation: impl FnOnce() -> String) -> Arguments<E> {
-        let mut tensors = Vec::with_capacity(names.size_hint().0);
-        for name in names {
-            match self.tensors.get(name) {
-                Some(Named::There(tensor)) => match tensor.failure() {
-                    None => tensors.push(Rc::clone(tensor)),
-                    Some(failure) => return Err(Rc::clone(failure)),
-                },
-                Some(Named::Failed(failure)) => return Err(Rc::clone(failure)),
-                None => {
-                    let fault = Fault::new(
-                        FailureCode::InvalidArgument,
-                        format!("there is no tensor {name}: it was never made, was deleted or was donated"),
-                    );
-                    return Err(self.fail(sequence, operation, fault));
-                }
-            }
-        }
-        Ok(tensors)
-    }
-
-    fn execute(&mut self, sequence: u64, execute: &Execute) {
-        if let Err(failure) = self.start(sequence, execute) {
-            for name in &execute.outputs {
-                self.tensors.set(*name, Named::Failed(Rc::clone(&failure)));
-            }
-        }
-    }
-
-    fn start(&mut self, sequence: u64, execute: &Execute) -> Result<(), Rc<Failure>> {
-        let program = self.program(sequence, execute.program, "execution")?;
-        let operation = || format!("execute {}", program.name);
-        let arguments = self.arguments(sequence, execute.arguments.iter().copied(), operation)?;
-        let prepared = self.prepare(&program, execute, &arguments);
-        let kept = prepared.map_err(|fault| self.fail(sequence, operation, fault))?;
-        let (completion, done) = Completion::new(Arc::clone(&self.execution_ends));
-        let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
-        (self.execution_begins)();
-        let outputs = self.engine.execute(&program.program, &arrays, &kept, done);
-        drop(arrays);
-        let outputs = outputs.map_err(|fault| {
-            self.note(&fault);
-            self.fail(sequence, operation, fault)
-        })?;
-        for place in &execute.donated {
-            // In range, as was checked. Their memory belongs to the results from here on.
-            arguments[*place as usize].charge.release();
-            self.tensors.remove(execute.arguments[*place as usize]);
-        }
-        let temporaries = program.program.needs().temporaries;
-        self.temporaries += temporaries;
-        let execution = Rc::new(Execution {
-            sequence,
-            name: Rc::clone(&program.name),
-            completion,
-            epoch: Rc::clone(&self.epoch),
-            arguments: RefCell::new(arguments),
-            temporaries,
-            failure: OnceCell::new(),
-            is_finished: Cell::new(false),
-        });
-        for (place, array) in outputs.into_iter().enumerate() {
-            let name = execute.outputs[place];
-            let shape = program.program.outputs()[place].clone();
-            let tensor = self.tensor(array, shape, Some(Rc::clone(&execution)));
-            self.name_tensor(name, Ok(tensor));
-        }
-        self.under_way += 1;
-        self.pending.push_back(Pending::Execution(execution));
-        Ok(())
-    }
-
-    /// Checks what can be checked before a program starts, and gives the places of arguments that stay.
-    fn prepare(&mut self, program: &Program<E>, execute: &Execute, arguments: &[Rc<Tensor<E>>]) -> Result<Vec<i64>, Fault> {
-        self.check_context()?;
-        let results = program.output_bytes.len();
-        if execute.outputs.len() != results {
-            let message = format!("it has {results} results, {} are named", execute.outputs.len());
-            return Err(Fault::new(FailureCode::InvalidArgument, message));
-        }
-        let mut is_donated = vec![false; arguments.len()];
-        for place in &execute.donated {
-            match is_donated.get_mut(*place as usize) {
-                Some(donated) => *donated = true,
-                None => {
-                    let message = format!("argument {place} is donated, {} are given", arguments.len());
-                    return Err(Fault::new(FailureCode::InvalidArgument, message));
-                }
-            }
-        }
-        while self.under_way >= MAX_UNDER_WAY && self.finish_oldest() {}
-        let places = || is_donated.iter().enumerate();
-        let donated_bytes = places()
-            .filter(|(_, donated)| **donated)
-            .map(|(place, _)| arguments[place].charge.bytes());
-        let needs = program.program.needs();
-        let aliased = needs.aliased.min(donated_bytes.sum());
-        let outputs: u64 = program.output_bytes.iter().sum();
-        self.reserve(outputs.saturating_sub(aliased), needs.temporaries)?;
-        Ok(places().filter(|(_, donated)| !**donated).map(|(place, _)| place as i64).collect())
-    }
-
-    fn launch(&mut self, sequence: u64, launch: &Launch) {
-        let Ok(program) = self.program(sequence, launch.program, "launch") else {
-            return;
-        };
-        let operation = || format!("launch {}", launch.entry);
-        let names = launch.arguments.iter().filter_map(|argument| match argument.kind {
-            Some(argument::Kind::Tensor(name)) => Some(name),
-            _ => None,
-        });
-        let Ok(arguments) = self.arguments(sequence, names, operation) else {
-            return;
-        };
-        let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
-        let outcome = match self.check_context() {
-            Ok(()) => {
-                (self.execution_begins)();
-                let outcome = self.engine.launch(&program.program, launch, &arrays);
-                (self.execution_ends)();
-                outcome
-            }
-            Err(fault) => Err(fault),
-        };
-        if let Err(fault) = outcome {
-            self.note(&fault);
-            self.fail(sequence, operation, fault);
-        }
-    }
-
     fn download(&mut self, sequence: u64, download: session::Download) {
         let operation = || format!("download of tensor {}", download.tensor);
         let started = match self.tensors.get(download.tensor) {
@@ -597,5 +407,3 @@ impl<E: Engine> State<E> {
         }
     }
 }
-
-type Arguments<E> = Result<Vec<Rc<Tensor<E>>>, Rc<Failure>>;

@@ -96,6 +96,14 @@ impl Executor {
         client
     }
 
+    /// As [`Executor::client`], over a connection of which both ends are given.
+    pub fn client_over(&self, ours: OwnedFd, theirs: OwnedFd) -> Client {
+        adopt::send(&self.control, theirs.as_fd(), &[]).unwrap();
+        let mut client = Client::new(ours.into());
+        client.welcome = client.greet(hello()).expect("it is let in");
+        client
+    }
+
     /// Waits until the board shows it.
     pub fn board_shows(&self, what: impl Fn(&sahasra_worker::session::board::Figures) -> bool) {
         let until = Instant::now() + PATIENCE;
