@@ -1,0 +1,293 @@
+//! The gateway as a process without any identity, before a real API server: RBAC decides what its callers may do.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{
+    Api,
+    api::{ObjectMeta, PostParams},
+};
+use sahasra_e2e::{ControlPlane, Pool, PoolOptions, Port, Process, Specification, eventually, metric, tools};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// A machine under load gets minutes.
+const WITHIN: Duration = Duration::from_secs(120);
+
+/// A gateway, and callers of it.
+struct Gateway {
+    process: Process,
+    port: Port,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl Gateway {
+    /// With the administrator's kubeconfig, whose client certificate it has to leave alone.
+    async fn start(control_plane: &ControlPlane, more: &[&str]) -> Self {
+        let port = Port::reserve().expect("a port");
+        let program = tools::binaries().await.expect("binaries").join("sahasra-gateway");
+        let process = Specification::new("gateway", program, &control_plane.log_directory())
+            .arguments(["--listen", &port.address()])
+            .arguments(more)
+            .environment("KUBECONFIG", control_plane.kubeconfig())
+            .ready_at(format!("{}/readyz", port.url()))
+            .start()
+            .await
+            .expect("it starts");
+        Self {
+            process,
+            port,
+            client: Client::builder(TokioExecutor::new()).build_http(),
+        }
+    }
+
+    async fn call(&self, token: &str, method: Method, path: &str, body: Option<&Value>) -> (StatusCode, Value) {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.port.url()));
+        if !token.is_empty() {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = request.body(Full::new(Bytes::from(body))).expect("a request");
+        let answer = self.client.request(request).await.expect("an answer");
+        let (parts, body) = answer.into_parts();
+        let body = body.collect().await.expect("a body").to_bytes();
+        (parts.status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// Status code of the answer to a WebSocket's handshake.
+    async fn stream(&self, token: &str, path: &str) -> String {
+        let mut connection = TcpStream::connect(self.port.address()).await.expect("it listens");
+        let head = format!(
+            "GET {path}/stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: sahasra-session.v1\r\nAuthorization: Bearer {token}\r\n\r\n"
+        );
+        connection.write_all(head.as_bytes()).await.expect("sent");
+        let mut answer = [0; 12];
+        connection.read_exact(&mut answer).await.expect("an answer");
+        String::from_utf8_lossy(&answer[9..]).into_owned()
+    }
+
+    async fn get(&self, token: &str, path: &str) -> (StatusCode, Value) {
+        self.call(token, Method::GET, path, None).await
+    }
+}
+
+/// A namespace with a ServiceAccount `me` that has the cluster's role `edit` there and may open streams: its name, and the account's
+/// token.
+async fn tenant(control_plane: &ControlPlane) -> (String, String) {
+    let namespace = control_plane.create_namespace("tenant").await.expect("a namespace");
+    let accounts: Api<ServiceAccount> = Api::namespaced(control_plane.client().await.expect("a client"), &namespace);
+    let account = ServiceAccount {
+        metadata: ObjectMeta {
+            name: Some("me".to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..ServiceAccount::default()
+    };
+    accounts.create(&PostParams::default(), &account).await.expect("an account");
+    for command in [
+        format!("create rolebinding me --clusterrole=edit --serviceaccount={namespace}:me --namespace={namespace}"),
+        format!("create role stream --verb=create --resource=gpusessions.sahasra.dev/stream --namespace={namespace}"),
+        format!("create rolebinding stream --role=stream --serviceaccount={namespace}:me --namespace={namespace}"),
+    ] {
+        let output = control_plane.kubectl(command.split(' ')).await.expect("kubectl runs");
+        output.success().expect("it is bound");
+    }
+    let kubeconfig = control_plane.kubeconfig_for(&namespace, "me").await.expect("a token");
+    let kubeconfig = std::fs::read_to_string(kubeconfig).expect("a kubeconfig");
+    let kubeconfig: Value = serde_json::from_str(&kubeconfig).expect("JSON");
+    let token = kubeconfig["users"][0]["user"]["token"].as_str().expect("a token").to_owned();
+    // The controller that fills aggregated roles takes its time.
+    let allowed = eventually(WITHIN, async || {
+        let arguments =
+            format!("auth can-i create gpusessions.sahasra.dev --namespace={namespace} --as=system:serviceaccount:{namespace}:me");
+        control_plane.kubectl(arguments.split(' ')).await.ok()?.success().ok()
+    });
+    allowed.await.expect("the role is aggregated");
+    (namespace, token)
+}
+
+fn session(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"class": "cpu", "vram": "64Mi", "engine": "ptx"}})
+}
+
+fn is_true(object: &Value, kind: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition["type"] == kind && condition["status"] == "True")
+}
+
+#[tokio::test]
+async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_through_it() {
+    let pool = Pool::start(PoolOptions::default().agents(1)).await.expect("Sahasra starts");
+    let control_plane = &pool.control_plane;
+    let gateway = Gateway::start(control_plane, &["--operator", &pool.operator.url()]).await;
+    let ((mine, token), (theirs, their_token)) = (tenant(control_plane).await, tenant(control_plane).await);
+    let sessions = |namespace: &str| format!("/v1/namespaces/{namespace}/sessions");
+
+    // Nobody, somebody unknown, and somebody from elsewhere.
+    for (caller, code) in [("", 401_u16), ("wrong", 401), (&their_token, 403)] {
+        for (method, path, body) in [
+            (Method::GET, sessions(&mine), None),
+            (Method::POST, sessions(&mine), Some(session("stolen"))),
+            (Method::GET, format!("{}/mine", sessions(&mine)), None),
+            (
+                Method::GET,
+                format!("{}/mine?waitFor=Placed&timeoutSeconds=1", sessions(&mine)),
+                None,
+            ),
+            (Method::DELETE, format!("{}/mine", sessions(&mine)), None),
+            (Method::GET, format!("/v1/namespaces/{mine}/bursts"), None),
+            (Method::GET, format!("/v1/namespaces/{mine}/bursts/mine/results"), None),
+            (Method::GET, "/workers".to_owned(), None),
+        ] {
+            let (status, answer) = gateway.call(caller, method.clone(), &path, body.as_ref()).await;
+            assert_eq!(status.as_u16(), code, "{method} {path}: {answer}");
+            assert_eq!(
+                (&answer["kind"], answer["code"].as_u64()),
+                (&json!("Status"), Some(u64::from(code))),
+                "{answer}"
+            );
+        }
+    }
+    // `edit` in a namespace says nothing of the cluster's workers.
+    let (status, answer) = gateway.get(&token, "/workers").await;
+    assert!(
+        status == 403 && answer["message"].as_str().is_some_and(|message| message.contains("gpuworkers")),
+        "{answer}"
+    );
+    for command in [
+        format!("create clusterrole workers-{mine} --verb=list --resource=gpuworkers.sahasra.dev"),
+        format!("create clusterrolebinding workers-{mine} --clusterrole=workers-{mine} --serviceaccount={mine}:me"),
+    ] {
+        let output = control_plane.kubectl(command.split(' ')).await.expect("kubectl runs");
+        output.success().expect("it is bound");
+    }
+    let workers = eventually(WITHIN, async || {
+        let (status, workers) = gateway.get(&token, "/workers").await;
+        (status == 200).then_some(workers)
+    });
+    let workers = workers.await.expect("the workers");
+    assert_eq!((&workers[0]["id"], &workers[0]["status"]), (&json!("node-0"), &json!("ready")));
+
+    // A session: made, placed, seen, deleted.
+    let (status, answer) = gateway.call(&token, Method::POST, &sessions(&mine), Some(&session("mine"))).await;
+    assert_eq!(status, 201, "{answer}");
+    let path = format!("{}/mine", sessions(&mine));
+    let (status, placed) = gateway.get(&token, &format!("{path}?waitFor=Placed&timeoutSeconds=120")).await;
+    assert!(status == 200 && is_true(&placed, "Placed"), "{placed}");
+    assert_eq!(gateway.get(&their_token, &path).await.0, 403);
+    assert_eq!(gateway.get(&token, &format!("{}/mine", sessions(&theirs))).await.0, 403);
+    for (caller, path, code) in [
+        ("wrong", path.clone(), "401"),
+        (&their_token, path.clone(), "403"),
+        (&token, format!("{}/mine", sessions(&theirs)), "403"),
+        (&token, format!("{}/other", sessions(&mine)), "404"),
+    ] {
+        assert_eq!(gateway.stream(caller, &path).await, code, "{path}");
+    }
+    let (_, list) = gateway.get(&token, &sessions(&mine)).await;
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
+    assert_eq!(gateway.call(&token, Method::DELETE, &path, None).await.0, 200);
+    let gone = eventually(WITHIN, async || (gateway.get(&token, &path).await.0 == 404).then_some(()));
+    gone.await.expect("it goes");
+
+    // A burst, and its results.
+    let ptx = "//\n.version 7.0\n.target sm_70\n.address_size 64\n.visible .entry seven(.param .u64 out)\n{\n.reg .b64 %rd<3>;\n.reg .b32 %r<2>;\n\
+               ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\nmov.u32 %r1, 7;\nst.global.u32 [%rd2], %r1;\nret;\n}\n";
+    let burst = json!({"metadata": {"name": "sevens"}, "spec": {
+        "kernel": {"ptx": {"inline": ptx}, "entry": "seven", "block": [1], "args": [{"output": {"type": "u32"}}]},
+        "chunks": {"count": 3}, "slice": {"vram": "4Mi"},
+    }});
+    let bursts = format!("/v1/namespaces/{mine}/bursts");
+    let (status, answer) = gateway.call(&token, Method::POST, &bursts, Some(&burst)).await;
+    assert_eq!(status, 201, "{answer}");
+    let (_, answer) = gateway
+        .get(&token, &format!("{bursts}/sevens?waitFor=Complete&timeoutSeconds=120"))
+        .await;
+    assert!(is_true(&answer, "Complete"), "{answer}");
+    let (status, rows) = gateway.get(&token, &format!("{bursts}/sevens/results?format=json")).await;
+    assert_eq!(status, 200, "{rows}");
+    assert_eq!(
+        rows,
+        json!([{"index": 0, "output0": 7}, {"index": 1, "output0": 7}, {"index": 2, "output0": 7}])
+    );
+    assert_eq!(gateway.get(&their_token, &format!("{bursts}/sevens/results")).await.0, 403);
+}
+
+#[tokio::test]
+async fn a_thousand_sessions_leave_nothing_and_who_sends_slowly_or_too_much_is_cut_off() {
+    let control_plane = ControlPlane::start(sahasra_e2e::Options::default()).await.expect("a control plane");
+    control_plane.apply_chart_identities().await.expect("the chart's roles");
+    let gateway = Gateway::start(&control_plane, &[]).await;
+    let (mine, token) = tenant(&control_plane).await;
+    let sessions = format!("/v1/namespaces/{mine}/sessions");
+
+    let turn = async |caller: usize, turns: usize| {
+        for number in 0..turns {
+            let name = format!("session-{caller}-{number}");
+            let (status, answer) = gateway.call(&token, Method::POST, &sessions, Some(&session(&name))).await;
+            assert_eq!(status, 201, "{answer}");
+            assert_eq!(
+                gateway.call(&token, Method::DELETE, &format!("{sessions}/{name}"), None).await.0,
+                200
+            );
+        }
+    };
+    futures::future::join_all((0..10).map(|caller| turn(caller, 10))).await;
+    let before = gateway.process.resident_kib().expect("it runs");
+    futures::future::join_all((10..20).map(|caller| turn(caller, 90))).await;
+    let after = gateway.process.resident_kib().expect("it runs");
+    assert!(
+        after < before + (16 << 10),
+        "{before} KiB after 100 sessions, {after} KiB after 1000"
+    );
+    let (_, list) = gateway.get(&token, &sessions).await;
+    assert_eq!(list["items"], json!([]));
+    let (_, page) = sahasra_e2e::get(&format!("{}/metrics", gateway.port.url())).await.expect("metrics");
+    assert_eq!(metric(&page, "gateway_streams"), Some(0.0));
+
+    // A body of 4 MiB.
+    let mut large = session("large");
+    large["metadata"]["annotations"] = json!({"a": "x".repeat(4 << 20)});
+    let request = Request::post(format!("{}{sessions}", gateway.port.url())).header(header::AUTHORIZATION, format!("Bearer {token}"));
+    let request = request.body(Full::new(Bytes::from(large.to_string()))).expect("a request");
+    // The gateway answers and closes while the client still sends: either is right.
+    if let Ok(answer) = gateway.client.request(request).await {
+        assert_eq!(answer.status(), 413);
+    }
+    assert_eq!(gateway.get(&token, &format!("{sessions}/large")).await.0, 404);
+
+    // A head that never ends is cut off, without an answer or with 408.
+    let mut slow = TcpStream::connect(gateway.port.address()).await.expect("it listens");
+    slow.write_all(format!("GET {sessions} HTTP/1.1\r\nHost: x\r\n").as_bytes())
+        .await
+        .expect("sent");
+    let mut answer = Vec::new();
+    let cut = tokio::time::timeout(WITHIN, slow.read_to_end(&mut answer)).await;
+    assert!(cut.is_ok(), "a slow client holds its connection");
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+
+    // Others reach it over TLS alone.
+    let program = tools::binaries().await.expect("binaries").join("sahasra-gateway");
+    let open = tokio::process::Command::new(program)
+        .args(["--listen", "0.0.0.0:0"])
+        .output()
+        .await
+        .expect("it runs");
+    let complaint = String::from_utf8_lossy(&open.stderr).into_owned();
+    assert!(!open.status.success() && complaint.contains("--tls-certificate"), "{complaint}");
+}
