@@ -27,6 +27,7 @@ mod connection;
 pub mod engine;
 mod hub;
 pub mod link;
+mod payload;
 pub mod state;
 
 use self::connection::Connections;

@@ -8,15 +8,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
+use prost::Message;
 use rustix::net::sockopt;
 use sahasra_wire::session::{
-    ClientFrame, RefusalCode, Refused, ServerFrame, client_frame,
+    ClientFrame, Encoding, RefusalCode, Refused, ServerFrame, client_frame,
     frame::{self, Decoder, HEAD_BYTES},
     server_frame::Kind,
 };
 
 use super::hub::Hub;
 use super::link::Sending;
+use super::payload::{self, Payload};
 use crate::session::adopt::Adopted;
 
 /// A connection has to say hello within this.
@@ -118,6 +120,16 @@ struct Reader {
     decoder: Decoder,
     /// Frames are large now.
     is_large: bool,
+    /// Memory for the rest of a tensor whose parts are coming.
+    tensor: Option<Incoming>,
+    /// Bytes of a part that is read there and not complete.
+    rest: usize,
+}
+
+/// See [`Reader::tensor`].
+struct Incoming {
+    memory: BytesMut,
+    missing: usize,
 }
 
 impl Reader {
@@ -128,6 +140,8 @@ impl Reader {
             stream,
             decoder,
             is_large: false,
+            tensor: None,
+            rest: 0,
         }
     }
 
@@ -162,10 +176,23 @@ impl Reader {
         let mut frames = Vec::new();
         loop {
             loop {
+                if let Some(frame) = self.part_head() {
+                    // What came before need not wait for the part to be complete.
+                    if !frames.is_empty() && !hub.frames(number, &mut frames) {
+                        self.hang_up();
+                        return Ok(());
+                    }
+                    match self.read_part(hub)? {
+                        Some(piece) => frames.push((frame, Payload::InPlace(piece))),
+                        None => return Ok(()),
+                    }
+                    continue;
+                }
                 match self.decoder.next_frame::<ClientFrame>() {
                     Ok(Some((frame, payload))) => {
                         self.is_large = payload.len() >= LARGE_BYTES;
-                        frames.push((frame, payload));
+                        self.expect(&frame, payload.len(), hub.limit_bytes());
+                        frames.push((frame, payload.into()));
                     }
                     Ok(None) => break,
                     Err(error) => {
@@ -208,6 +235,77 @@ impl Reader {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
+    }
+
+    /// Sees to it that the parts of a large tensor are read into memory of its size, of which an engine can take it as it is.
+    fn expect(&mut self, frame: &ClientFrame, payload_bytes: usize, limit_bytes: u64) {
+        match &frame.kind {
+            Some(client_frame::Kind::Upload(upload)) => {
+                let is_large = upload.bytes >= LARGE_BYTES as u64 && upload.bytes <= limit_bytes;
+                self.tensor = is_large.then(|| Incoming {
+                    memory: payload::memory(upload.bytes as usize),
+                    missing: upload.bytes as usize,
+                });
+            }
+            // One that was read like other frames: what follows it would not lie behind it.
+            Some(client_frame::Kind::Part(_)) if payload_bytes > 0 => self.tensor = None,
+            _ => {}
+        }
+    }
+
+    /// The message of the next frame, if it is a part whose bytes belong into [`Reader::tensor`]; its payload comes next.
+    fn part_head(&mut self) -> Option<ClientFrame> {
+        let missing = self.tensor.as_ref()?.missing;
+        let buffer = self.decoder.buffer();
+        // What is too large, or no message, the decoder refuses.
+        let (message, payload) = frame::lengths(buffer).ok()??;
+        if !(1..=missing).contains(&payload) {
+            return None;
+        }
+        let frame = ClientFrame::decode(buffer.get(HEAD_BYTES..HEAD_BYTES + message)?).ok()?;
+        let is_part = matches!(&frame.kind, Some(client_frame::Kind::Part(part)) if part.encoding() == Encoding::Raw);
+        if !is_part || frame.sequence == 0 {
+            return None;
+        }
+        if let Some(tensor) = &mut self.tensor {
+            buffer.advance(HEAD_BYTES + message);
+            let there = payload.min(buffer.len());
+            tensor.memory.extend_from_slice(&buffer[..there]);
+            buffer.advance(there);
+            tensor.missing -= payload;
+            self.rest = payload - there;
+        }
+        Some(frame)
+    }
+
+    /// The payload of the part whose head was read; `None` when the stream ends in it.
+    fn read_part(&mut self, hub: &Hub) -> io::Result<Option<BytesMut>> {
+        let Some(tensor) = &mut self.tensor else {
+            return Ok(None);
+        };
+        while self.rest > 0 {
+            let length = tensor.memory.len();
+            // There is room for the whole tensor: as much as is missing, and no more is taken from what follows.
+            let spare = &mut tensor.memory.spare_capacity_mut()[..self.rest];
+            let read = match rustix::io::read(&self.stream, spare) {
+                Ok((read, _)) => read.len(),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if read == 0 {
+                return Ok(None);
+            }
+            // SAFETY: the kernel has just written so many bytes behind the length, within the capacity.
+            unsafe { tensor.memory.set_len(length + read) };
+            hub.board().received(read as u64);
+            self.rest -= read;
+        }
+        let piece = tensor.memory.split();
+        if tensor.missing == 0 {
+            self.tensor = None;
+        }
+        self.is_large = true;
+        Ok(Some(piece))
     }
 
     /// Bytes of the frame that has begun that are not there yet, or of the head.

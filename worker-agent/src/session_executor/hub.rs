@@ -15,6 +15,7 @@ use sahasra_wire::session::{
 
 use super::engine::Description;
 use super::link::{Answer, Arrival, Link, Sending, WINDOW};
+use super::payload::Payload;
 use crate::session::board::Board;
 
 /// Frames and bytes that a writer takes at a time.
@@ -32,7 +33,7 @@ pub enum Input {
         /// What it is.
         kind: client_frame::Kind,
         /// Bytes beside it.
-        payload: Bytes,
+        payload: Payload,
     },
     /// A client begins, of that generation, or none (0): what the one before had is to be freed.
     Begin(u64),
@@ -98,6 +99,11 @@ impl Hub {
             description,
             limit_bytes,
         }
+    }
+
+    /// Device memory that the session may use, in bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
     }
 
     /// What the agent sees.
@@ -169,7 +175,7 @@ impl Hub {
     }
 
     /// Frames came on a connection. Gives whether it is the client's still and makes sense.
-    pub fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Bytes)>) -> bool {
+    pub fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>) -> bool {
         self.board.touch();
         let mut inner = self.lock();
         for (frame, payload) in frames.drain(..) {

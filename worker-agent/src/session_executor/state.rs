@@ -32,6 +32,7 @@ use self::pending::Pending;
 use self::uploads::Incoming;
 use super::engine::{Bell, Completion, Engine, Fault, Program as _, compiled};
 use super::link::Answer;
+use super::payload::Payload;
 
 /// A failure and the operation that it began with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,7 +193,8 @@ impl<E: Engine> State<E> {
     ///
     /// # Errors
     /// When it makes no sense: the client is to be told, and [`State::reset`] is due.
-    pub fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: Bytes) -> Result<(), Malformed> {
+    pub fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: impl Into<Payload>) -> Result<(), Malformed> {
+        let payload = payload.into();
         use client_frame::Kind as Operation;
         let malformed = |reason| Malformed { sequence, reason };
         if self.incoming.is_some() && !matches!(kind, Operation::Part(_)) {
@@ -204,9 +206,9 @@ impl<E: Engine> State<E> {
         match kind {
             Operation::Hello(_) => return Err(malformed("a connection begins only once")),
             Operation::Upload(upload) => self.upload(sequence, upload),
-            Operation::Part(part) => self.part(part, &payload).map_err(malformed)?,
+            Operation::Part(part) => self.part(part, payload).map_err(malformed)?,
             Operation::Allocate(allocate) => self.allocate(sequence, &allocate),
-            Operation::Compile(compile) => self.compile(sequence, &compile, &payload),
+            Operation::Compile(compile) => self.compile(sequence, &compile, &payload.into_bytes()),
             Operation::Execute(execute) => self.execute(sequence, &execute),
             Operation::Launch(launch) => self.launch(sequence, &launch),
             Operation::Download(download) => self.download(sequence, download),

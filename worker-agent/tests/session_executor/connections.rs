@@ -189,6 +189,39 @@ fn parts_may_be_compressed() {
 }
 
 #[test]
+fn large_parts_may_be_raw_and_compressed_in_turn() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    let expected: Vec<u8> = (0..3_000_000_u32)
+        .map(|index| (index.wrapping_mul(2_654_435_761) >> 25) as u8)
+        .collect();
+    for compressed in [vec![], vec![0], vec![1], vec![2], vec![0, 2], vec![0, 1, 2]] {
+        let upload = Upload {
+            tensor: 1,
+            element_type: "u8".to_owned(),
+            dimensions: vec![expected.len() as i64],
+            bytes: expected.len() as u64,
+        };
+        client.send(Kind::Upload(upload), Bytes::new());
+        for (place, part) in expected.chunks(1_000_000).enumerate() {
+            let is_compressed = compressed.contains(&place);
+            let message = Part {
+                encoding: is_compressed.into(),
+                decoded_bytes: part.len() as u64,
+            };
+            let payload = if is_compressed {
+                lz4_flex::block::compress(part)
+            } else {
+                part.to_vec()
+            };
+            client.send(Kind::Part(message), payload.into());
+        }
+        assert!(client.download(1).unwrap().bytes == expected, "{compressed:?}");
+    }
+    client.synchronise().unwrap();
+}
+
+#[test]
 fn an_upload_that_fails_swallows_its_parts() {
     let executor = Executor::ptx(1 << 20);
     let mut client = executor.client();

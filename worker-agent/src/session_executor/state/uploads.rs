@@ -1,15 +1,15 @@
 //! Tensors on their way in: parts are put together in memory of the tensor's size, which the engine then takes as it is.
 
-use bytes::{Bytes, BytesMut};
+use std::rc::Rc;
+
+use bytes::BytesMut;
 use sahasra_pjrt::Shape;
 use sahasra_wire::session::{Encoding, FailureCode, Part, Upload};
 
 use super::{Failure, State};
 use crate::session_executor::engine::{Engine, Fault, element_type};
-use std::rc::Rc;
+use crate::session_executor::payload::{Payload, memory};
 
-/// Where a tensor's bytes begin: XLA takes memory over as it is where it is aligned so.
-const ALIGNMENT: usize = 64;
 /// Most dimensions.
 const MAX_DIMENSIONS: usize = 64;
 
@@ -22,23 +22,37 @@ pub(super) struct Incoming {
     outcome: Result<(Shape, Gathered), Rc<Failure>>,
 }
 
-/// Bytes that come one after the other.
+/// Bytes that come one after the other. Where a connection has read them into memory of the tensor's size they are the tensor already.
 struct Gathered {
     bytes: BytesMut,
-    /// Before the first, so that it is aligned.
-    gap: usize,
+    total: usize,
 }
 
 impl Gathered {
-    fn new(bytes: usize) -> Self {
-        let mut memory = BytesMut::with_capacity(bytes.saturating_add(ALIGNMENT));
-        let gap = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        memory.resize(gap, 0);
-        Self { bytes: memory, gap }
+    fn new(total: usize) -> Self {
+        Self {
+            bytes: BytesMut::new(),
+            total,
+        }
     }
 
-    fn finish(mut self) -> Bytes {
-        self.bytes.split_off(self.gap).freeze()
+    /// Where copies go.
+    fn memory(&mut self) -> &mut BytesMut {
+        if self.bytes.capacity() < self.total {
+            let mut whole = memory(self.total);
+            whole.extend_from_slice(&self.bytes);
+            self.bytes = whole;
+        }
+        &mut self.bytes
+    }
+
+    fn push(&mut self, payload: Payload) {
+        match payload {
+            Payload::Shared(bytes) => self.memory().extend_from_slice(&bytes),
+            Payload::InPlace(bytes) if self.bytes.is_empty() => self.bytes = bytes,
+            // No copy where it follows on what is there.
+            Payload::InPlace(bytes) => self.bytes.unsplit(bytes),
+        }
     }
 }
 
@@ -83,7 +97,7 @@ impl<E: Engine> State<E> {
     ///
     /// # Errors
     /// Why they make no sense.
-    pub(super) fn part(&mut self, part: Part, payload: &Bytes) -> Result<(), &'static str> {
+    pub(super) fn part(&mut self, part: Part, payload: Payload) -> Result<(), &'static str> {
         let Some(mut incoming) = self.incoming.take() else {
             return Err("a part of no upload");
         };
@@ -97,14 +111,14 @@ impl<E: Engine> State<E> {
         }
         incoming.missing -= bytes;
         if let Ok((_, gathered)) = &mut incoming.outcome {
-            let memory = &mut gathered.bytes;
             if part.encoding() == Encoding::Raw {
-                memory.extend_from_slice(payload);
+                gathered.push(payload);
             } else {
+                let memory = gathered.memory();
                 let start = memory.len();
                 // At most what is missing, for which there is room.
                 memory.resize(start + bytes as usize, 0);
-                match lz4_flex::block::decompress_into(payload, &mut memory[start..]) {
+                match lz4_flex::block::decompress_into(&payload.into_bytes(), &mut memory[start..]) {
                     Ok(decoded) if decoded as u64 == bytes => {}
                     _ => return Err("a part that does not decode to what it says"),
                 }
@@ -121,7 +135,7 @@ impl<E: Engine> State<E> {
             return;
         }
         let made = incoming.outcome.and_then(|(shape, gathered)| {
-            let data = gathered.finish();
+            let data = gathered.bytes.freeze();
             match self.engine.upload(&shape, data) {
                 Ok(array) => Ok(self.tensor(array, shape, None)),
                 Err(fault) => {

@@ -1,0 +1,72 @@
+//! Bytes beside a message, as a connection read them.
+
+use bytes::{Bytes, BytesMut};
+
+/// Where a tensor's bytes begin: XLA takes memory over as it is where it is aligned so.
+pub const ALIGNMENT: usize = 64;
+/// From here on memory is asked for in huge pages: to touch it costs more than to fill it otherwise.
+const HUGE_BYTES: usize = 8 << 20;
+/// What the system counts memory in, at most.
+const PAGE_BYTES: usize = 64 << 10;
+
+/// Bytes beside a message.
+#[derive(Debug)]
+pub enum Payload {
+    /// A piece of what was read, among other frames.
+    Shared(Bytes),
+    /// Read to where it belongs: the next piece of memory that was made for a whole tensor.
+    InPlace(BytesMut),
+}
+
+impl Payload {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Shared(bytes) => bytes.len(),
+            Self::InPlace(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes.
+    pub fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Shared(bytes) => bytes,
+            Self::InPlace(bytes) => bytes.freeze(),
+        }
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        Self::Shared(bytes)
+    }
+}
+
+/// Empty memory for a tensor of so many bytes, which begins where [`ALIGNMENT`] says.
+pub fn memory(bytes: usize) -> BytesMut {
+    let mut memory = BytesMut::with_capacity(bytes.saturating_add(ALIGNMENT));
+    let gap = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+    memory.resize(gap, 0);
+    // What is before it goes on to be its memory, of which nobody sees anything.
+    drop(memory.split());
+    if bytes >= HUGE_BYTES {
+        ask_for_huge_pages(&mut memory);
+    }
+    memory
+}
+
+/// Advice to the system; that it is not taken costs time and nothing else.
+fn ask_for_huge_pages(memory: &mut BytesMut) {
+    let spare = memory.spare_capacity_mut();
+    let skipped = spare.as_ptr().cast::<u8>().align_offset(PAGE_BYTES);
+    if let Some(whole) = spare.get_mut(skipped..) {
+        let length = whole.len() / PAGE_BYTES * PAGE_BYTES;
+        // SAFETY: pages that lie within this memory altogether; the advice changes nothing of what is in them.
+        let _ = unsafe { rustix::mm::madvise(whole.as_mut_ptr().cast(), length, rustix::mm::Advice::LinuxHugepage) };
+    }
+}
