@@ -29,9 +29,17 @@ demo: ## Run a 1000-chunk burst in one process, without a cluster or a GPU, and 
 test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
 	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node
 	$(MAKE) simulate
+	$(MAKE) python
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
+
+.PHONY: python
+python: debug ## The Python package: built into target/python, its types checked, its tests run
+	@python=$$(python/environment); plugin=$$(crates/pjrt/plugin); \
+	if [ -z "$$python" ]; then echo "the tests of the Python package are skipped: see above"; exit 0; fi; \
+	cd python; "$$python" -m mypy --config-file pyproject.toml --cache-dir ../target/mypy && \
+	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN="$$plugin" "$$python" -P -m pytest -q
 
 .PHONY: simulate
 simulate: ## The whole system in virtual time, SEEDS=1000 seeds from FROM=0, with faults; and every state of the model of grants

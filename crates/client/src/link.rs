@@ -9,7 +9,7 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
-use sahasra_wire::session::{RefusalCode, ServerFrame, frame, server_frame::Kind};
+use sahasra_wire::session::{FailureCode, RefusalCode, ServerFrame, frame, server_frame::Kind};
 
 use crate::{
     Error,
@@ -106,6 +106,10 @@ fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
         } => Some(Error::Lost(Arc::new(error.clone()))),
         Error::Refused { .. } => Some(error.clone()),
         Error::Timeout(_) => None,
+        Error::Failed(failure) if failure.code == FailureCode::Ended => Some(Error::Ended {
+            reason: "Ended".to_owned(),
+            message: failure.message.clone(),
+        }),
         _ => Some(error.clone()),
     }
 }
@@ -253,8 +257,9 @@ async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, fill
     match receive_until_broken(shared, reader, read, filling).await {
         Ok(never) => match never {},
         Err(error) => {
-            // What is no fault of the connection no other connection mends.
-            if !matches!(error, Error::Unreachable { .. }) {
+            // What is no fault of the connection no other connection mends. Why the session is over its object may say.
+            let over = matches!(&error, Error::Failed(failure) if failure.code == FailureCode::Ended);
+            if !over && !matches!(error, Error::Unreachable { .. }) {
                 shared.end(error.clone());
             }
             error

@@ -1,0 +1,57 @@
+"""GPUs of a Kubernetes cluster as one pool of VRAM, from Python.
+
+A :class:`RemoteJaxSession` is a slice of one GPU: arrays that are put there stay there, jitted functions run there, and nothing
+comes back until it is looked at. :meth:`SahasraClient.burst` runs one kernel over many sets of parameters on the whole pool.
+"""
+
+from ._native import __version__
+from .client import SahasraClient
+from .errors import (
+    AuthenticationError,
+    CapacityError,
+    CompileError,
+    ConfigurationError,
+    ConnectionLostError,
+    ExecutionError,
+    IncompatibleProgramError,
+    InvalidArgumentError,
+    LeaseExpiredError,
+    NotFoundError,
+    OutOfDeviceMemoryError,
+    PermissionDeniedError,
+    ProtocolError,
+    SahasraError,
+    SessionBusyError,
+    SessionClosedError,
+    WaitTimeoutError,
+    WorkerLostError,
+)
+from .session import Estimate, Execution, RemoteJaxSession
+from .tensor import RemoteTensor
+
+__all__ = [
+    "AuthenticationError",
+    "CapacityError",
+    "CompileError",
+    "ConfigurationError",
+    "ConnectionLostError",
+    "Estimate",
+    "Execution",
+    "ExecutionError",
+    "IncompatibleProgramError",
+    "InvalidArgumentError",
+    "LeaseExpiredError",
+    "NotFoundError",
+    "OutOfDeviceMemoryError",
+    "PermissionDeniedError",
+    "ProtocolError",
+    "RemoteJaxSession",
+    "RemoteTensor",
+    "SahasraClient",
+    "SahasraError",
+    "SessionBusyError",
+    "SessionClosedError",
+    "WaitTimeoutError",
+    "WorkerLostError",
+    "__version__",
+]

@@ -1,0 +1,50 @@
+"""The gateway, or ``sahasra up``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class SahasraClient:
+    """A gateway at this URL.
+
+    The token is the argument's, or the first that there is of: ``SAHASRA_TOKEN``, the file named by ``SAHASRA_TOKEN_FILE``, the file
+    that ``sahasra up`` wrote for this port, the kubeconfig's current user, the pod's service account. ``authority`` is the PEM of
+    the authority that an ``https`` gateway is verified by, where the system does not know it.
+
+    Nothing is asked of the gateway yet. Raises :class:`ConfigurationError` when URL or token cannot be used.
+    """
+
+    def __init__(self, url: str = "http://127.0.0.1:8000", *, token: str | None = None, namespace: str = "default", authority: str | None = None) -> None:
+        self._gateway = _native.Gateway(url, token, authority)
+        self._token = token
+        #: Where objects are created and looked for.
+        self.namespace = namespace
+
+    @property
+    def url(self) -> str:
+        """Where the gateway is."""
+        return self._gateway.url
+
+    def workers(self) -> Any:
+        """The load of every worker, as ``GET /workers`` has it."""
+        return json.loads(self._gateway.workers())
+
+    def sessions(self, namespace: str | None = None) -> list[dict[str, Any]]:
+        """The ``GpuSession``s of the namespace."""
+        return list(json.loads(self._gateway.sessions(namespace or self.namespace)).get("items", []))
+
+    def burst(self, *, ptx: str, parameters: Any, **options: Any) -> pandas.DataFrame:
+        """Runs one kernel over many sets of parameters on the whole pool, and waits: see :func:`sahasra.burst.run`."""
+        from .burst import run
+
+        return run(self, ptx=ptx, parameters=parameters, **options)
+
+    def __repr__(self) -> str:
+        return f"SahasraClient({self.url!r}, namespace={self.namespace!r})"

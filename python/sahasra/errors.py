@@ -1,0 +1,73 @@
+"""What can go wrong, by cause. The message names the operation and, where there is one, the remedy."""
+
+
+class SahasraError(Exception):
+    """Anything that Sahasra reports."""
+
+
+class ConfigurationError(SahasraError):
+    """URL, certificate or token cannot be used as they are."""
+
+
+class AuthenticationError(SahasraError):
+    """No token was found, or nobody knows it."""
+
+
+class PermissionDeniedError(SahasraError):
+    """The token's owner may not do that."""
+
+
+class NotFoundError(SahasraError):
+    """There is no such object."""
+
+
+class CapacityError(SahasraError):
+    """No device has room; the message says why for each device."""
+
+
+class WaitTimeoutError(SahasraError, TimeoutError):
+    """It did not come about within the time given."""
+
+
+class ConnectionLostError(SahasraError, ConnectionError):
+    """The gateway or the worker cannot be reached, or a session could not be taken up again within its grace."""
+
+
+class WorkerLostError(ConnectionLostError):
+    """The worker that held the session is gone, with every tensor there."""
+
+
+class SessionClosedError(SahasraError):
+    """The session was closed or deleted."""
+
+
+class SessionBusyError(SahasraError):
+    """Another client is connected to the session."""
+
+
+class LeaseExpiredError(SessionClosedError):
+    """The session's time is over, or it was idle for too long."""
+
+
+class InvalidArgumentError(SahasraError, ValueError):
+    """Arguments do not fit: names, types, shapes, their number."""
+
+
+class OutOfDeviceMemoryError(SahasraError, MemoryError):
+    """It would take more device memory than the session may use. What was there is there still."""
+
+
+class IncompatibleProgramError(SahasraError):
+    """The session's engine or platform cannot run the program. Nothing ran."""
+
+
+class CompileError(SahasraError):
+    """The compiler refused the program."""
+
+
+class ExecutionError(SahasraError):
+    """A program failed while it ran."""
+
+
+class ProtocolError(SahasraError):
+    """The two sides do not understand each other."""

@@ -1,0 +1,264 @@
+"""A session: a slice of one device of the cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _native
+from .elements import element_type
+from .errors import CompileError, IncompatibleProgramError, InvalidArgumentError, OutOfDeviceMemoryError, SahasraError
+from .tensor import RemoteTensor
+
+if TYPE_CHECKING:
+    from .client import SahasraClient
+    from .jit import RemoteFunction
+    from .kernel import RemoteKernel
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a function takes to run in a session; nothing was executed."""
+
+    #: It fits.
+    feasible: bool
+    #: Why not; empty where it does.
+    reason: str
+    #: Bytes of device memory: arguments, results, results in the place of arguments, what is needed in between, code.
+    argument_bytes: int
+    output_bytes: int
+    aliased_bytes: int
+    temporary_bytes: int
+    code_bytes: int
+    #: Floating-point operations of one execution; None where nobody counts them.
+    flops: float | None
+    #: Bytes that the session may use, and that its tensors use now.
+    limit_bytes: int
+    used_bytes: int
+    #: How long it took to compile, and whether it was compiled before.
+    compile_milliseconds: int
+    cached: bool
+
+    @property
+    def total_bytes(self) -> int:
+        """What an execution takes in all, its arguments included."""
+        return self.argument_bytes + self.output_bytes - self.aliased_bytes + self.temporary_bytes
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of a function."""
+
+    #: How it ran: ``jax_export_local`` is exported by the JAX of this process and executed by the session's plugin.
+    runtime_mode: str
+    #: The results, in the order of their leaves.
+    output_tensors: list[RemoteTensor]
+    #: The results, put together as the function does.
+    output: Any
+
+
+class RemoteJaxSession:
+    """A slice of one device, with tensors that stay there and functions that run there. Made by :meth:`create`.
+
+    It is a context manager: at the end everything there is freed and the device is given back.
+    """
+
+    def __init__(self, native: _native.Session, name: str, namespace: str, device: str, client: SahasraClient | None = None) -> None:
+        welcome = native.welcome()
+        if welcome is None:
+            raise SahasraError("the session is not connected")
+        self._native = native
+        self._client = client
+        #: Name of the ``GpuSession``, and its namespace.
+        self.name = name
+        self.namespace = namespace
+        #: Where it is: ``worker/device``.
+        self.device = device
+        #: Its engine (``xla`` or ``ptx``), the engine's platform and version, the device's model, the limit in bytes, the highest
+        #: version of StableHLO that it reads (empty where it does not say).
+        self.engine, self.platform, self.platform_version, self.model, self.limit_bytes, self.stablehlo_version = welcome
+
+    @classmethod
+    def create(
+        cls,
+        client: SahasraClient,
+        gpu_class: str | None = None,
+        vram: str = "1Gi",
+        *,
+        engine: str = "xla",
+        name: str | None = None,
+        namespace: str | None = None,
+        idle_timeout_seconds: int = 1800,
+        ttl_seconds: int = 28800,
+        wait_seconds: float = 60.0,
+        grace_seconds: float = 60.0,
+        direct: bool = False,
+        authority: str | None = None,
+    ) -> RemoteJaxSession:
+        """Asks for ``vram`` on a device of the class (any where None), waits until there is room, and connects.
+
+        ``direct`` connects straight to the worker, inside the cluster, with ``authority`` as the PEM to verify it by. After a broken
+        connection what is there is kept for ``grace_seconds``.
+
+        Raises :class:`CapacityError` when no device has room within ``wait_seconds``: the message says why for each.
+        """
+        namespace = client.namespace if namespace is None else namespace
+        spec: dict[str, Any] = {"vram": vram, "engine": engine, "idleTimeoutSeconds": min(idle_timeout_seconds, ttl_seconds), "ttlSeconds": ttl_seconds}
+        if gpu_class is not None:
+            spec["class"] = gpu_class
+        made = json.loads(client._gateway.create_session(namespace, name, json.dumps(spec)))
+        name = made["metadata"]["name"]
+        assert name is not None
+        try:
+            placed = json.loads(client._gateway.session_placed(namespace, name, wait_seconds))
+            status = placed["status"]
+            endpoint = status.get("endpoint") if direct else None
+            if direct and endpoint is None:
+                raise SahasraError(f"{namespace}/{name} has no endpoint yet")
+            native = _native.Session.connect(
+                client._gateway, namespace, name, endpoint=endpoint, token=client._token, authority=authority, connect=wait_seconds, grace=grace_seconds
+            )
+            return cls(native, name, namespace, f"{status.get('worker', '?')}/{status.get('device', '?')}", client)
+        except BaseException:
+            # Nobody would give it back.
+            client._gateway.delete_session(namespace, name)
+            raise
+
+    def __enter__(self) -> RemoteJaxSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees everything that is there and gives the device back. It may be called again."""
+        try:
+            self._native.close()
+        except SahasraError:
+            # It is over in another way: what is left is to delete it.
+            pass
+        if self._client is not None:
+            client, self._client = self._client, None
+            client._gateway.delete_session(self.namespace, self.name)
+
+    def synchronise(self) -> None:
+        """Waits for every operation so far; raises the first failure since the last time, with the name of its operation."""
+        self._native.synchronise()
+
+    def put(self, tree: Any) -> Any:
+        """The pytree with its arrays and numbers as :class:`RemoteTensor`s. It does not wait until they are there."""
+        import jax
+
+        from .export import aval_of
+        from .jit import put_leaf
+
+        return jax.tree_util.tree_map(lambda leaf: put_leaf(self, leaf, aval_of(leaf)), tree)
+
+    def get(self, tree: Any) -> Any:
+        """The pytree with its remote tensors as arrays of numpy's; all are asked for before the first is waited for."""
+        import jax
+
+        leaves, structure = jax.tree_util.tree_flatten(tree)
+        asked = [leaf._handle().download(leaf.nbytes) if isinstance(leaf, RemoteTensor) else None for leaf in leaves]
+        arrays = []
+        for leaf, download in zip(leaves, asked):
+            if download is None:
+                arrays.append(leaf)
+            else:
+                shape, dtype = leaf._physical()
+                arrays.append(np.asarray(download.wait()).view(dtype).reshape(shape))
+        return jax.tree_util.tree_unflatten(structure, arrays)
+
+    def zeros(self, shape: int | Sequence[int], dtype: Any = np.float32) -> RemoteTensor:
+        """Zeros, made there."""
+        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        kind = np.dtype(dtype)
+        return RemoteTensor(self, self._native.allocate(element_type(kind), dimensions), dimensions, kind)
+
+    def jit(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        static_argnums: int | Iterable[int] | None = None,
+        static_argnames: str | Iterable[str] | None = None,
+        donate_argnums: int | Iterable[int] | None = None,
+    ) -> Any:
+        """``jax.jit`` that runs here: ``f = session.jit(f)``, ``@session.jit``, ``@session.jit(static_argnums=1)``.
+
+        The function is traced by the JAX of this process once for each shape, type and static value of its arguments, and its results
+        are :class:`RemoteTensor`s. ``grad``, ``vmap`` and the like go inside, donated tensors end.
+        """
+        self._need("xla", "jit")
+        from .jit import RemoteFunction
+
+        def wrap(wrapped: Callable[..., Any]) -> RemoteFunction:
+            return RemoteFunction(self, wrapped, static_argnums, static_argnames, donate_argnums)
+
+        return wrap if function is None else wrap(function)
+
+    def _function(self, function: Any) -> RemoteFunction:
+        from .jit import RemoteFunction
+
+        return function if isinstance(function, RemoteFunction) else RemoteFunction(self, function)
+
+    def estimate_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any]) -> Estimate:
+        """What the function takes for arguments of these shapes and types, and whether that fits. It is compiled, not executed."""
+        self._need("xla", "estimate_jitted")
+        from .export import aval_of
+
+        remote = self._function(function)
+        leaves, tree, donated = remote._flatten(tuple(sample_inputs), {})
+        exported = remote._export(tree, tuple(aval_of(leaf) for leaf in leaves), donated, cost=True)
+        try:
+            _, costs = self._native.compile_and_ask(exported.name, "stablehlo", exported.code)
+        except (IncompatibleProgramError, CompileError, OutOfDeviceMemoryError) as error:
+            _, used, limit, _, _ = self._native.load()
+            return Estimate(False, str(error), 0, 0, 0, 0, 0, exported.flops, limit, used, 0, False)
+        cached, milliseconds, _, arguments, outputs, aliased, temporary, code, flops, limit, used = costs
+        needed = arguments + outputs - aliased + temporary
+        reason = "" if needed <= limit else f"an execution takes {needed:,} bytes, and the session may use {limit:,}: ask for more vram"
+        return Estimate(
+            not reason, reason, arguments, outputs, aliased, temporary, code, exported.flops if flops is None else flops, limit, used, milliseconds, cached
+        )
+
+    def execute_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any]) -> Execution:
+        """Executes the function once with these arguments, and waits until it has: raises what went wrong."""
+        self._need("xla", "execute_jitted")
+        import jax
+
+        made, tree = self._function(function)._call(tuple(sample_inputs), {})
+        self.synchronise()
+        return Execution("jax_export_local", made, jax.tree_util.tree_unflatten(tree, made))
+
+    def kernel(self, ptx: str, entry: str) -> RemoteKernel:
+        """A kernel of PTX text on this session's tensors: ``session.kernel(ptx, "saxpy")(grid, block, x, y, 2.0)``.
+
+        Needs a session of ``engine="ptx"``. Raises :class:`InvalidArgumentError` when the text has no such entry.
+        """
+        self._need("ptx", "kernel")
+        from .kernel import RemoteKernel
+
+        return RemoteKernel(self, ptx, entry)
+
+    def _need(self, engine: str, what: str) -> None:
+        if self.engine != engine:
+            raise InvalidArgumentError(f'{what} needs a session with engine="{engine}", and this one has "{self.engine}"')
+
+    def load(self) -> dict[str, int]:
+        """Tensors and programs that are there, bytes used and allowed, executions that have not ended."""
+        names = ("tensors", "used_bytes", "limit_bytes", "programs", "active_executions")
+        return dict(zip(names, self._native.load()))
+
+    def __repr__(self) -> str:
+        return f"RemoteJaxSession({self.namespace}/{self.name}, {self.engine} on {self.device}, {self.model})"
+
+    def _repr_html_(self) -> str:
+        return (
+            f"<code>RemoteJaxSession</code> <b>{escape(self.namespace)}/{escape(self.name)}</b> engine {escape(self.engine)} "
+            f"on <code>{escape(self.device)}</code> ({escape(self.model)}), {self.limit_bytes:,} bytes"
+        )

@@ -1,0 +1,99 @@
+//! Errors as Python's exceptions, and waiting that a signal ends.
+
+use std::{sync::mpsc, time::Duration};
+
+use pyo3::{exceptions::PyRuntimeError, prelude::*};
+use sahasra_client::{Error, FailureCode, Pending, RefusalCode};
+
+/// How long Ctrl-C may take.
+const ATTENTION: Duration = Duration::from_millis(100);
+
+/// The exception for an error: an instance of the class in `sahasra.errors` that names its cause.
+pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    let class = class(error);
+    let made = py
+        .import("sahasra.errors")
+        .and_then(|errors| errors.getattr(class))
+        .and_then(|class| class.call1((error.chain(),)));
+    match made {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(_) => PyRuntimeError::new_err(error.chain()),
+    }
+}
+
+fn class(error: &Error) -> &'static str {
+    match error {
+        Error::Failed(failure) => match failure.code {
+            FailureCode::InvalidArgument => "InvalidArgumentError",
+            FailureCode::OutOfMemory => "OutOfDeviceMemoryError",
+            FailureCode::Incompatible | FailureCode::Unsupported => "IncompatibleProgramError",
+            FailureCode::CompileFailed => "CompileError",
+            FailureCode::ExecutionFailed => "ExecutionError",
+            FailureCode::Malformed => "ProtocolError",
+            FailureCode::Ended => "SessionClosedError",
+            FailureCode::Unspecified | FailureCode::Internal => "SahasraError",
+        },
+        Error::Unreachable { .. } => "ConnectionLostError",
+        Error::Http { status, .. } => match status {
+            401 => "AuthenticationError",
+            403 => "PermissionDeniedError",
+            404 => "NotFoundError",
+            400 | 409 | 413 | 422 => "InvalidArgumentError",
+            502..=504 => "ConnectionLostError",
+            _ => "SahasraError",
+        },
+        Error::Protocol(_) => "ProtocolError",
+        Error::Refused { code, .. } => match code {
+            RefusalCode::Busy => "SessionBusyError",
+            RefusalCode::Version | RefusalCode::Malformed => "ProtocolError",
+            _ => "SahasraError",
+        },
+        Error::Lost(_) => "ConnectionLostError",
+        Error::WorkerLost(_) => "WorkerLostError",
+        Error::Closed => "SessionClosedError",
+        Error::Ended { reason, .. } => match reason.as_str() {
+            "Expired" | "IdleTimeout" => "LeaseExpiredError",
+            _ => "SessionClosedError",
+        },
+        Error::NoCapacity(_) => "CapacityError",
+        Error::Timeout(_) => "WaitTimeoutError",
+        Error::Invalid(_) => "InvalidArgumentError",
+        Error::Configuration(_) => "ConfigurationError",
+    }
+}
+
+/// Waits without the interpreter.
+pub(crate) fn wait<T: Send>(py: Python<'_>, pending: &Pending<T>) -> PyResult<T> {
+    loop {
+        let answer = py.detach(|| pending.wait_for(ATTENTION));
+        match answer {
+            Some(answer) => return answer.map_err(|error| raise(py, &error)),
+            None => py.check_signals()?,
+        }
+    }
+}
+
+/// Runs a request to its end without the interpreter. A signal leaves it to end by itself.
+pub(crate) fn run<T: Send + 'static>(py: Python<'_>, request: impl Future<Output = Result<T, Error>> + Send + 'static) -> PyResult<T> {
+    let runtime = sahasra_client::runtime().map_err(|error| raise(py, &error))?;
+    let (send, receive) = mpsc::sync_channel(1);
+    runtime.spawn(async move {
+        // Whoever waited may have been interrupted.
+        let _ = send.send(request.await);
+    });
+    // Only this thread waits, but the interpreter asks for what may be shared.
+    let receive = std::sync::Mutex::new(receive);
+    loop {
+        let answer = py.detach(|| {
+            receive
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .recv_timeout(ATTENTION)
+        });
+        match answer {
+            Ok(answer) => return answer.map_err(|error| raise(py, &error)),
+            Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(PyRuntimeError::new_err("the request was dropped")),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The gateway's REST. Objects go both ways as JSON text, which Python parses.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use sahasra_client::{Error, Token};
+use serde_json::Value;
+
+use crate::failure::{raise, run};
+
+/// A gateway, or `sahasra up`.
+#[pyclass(frozen, module = "sahasra._native")]
+pub(crate) struct Gateway(pub(crate) sahasra_client::Gateway);
+
+fn spec(py: Python<'_>, text: &str) -> PyResult<Value> {
+    serde_json::from_str(text).map_err(|error| raise(py, &Error::Invalid(error.to_string())))
+}
+
+#[pymethods]
+impl Gateway {
+    #[new]
+    #[pyo3(signature = (url, token=None, authority=None))]
+    fn new(py: Python<'_>, url: &str, token: Option<&str>, authority: Option<&str>) -> PyResult<Self> {
+        let made = match token {
+            Some(token) => Ok(Token::text(token)),
+            None => Token::find(url),
+        };
+        let made = made.and_then(|token| sahasra_client::Gateway::new(url, token, authority));
+        made.map(Self).map_err(|error| raise(py, &error))
+    }
+
+    #[getter]
+    fn url(&self) -> &str {
+        self.0.url()
+    }
+
+    fn workers(&self, py: Python<'_>) -> PyResult<String> {
+        let gateway = self.0.clone();
+        run(py, async move { gateway.workers().await.map(|value| value.to_string()) })
+    }
+
+    fn sessions(&self, py: Python<'_>, namespace: String) -> PyResult<String> {
+        let gateway = self.0.clone();
+        run(py, async move { gateway.sessions(&namespace).await.map(|value| value.to_string()) })
+    }
+
+    fn session(&self, py: Python<'_>, namespace: String, name: String) -> PyResult<String> {
+        let gateway = self.0.clone();
+        run(py, async move {
+            gateway.session(&namespace, &name).await.map(|value| value.to_string())
+        })
+    }
+
+    fn create_session(&self, py: Python<'_>, namespace: String, name: Option<String>, text: &str) -> PyResult<String> {
+        let (gateway, spec) = (self.0.clone(), spec(py, text)?);
+        run(py, async move {
+            let made = gateway.create_session(&namespace, name.as_deref(), "session", &spec).await;
+            made.map(|value| value.to_string())
+        })
+    }
+
+    fn session_placed(&self, py: Python<'_>, namespace: String, name: String, seconds: f64) -> PyResult<String> {
+        let (gateway, time) = (self.0.clone(), duration(seconds));
+        run(py, async move {
+            let placed = gateway.session_placed(&namespace, &name, time).await;
+            placed.map(|value| value.to_string())
+        })
+    }
+
+    fn delete_session(&self, py: Python<'_>, namespace: String, name: String) -> PyResult<()> {
+        let gateway = self.0.clone();
+        run(py, async move { gateway.delete_session(&namespace, &name).await })
+    }
+
+    fn create_burst(&self, py: Python<'_>, namespace: String, name: Option<String>, text: &str) -> PyResult<String> {
+        let (gateway, spec) = (self.0.clone(), spec(py, text)?);
+        run(py, async move {
+            let made = gateway.create_burst(&namespace, name.as_deref(), &spec).await;
+            made.map(|value| value.to_string())
+        })
+    }
+
+    fn burst_over(&self, py: Python<'_>, namespace: String, name: String, seconds: f64) -> PyResult<String> {
+        let (gateway, time) = (self.0.clone(), duration(seconds));
+        run(py, async move {
+            let over = gateway.burst_over(&namespace, &name, time).await;
+            over.map(|value| value.to_string())
+        })
+    }
+
+    fn burst_results_csv(&self, py: Python<'_>, namespace: String, name: String) -> PyResult<String> {
+        let gateway = self.0.clone();
+        run(py, async move { gateway.burst_results_csv(&namespace, &name).await })
+    }
+
+    fn delete_burst(&self, py: Python<'_>, namespace: String, name: String) -> PyResult<()> {
+        let gateway = self.0.clone();
+        run(py, async move { gateway.delete_burst(&namespace, &name).await })
+    }
+}
+
+/// Half a year at the most: what is infinite is long enough then.
+pub(crate) fn duration(seconds: f64) -> Duration {
+    Duration::from_secs_f64(if seconds.is_nan() { 0.0 } else { seconds.clamp(0.0, 15e6) })
+}

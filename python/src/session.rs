@@ -1,0 +1,251 @@
+//! Sessions, tensors and programs.
+
+use std::sync::Mutex;
+
+use pyo3::prelude::*;
+use sahasra_client::{Argument, Array, Error, Format, Options, Pending, Target, Token};
+
+use crate::{
+    array::{self, Block},
+    failure::{raise, wait},
+    gateway::{Gateway, duration},
+};
+
+/// A connection to a session.
+#[pyclass(frozen, module = "sahasra._native")]
+pub(crate) struct Session(sahasra_client::Session);
+
+/// A tensor of a session; freed there when this is.
+#[pyclass(frozen, module = "sahasra._native")]
+pub(crate) struct Tensor(sahasra_client::Tensor);
+
+/// A program of a session.
+#[pyclass(frozen, module = "sahasra._native")]
+pub(crate) struct Program(sahasra_client::Program);
+
+/// A download that was asked for.
+#[pyclass(frozen, module = "sahasra._native")]
+pub(crate) struct Download(Mutex<Option<Pending<Array>>>);
+
+/// A tensor, or a scalar's bytes.
+#[derive(FromPyObject)]
+enum Passed<'py> {
+    Tensor(PyRef<'py, Tensor>),
+    Scalar(Vec<u8>),
+}
+
+fn format(py: Python<'_>, name: &str) -> PyResult<Format> {
+    Ok(match name {
+        "stablehlo" => Format::StableHlo,
+        "hlo" => Format::Hlo,
+        "ptx" => Format::Ptx,
+        other => return Err(raise(py, &Error::Invalid(format!("{other} is no format of code")))),
+    })
+}
+
+/// What `Compiled` says, in its order, with the results as (element type, dimensions).
+type Costs = (bool, u64, Vec<(String, Vec<i64>)>, u64, u64, u64, u64, u64, Option<f64>, u64, u64);
+
+#[pymethods]
+impl Session {
+    /// Connects through the gateway, or straight to the worker when its endpoint is given.
+    #[staticmethod]
+    #[pyo3(signature = (gateway, namespace, name, endpoint=None, token=None, authority=None, connect=30.0, grace=60.0, replace=false))]
+    #[allow(clippy::too_many_arguments, reason = "they are named on Python's side")]
+    fn connect(
+        py: Python<'_>,
+        gateway: Option<&Gateway>,
+        namespace: &str,
+        name: &str,
+        endpoint: Option<&str>,
+        token: Option<&str>,
+        authority: Option<&str>,
+        connect: f64,
+        grace: f64,
+        replace: bool,
+    ) -> PyResult<Self> {
+        let target = match (gateway, endpoint) {
+            (gateway, Some(endpoint)) => {
+                let token = token.map_or_else(
+                    || Token::find(gateway.map_or(endpoint, |gateway| gateway.0.url())),
+                    |token| Ok(Token::text(token)),
+                );
+                let target = token.and_then(|token| Target::direct(endpoint, token, authority, namespace, name));
+                target.map(|target| match gateway {
+                    Some(gateway) => target.explained_by(&gateway.0, namespace, name),
+                    None => target,
+                })
+            }
+            (Some(gateway), None) => Target::through(&gateway.0, namespace, name),
+            (None, None) => Err(Error::Invalid("neither a gateway nor an endpoint is given".to_owned())),
+        };
+        let options = Options {
+            connect: duration(connect),
+            grace: duration(grace),
+            replace,
+            ..Options::default()
+        };
+        let begun = target.and_then(|target| sahasra_client::Session::begin(target, options));
+        let (session, connected) = begun.map_err(|error| raise(py, &error))?;
+        wait(py, &connected)?;
+        Ok(Self(session))
+    }
+
+    /// Engine, platform, its version, device, limit in bytes, highest StableHLO version.
+    fn welcome(&self) -> Option<(String, String, String, String, u64, String)> {
+        let welcome = self.0.welcome()?;
+        Some((
+            welcome.engine,
+            welcome.platform,
+            welcome.platform_version,
+            welcome.device,
+            welcome.limit_bytes,
+            welcome.stablehlo_version,
+        ))
+    }
+
+    fn resumed(&self) -> u64 {
+        self.0.resumed()
+    }
+
+    /// Raises what ended the session, if anything did.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.ended().map_or(Ok(()), |error| Err(raise(py, &error)))
+    }
+
+    /// The bytes at `address` belong to `owner`, and nobody writes to them any more.
+    fn put(
+        &self,
+        py: Python<'_>,
+        owner: Py<PyAny>,
+        address: usize,
+        bytes: usize,
+        element_type: &str,
+        dimensions: Vec<i64>,
+    ) -> PyResult<Tensor> {
+        // SAFETY: the package passes the address that the array it holds gives, immutable or a copy of its own.
+        let data = unsafe { array::borrow(owner, address, bytes) };
+        let put = py.detach(|| self.0.put(data, element_type, &dimensions));
+        put.map(Tensor).map_err(|error| raise(py, &error))
+    }
+
+    fn allocate(&self, py: Python<'_>, element_type: &str, dimensions: Vec<i64>) -> PyResult<Tensor> {
+        let allocated = py.detach(|| self.0.allocate(element_type, &dimensions));
+        allocated.map(Tensor).map_err(|error| raise(py, &error))
+    }
+
+    fn compile(&self, py: Python<'_>, name: &str, kind: &str, code: Vec<u8>) -> PyResult<Program> {
+        let kind = format(py, kind)?;
+        let compiled = py.detach(|| self.0.compile(name, kind, code));
+        compiled.map(Program).map_err(|error| raise(py, &error))
+    }
+
+    /// Waits until it is compiled.
+    fn compile_and_ask(&self, py: Python<'_>, name: &str, kind: &str, code: Vec<u8>) -> PyResult<(Program, Costs)> {
+        let kind = format(py, kind)?;
+        let compiled = py.detach(|| self.0.compile_and_ask(name, kind, code));
+        let (program, costs) = compiled.map_err(|error| raise(py, &error))?;
+        let costs = wait(py, &costs)?;
+        let outputs = costs
+            .outputs
+            .into_iter()
+            .map(|shape| (shape.element_type, shape.dimensions))
+            .collect();
+        let costs = (
+            costs.cached,
+            costs.milliseconds,
+            outputs,
+            costs.argument_bytes,
+            costs.output_bytes,
+            costs.aliased_bytes,
+            costs.temporary_bytes,
+            costs.code_bytes,
+            costs.flops,
+            costs.limit_bytes,
+            costs.used_bytes,
+        );
+        Ok((Program(program), costs))
+    }
+
+    fn execute(
+        &self,
+        py: Python<'_>,
+        program: &Program,
+        arguments: Vec<PyRef<'_, Tensor>>,
+        outputs: usize,
+        donated: Vec<u32>,
+    ) -> PyResult<Vec<Tensor>> {
+        let arguments: Vec<_> = arguments.iter().map(|tensor| &tensor.0).collect();
+        // Without the interpreter, for it waits when the queue is full.
+        let executed = py.detach(|| self.0.execute(&program.0, &arguments, outputs, &donated));
+        let results = executed.map_err(|error| raise(py, &error))?;
+        Ok(results.into_iter().map(Tensor).collect())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "they are a launch's")]
+    fn launch(
+        &self,
+        py: Python<'_>,
+        program: &Program,
+        entry: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        arguments: Vec<Passed<'_>>,
+    ) -> PyResult<()> {
+        let arguments: Vec<_> = arguments
+            .iter()
+            .map(|argument| match argument {
+                Passed::Tensor(tensor) => Argument::Tensor(&tensor.0),
+                Passed::Scalar(bytes) => Argument::Scalar(bytes),
+            })
+            .collect();
+        let launched = py.detach(|| self.0.launch(&program.0, entry, grid, block, shared_bytes, &arguments));
+        launched.map_err(|error| raise(py, &error))
+    }
+
+    fn synchronise(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, &self.0.synchronise())
+    }
+
+    /// Tensors, their bytes, limit in bytes, programs, executions that have not ended.
+    fn load(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64)> {
+        let figures = wait(py, &self.0.load())?;
+        Ok((
+            figures.tensors,
+            figures.used_bytes,
+            figures.limit_bytes,
+            figures.programs,
+            figures.active_executions,
+        ))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, &self.0.close())
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// Asks for its bytes, of which there are so many.
+    fn download(&self, bytes: u64) -> Download {
+        Download(Mutex::new(Some(self.0.download_expecting(Some(bytes)))))
+    }
+}
+
+#[pymethods]
+impl Download {
+    fn is_there(&self) -> bool {
+        let pending = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        pending.as_ref().is_none_or(Pending::is_there)
+    }
+
+    /// Waits for the bytes, which can be had once.
+    fn wait(&self, py: Python<'_>) -> PyResult<Block> {
+        let taken = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let Some(pending) = taken else {
+            return Err(raise(py, &Error::Invalid("a download is taken once".to_owned())));
+        };
+        wait(py, &pending).map(Block::new)
+    }
+}

@@ -1,0 +1,245 @@
+"""What a session promises, against a real executor."""
+
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sahasra
+
+
+def counted(session):
+    gc.collect()
+    return session.load()["tensors"]
+
+
+def test_the_example_of_the_readme(session):
+    @jax.jit
+    def train_step(x):
+        return jnp.tanh(x @ x)
+
+    x = jnp.ones((1024, 1024), dtype=jnp.float32)
+    estimate = session.estimate_jitted(train_step, sample_inputs=(x,))
+    execution = session.execute_jitted(train_step, sample_inputs=(x,))
+    assert (estimate.feasible, execution.runtime_mode, len(execution.output_tensors)) == (True, "jax_export_local", 1)
+    assert estimate.argument_bytes == estimate.output_bytes == 4 << 20
+    assert estimate.flops >= 2 * 1024**3
+    np.testing.assert_allclose(execution.output.numpy(), np.tanh(np.full((1024, 1024), 1024.0)), rtol=1e-6)
+
+
+def test_arrays_come_back_as_they_were(session):
+    tree = {"a": np.arange(6.0, dtype=np.float32).reshape(2, 3).T, "b": [jnp.ones((2, 0)), 3, np.bool_(True)], "c": jnp.array(1, jnp.bfloat16)}
+    there = session.put(tree)
+    assert all(isinstance(leaf, sahasra.RemoteTensor) for leaf in jax.tree_util.tree_leaves(there))
+    back = session.get(there)
+    assert jax.tree_util.tree_structure(back) == jax.tree_util.tree_structure(tree)
+    for here, got in zip(jax.tree_util.tree_leaves(tree), jax.tree_util.tree_leaves(back)):
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(here, np.float32))
+    assert np.asarray(there["a"]).shape == (3, 2)
+    assert there["a"].nbytes == 24
+    assert float(there["b"][1]) == 3.0
+
+
+def test_an_array_that_is_changed_later_was_sent_as_it_was(session):
+    array = np.ones(1 << 20, np.float32)
+    tensor = session.put(array)
+    array[:] = 7
+    assert tensor.numpy().max() == 1.0
+
+
+def test_a_tensor_of_many_parts_comes_back_whole(session):
+    array = np.random.default_rng(1).integers(0, 255, 5_000_001, np.uint8)
+    np.testing.assert_array_equal(session.put(array).numpy(), array)
+
+
+def test_tensors_stay_there_and_are_freed_when_nobody_refers_to_them(session):
+    before = counted(session)
+    step = session.jit(lambda x: x + 1)
+    x = session.put(jnp.zeros(3))
+    for _ in range(50):
+        x = step(x)
+    assert x.numpy().tolist() == [50.0] * 3
+    assert counted(session) == before + 1
+    x.delete()
+    assert counted(session) == before
+    assert x.is_deleted
+    with pytest.raises(sahasra.InvalidArgumentError, match="deleted"):
+        x.numpy()
+
+
+def test_a_function_is_exported_once_for_shapes_types_and_static_values(session):
+    traced = []
+
+    def power(x, n, *, negative=False):
+        traced.append((x.shape, n, negative))
+        return -(x**n) if negative else x**n
+
+    remote = session.jit(power, static_argnums=1, static_argnames="negative")
+    x = np.arange(3, dtype=np.float32)
+    for _ in range(3):
+        assert remote(x, 2).numpy().tolist() == [0, 1, 4]
+    assert remote(x, 3).numpy().tolist() == [0, 1, 8]
+    assert remote(x, n=3).numpy().tolist() == [0, 1, 8]
+    assert remote(x, 2, negative=True).numpy().tolist() == [0, -1, -4]
+    assert remote(x[:2], 2).numpy().tolist() == [0, 1]
+    assert len(set(traced)) == 4
+    assert len(traced) == 5
+    with pytest.raises(sahasra.InvalidArgumentError, match="hashed"):
+        remote(x, [2])
+
+
+def test_jit_is_a_decorator_with_and_without_options(session):
+    @session.jit
+    def double(x):
+        """Twice."""
+        return x * 2
+
+    @session.jit(static_argnames=("n",))
+    def times(x, n):
+        return x * n
+
+    assert double.__doc__ == "Twice."
+    assert float(double(2.0)) == 4.0
+    assert float(times(2.0, n=3)) == 6.0
+
+
+def test_donated_tensors_end(session):
+    before = counted(session)
+    step = session.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
+    state = session.put(jnp.zeros((64, 64)))
+    x = session.put(jnp.ones((64, 64)))
+    following, total = step(state, x)
+    assert state.is_deleted
+    assert not x.is_deleted
+    assert following.numpy().max() == 1.0
+    assert float(total) == 4096.0
+    with pytest.raises(sahasra.InvalidArgumentError, match="donated"):
+        step(state, x)
+    del following, total, x
+    assert counted(session) == before
+
+
+def test_keys_of_random_numbers_stay_there(session):
+    split = session.jit(lambda key: jax.random.split(key))
+    key = session.put(jax.random.key(5))
+    both = split(key)
+    assert both.shape == (2,)
+    assert jnp.array_equal(jax.random.key_data(both.jax()), jax.random.key_data(jax.random.split(jax.random.key(5))))
+    draw = session.jit(lambda keys: jax.random.normal(keys[0], (3,)))
+    np.testing.assert_allclose(draw(both).numpy(), jax.random.normal(jax.random.split(jax.random.key(5))[0], (3,)), rtol=1e-5)
+
+
+def test_what_is_too_large_is_refused_and_nothing_is_lost(session):
+    kept = session.put(jnp.arange(4))
+    outer = session.jit(lambda x: jnp.outer(x, x))
+    result = outer(jnp.ones(20_000))
+    with pytest.raises(sahasra.OutOfDeviceMemoryError, match="outer|lambda"):
+        result.numpy()
+    with pytest.raises(sahasra.OutOfDeviceMemoryError):
+        session.synchronise()
+    session.synchronise()
+    assert kept.numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_an_estimate_says_why_not(session):
+    estimate = session.estimate_jitted(lambda x: jnp.outer(x, x), sample_inputs=(jnp.ones(20_000),))
+    assert not estimate.feasible
+    assert "1,600," in estimate.reason or "bytes" in estimate.reason
+    assert estimate.limit_bytes == 256 << 20
+    assert session.load()["active_executions"] == 0
+
+
+def test_where_a_tensor_lives_is_shown(session):
+    tensor = session.put(jnp.ones((2, 3), jnp.bfloat16))
+    assert repr(tensor) == "RemoteTensor(shape=(2, 3), dtype=bfloat16, on here/cpu-0)"
+    assert "here/cpu-0" in tensor._repr_html_()
+    assert tensor.device == "here/cpu-0"
+    assert "tested" in repr(session)
+
+
+def test_kernels_need_the_other_engine(session):
+    with pytest.raises(sahasra.InvalidArgumentError, match='engine="ptx"'):
+        session.kernel(".visible .entry k(){ ret; }", "k")
+
+
+def test_a_broken_connection_is_taken_up_again(worker):
+    with worker.connect() as session:
+        step = session.jit(lambda x: x * 2 + 1)
+        x = session.put(jnp.zeros(1000))
+        expected = 0.0
+        for round_ in range(30):
+            if round_ % 7 == 3:
+                worker.cut()
+            x = step(x)
+            expected = expected * 2 + 1
+        assert x.numpy()[0] == np.float32(expected)
+        assert session._native.resumed() >= 1
+
+
+def test_a_lost_worker_is_named(worker):
+    session = worker.connect()
+    x = session.put(jnp.zeros(1000))
+    x.numpy()
+    worker.kill()
+    with pytest.raises(sahasra.WorkerLostError):
+        session.synchronise()
+    with pytest.raises(sahasra.WorkerLostError):
+        x.numpy()
+
+
+def test_a_closed_session_says_so(worker):
+    session = worker.connect()
+    x = session.put(jnp.zeros(3))
+    session.close()
+    session.close()
+    with pytest.raises(sahasra.SessionClosedError):
+        x.numpy()
+    with pytest.raises(sahasra.SessionClosedError):
+        session.put(jnp.zeros(3))
+
+
+def test_tensors_of_another_session_are_refused(session, worker):
+    other = worker.connect()
+    x = other.put(jnp.zeros(3))
+    with pytest.raises(sahasra.InvalidArgumentError, match="session"):
+        session.jit(lambda x: x + 1)(x)
+    other.close()
+
+
+SAXPY = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry saxpy(.param .u64 y, .param .u64 x, .param .f32 a, .param .u32 n)
+{
+    .reg .pred %p; .reg .b32 %r<6>; .reg .f32 %f<4>; .reg .b64 %rd<5>;
+    mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ntid.x; mov.u32 %r2, %tid.x;
+    mad.lo.s32 %r3, %r0, %r1, %r2;
+    ld.param.u32 %r4, [n];
+    setp.ge.u32 %p, %r3, %r4;
+    @%p bra DONE;
+    ld.param.u64 %rd0, [y]; ld.param.u64 %rd1, [x]; ld.param.f32 %f0, [a];
+    mul.wide.u32 %rd2, %r3, 4;
+    add.s64 %rd3, %rd0, %rd2; add.s64 %rd4, %rd1, %rd2;
+    ld.global.f32 %f1, [%rd4]; ld.global.f32 %f2, [%rd3];
+    fma.rn.f32 %f3, %f0, %f1, %f2;
+    st.global.f32 [%rd3], %f3;
+DONE:
+    ret;
+}
+"""
+
+
+def test_kernels_run_on_the_tensors_of_a_session(ptx_session):
+    x = ptx_session.put(np.arange(1000, dtype=np.float32))
+    y = ptx_session.zeros(1000)
+    saxpy = ptx_session.kernel(SAXPY, "saxpy")
+    for _ in range(3):
+        saxpy(4, 256, y, x, 2.0, 1000)
+    np.testing.assert_array_equal(y.numpy(), 6 * np.arange(1000, dtype=np.float32))
+    with pytest.raises(sahasra.InvalidArgumentError, match="4 arguments"):
+        saxpy(4, 256, y, x, 2.0)
+    with pytest.raises(sahasra.InvalidArgumentError, match="engine"):
+        ptx_session.jit(lambda x: x)
