@@ -207,6 +207,61 @@ async fn the_pods_obey_the_restricted_pod_security_standard() {
     pods.create(&dry_run, &privileged).await.expect_err("the standard is enforced");
 }
 
+/// The gateway is off by default: rendered with it, its objects are accepted, and its account is nobody.
+#[tokio::test]
+async fn the_gateway_may_do_nothing_and_its_pod_has_no_token() {
+    let control_plane = install().await;
+    let helm = tools::helm().await.expect("helm");
+    let set = "gateway.enabled=true,gateway.tls.secretName=gateway-tls,gateway.ingress.enabled=true,gateway.ingress.host=gpu.example.com";
+    let files = ["deployment", "ingress", "network-policy", "service", "service-account"];
+    let rendered = tokio::process::Command::new(helm)
+        .args([
+            "template",
+            "sahasra",
+            "helm/sahasra",
+            "--namespace",
+            NAMESPACE,
+            "--kube-version",
+            "1.34.0",
+            "--set",
+            set,
+        ])
+        .args(files.map(|file| format!("--show-only=templates/gateway/{file}.yaml")))
+        .current_dir(tools::workspace_root())
+        .output()
+        .await
+        .expect("helm runs");
+    assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
+    let rendered = String::from_utf8(rendered.stdout).expect("text");
+    let applied = control_plane
+        .kubectl_with_input(["apply", "--server-side", "-f", "-"], &rendered)
+        .await;
+    applied.expect("kubectl runs").success().expect("every object is accepted");
+
+    for namespace in ["default", NAMESPACE] {
+        assert_eq!(
+            given(&control_plane, "sahasra-gateway", namespace).await,
+            BTreeSet::new(),
+            "in {namespace}"
+        );
+    }
+    let client = control_plane.client().await.expect("client");
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let deployment = deployments.get("sahasra-gateway").await.expect("the gateway");
+    let template = deployment.spec.expect("a spec").template;
+    let spec = template.spec.clone().expect("a pod");
+    assert_eq!(spec.automount_service_account_token, Some(false));
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
+    let made = pods.create(&dry_run, &pod("gateway", template)).await.expect("the pod is admitted");
+    let volumes = made.spec.expect("a pod").volumes.unwrap_or_default();
+    let names: Vec<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
+    assert_eq!(names, ["tls", "api-server"], "no token is mounted");
+}
+
 fn pod(name: &str, template: PodTemplateSpec) -> Pod {
     Pod {
         metadata: ObjectMeta {

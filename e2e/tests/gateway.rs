@@ -82,8 +82,7 @@ impl Gateway {
     }
 }
 
-/// A namespace with a ServiceAccount `me` that has the cluster's role `edit` there and may open streams: its name, and the account's
-/// token.
+/// A namespace with a ServiceAccount `me` that has the cluster's role `edit` there: its name, and the account's token.
 async fn tenant(control_plane: &ControlPlane) -> (String, String) {
     let namespace = control_plane.create_namespace("tenant").await.expect("a namespace");
     let accounts: Api<ServiceAccount> = Api::namespaced(control_plane.client().await.expect("a client"), &namespace);
@@ -95,11 +94,9 @@ async fn tenant(control_plane: &ControlPlane) -> (String, String) {
         ..ServiceAccount::default()
     };
     accounts.create(&PostParams::default(), &account).await.expect("an account");
-    for command in [
-        format!("create rolebinding me --clusterrole=edit --serviceaccount={namespace}:me --namespace={namespace}"),
-        format!("create role stream --verb=create --resource=gpusessions.sahasra.dev/stream --namespace={namespace}"),
-        format!("create rolebinding stream --role=stream --serviceaccount={namespace}:me --namespace={namespace}"),
-    ] {
+    for command in [format!(
+        "create rolebinding me --clusterrole=edit --serviceaccount={namespace}:me --namespace={namespace}"
+    )] {
         let output = control_plane.kubectl(command.split(' ')).await.expect("kubectl runs");
         output.success().expect("it is bound");
     }
@@ -190,7 +187,10 @@ async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_throug
     assert!(status == 200 && is_true(&placed, "Placed"), "{placed}");
     assert_eq!(gateway.get(&their_token, &path).await.0, 403);
     assert_eq!(gateway.get(&token, &format!("{}/mine", sessions(&theirs))).await.0, 403);
+    let (_, ready) = gateway.get(&token, &format!("{path}?waitFor=Ready&timeoutSeconds=120")).await;
+    assert!(is_true(&ready, "Ready"), "{ready}");
     for (caller, path, code) in [
+        (&*token, path.clone(), "101"),
         ("wrong", path.clone(), "401"),
         (&their_token, path.clone(), "403"),
         (&token, format!("{}/mine", sessions(&theirs)), "403"),
