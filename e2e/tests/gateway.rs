@@ -94,12 +94,9 @@ async fn tenant(control_plane: &ControlPlane) -> (String, String) {
         ..ServiceAccount::default()
     };
     accounts.create(&PostParams::default(), &account).await.expect("an account");
-    for command in [format!(
-        "create rolebinding me --clusterrole=edit --serviceaccount={namespace}:me --namespace={namespace}"
-    )] {
-        let output = control_plane.kubectl(command.split(' ')).await.expect("kubectl runs");
-        output.success().expect("it is bound");
-    }
+    let bind = format!("create rolebinding me --clusterrole=edit --serviceaccount={namespace}:me --namespace={namespace}");
+    let output = control_plane.kubectl(bind.split(' ')).await.expect("kubectl runs");
+    output.success().expect("it is bound");
     let kubeconfig = control_plane.kubeconfig_for(&namespace, "me").await.expect("a token");
     let kubeconfig = std::fs::read_to_string(kubeconfig).expect("a kubeconfig");
     let kubeconfig: Value = serde_json::from_str(&kubeconfig).expect("JSON");
