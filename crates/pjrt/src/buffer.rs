@@ -91,21 +91,29 @@ impl Buffer {
     /// # Errors
     /// What the plugin reports, also of what was to compute it.
     pub fn download(&self) -> Result<Vec<u8>, Error> {
-        self.start_download()?.finish()
+        let bytes = self.shape()?.host_bytes().unwrap_or(0);
+        self.start_download(vec![0; bytes])?.finish()
     }
 
-    /// Starts to copy it into host memory, elements in row-major order.
+    /// Starts to copy it into host memory that is as long as it, elements in row-major order.
     ///
     /// # Errors
-    /// What the plugin reports of the wish; what comes later, also of what was to compute it, [`Download::finish`] tells.
-    pub fn start_download(&self) -> Result<Download, Error> {
+    /// [`Code::InvalidArgument`] when the memory is not as long as the shape says; what the plugin reports of the wish. What
+    /// comes later, also of what was to compute it, [`Download::finish`] tells.
+    pub fn start_download(&self, mut host: Vec<u8>) -> Result<Download, Error> {
         let shape = self.shape()?;
         let bytes = shape.host_bytes().ok_or_else(|| Error {
             function: "PJRT_Buffer_ToHostBuffer",
             code: Code::OutOfRange,
             message: format!("{shape} is larger than memory can be"),
         })?;
-        let mut host = vec![0_u8; bytes];
+        if host.len() != bytes {
+            return Err(Error {
+                function: "PJRT_Buffer_ToHostBuffer",
+                code: Code::InvalidArgument,
+                message: format!("{} bytes are given for {shape}", host.len()),
+            });
+        }
         if bytes == 0 {
             // What was to compute it may have failed all the same.
             let done = self.ready()?;

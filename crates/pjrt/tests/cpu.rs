@@ -93,6 +93,20 @@ fn scalars_and_empty_arrays_come_back_as_they_went() {
 }
 
 #[test]
+fn a_download_goes_to_the_memory_that_is_given_if_it_is_as_long() {
+    let Some(client) = client() else { return };
+    let buffer = client.upload(ElementType::U8, &[3], Bytes::from_static(&[1, 2, 3])).unwrap();
+    let host = vec![0; 3];
+    let there = host.as_ptr();
+    let bytes = buffer.start_download(host).unwrap().finish().unwrap();
+    assert_eq!((bytes.as_ptr(), bytes.as_slice()), (there, [1, 2, 3].as_slice()));
+    for wrong in [0, 2, 4] {
+        let error = buffer.start_download(vec![0; wrong]).expect_err("it does not fit");
+        assert_eq!(error.code, Code::InvalidArgument, "{error}");
+    }
+}
+
+#[test]
 fn uploaded_memory_is_kept_as_long_as_the_buffer_and_freed_with_it() {
     let Some(client) = client() else { return };
     struct Watched(Vec<u8>, mpsc::Sender<()>);

@@ -55,18 +55,28 @@ pub fn memory(bytes: usize) -> BytesMut {
     // What is before it goes on to be its memory, of which nobody sees anything.
     drop(memory.split());
     if bytes >= HUGE_BYTES {
-        ask_for_huge_pages(&mut memory);
+        let spare = memory.spare_capacity_mut();
+        ask_for_huge_pages(spare.as_mut_ptr().cast(), spare.len());
     }
     memory
 }
 
+/// So many zeros.
+pub fn zeros(bytes: usize) -> Vec<u8> {
+    // Zeroed by the system, page by page when they are touched.
+    let mut zeros = vec![0; bytes];
+    if bytes >= HUGE_BYTES {
+        ask_for_huge_pages(zeros.as_mut_ptr(), zeros.len());
+    }
+    zeros
+}
+
 /// Advice to the system; that it is not taken costs time and nothing else.
-fn ask_for_huge_pages(memory: &mut BytesMut) {
-    let spare = memory.spare_capacity_mut();
-    let skipped = spare.as_ptr().cast::<u8>().align_offset(PAGE_BYTES);
-    if let Some(whole) = spare.get_mut(skipped..) {
-        let length = whole.len() / PAGE_BYTES * PAGE_BYTES;
-        // SAFETY: pages that lie within this memory altogether; the advice changes nothing of what is in them.
-        let _ = unsafe { rustix::mm::madvise(whole.as_mut_ptr().cast(), length, rustix::mm::Advice::LinuxHugepage) };
+fn ask_for_huge_pages(start: *mut u8, bytes: usize) {
+    let skipped = start.align_offset(PAGE_BYTES);
+    if let Some(rest) = bytes.checked_sub(skipped) {
+        let length = rest / PAGE_BYTES * PAGE_BYTES;
+        // SAFETY: pages that lie within the caller's memory altogether; and the advice changes nothing of what is in any.
+        let _ = unsafe { rustix::mm::madvise(start.wrapping_add(skipped).cast(), length, rustix::mm::Advice::LinuxHugepage) };
     }
 }

@@ -16,6 +16,7 @@ use sahasra_wire::session::{FailureCode, Format, Launch};
 use self::cache::{Cache, Key};
 use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
 use crate::device::cuda;
+use crate::session_executor::payload::zeros;
 
 const NAME: &str = "xla";
 /// Attribute that says which StableHLO the plugin reads.
@@ -211,7 +212,7 @@ impl Engine for XlaEngine {
     }
 
     fn allocate(&mut self, shape: &Shape) -> Result<Buffer, Fault> {
-        self.upload(shape, vec![0; shape.host_bytes().unwrap_or(0)].into())
+        self.upload(shape, zeros(shape.host_bytes().unwrap_or(0)).into())
     }
 
     fn compile(&mut self, format: Format, code: &Bytes) -> Result<Compilation<Rc<Compiled>>, Fault> {
@@ -286,8 +287,8 @@ impl Engine for XlaEngine {
         false
     }
 
-    fn download(&mut self, tensor: &Buffer, _shape: &Shape, done: Completer) -> Result<Download, Fault> {
-        let download = match tensor.start_download() {
+    fn download(&mut self, tensor: &Buffer, shape: &Shape, done: Completer) -> Result<Download, Fault> {
+        let download = match tensor.start_download(zeros(shape.host_bytes().unwrap_or(0))) {
             Ok(download) => download,
             Err(error) => {
                 let fault = fault(&error, FailureCode::ExecutionFailed);
