@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
+use bytes::BytesMut;
 use kube::api::DynamicObject;
 use sahasra_e2e::bursts::number;
 use sahasra_e2e::{PoolOptions, SharedPool, Turn, condition, eventually, true_condition};
-use sahasra_wire::{path, session::PROTOCOL};
+use sahasra_wire::{
+    Message,
+    inventory::Inventory,
+    path,
+    session::{ClientFrame, Hello, PROTOCOL, ServerFrame, VERSION, client_frame, frame, server_frame},
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -294,4 +300,113 @@ async fn a_stream_opens_for_whom_rbac_lets_and_for_nobody_else() {
         .expect("deleted");
     delete(&mut pool, "guarded").await;
     pool.nothing_forbidden().await.expect("the chart's rights suffice");
+}
+
+/// A client that is let in and welcomed: connected for as long as it is kept.
+async fn connect(endpoint: &str, name: &str, token: &str) -> TcpStream {
+    let (answer, mut stream) = open(endpoint, name, token, true).await;
+    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    let hello = Hello {
+        lowest_version: VERSION,
+        highest_version: VERSION,
+        window_frames: 16,
+        window_bytes: 1 << 20,
+        ..Hello::default()
+    };
+    let hello = ClientFrame {
+        kind: Some(client_frame::Kind::Hello(hello)),
+        ..ClientFrame::default()
+    };
+    let mut bytes = BytesMut::new();
+    frame::encode(&hello, 0, &mut bytes).expect("it is small");
+    stream.write_all(&bytes).await.expect("sent");
+    let mut decoder = frame::Decoder::default();
+    let welcomed = async {
+        loop {
+            if let Some((frame, _)) = decoder.next_frame::<ServerFrame>().expect("a frame") {
+                return frame;
+            }
+            assert!(stream.read_buf(decoder.buffer()).await.expect("bytes") > 0, "the stream ended");
+        }
+    };
+    let frame = tokio::time::timeout(WITHIN, welcomed).await.expect("an answer in time");
+    assert!(matches!(frame.kind, Some(server_frame::Kind::Welcome(_))), "{frame:?}");
+    stream
+}
+
+/// Connects as an account that may.
+async fn visit(pool: &Turn, name: &str, session: &DynamicObject) -> TcpStream {
+    let endpoint = text(session, "endpoint");
+    let token = account(pool, "guest").await;
+    allow(pool, "guest", name).await;
+    let let_in = eventually(WITHIN, async || {
+        (status(endpoint, name, &token, false).await == "426").then_some(())
+    });
+    let_in.await.expect("it may connect");
+    connect(endpoint, name, &token).await
+}
+
+/// Milliseconds until the only grant of an agent ends; `None` when it has none.
+async fn left(agent: &sahasra_e2e::Server) -> Option<u64> {
+    let address = agent.url();
+    let address = address.strip_prefix("http://").expect("plain HTTP");
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    let request = format!("GET {} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n", path::INVENTORY);
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("an answer");
+    let body = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+    let inventory = Inventory::decode(&answer[body..]).expect("an inventory");
+    inventory.grants.first().map(|grant| grant.expires_in_milliseconds)
+}
+
+#[tokio::test]
+async fn a_connected_session_is_kept_while_the_operator_and_the_api_server_are_away() {
+    let mut pool = pool().await;
+    apply(&pool, "kept", json!({})).await;
+    let session = wait(&pool, "kept", is_ready).await;
+    let place = if text(&session, "worker") == "node-0" { 0 } else { 1 };
+    let mut stream = visit(&pool, "kept", &session).await;
+    pool.operator.process.kill().await.expect("killed");
+    pool.control_plane.stop_api_server().await.expect("stopped");
+    // What is left of the grant would only shrink now, were it not extended: it is seen to shrink and to grow again, twice.
+    for _ in 0..2 {
+        let shorter = eventually(WITHIN, async || left(&pool.agents[place]).await.filter(|left| *left < 59_700));
+        let before = shorter.await.expect("time passes");
+        let longer = eventually(WITHIN, async || {
+            let now = left(&pool.agents[place]).await.expect("it is held");
+            (now > before).then_some(())
+        });
+        longer.await.expect("its agent extends it");
+    }
+    pool.control_plane.start_api_server().await.expect("it starts again");
+    pool.operator.process.start().await.expect("it starts again");
+    let gone = pool.control_plane.delete("GpuSession", "default", "kept").await;
+    gone.expect("deleted");
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(WITHIN, stream.read_to_end(&mut rest)).await;
+    let _ = ended.expect("the client hears of the end");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn a_session_whose_process_dies_fails_with_what_became_of_it() {
+    let mut pool = pool().await;
+    apply(&pool, "crashed", json!({})).await;
+    let session = wait(&pool, "crashed", is_ready).await;
+    let place = if text(&session, "worker") == "node-0" { 0 } else { 1 };
+    let _stream = visit(&pool, "crashed", &session).await;
+    let processes = pool.agents[place].process.children();
+    let executor = processes
+        .iter()
+        .find(|process| process.command.contains("executor session"))
+        .expect("it runs");
+    sahasra_e2e::signal(executor.pid, sahasra_e2e::Signal::KILL).expect("it is killed");
+    let failed = wait(&pool, "crashed", |session| true_condition(session, "Failed").is_some()).await;
+    let (reason, message) = why(&failed, "Failed");
+    assert_eq!(reason, "ExecutorLost", "{message}");
+    assert!(message.contains("signal 9"), "{message}");
+    assert_eq!(why(&failed, "Ready").0, "ExecutorLost");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+    delete(&mut pool, "crashed").await;
 }

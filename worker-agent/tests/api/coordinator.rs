@@ -144,6 +144,10 @@ impl Coordinator {
             ttl_milliseconds: ttl.as_millis() as u64,
             session: None,
         };
+        self.renew_as(owner).await
+    }
+
+    pub async fn renew_as(&self, owner: RenewOwner) -> RenewResponse {
         self.call(path::RENEW, &RenewRequest { owners: vec![owner] }).await
     }
 

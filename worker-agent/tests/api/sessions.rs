@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use bytes::BytesMut;
 use sahasra_wire::{
-    grants::{AcquireRequest, SessionTerms},
+    grants::{AcquireRequest, ReleaseRequest, RenewOwner, SessionTerms},
     inventory::SessionLoad,
     path,
-    session::PROTOCOL,
+    session::{ClientFrame, Hello, PROTOCOL, ServerFrame, VERSION, client_frame, frame, server_frame},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -205,4 +206,112 @@ async fn an_executor_that_ends_by_itself_gives_the_grant_back_and_is_told_of_unt
     refused(&place.agent, "mine", Some("right"), &UPGRADE, "404", "no session").await;
     coordinator.release().await;
     assert!(coordinator.inventory().await.sessions.is_empty());
+}
+
+/// A client that is let in and has been welcomed.
+async fn client(agent: &AgentProcess, name: &str) -> TcpStream {
+    let (answer, mut stream) = open(agent, name, Some("right"), &UPGRADE).await;
+    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    let hello = Hello {
+        lowest_version: VERSION,
+        highest_version: VERSION,
+        window_frames: 16,
+        window_bytes: 1 << 20,
+        ..Hello::default()
+    };
+    let hello = ClientFrame {
+        kind: Some(client_frame::Kind::Hello(hello)),
+        ..ClientFrame::default()
+    };
+    let mut bytes = BytesMut::new();
+    frame::encode(&hello, 0, &mut bytes).unwrap();
+    stream.write_all(&bytes).await.unwrap();
+    let mut decoder = frame::Decoder::default();
+    let welcomed = async {
+        loop {
+            if let Some((frame, _)) = decoder.next_frame::<ServerFrame>().unwrap() {
+                return frame;
+            }
+            assert!(stream.read_buf(decoder.buffer()).await.unwrap() > 0, "the stream ended");
+        }
+    };
+    let frame = tokio::time::timeout(PATIENCE, welcomed).await.unwrap();
+    assert!(matches!(frame.kind, Some(server_frame::Kind::Welcome(_))), "{frame:?}");
+    stream
+}
+
+#[tokio::test]
+async fn a_connected_session_outlives_its_ttl_without_any_renewal_up_to_its_limit() {
+    const SHORT: Duration = Duration::from_secs(4);
+    let place = place(&[]).await;
+    let coordinator = Coordinator::new(&place.agent.url, "lease").await;
+    let start = tokio::time::Instant::now();
+    let grant = coordinator.try_acquire(&acquisition(&coordinator, terms("mine"))).await.unwrap();
+    let mut stream = client(&place.agent, "mine").await;
+    let load = until(&coordinator, "mine", |load| load.connected).await;
+    assert!(load.ended.is_empty());
+    let metrics = coordinator.metrics().await;
+    assert!(metrics.contains("gpu_sessions_connected 1"), "{metrics}");
+    // The last that is heard of an operator. The time in all counts from the grant.
+    let limit = start.elapsed() + 3 * SHORT;
+    let last = RenewOwner {
+        owner: coordinator.owner.clone(),
+        grants: vec![grant.id],
+        ttl_milliseconds: SHORT.as_millis() as u64,
+        session: Some(SessionTerms {
+            keep_milliseconds: limit.as_millis() as u64,
+            ..terms("mine")
+        }),
+    };
+    let renewed = tokio::time::Instant::now();
+    assert!(coordinator.renew_as(last).await.outcomes[0].renewed);
+    // Twice its time: without a client nothing of it would be left.
+    while renewed.elapsed() < 2 * SHORT {
+        let inventory = coordinator.inventory().await;
+        assert_eq!(inventory.grants.len(), 1, "{inventory:?}");
+        tokio::task::yield_now().await;
+    }
+    // Nobody renewed it, and it ends: not a client's presence alone keeps it for ever.
+    coordinator.until_free().await;
+    assert!(start.elapsed() >= limit, "it was held for its time: {:?}", start.elapsed());
+    let mut rest = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
+    assert_eq!(place.agent.executors().len(), 0);
+}
+
+#[tokio::test]
+async fn a_release_ends_the_executor_tells_its_client_and_frees_the_slice() {
+    let place = place(&[]).await;
+    let coordinator = Coordinator::new(&place.agent.url, "lease").await;
+    coordinator.try_acquire(&acquisition(&coordinator, terms("mine"))).await.unwrap();
+    let mut stream = client(&place.agent, "mine").await;
+    assert_eq!(place.agent.executors().len(), 1);
+    let request = ReleaseRequest {
+        owner: coordinator.owner.clone(),
+        immediately: true,
+        ..ReleaseRequest::default()
+    };
+    coordinator.release_as(request).await;
+    coordinator.until_free().await;
+    assert_eq!(
+        place.agent.executors().len(),
+        0,
+        "the slice is free when the process is gone, not before"
+    );
+    let mut rest = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
+    let told = coordinator.inventory().await.sessions;
+    assert!(told.is_empty(), "an end that was asked for is no loss: {told:?}");
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_ends_its_sessions() {
+    let mut place = place(&[]).await;
+    let coordinator = Coordinator::new(&place.agent.url, "lease").await;
+    coordinator.try_acquire(&acquisition(&coordinator, terms("mine"))).await.unwrap();
+    let mut stream = client(&place.agent, "mine").await;
+    place.agent.terminate();
+    let mut rest = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
+    assert!(place.agent.wait().success());
 }
