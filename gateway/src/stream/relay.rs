@@ -12,13 +12,18 @@
 //! | 1011 | the worker's connection broke: connect again |
 //! | 1012 | the gateway ends: connect again |
 
-use std::{borrow::Cow, fmt, io, time::Duration};
+use std::{
+    borrow::Cow,
+    fmt, io,
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    time::Duration,
+};
 
 use bytes::BytesMut;
 use futures::{SinkExt, StreamExt};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    time::{Instant, interval_at, timeout},
+    time::{Instant, MissedTickBehavior, interval_at, timeout},
 };
 use tokio_tungstenite::{
     WebSocketStream,
@@ -121,20 +126,30 @@ where
     let (mut to_client, mut from_client) = client.split();
     let (mut from_worker, mut to_worker) = worker.connection.into_split();
 
+    // Pings are counted, not time: were this process not run for a while, its clients would not have been silent.
+    let (unanswered, listening) = (AtomicU32::new(0), AtomicBool::new(true));
+    let patience = u32::try_from(pace.silence.as_nanos() / pace.ping.as_nanos().max(1))
+        .unwrap_or(u32::MAX)
+        .max(1);
+
     let up = async {
         let copied = metrics.stream_bytes.with_label_values(&["worker"]);
         loop {
-            let message = match timeout(pace.silence, from_client.next()).await {
-                Ok(Some(Ok(message))) => message,
-                Ok(Some(Err(Error::ConnectionClosed)) | None) => return End::Client,
-                Ok(Some(Err(error))) => return End::ClientBroke(error),
-                Err(_) => return End::ClientSilent(pace.silence),
+            let message = match from_client.next().await {
+                Some(Ok(message)) => message,
+                Some(Err(Error::ConnectionClosed)) | None => return End::Client,
+                Some(Err(error)) => return End::ClientBroke(error),
             };
+            unanswered.store(0, Ordering::Relaxed);
             match message {
                 Message::Binary(bytes) => {
+                    // Until the worker has taken them nothing is read, pongs neither: silence means nothing then.
+                    listening.store(false, Ordering::Relaxed);
                     if let Err(error) = to_worker.write_all(&bytes).await {
                         return End::WorkerBroke(error);
                     }
+                    unanswered.store(0, Ordering::Relaxed);
+                    listening.store(true, Ordering::Relaxed);
                     copied.inc_by(bytes.len() as u64);
                 }
                 Message::Text(_) => return End::Text,
@@ -146,6 +161,7 @@ where
     let down = async {
         let copied = metrics.stream_bytes.with_label_values(&["client"]);
         let mut pings = interval_at(Instant::now() + pace.ping, pace.ping);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = BytesMut::from(&worker.read[..]);
         loop {
             if !buffer.is_empty() {
@@ -165,11 +181,16 @@ where
                     Ok(_) => {}
                     Err(error) => return End::WorkerBroke(error),
                 },
-                _ = pings.tick() => match timeout(pace.silence, to_client.send(Message::Ping(bytes::Bytes::new()))).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => return End::ClientBroke(error),
-                    Err(_) => return End::ClientSilent(pace.silence),
-                },
+                _ = pings.tick() => {
+                    if unanswered.fetch_add(1, Ordering::Relaxed) >= patience && listening.load(Ordering::Relaxed) {
+                        return End::ClientSilent(pace.silence);
+                    }
+                    match timeout(pace.silence, to_client.send(Message::Ping(bytes::Bytes::new()))).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => return End::ClientBroke(error),
+                        Err(_) => return End::ClientSilent(pace.silence),
+                    }
+                }
             }
         }
     };
