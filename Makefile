@@ -25,6 +25,11 @@ demo: ## Run a 1000-chunk burst in one process, without a cluster or a GPU, and 
 	target/release/sahasra run examples/hyperparameter-search/ --results target/demo
 	examples/check hyperparameter-search --job target/demo/hyperparameter-search.json --results target/demo/hyperparameter-search.csv
 
+.PHONY: jax
+jax: ## Train four networks in JAX, each in a session on one of four workers of this machine (JAX: 700 MB, once)
+	cargo build --release --workspace --bin sahasra
+	SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) examples/jax-mlp/run target/release/sahasra $$(python/environment)
+
 .PHONY: test
 test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
 	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node

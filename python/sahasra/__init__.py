@@ -26,7 +26,7 @@ from .errors import (
     WaitTimeoutError,
     WorkerLostError,
 )
-from .session import Estimate, Execution, RemoteJaxSession
+from .session import Estimate, Execution, RemoteJaxSession, Traffic
 from .tensor import RemoteTensor
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "SahasraError",
     "SessionBusyError",
     "SessionClosedError",
+    "Traffic",
     "WaitTimeoutError",
     "WorkerLostError",
     "__version__",

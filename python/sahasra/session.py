@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,15 @@ class Estimate:
     def total_bytes(self) -> int:
         """What an execution takes in all, its arguments included."""
         return self.argument_bytes + self.output_bytes - self.aliased_bytes + self.temporary_bytes
+
+
+class Traffic(NamedTuple):
+    """Bytes that went between this process and a session."""
+
+    #: There.
+    sent_bytes: int
+    #: Back.
+    received_bytes: int
 
 
 @dataclass(frozen=True)
@@ -253,6 +262,11 @@ class RemoteJaxSession:
         """Tensors and programs that are there, bytes used and allowed, executions that have not ended."""
         names = ("tensors", "used_bytes", "limit_bytes", "programs", "active_executions")
         return dict(zip(names, self._native.load()))
+
+    @property
+    def traffic(self) -> Traffic:
+        """What went there and came back so far: a step that leaves its results there moves a hundred bytes or so."""
+        return Traffic(*self._native.traffic())
 
     def __repr__(self) -> str:
         return f"RemoteJaxSession({self.namespace}/{self.name}, {self.engine} on {self.device}, {self.model})"

@@ -104,6 +104,12 @@ impl Session {
         ))
     }
 
+    /// Bytes sent and received.
+    fn traffic(&self) -> (u64, u64) {
+        let traffic = self.0.traffic();
+        (traffic.sent_bytes, traffic.received_bytes)
+    }
+
     fn resumed(&self) -> u64 {
         self.0.resumed()
     }

@@ -5,12 +5,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import BINARIES, PLUGIN
+from conftest import BINARIES, PLUGIN, ROOT
 
 import sahasra
 
@@ -85,6 +86,33 @@ def test_a_hundred_steps_stay_there(client):
         gc.collect()
         assert session.load()["tensors"] == 0
         assert "/" in session.device
+
+
+def test_the_example_trains_and_leaves_nothing(url):
+    command = [sys.executable, ROOT / "examples/jax-mlp/train.py", "--url", url, "--workers", "2"]
+    outcome = subprocess.run(command, capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    # Idle devices first: one session on each.
+    assert "sessions on local-0/" in outcome.stdout and ", local-1/" in outcome.stdout
+    assert "local-0 has 0 tensors, local-1 has 0 tensors" in outcome.stdout
+
+
+def test_a_step_moves_no_arrays(client):
+    with sahasra.RemoteJaxSession.create(client) as session:
+        step = session.jit(lambda x: x + 1)
+        x = step(session.put(np.zeros(1 << 20, np.float32)))
+        session.synchronise()
+        before = session.traffic
+        for _ in range(100):
+            x = step(x)
+        session.synchronise()
+        after = session.traffic
+        assert before.sent_bytes >= 4 << 20
+        # A hundred frames of a few dozen bytes, and what says that they arrived.
+        assert 1_000 < after.sent_bytes - before.sent_bytes < 20_000
+        assert 0 < after.received_bytes - before.received_bytes < 5_000
+        x.numpy()
+        assert session.traffic.received_bytes - after.received_bytes >= 4 << 20
 
 
 def test_two_sessions_have_their_own_tensors(client):

@@ -29,7 +29,7 @@ pub use error::{Error, Failure};
 pub use pending::Pending;
 pub use rest::{Gateway, condition, session_end};
 pub use sahasra_wire::session::{Compiled, FailureCode, Figures, Format, RefusalCode, Shape, Welcome};
-pub use session::{Argument, Options, Program, Session, Target, Tensor};
+pub use session::{Argument, Options, Program, Session, Target, Tensor, Traffic};
 
 pub use crate::core::Array;
 

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -245,6 +245,9 @@ async fn write(shared: &Shared, writer: &mut Writer) -> Error {
             shared.end(error.clone());
             return error;
         }
+        shared
+            .sent
+            .fetch_add(pieces.iter().map(|piece| piece.len() as u64).sum(), Ordering::Relaxed);
         if pieces.is_empty() {
             shared.wake.notified().await;
         } else if let Err(error) = writer.write(&mut pieces).await {
@@ -274,7 +277,11 @@ async fn receive_until_broken(
     filling: &mut Option<Vec<u8>>,
 ) -> Result<std::convert::Infallible, Error> {
     loop {
+        let mut unread = read.len();
         while let Some((message, payload_bytes)) = message(read)? {
+            shared
+                .received
+                .fetch_add((unread - read.len() + payload_bytes) as u64, Ordering::Relaxed);
             let (incoming, wake) = {
                 let mut state = shared.lock();
                 let before = state.core.queued();
@@ -312,6 +319,7 @@ async fn receive_until_broken(
                     }
                 }
             }
+            unread = read.len();
         }
         reader.read(read).await.map_err(broken)?;
     }

@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -108,6 +111,15 @@ impl Default for Options {
     }
 }
 
+/// Bytes that went over a session's connections: everything but the greetings and what carries the stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// To the executor; what was sent again after a connection broke counts again.
+    pub sent_bytes: u64,
+    /// From it.
+    pub received_bytes: u64,
+}
+
 pub(crate) enum Waiting {
     Compiled(Promise<Compiled>),
     Array(Promise<Array>),
@@ -158,6 +170,9 @@ pub(crate) struct Shared {
     pub wake: Notify,
     /// There is room in the queue.
     room: Condvar,
+    /// Bytes of frames, in each direction.
+    pub sent: AtomicU64,
+    pub received: AtomicU64,
     pub options: Options,
 }
 
@@ -331,6 +346,8 @@ impl Session {
             }),
             wake: Notify::new(),
             room: Condvar::new(),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             options,
         });
         crate::runtime()?.spawn(link::run(shared.clone(), target));
@@ -349,6 +366,15 @@ impl Session {
     /// How many connections took the place of one that broke.
     pub fn resumed(&self) -> u64 {
         self.shared().lock().resumed
+    }
+
+    /// What went over the connections so far.
+    pub fn traffic(&self) -> Traffic {
+        let shared = self.shared();
+        Traffic {
+            sent_bytes: shared.sent.load(Ordering::Relaxed),
+            received_bytes: shared.received.load(Ordering::Relaxed),
+        }
     }
 
     /// Why nothing works any more, if so.
