@@ -25,11 +25,11 @@ use kube::{
 use sahasra_crds::{
     VramLease, VramLeaseStatus,
     conditions::{self, GRANTED},
-    vram_lease::Renewal,
+    vram_lease::{GrantStatus, Renewal},
 };
 use sahasra_scheduler::ClaimKind;
 use sahasra_service::part;
-use sahasra_wire::grants::{Owner, SessionTerms};
+use sahasra_wire::grants::{Grant, Owner, SessionTerms};
 use serde_json::json;
 use tokio::{
     sync::{mpsc, watch},
@@ -172,6 +172,18 @@ fn was_granted(lease: &VramLease) -> bool {
     status.is_some_and(|status| conditions::is_true(&status.conditions, GRANTED))
 }
 
+/// Of what agents hold for a lease, what its next coordinator takes up. A session stays where it is: what was lent beside that, to
+/// a predecessor that never heard of it, is left to its expiry.
+fn taken_up(lease: &VramLease, mut held: Vec<(String, Grant)>) -> Vec<(String, Grant)> {
+    if let Some(status) = lease.status.as_ref().filter(|_| is_a_sessions(lease) && was_granted(lease)) {
+        held.retain(|(worker, grant)| {
+            let is_named = |named: &GrantStatus| named.worker == *worker && named.id == grant.id.text();
+            status.grants.iter().any(is_named)
+        });
+    }
+    held
+}
+
 impl Reconciler {
     async fn reconcile(self: &Arc<Self>, lease: &VramLease) -> Result<Action, ReconcileError> {
         if lease.metadata.deletion_timestamp.is_some() {
@@ -218,6 +230,7 @@ impl Reconciler {
                     .filter(|grant| grant.owner_uid == uid && !grant.draining && grant.slice_bytes == slice_bytes);
                 adopted.extend(ours.map(|grant| (worker.clone(), grant)));
             }
+            adopted = taken_up(lease, adopted);
             // One of them may have what would be taken for lost.
             if adopted.is_empty() && !silent.is_empty() && is_served_once(lease) && was_granted(lease) {
                 return Err(ReconcileError::Inventories(silent));
@@ -439,10 +452,12 @@ fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended: bool) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
     use sahasra_crds::{
         VramLeaseSpec, VramQuantity,
         vram_lease::{SliceBounds, SliceSpec},
     };
+    use sahasra_wire::grants::GrantId;
 
     fn lease() -> VramLease {
         let spec = VramLeaseSpec {
@@ -467,6 +482,43 @@ mod tests {
         lease.status = Some(next_status(&lease, &ClaimView::default(), 1, true));
         assert!(is_over(&lease));
         assert!(!conditions::is_true(&lease.status.unwrap().conditions, GRANTED));
+    }
+
+    #[test]
+    fn a_session_takes_up_the_slice_that_its_status_names_and_no_other() {
+        let grant = |counter| Grant {
+            id: GrantId {
+                boot_id: "boot".to_owned(),
+                counter,
+            },
+            slices: 1,
+            ..Grant::default()
+        };
+        let held = || vec![("node-a".to_owned(), grant(7)), ("node-b".to_owned(), grant(7))];
+        let mut lease = lease();
+        lease.spec.owner.kind = Some("GpuSession".to_owned());
+        lease.metadata.owner_references = Some(vec![OwnerReference {
+            kind: "GpuSession".to_owned(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        }]);
+        assert!(is_a_sessions(&lease));
+        // It was placed nowhere yet: whatever is held serves.
+        assert_eq!(taken_up(&lease, held()).len(), 2);
+        let mut status = VramLeaseStatus::default();
+        conditions::set(&mut status.conditions, GRANTED, true, "SlicesGranted", "held", None, timestamp());
+        status.grants.push(GrantStatus {
+            worker: "node-b".to_owned(),
+            device: "gpu-0".to_owned(),
+            slices: 1,
+            id: grant(7).id.text(),
+        });
+        lease.status = Some(status);
+        assert_eq!(taken_up(&lease, held()), [("node-b".to_owned(), grant(7))]);
+        // A lease that is no session's keeps all that is held for it.
+        lease.metadata.owner_references = None;
+        lease.spec.owner.kind = None;
+        assert_eq!(taken_up(&lease, held()).len(), 2);
     }
 
     #[test]
