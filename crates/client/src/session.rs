@@ -1,115 +1,36 @@
 //! A session as a caller sees it: tensors, programs, calls that return at once.
 
 use std::{
-    collections::HashMap,
     fmt,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, atomic::Ordering},
 };
 
 use bytes::Bytes;
 use sahasra_wire::session::{
-    Allocate, Close, Compile, Compiled, Download, Execute, Figures, Format, Launch, Load, PART_BYTES, Part, Synchronise, Upload, Welcome,
-    argument, client_frame::Kind, frame,
+    Allocate, Compile, Compiled, Execute, Figures, Format, Launch, Load, PART_BYTES, Part, Synchronise, Upload, Welcome, argument,
+    client_frame::Kind, frame,
 };
-use tokio::sync::Notify;
 
 use crate::{
-    Error, Failure, Gateway,
-    core::{Array, Core, Event, Wanted, Window},
-    credentials::Token,
+    Error,
+    core::{Core, Wanted},
     element::array_bytes,
     link,
     pending::{Pending, Promise, pending},
-    rest,
-    transport::{Peer, Way},
 };
 
+mod handles;
+mod shared;
+mod target;
 #[cfg(test)]
 mod tests;
 
-/// Operations that may wait for the executor before a call that adds one waits itself.
-const QUEUED_OPERATIONS: usize = 16_384;
+pub use handles::{Argument, Program, Tensor};
+pub(crate) use shared::Shared;
+pub use target::{Options, Target};
 
-/// Where a session is.
-#[derive(Clone, Debug)]
-pub struct Target {
-    pub(crate) peer: Peer,
-    pub(crate) way: Way,
-    pub(crate) token: Token,
-    pub(crate) path: String,
-    pub(crate) gateway: Option<(Gateway, String, String)>,
-}
-
-impl Target {
-    /// Through a gateway, over a WebSocket.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`].
-    pub fn through(gateway: &Gateway, namespace: &str, name: &str) -> Result<Self, Error> {
-        Ok(Self {
-            peer: gateway.peer.clone(),
-            way: Way::WebSocket,
-            token: gateway.token.clone(),
-            path: rest::stream_path(namespace, name)?,
-            gateway: Some((gateway.clone(), namespace.to_owned(), name.to_owned())),
-        })
-    }
-
-    /// Straight to the worker at this URL, the `status.endpoint` of the session; verified as in [`Gateway::new`].
-    ///
-    /// # Errors
-    /// [`Error::Configuration`], [`Error::Invalid`].
-    pub fn direct(endpoint: &str, token: Token, authorities_pem: Option<&str>, namespace: &str, name: &str) -> Result<Self, Error> {
-        Ok(Self {
-            peer: Peer::new(endpoint, authorities_pem)?,
-            way: Way::Direct,
-            token,
-            path: rest::stream_path(namespace, name)?,
-            gateway: None,
-        })
-    }
-
-    /// Asks this gateway, too, why the session is no more.
-    #[must_use]
-    pub fn explained_by(mut self, gateway: &Gateway, namespace: &str, name: &str) -> Self {
-        self.gateway = Some((gateway.clone(), namespace.to_owned(), name.to_owned()));
-        self
-    }
-}
-
-/// How a session is spoken to.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Begin although another client is connected: what it had is freed.
-    pub replace: bool,
-    /// How long what this client has in the session is kept after its connection broke, 10 minutes at most.
-    pub grace: Duration,
-    /// How long the first connection may take: the worker may still be about to learn of the session.
-    pub connect: Duration,
-    /// Frames that may be on their way here.
-    pub window_frames: u32,
-    /// Bytes of payload that may be on their way here.
-    pub window_bytes: u64,
-    /// Bytes of tensors that may wait for the executor before a call that adds more waits itself.
-    pub queued_bytes: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            replace: false,
-            grace: Duration::from_secs(60),
-            connect: Duration::from_secs(30),
-            window_frames: 4096,
-            window_bytes: 64 << 20,
-            queued_bytes: 256 << 20,
-        }
-    }
-}
+use handles::Named;
+use shared::Waiting;
 
 /// Bytes that went over a session's connections: everything but the greetings and what carries the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,165 +39,6 @@ pub struct Traffic {
     pub sent_bytes: u64,
     /// From it.
     pub received_bytes: u64,
-}
-
-pub(crate) enum Waiting {
-    Compiled(Promise<Compiled>),
-    Array(Promise<Array>),
-    Done(Promise<()>),
-    Figures(Promise<Figures>),
-}
-
-impl Waiting {
-    fn keep(self, answer: Result<Event, Error>) {
-        let other = || Error::protocol("an answer is of another kind");
-        match self {
-            Self::Compiled(promise) => promise.keep(answer.and_then(|event| match event {
-                Event::Compiled(compiled) => Ok(compiled),
-                _ => Err(other()),
-            })),
-            Self::Array(promise) => promise.keep(answer.and_then(|event| match event {
-                Event::Array(array) => Ok(array),
-                _ => Err(other()),
-            })),
-            Self::Done(promise) => promise.keep(answer.and_then(|event| match event {
-                Event::Done => Ok(()),
-                _ => Err(other()),
-            })),
-            Self::Figures(promise) => promise.keep(answer.and_then(|event| match event {
-                Event::Figures(figures) => Ok(figures),
-                _ => Err(other()),
-            })),
-        }
-    }
-}
-
-pub(crate) struct State {
-    pub core: Core,
-    pub waiting: HashMap<u64, Waiting>,
-    /// Nothing works any more, for this reason.
-    pub ended: Option<Error>,
-    /// `Close` is among the operations, as this request.
-    pub closing: Option<u64>,
-    pub welcome: Option<Welcome>,
-    pub first: Option<Promise<()>>,
-    /// Connections that took the place of one that broke.
-    pub resumed: u64,
-}
-
-pub(crate) struct Shared {
-    state: Mutex<State>,
-    /// There is something to write.
-    pub wake: Notify,
-    /// There is room in the queue.
-    room: Condvar,
-    /// Bytes of frames, in each direction.
-    pub sent: AtomicU64,
-    pub received: AtomicU64,
-    pub options: Options,
-}
-
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Everything that waits, and everything to come, gets this error; the first one counts.
-    pub(crate) fn end(&self, error: Error) {
-        let (waiting, first, closing) = {
-            let mut state = self.lock();
-            if state.ended.is_none() {
-                state.ended = Some(error.clone());
-            }
-            (std::mem::take(&mut state.waiting), state.first.take(), state.closing)
-        };
-        for (request, waiting) in waiting {
-            let closed = Some(request) == closing && matches!(error, Error::Closed);
-            waiting.keep(if closed { Ok(Event::Done) } else { Err(error.clone()) });
-        }
-        if let Some(first) = first {
-            first.keep(Err(error));
-        }
-        self.room.notify_all();
-        self.wake.notify_one();
-    }
-
-    pub(crate) fn answer(&self, request: u64, answer: Result<Event, Failure>) {
-        let (waiting, closed) = {
-            let mut state = self.lock();
-            (state.waiting.remove(&request), state.closing == Some(request))
-        };
-        if let Some(waiting) = waiting {
-            waiting.keep(answer.map_err(Error::Failed));
-        }
-        if closed {
-            self.end(Error::Closed);
-        }
-    }
-
-    pub(crate) fn room(&self) {
-        self.room.notify_all();
-    }
-
-    /// Runs `submit` when the queue has room.
-    fn submit<R>(&self, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
-        let mut state = self.lock();
-        loop {
-            if let Some(error) = &state.ended {
-                return Err(error.clone());
-            }
-            if state.closing.is_some() {
-                return Err(Error::Closed);
-            }
-            let (operations, bytes) = state.core.queued();
-            if operations < QUEUED_OPERATIONS && bytes <= self.options.queued_bytes {
-                break;
-            }
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        let result = submit(&mut state);
-        drop(state);
-        self.wake.notify_one();
-        Ok(result)
-    }
-
-    fn ask<T>(&self, wanted: Wanted, waiting: fn(Promise<T>) -> Waiting, kind: impl FnOnce(&mut Core, u64) -> Kind) -> Pending<T> {
-        let (promise, answer) = pending();
-        let mut promise = Some(promise);
-        let submitted = self.submit(|state| {
-            let request = state.core.request(wanted);
-            if let Some(promise) = promise.take() {
-                state.waiting.insert(request, waiting(promise));
-            }
-            let kind = kind(&mut state.core, request);
-            state.core.submit(kind, Bytes::new());
-        });
-        if let (Err(error), Some(promise)) = (submitted, promise) {
-            promise.keep(Err(error));
-        }
-        answer
-    }
-
-    fn close(&self) -> Pending<()> {
-        let (promise, answer) = pending();
-        let mut promise = Some(promise);
-        let submitted = self.submit(|state| {
-            let request = state.core.request(Wanted::Done);
-            if let Some(promise) = promise.take() {
-                state.waiting.insert(request, Waiting::Done(promise));
-            }
-            state.core.submit(Kind::Close(Close { request }), Bytes::new());
-            state.closing = Some(request);
-        });
-        if let Some(promise) = promise {
-            promise.keep(match submitted {
-                // It is closed, or about to be.
-                Ok(()) | Err(Error::Closed) => Ok(()),
-                Err(error) => Err(error),
-            });
-        }
-        answer
-    }
 }
 
 /// A connection to a session, and all that this client has there. Clones are the same session; when the last one is dropped the
@@ -331,25 +93,7 @@ impl Session {
     /// [`Error::Configuration`].
     pub fn begin(target: Target, options: Options) -> Result<(Self, Pending<()>), Error> {
         let (first, connected) = pending();
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                core: Core::new(Window {
-                    frames: options.window_frames,
-                    bytes: options.window_bytes,
-                }),
-                waiting: HashMap::new(),
-                ended: None,
-                closing: None,
-                welcome: None,
-                first: Some(first),
-                resumed: 0,
-            }),
-            wake: Notify::new(),
-            room: Condvar::new(),
-            sent: AtomicU64::new(0),
-            received: AtomicU64::new(0),
-            options,
-        });
+        let shared = Arc::new(Shared::new(options, first));
         crate::runtime()?.spawn(link::run(shared.clone(), target));
         Ok((Self(Arc::new(Owner(shared))), connected))
     }
@@ -595,68 +339,3 @@ impl Session {
         self.shared().close()
     }
 }
-
-/// One argument of a launch.
-#[derive(Clone, Copy, Debug)]
-pub enum Argument<'a> {
-    /// The address of a tensor, which the kernel may read and write.
-    Tensor(&'a Tensor),
-    /// Little-endian bytes of a scalar, as many as the parameter has.
-    Scalar(&'a [u8]),
-}
-
-struct Named {
-    name: u64,
-    program: bool,
-    shared: Arc<Shared>,
-}
-
-impl fmt::Debug for Named {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}", self.name)
-    }
-}
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        let first = {
-            let mut state = self.shared.lock();
-            if state.ended.is_some() || state.closing.is_some() {
-                return;
-            }
-            let quiet = !state.core.has_only_deleted();
-            if self.program {
-                state.core.delete_program(self.name);
-            } else {
-                state.core.delete_tensor(self.name);
-            }
-            quiet
-        };
-        // Later ones go with the first.
-        if first {
-            self.shared.wake.notify_one();
-        }
-    }
-}
-
-/// A tensor on the session's device. It is freed when the last clone is dropped.
-#[derive(Clone, Debug)]
-pub struct Tensor(Arc<Named>);
-
-impl Tensor {
-    /// Its bytes, when everything before has happened.
-    pub fn download(&self) -> Pending<Array> {
-        self.download_expecting(None)
-    }
-
-    /// As [`Self::download`]; an answer of another size is an error before any memory is taken for it.
-    pub fn download_expecting(&self, bytes: Option<u64>) -> Pending<Array> {
-        let tensor = self.0.name;
-        let kind = move |_: &mut Core, request| Kind::Download(Download { tensor, request });
-        self.0.shared.ask(Wanted::Array(bytes), Waiting::Array, kind)
-    }
-}
-
-/// A program in a session. It is forgotten when the last clone is dropped; results are not.
-#[derive(Clone, Debug)]
-pub struct Program(Arc<Named>);

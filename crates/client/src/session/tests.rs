@@ -12,7 +12,10 @@ use sahasra_wire::session::{ClientFrame, frame};
 use tokio_tungstenite::tungstenite::{self, Message, handshake::server};
 
 use super::*;
-use crate::core::tests::Executor;
+use crate::{
+    Gateway, Token,
+    core::{Window, tests::Executor},
+};
 
 const TOKEN: &str = "secret";
 

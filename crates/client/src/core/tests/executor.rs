@@ -1,0 +1,201 @@
+//! The script of an executor.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+use sahasra_wire::session::{
+    ClientFrame, Done, Part, ServerFrame, Synchronise, Tensor, VERSION, Welcome, client_frame::Kind, frame, frame::Decoder, server_frame,
+};
+
+use crate::core::Window;
+
+const SECRET: &[u8] = b"secret";
+
+/// Counts what it does, keeps tensors, answers; an execution makes the sum of its arguments' bytes, one byte at a time.
+pub(crate) struct Executor {
+    window: Window,
+    clients: Window,
+    begun: bool,
+    taken: u64,
+    pub(crate) done: Vec<String>,
+    pub(crate) tensors: BTreeMap<u64, Vec<u8>>,
+    uploading: Option<(u64, usize)>,
+    /// Answers that the client has not received; the first `sent` are on their way.
+    answers: VecDeque<(ServerFrame, Bytes)>,
+    sent: usize,
+    answered: u64,
+    received: u64,
+    decoder: Decoder,
+    /// Frames and bytes that came since the client was told.
+    untold: (u32, u64),
+}
+
+impl Executor {
+    pub(crate) fn new(window: Window) -> Self {
+        Self {
+            window,
+            clients: Window { frames: 0, bytes: 0 },
+            begun: false,
+            taken: 0,
+            done: Vec::new(),
+            tensors: BTreeMap::new(),
+            uploading: None,
+            answers: VecDeque::new(),
+            sent: 0,
+            answered: 0,
+            received: 0,
+            decoder: Decoder::default(),
+            untold: (0, 0),
+        }
+    }
+
+    pub(crate) fn welcome(&mut self, hello: &ClientFrame) -> ServerFrame {
+        let Some(Kind::Hello(said)) = &hello.kind else {
+            panic!("a connection begins with Hello");
+        };
+        assert_eq!(said.resume.is_empty(), !self.begun);
+        self.clients = Window {
+            frames: said.window_frames,
+            bytes: said.window_bytes,
+        };
+        let resumed = self.begun;
+        self.begun = true;
+        self.receive(hello.received);
+        self.sent = 0;
+        self.decoder = Decoder::default();
+        self.untold = (0, 0);
+        let welcome = Welcome {
+            version: VERSION,
+            resume: Bytes::from_static(SECRET),
+            resumed,
+            window_frames: self.window.frames,
+            window_bytes: self.window.bytes,
+            ..Welcome::default()
+        };
+        ServerFrame {
+            sequence: 0,
+            received: self.taken,
+            kind: Some(server_frame::Kind::Welcome(welcome)),
+        }
+    }
+
+    fn receive(&mut self, received: u64) {
+        assert!(received <= self.answered);
+        self.received = self.received.max(received);
+        while self.answers.front().is_some_and(|(frame, _)| frame.sequence <= self.received) {
+            self.answers.pop_front();
+            self.sent = self.sent.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn take(&mut self, bytes: &[u8]) {
+        self.decoder.buffer().extend_from_slice(bytes);
+        while let Some((frame, payload)) = self.decoder.next_frame::<ClientFrame>().unwrap() {
+            self.receive(frame.received);
+            let Some(kind) = frame.kind else {
+                continue;
+            };
+            let little = self.untold.0 <= self.window.frames / 4 && self.untold.1 <= self.window.bytes / 4;
+            self.untold.0 += 1;
+            self.untold.1 += payload.len() as u64;
+            let within = self.untold.0 <= self.window.frames && self.untold.1 <= self.window.bytes;
+            assert!(within || little, "more than the window is on its way: {:?}", self.untold);
+            if frame.sequence <= self.taken {
+                continue;
+            }
+            assert_eq!(frame.sequence, self.taken + 1, "operations come in order");
+            self.taken = frame.sequence;
+            self.apply(kind, &payload);
+        }
+    }
+
+    fn apply(&mut self, kind: Kind, payload: &[u8]) {
+        match kind {
+            Kind::Upload(upload) => {
+                self.tensors.insert(upload.tensor, Vec::new());
+                self.uploading = (upload.bytes > 0).then_some((upload.tensor, upload.bytes as usize));
+                self.done.push(format!("upload {} {}", upload.tensor, upload.bytes));
+            }
+            Kind::Part(_) => {
+                let (name, bytes) = self.uploading.expect("a part belongs to an upload");
+                let tensor = self.tensors.get_mut(&name).unwrap();
+                tensor.extend_from_slice(payload);
+                self.uploading = (tensor.len() < bytes).then_some((name, bytes));
+            }
+            Kind::Execute(execute) => {
+                let mut result = Vec::new();
+                for name in &execute.arguments {
+                    for (place, byte) in self.tensors[name].iter().enumerate() {
+                        if place == result.len() {
+                            result.push(0u8);
+                        }
+                        result[place] = result[place].wrapping_add(*byte);
+                    }
+                }
+                self.done.push(format!("execute {:?} {:?}", execute.arguments, execute.outputs));
+                self.tensors.insert(execute.outputs[0], result);
+            }
+            Kind::Download(download) => {
+                let data = self.tensors[&download.tensor].clone();
+                let tensor = Tensor {
+                    request: download.request,
+                    element_type: "u8".to_owned(),
+                    dimensions: vec![data.len() as i64],
+                    bytes: data.len() as u64,
+                };
+                self.answer(server_frame::Kind::Tensor(tensor), Bytes::new());
+                for part in data.chunks(7) {
+                    let head = Part {
+                        encoding: 0,
+                        decoded_bytes: part.len() as u64,
+                    };
+                    self.answer(server_frame::Kind::Part(head), Bytes::copy_from_slice(part));
+                }
+            }
+            Kind::Delete(delete) => {
+                for name in &delete.tensors {
+                    self.tensors.remove(name).expect("it was there, and is deleted once");
+                }
+                self.done.push(format!("delete {:?}", delete.tensors));
+            }
+            Kind::Close(close) => {
+                self.tensors.clear();
+                self.answer(server_frame::Kind::Done(Done { request: close.request }), Bytes::new());
+            }
+            Kind::Synchronise(Synchronise { request }) => self.answer(server_frame::Kind::Done(Done { request }), Bytes::new()),
+            other => panic!("{other:?} is in no script"),
+        }
+    }
+
+    fn answer(&mut self, kind: server_frame::Kind, payload: Bytes) {
+        self.answered += 1;
+        let frame = ServerFrame {
+            sequence: self.answered,
+            received: 0,
+            kind: Some(kind),
+        };
+        self.answers.push_back((frame, payload));
+    }
+
+    pub(crate) fn write(&mut self, into: &mut BytesMut) {
+        while let Some((frame, payload)) = self.answers.get_mut(self.sent) {
+            if self.sent > 0 && self.sent >= self.clients.frames as usize {
+                break;
+            }
+            frame.received = self.taken;
+            frame::encode(&*frame, payload.len(), into).unwrap();
+            into.extend_from_slice(payload);
+            self.sent += 1;
+            self.untold = (0, 0);
+        }
+        if self.untold.0 > 0 && (self.untold.0 >= self.window.frames / 4 || self.untold.1 >= self.window.bytes / 4) {
+            let frame = ServerFrame {
+                sequence: 0,
+                received: self.taken,
+                kind: None,
+            };
+            frame::encode(&frame, 0, into).unwrap();
+            self.untold = (0, 0);
+        }
+    }
+}

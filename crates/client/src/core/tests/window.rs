@@ -1,0 +1,46 @@
+//! What may be on its way, and what is kept until it has arrived.
+
+use sahasra_wire::session::{Synchronise, client_frame::Kind};
+
+use super::*;
+
+#[test]
+fn an_operation_is_retained_until_it_is_taken() {
+    let mut core = connected();
+    core.submit(Kind::Part(Part::default()), Bytes::from_static(b"12345"));
+    assert_eq!(core.queued(), (1, 5));
+    core.write(&mut VecDeque::new(), usize::MAX).unwrap();
+    assert_eq!(core.queued(), (1, 5));
+    let taken = ServerFrame {
+        sequence: 0,
+        received: 1,
+        kind: None,
+    };
+    assert_eq!(core.take(taken, 0).unwrap(), Incoming::Nothing);
+    assert_eq!(core.queued(), (0, 0));
+}
+
+#[test]
+fn a_payload_is_not_copied() {
+    let mut core = connected();
+    let payload = Bytes::from(vec![7; 100]);
+    core.submit(Kind::Part(Part::default()), payload.clone());
+    let mut pieces = VecDeque::new();
+    core.write(&mut pieces, usize::MAX).unwrap();
+    assert_eq!(pieces[1].as_ptr(), payload.as_ptr());
+}
+
+#[test]
+fn a_frame_beyond_the_window_goes_when_little_is_on_its_way_and_then_no_more() {
+    let mut core = connected();
+    let request = core.request(Wanted::Done);
+    core.submit(Kind::Synchronise(Synchronise { request }), Bytes::new());
+    core.write(&mut VecDeque::new(), usize::MAX).unwrap();
+    // The executor need not say that it took the first: nothing would ever move if this waited for it.
+    for _ in 0..3 {
+        core.submit(Kind::Part(Part::default()), Bytes::from(vec![0; 1000]));
+    }
+    let mut pieces = VecDeque::new();
+    core.write(&mut pieces, usize::MAX).unwrap();
+    assert_eq!(pieces.len(), 2);
+}

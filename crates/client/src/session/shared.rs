@@ -1,0 +1,207 @@
+//! What a session's callers and its connection share: the stream's state, who waits for what, and the end.
+
+use std::{
+    collections::HashMap,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+};
+
+use bytes::Bytes;
+use sahasra_wire::session::{Close, Compiled, Figures, Welcome, client_frame::Kind};
+use tokio::sync::Notify;
+
+use super::Options;
+use crate::{
+    Error, Failure,
+    core::{Array, Core, Event, Wanted, Window},
+    pending::{Pending, Promise, pending},
+};
+
+/// Operations that may wait for the executor before a call that adds one waits itself.
+const QUEUED_OPERATIONS: usize = 16_384;
+
+pub(crate) enum Waiting {
+    Compiled(Promise<Compiled>),
+    Array(Promise<Array>),
+    Done(Promise<()>),
+    Figures(Promise<Figures>),
+}
+
+impl Waiting {
+    fn keep(self, answer: Result<Event, Error>) {
+        let other = || Error::protocol("an answer is of another kind");
+        match self {
+            Self::Compiled(promise) => promise.keep(answer.and_then(|event| match event {
+                Event::Compiled(compiled) => Ok(compiled),
+                _ => Err(other()),
+            })),
+            Self::Array(promise) => promise.keep(answer.and_then(|event| match event {
+                Event::Array(array) => Ok(array),
+                _ => Err(other()),
+            })),
+            Self::Done(promise) => promise.keep(answer.and_then(|event| match event {
+                Event::Done => Ok(()),
+                _ => Err(other()),
+            })),
+            Self::Figures(promise) => promise.keep(answer.and_then(|event| match event {
+                Event::Figures(figures) => Ok(figures),
+                _ => Err(other()),
+            })),
+        }
+    }
+}
+
+pub(crate) struct State {
+    pub core: Core,
+    pub waiting: HashMap<u64, Waiting>,
+    /// Nothing works any more, for this reason.
+    pub ended: Option<Error>,
+    /// `Close` is among the operations, as this request.
+    pub closing: Option<u64>,
+    pub welcome: Option<Welcome>,
+    pub first: Option<Promise<()>>,
+    /// Connections that took the place of one that broke.
+    pub resumed: u64,
+}
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// There is something to write.
+    pub wake: Notify,
+    /// There is room in the queue.
+    room: Condvar,
+    /// Bytes of frames, in each direction.
+    pub sent: AtomicU64,
+    pub received: AtomicU64,
+    pub options: Options,
+}
+
+impl Shared {
+    /// What there is before the first connection, which keeps `first`.
+    pub(super) fn new(options: Options, first: Promise<()>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                core: Core::new(Window {
+                    frames: options.window_frames,
+                    bytes: options.window_bytes,
+                }),
+                waiting: HashMap::new(),
+                ended: None,
+                closing: None,
+                welcome: None,
+                first: Some(first),
+                resumed: 0,
+            }),
+            wake: Notify::new(),
+            room: Condvar::new(),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            options,
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything that waits, and everything to come, gets this error; the first one counts.
+    pub(crate) fn end(&self, error: Error) {
+        let (waiting, first, closing) = {
+            let mut state = self.lock();
+            if state.ended.is_none() {
+                state.ended = Some(error.clone());
+            }
+            (std::mem::take(&mut state.waiting), state.first.take(), state.closing)
+        };
+        for (request, waiting) in waiting {
+            let closed = Some(request) == closing && matches!(error, Error::Closed);
+            waiting.keep(if closed { Ok(Event::Done) } else { Err(error.clone()) });
+        }
+        if let Some(first) = first {
+            first.keep(Err(error));
+        }
+        self.room.notify_all();
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn answer(&self, request: u64, answer: Result<Event, Failure>) {
+        let (waiting, closed) = {
+            let mut state = self.lock();
+            (state.waiting.remove(&request), state.closing == Some(request))
+        };
+        if let Some(waiting) = waiting {
+            waiting.keep(answer.map_err(Error::Failed));
+        }
+        if closed {
+            self.end(Error::Closed);
+        }
+    }
+
+    pub(crate) fn room(&self) {
+        self.room.notify_all();
+    }
+
+    /// Runs `submit` when the queue has room.
+    pub(super) fn submit<R>(&self, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
+        let mut state = self.lock();
+        loop {
+            if let Some(error) = &state.ended {
+                return Err(error.clone());
+            }
+            if state.closing.is_some() {
+                return Err(Error::Closed);
+            }
+            let (operations, bytes) = state.core.queued();
+            if operations < QUEUED_OPERATIONS && bytes <= self.options.queued_bytes {
+                break;
+            }
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let result = submit(&mut state);
+        drop(state);
+        self.wake.notify_one();
+        Ok(result)
+    }
+
+    pub(super) fn ask<T>(
+        &self,
+        wanted: Wanted,
+        waiting: fn(Promise<T>) -> Waiting,
+        kind: impl FnOnce(&mut Core, u64) -> Kind,
+    ) -> Pending<T> {
+        let (promise, answer) = pending();
+        let mut promise = Some(promise);
+        let submitted = self.submit(|state| {
+            let request = state.core.request(wanted);
+            if let Some(promise) = promise.take() {
+                state.waiting.insert(request, waiting(promise));
+            }
+            let kind = kind(&mut state.core, request);
+            state.core.submit(kind, Bytes::new());
+        });
+        if let (Err(error), Some(promise)) = (submitted, promise) {
+            promise.keep(Err(error));
+        }
+        answer
+    }
+
+    pub(super) fn close(&self) -> Pending<()> {
+        let (promise, answer) = pending();
+        let mut promise = Some(promise);
+        let submitted = self.submit(|state| {
+            let request = state.core.request(Wanted::Done);
+            if let Some(promise) = promise.take() {
+                state.waiting.insert(request, Waiting::Done(promise));
+            }
+            state.core.submit(Kind::Close(Close { request }), Bytes::new());
+            state.closing = Some(request);
+        });
+        if let Some(promise) = promise {
+            promise.keep(match submitted {
+                // It is closed, or about to be.
+                Ok(()) | Err(Error::Closed) => Ok(()),
+                Err(error) => Err(error),
+            });
+        }
+        answer
+    }
+}

@@ -1,0 +1,87 @@
+//! Where a session is, and how it is spoken to.
+
+use std::time::Duration;
+
+use crate::{
+    Error, Gateway,
+    credentials::Token,
+    rest,
+    transport::{Peer, Way},
+};
+
+/// Where a session is.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub(crate) peer: Peer,
+    pub(crate) way: Way,
+    pub(crate) token: Token,
+    pub(crate) path: String,
+    pub(crate) gateway: Option<(Gateway, String, String)>,
+}
+
+impl Target {
+    /// Through a gateway, over a WebSocket.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub fn through(gateway: &Gateway, namespace: &str, name: &str) -> Result<Self, Error> {
+        Ok(Self {
+            peer: gateway.peer.clone(),
+            way: Way::WebSocket,
+            token: gateway.token.clone(),
+            path: rest::stream_path(namespace, name)?,
+            gateway: Some((gateway.clone(), namespace.to_owned(), name.to_owned())),
+        })
+    }
+
+    /// Straight to the worker at this URL, the `status.endpoint` of the session; verified as in [`Gateway::new`].
+    ///
+    /// # Errors
+    /// [`Error::Configuration`], [`Error::Invalid`].
+    pub fn direct(endpoint: &str, token: Token, authorities_pem: Option<&str>, namespace: &str, name: &str) -> Result<Self, Error> {
+        Ok(Self {
+            peer: Peer::new(endpoint, authorities_pem)?,
+            way: Way::Direct,
+            token,
+            path: rest::stream_path(namespace, name)?,
+            gateway: None,
+        })
+    }
+
+    /// Asks this gateway, too, why the session is no more.
+    #[must_use]
+    pub fn explained_by(mut self, gateway: &Gateway, namespace: &str, name: &str) -> Self {
+        self.gateway = Some((gateway.clone(), namespace.to_owned(), name.to_owned()));
+        self
+    }
+}
+
+/// How a session is spoken to.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Begin although another client is connected: what it had is freed.
+    pub replace: bool,
+    /// How long what this client has in the session is kept after its connection broke, 10 minutes at most.
+    pub grace: Duration,
+    /// How long the first connection may take: the worker may still be about to learn of the session.
+    pub connect: Duration,
+    /// Frames that may be on their way here.
+    pub window_frames: u32,
+    /// Bytes of payload that may be on their way here.
+    pub window_bytes: u64,
+    /// Bytes of tensors that may wait for the executor before a call that adds more waits itself.
+    pub queued_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            replace: false,
+            grace: Duration::from_secs(60),
+            connect: Duration::from_secs(30),
+            window_frames: 4096,
+            window_bytes: 64 << 20,
+            queued_bytes: 256 << 20,
+        }
+    }
+}
