@@ -45,10 +45,17 @@ pub fn without_randomised_addresses() {
 pub struct Child {
     process: libc::pid_t,
     said: File,
-    deadline: Instant,
+    /// Processor time that it may use.
+    patience: Duration,
+    began: Instant,
 }
 
-/// Runs `work` in a process of its own with randomness from `seed` and a virtual clock; it says one text.
+/// A child that waits for what never comes uses no processor time; one that is starved by others does not hang. So many times its
+/// patience may go by on the clock.
+const STARVED: u32 = 30;
+
+/// Runs `work` in a process of its own with randomness from `seed` and a virtual clock; it says one text, and hangs when it has
+/// used more processor time than `patience`.
 pub fn fork(seed: u64, patience: Duration, work: impl FnOnce() -> String) -> io::Result<Child> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two descriptors.
@@ -73,7 +80,8 @@ pub fn fork(seed: u64, patience: Duration, work: impl FnOnce() -> String) -> io:
         process => Ok(Child {
             process,
             said: reader,
-            deadline: Instant::now() + patience,
+            patience,
+            began: Instant::now(),
         }),
     }
 }
@@ -91,7 +99,7 @@ pub fn first_ended<'a>(children: impl Iterator<Item = &'a Child> + Clone) -> usi
         // SAFETY: as many entries as it is told.
         unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, 1000) };
         let ended = polled.iter().position(|entry| entry.revents != 0);
-        let late = children.clone().position(|child| child.deadline <= Instant::now());
+        let late = children.clone().position(|child| child.hangs());
         if let Some(place) = ended.or(late) {
             return place;
         }
@@ -102,14 +110,33 @@ impl Child {
     /// What it said, once it has ended; or that it did not in time.
     pub fn wait(mut self) -> Result<String, String> {
         first_ended(std::iter::once(&self));
-        if self.deadline <= Instant::now() {
+        if self.hangs() {
+            let patience = self.patience.as_secs();
             self.end();
-            return Err("it hangs, in real time".to_owned());
+            return Err(format!("it hangs, in real time: no end after {patience} s of processor time"));
         }
         let mut text = String::new();
         let read = self.said.read_to_string(&mut text).map_err(|error| error.to_string());
         self.reap();
         read.map(|_| text)
+    }
+
+    fn hangs(&self) -> bool {
+        self.processor_time() >= self.patience || self.began.elapsed() >= self.patience * STARVED
+    }
+
+    /// What it has used of the processors; nothing when it has ended.
+    fn processor_time(&self) -> Duration {
+        let mut clock = 0;
+        let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: both write to what they are given; the process has not been waited for, so that the number is still its own.
+        let known = unsafe {
+            libc::clock_getcpuclockid(self.process, &mut clock) == 0 && libc::syscall(libc::SYS_clock_gettime, clock, &mut used) == 0
+        };
+        if !known {
+            return Duration::ZERO;
+        }
+        Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec.unsigned_abs() as u32)
     }
 
     /// Ends it.
@@ -167,4 +194,33 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
         (*time).tv_nsec = libc::c_long::from(elapsed.subsec_nanos());
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn who_computes_for_too_long_hangs() {
+        let child = fork(1, PATIENCE, || {
+            let mut sum = 0_u64;
+            loop {
+                sum = std::hint::black_box(sum.wrapping_add(1));
+            }
+        });
+        let said = child.expect("a process can be made").wait();
+        assert!(said.is_err_and(|error| error.contains("hangs")));
+    }
+
+    #[test]
+    fn who_only_waits_for_a_processor_does_not_hang() {
+        let child = fork(1, PATIENCE, || {
+            std::thread::sleep(3 * PATIENCE);
+            "done".to_owned()
+        });
+        let said = child.expect("a process can be made").wait();
+        assert_eq!(said.as_deref(), Ok("done"));
+    }
 }
