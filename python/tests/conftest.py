@@ -1,7 +1,10 @@
-"""Sessions for the tests.
+"""Pools and sessions for the tests.
 
-`session` is a real session executor behind a worker of a few lines (HTTP/1.1 Upgrade, then the connection is handed over), with the CPU
-plugin that SAHASRA_PJRT_PLUGIN names. Where a binary or the plugin is missing the tests that need it say so and are skipped.
+`pool` is `sahasra up`, started here, or the one that SAHASRA_TEST_URL names: `e2e/tests/python.rs` starts operator, gateway and workers
+as processes before a real kube-apiserver, and runs these same tests on them. `session` is a session of that pool.
+
+`worker` is a session executor behind a worker of a few lines (HTTP/1.1 Upgrade, then the connection is handed over), for tests that cut
+its connections or kill it. Where a binary or the PJRT plugin is missing the tests that need it say so and are skipped.
 """
 
 import array
@@ -9,10 +12,14 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import re
+import shutil
+import signal
 import socket
 import struct
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -88,26 +95,145 @@ class Worker:
         return sahasra.RemoteJaxSession(native, "tested", "default", "here/cpu-0")
 
 
-def started(engine, limit=LIMIT):
-    if not (BINARIES / "sahasra-worker").exists():
-        pytest.skip(f"{BINARIES}/sahasra-worker is not built: cargo build --workspace --bins")
-    if engine == "xla" and not PLUGIN:
+def needed(*binaries, plugin=True):
+    """Skips the test, saying why, where it cannot run."""
+    for binary in binaries:
+        if not (BINARIES / binary).exists():
+            pytest.skip(f"{BINARIES}/{binary} is not built: cargo build --workspace --bins")
+    if plugin and not PLUGIN:
         pytest.skip("SAHASRA_PJRT_PLUGIN names no plugin: crates/pjrt/plugin installs one where there is one for the machine")
+
+
+def started(engine, limit=LIMIT):
+    needed("sahasra-worker", plugin=engine == "xla")
     return Worker(engine, limit)
 
 
+def eventually(probe, within=120.0):
+    """What the probe gives once that is neither None nor False."""
+    end = time.monotonic() + within
+    while not (found := probe()):
+        if time.monotonic() > end:
+            pytest.fail(f"that did not come about within {within:g} s: {probe}")
+        time.sleep(0.05)
+    return found
+
+
+class Pool:
+    """A control plane with workers; clients find its token in the environment, or where `sahasra up` writes it."""
+
+    def __init__(self, url, gpu_class, kubeconfig, agents):
+        self.url = url
+        self.gpu_class = gpu_class
+        self.kubeconfig = kubeconfig
+        #: Processes whose children the executors are.
+        self.agents = agents
+
+    def client(self):
+        return sahasra.SahasraClient(self.url)
+
+    def workers(self):
+        """Names of the workers, in order."""
+        return sorted(worker["id"] for worker in self.client().workers())
+
+    def executors(self):
+        """Processes that serve sessions now."""
+        return {pid for agent in self.agents for pid in descendants(agent) if b"session" in command(pid)}
+
+    def kubectl(self, *arguments):
+        """kubectl as an administrator; what it prints."""
+        program = os.environ.get("SAHASRA_KUBECTL") or shutil.which("kubectl")
+        if program is None:
+            pytest.skip("there is no kubectl on PATH, and SAHASRA_KUBECTL names none: `make tools` builds one")
+        run = subprocess.run([program, *arguments], capture_output=True, text=True, env={**os.environ, "KUBECONFIG": self.kubeconfig})
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+
+def command(pid):
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def descendants(pid):
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in task.read_text().split():
+                found += [int(child), *descendants(int(child))]
+    return found
+
+
+@contextlib.contextmanager
+def on_this_machine(state):
+    """`sahasra up` with two workers; the client finds the token where it writes it."""
+    needed("sahasra")
+    variables = ("SAHASRA_TOKEN", "SAHASRA_TOKEN_FILE", "KUBECONFIG", "XDG_STATE_HOME")
+    before = {name: os.environ.pop(name, None) for name in variables}
+    os.environ["XDG_STATE_HOME"] = str(state)
+    with open(state / "errors", "w+") as errors:
+        process = subprocess.Popen(
+            [BINARIES / "sahasra", "up", "--workers", "2", "--port", "0", "--class", "g5"], stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        first = process.stdout.readline()
+        found = re.search(r"127\.0\.0\.1:(\d+)", first)
+        if found is None:
+            process.kill()
+            pytest.fail(f"sahasra up does not come up: {first!r} {(state / 'errors').read_text()}")
+        # What it prints at its end is to find somebody who reads.
+        said = []
+        reader = threading.Thread(target=lambda: said.append(process.stdout.read()))
+        reader.start()
+        try:
+            yield Pool(f"http://{found.group()}", "g5", str(state / f"sahasra/kubeconfig-{found.group(1)}"), [process.pid])
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+            reader.join()
+            for name, value in before.items():
+                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        # It fails when a slice is still lent.
+        assert process.returncode == 0, said[0] + (state / "errors").read_text()
+
+
 @pytest.fixture(scope="session")
-def shared_worker():
-    worker = started("xla")
-    yield worker
-    worker.stop()
+def pool(tmp_path_factory):
+    if url := os.environ.get("SAHASRA_TEST_URL"):
+        needed()
+        agents = [int(pid) for pid in os.environ.get("SAHASRA_TEST_AGENTS", "").split()]
+        yield Pool(url, os.environ["SAHASRA_TEST_CLASS"], os.environ["SAHASRA_TEST_KUBECONFIG"], agents)
+        return
+    with on_this_machine(tmp_path_factory.mktemp("state")) as pool:
+        yield pool
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "only_up(why): runs on `sahasra up` alone, for this reason")
+
+
+def pytest_collection_modifyitems(config, items):
+    if "SAHASRA_TEST_URL" in os.environ:
+        elsewhere = [item for item in items if item.get_closest_marker("only_up")]
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if item not in elsewhere]
+
+
+@pytest.fixture
+def client(pool):
+    return pool.client()
 
 
 @pytest.fixture(scope="module")
-def session(shared_worker):
-    session = shared_worker.connect()
-    yield session
-    session.close()
+def session(pool):
+    with sahasra.RemoteJaxSession.create(pool.client(), gpu_class=pool.gpu_class, vram="256Mi") as session:
+        yield session
+
+
+@pytest.fixture
+def ptx_session(client):
+    with sahasra.RemoteJaxSession.create(client, vram="256Mi", engine="ptx") as session:
+        yield session
 
 
 @pytest.fixture
@@ -115,13 +241,4 @@ def worker():
     """A worker of the test's own, for it to break."""
     worker = started("xla")
     yield worker
-    worker.stop()
-
-
-@pytest.fixture
-def ptx_session():
-    worker = started("ptx")
-    session = worker.connect()
-    yield session
-    session.close()
     worker.stop()

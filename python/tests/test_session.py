@@ -153,10 +153,11 @@ def test_an_estimate_says_why_not(session):
 
 def test_where_a_tensor_lives_is_shown(session):
     tensor = session.put(jnp.ones((2, 3), jnp.bfloat16))
-    assert repr(tensor) == "RemoteTensor(shape=(2, 3), dtype=bfloat16, on here/cpu-0)"
-    assert "here/cpu-0" in tensor._repr_html_()
-    assert tensor.device == "here/cpu-0"
-    assert "tested" in repr(session)
+    assert session.device.endswith("/cpu-0")
+    assert repr(tensor) == f"RemoteTensor(shape=(2, 3), dtype=bfloat16, on {session.device})"
+    assert session.device in tensor._repr_html_()
+    assert tensor.device == session.device
+    assert session.name in repr(session)
 
 
 def test_kernels_need_the_other_engine(session):
