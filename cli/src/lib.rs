@@ -41,7 +41,7 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
         return sahasra_worker::executor::main(std::iter::once("executor".into()).chain(arguments));
     }
     if arguments.log != "off" {
-        logging::start(&arguments.log, logging::Format::Text);
+        logging::start(&arguments.log, logging::LogFormat::Text);
     }
     let exit = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),

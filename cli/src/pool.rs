@@ -16,10 +16,10 @@ use kube::{Api, Client, api::PostParams};
 use sahasra_access::Access;
 use sahasra_local::{ControlPlane, Options};
 use sahasra_operator::{Operator, Settings, agents::AgentClient, clock::Clock, context::Context, fault::Faults};
-use sahasra_service::health::Readiness;
+use sahasra_service::{health::Readiness, logging::LogFormat};
 use sahasra_store::StorePolicy;
 use sahasra_worker::{
-    args::{AgentArguments, CpuEngineChoice, LogFormat},
+    args::{AgentArguments, CpuEngineChoice},
     classes::{ClassRule, ClassTable},
 };
 use tokio::{net::TcpListener, task::JoinHandle};

@@ -2,8 +2,9 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use http::Uri;
+use sahasra_service::logging::LogFormat;
 
 /// REST, and the byte streams of sessions, for clients outside the cluster. It has no rights: it acts with its callers' tokens.
 #[derive(Clone, Debug, Parser)]
@@ -37,26 +38,8 @@ pub struct Args {
     #[arg(long, env = "SAHASRA_LOG", default_value = "info")]
     pub log: String,
     /// Form of a log line.
-    #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
-}
-
-/// Form of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For collectors.
-    Json,
-}
-
-impl From<LogFormat> for sahasra_service::logging::Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
-        }
-    }
 }
 
 /// At least one; at most what a semaphore counts.

@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use sahasra_service::logging::LogFormat;
 
 use crate::fault::Step;
 
@@ -32,29 +33,11 @@ pub struct Args {
     #[arg(long, env = "SAHASRA_LOG", default_value = "info")]
     pub log: String,
     /// Form of a log line.
-    #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
     /// For tests: the process kills itself right after the first such step.
     #[arg(long, env = "SAHASRA_FAIL_AT", value_enum, hide = true)]
     pub fail_at: Option<Step>,
-}
-
-/// Form of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For collectors.
-    Json,
-}
-
-impl From<LogFormat> for sahasra_service::logging::Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
-        }
-    }
 }
 
 /// `250ms`, `15s`, `2m`.

@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::VramQuantity;
+use sahasra_service::logging::LogFormat;
 
 use crate::executors::{CpuEngine, DeviceConfig};
 
@@ -40,16 +41,6 @@ pub enum CpuEngineChoice {
     Always,
     /// Never.
     Never,
-}
-
-/// Form of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// For collectors.
-    Json,
 }
 
 fn mebibytes(text: &str) -> Result<u64, String> {

@@ -37,7 +37,7 @@ mod shared_page;
 pub mod store;
 
 use agent::{Agent, AgentLimits, Executors, Identity};
-use args::{AgentArguments, Arguments, Command, LogFormat};
+use args::{AgentArguments, Arguments, Command};
 use executors::{ExecutorPool, PoolConfig};
 use registration::{Registration, RegistrationConfig};
 use session::{process::Launcher, stream::Streams};
@@ -63,11 +63,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
-    let format = match arguments.log_format {
-        LogFormat::Text => logging::Format::Text,
-        LogFormat::Json => logging::Format::Json,
-    };
-    logging::start(&arguments.log, format);
+    logging::start(&arguments.log, arguments.log_format);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
         .max_blocking_threads(8)

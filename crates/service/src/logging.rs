@@ -1,10 +1,11 @@
 //! Logs: one line an event on standard error, with fields; JSON where a collector reads them.
 
+use clap::ValueEnum;
 use tracing_subscriber::{EnvFilter, fmt};
 
 /// Form of a log line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -13,11 +14,11 @@ pub enum Format {
 }
 
 /// Starts logging with `filter` (such as `info` or `info,sahasra_operator=debug`). Called once, by `main`.
-pub fn start(filter: &str, format: Format) {
+pub fn start(filter: &str, format: LogFormat) {
     let builder = fmt().with_env_filter(EnvFilter::new(filter)).with_writer(std::io::stderr);
     let outcome = match format {
-        Format::Text => builder.with_ansi(false).try_init(),
-        Format::Json => builder.json().try_init(),
+        LogFormat::Text => builder.with_ansi(false).try_init(),
+        LogFormat::Json => builder.json().try_init(),
     };
     if let Err(error) = outcome {
         eprintln!("logging was already started: {error}");

@@ -34,7 +34,7 @@ pub async fn pool() -> ExecutorPool {
 
 pub async fn pool_with(config: PoolConfig) -> ExecutorPool {
     static LOGGING: std::sync::Once = std::sync::Once::new();
-    LOGGING.call_once(|| sahasra_service::logging::start("info", sahasra_service::logging::Format::Text));
+    LOGGING.call_once(|| sahasra_service::logging::start("info", sahasra_service::logging::LogFormat::Text));
     ExecutorPool::start(config).await.unwrap()
 }
 
