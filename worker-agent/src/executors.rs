@@ -16,6 +16,7 @@
 //! [`Events`]. To end: [`Run::withdraw`], `set_concurrency(0)`, take events until [`Event::Settled`] with 0 (memory is free
 //! then), or [`Run::kill`] when the grace has passed (`Settled` follows too); then drop the [`Events`].
 
+pub(crate) mod ask;
 mod device;
 mod discover;
 mod entry;

@@ -1,26 +1,23 @@
 //! Which devices there are: GPUs as a short-lived child reports them, and the CPU engine where it is wanted.
 
-use std::process::Stdio;
-
-use tokio::io::AsyncReadExt;
-
 use super::PoolConfig;
+use super::ask::ask;
 use super::device::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind};
 use super::spawn;
 use crate::device::cuda::{Gpu, LANES, Probe};
 
 /// Memory that an engine needs beside contexts: fragments, and what a driver takes as it goes. In bytes.
 const HEADROOM: u64 = 256 << 20;
-/// Most of a probe's answer that is read.
-const ANSWER: u64 = 1 << 20;
 
 /// Finds them, and says once in the log what it found and what not.
 pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
     let mut devices = Vec::new();
     if config.devices.cuda {
-        let probe = probe(config).await.unwrap_or_else(|reason| Probe {
+        let command = spawn::command(&config.program, "probe");
+        // It may hang in a broken driver.
+        let probe = ask(command, config.devices.probe_timeout).await.unwrap_or_else(|error| Probe {
             gpus: Vec::new(),
-            reason: Some(reason),
+            reason: Some(error.to_string()),
         });
         if let Some(reason) = &probe.reason {
             tracing::info!(reason, gpus = probe.gpus.len(), "looked for GPUs");
@@ -45,33 +42,6 @@ pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
         );
     }
     devices
-}
-
-/// Runs the probe. It may hang in a broken driver: then it is killed.
-async fn probe(config: &PoolConfig) -> Result<Probe, String> {
-    let mut command = tokio::process::Command::from(spawn::command(&config.program, "probe"));
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| format!("the probe does not start: {error}"))?;
-    let answered = async {
-        let mut answer = Vec::new();
-        if let Some(output) = child.stdout.take() {
-            output.take(ANSWER).read_to_end(&mut answer).await?;
-        }
-        Ok::<_, std::io::Error>((answer, child.wait().await?))
-    };
-    match tokio::time::timeout(config.devices.probe_timeout, answered).await {
-        Err(_) => Err(format!(
-            "the driver did not answer within {} s",
-            config.devices.probe_timeout.as_secs()
-        )),
-        Ok(Err(error)) => Err(format!("the probe cannot be read: {error}")),
-        Ok(Ok((answer, status))) => serde_json::from_slice(&answer).map_err(|_| format!("the driver crashed the probe ({status})")),
-    }
 }
 
 fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {

@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncReadExt;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use super::adopt;
 use super::board::Board;
+use crate::executors::ask::ask;
 use crate::executors::process::Child;
 use crate::executors::spawn::{self, Spawner};
 use crate::executors::words;
@@ -39,8 +39,6 @@ const TEXT: usize = 512;
 const HAND_OVER: Duration = Duration::from_secs(5);
 /// A plugin must be loaded and have opened its device within this.
 const PROBE: Duration = Duration::from_secs(60);
-/// Most of the probe's answer that is read, in bytes.
-const ANSWER: u64 = 64 << 10;
 
 /// What a plugin says of itself, as the probe process prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,30 +153,9 @@ fn drives(platform: &Platform, kind: DeviceKind) -> bool {
 
 /// What the plugin is, in a process of its own: one that crashes or hangs harms nobody.
 async fn probe(program: &Path, plugin: &Path) -> Result<Platform, String> {
-    let mut command = tokio::process::Command::from(spawn::command(program, "plugin"));
-    let mut child = command
-        .arg(plugin)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| format!("the probe does not start: {error}"))?;
-    let answered = async {
-        let mut answer = Vec::new();
-        if let Some(output) = child.stdout.take() {
-            output.take(ANSWER).read_to_end(&mut answer).await?;
-        }
-        Ok::<_, io::Error>((answer, child.wait().await?))
-    };
-    match tokio::time::timeout(PROBE, answered).await {
-        Err(_) => Err(format!("it did not open its device within {} s", PROBE.as_secs())),
-        Ok(Err(error)) => Err(format!("the probe cannot be read: {error}")),
-        Ok(Ok((answer, status))) => match serde_json::from_slice::<Result<Platform, String>>(&answer) {
-            Ok(answer) => answer,
-            Err(_) => Err(format!("it crashed the probe ({status})")),
-        },
-    }
+    let mut command = spawn::command(program, "plugin");
+    command.arg(plugin).stderr(Stdio::null());
+    ask(command, PROBE).await.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 struct Started {
