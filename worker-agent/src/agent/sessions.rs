@@ -12,6 +12,9 @@ use crate::session::{
     sessions::{Session, Sessions},
 };
 
+#[cfg(test)]
+mod tests;
+
 /// How often the grants of connected sessions are extended: a small part of the shortest that they last.
 const EXTEND_EVERY: Duration = Duration::from_secs(1);
 /// How long executors of sessions may take to end when the agent does.
@@ -84,23 +87,24 @@ impl Agent {
             () = process.ended() => process.reap().await,
         };
         let mut executor = session.executor.lock().await;
-        let lost = !end.well && !session.ended.is_cancelled();
+        // However it ended, even with status 0: nobody asked for that, and what its client had is gone.
+        let lost = !session.ended.is_cancelled();
         let terms = session.terms();
         if lost {
             tracing::warn!(
                 session = terms.name,
                 namespace = terms.namespace,
                 process = process.id(),
-                end.text,
+                end,
                 "executor lost"
             );
-            self.sessions.lost(&session, end.text, self.clock.elapsed());
+            self.sessions.lost(&session, end, self.clock.elapsed());
         } else {
             tracing::info!(
                 session = terms.name,
                 namespace = terms.namespace,
                 process = process.id(),
-                end.text,
+                end,
                 "executor ended"
             );
         }

@@ -197,15 +197,6 @@ pub struct Process {
     last_words: Arc<Mutex<VecDeque<String>>>,
 }
 
-/// How a process ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
-    /// By its own decision, with nothing wrong.
-    pub well: bool,
-    /// How, and its last words.
-    pub text: String,
-}
-
 impl Process {
     fn new(started: Started) -> io::Result<Self> {
         let id = started.child.0.as_ref().map_or(0, std::process::Child::id);
@@ -266,8 +257,9 @@ impl Process {
         let _ = self.exit.readable().await;
     }
 
-    /// Ends it, first by the end of its control socket, then by force, and reaps it: its memory is free then.
-    pub async fn end(&self) -> End {
+    /// Ends it, first by the end of its control socket, then by force, and reaps it: its memory is free then. Tells how it ended, and
+    /// its last words.
+    pub async fn end(&self) -> String {
         let _ = self.control.shutdown(Shutdown::Both);
         if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
             if let Some(child) = &mut self.child.lock().unwrap_or_else(PoisonError::into_inner).0 {
@@ -278,8 +270,8 @@ impl Process {
         self.reap().await
     }
 
-    /// Reaps it after it has ended.
-    pub async fn reap(&self) -> End {
+    /// Reaps it after it has ended. Tells how, and its last words.
+    pub async fn reap(&self) -> String {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).0.take();
         let status = match child {
             Some(mut child) => tokio::task::spawn_blocking(move || child.wait().ok()).await.ok().flatten(),
@@ -295,7 +287,7 @@ impl Process {
 }
 
 /// An end in words.
-fn describe<'a>(status: Option<ExitStatus>, said: impl Iterator<Item = &'a str>) -> End {
+fn describe<'a>(status: Option<ExitStatus>, said: impl Iterator<Item = &'a str>) -> String {
     let how = match status {
         Some(status) => match (status.code(), status.signal()) {
             (Some(code), _) => format!("its executor ended with status {code}"),
@@ -311,10 +303,7 @@ fn describe<'a>(status: Option<ExitStatus>, said: impl Iterator<Item = &'a str>)
         format!("{how}: {}", said.join(" / "))
     };
     text.truncate(text.floor_char_boundary(TEXT));
-    End {
-        well: status.is_some_and(|status| status.success()),
-        text,
-    }
+    text
 }
 
 #[cfg(test)]
@@ -324,13 +313,11 @@ mod tests {
     #[test]
     fn an_end_says_how_and_what_was_said_last() {
         let end = describe(Some(ExitStatus::from_raw(9)), ["one", "two"].into_iter());
-        assert_eq!(end.text, "its executor was ended by signal 9: one / two");
-        assert!(!end.well);
+        assert_eq!(end, "its executor was ended by signal 9: one / two");
         let end = describe(Some(ExitStatus::from_raw(3 << 8)), std::iter::empty());
-        assert_eq!(end.text, "its executor ended with status 3");
-        assert!(describe(Some(ExitStatus::from_raw(0)), std::iter::empty()).well);
+        assert_eq!(end, "its executor ended with status 3");
         let long = "é".repeat(TEXT);
-        assert!(describe(None, [long.as_str()].into_iter()).text.len() <= TEXT);
+        assert!(describe(None, [long.as_str()].into_iter()).len() <= TEXT);
     }
 
     #[test]
