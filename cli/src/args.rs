@@ -112,6 +112,9 @@ pub struct UpArgs {
     /// PJRT plugin, a library: sessions may then run XLA programs on the devices that it drives.
     #[arg(long, env = "SAHASRA_PJRT_PLUGIN", value_name = "FILE")]
     pub pjrt_plugin: Option<PathBuf>,
+    /// Folder in which XLA programs that were compiled are kept; in the user's state folder when absent.
+    #[arg(long, env = "SAHASRA_PROGRAM_CACHE", value_name = "FOLDER")]
+    pub program_cache: Option<PathBuf>,
     /// How many workers, each with one device.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N", conflicts_with = "gpu")]
     pub workers: u32,

@@ -33,6 +33,8 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long running chunks may go on when the pool ends: whoever ends it has given up on them.
 const GRACE: Duration = Duration::from_secs(1);
+/// Compiled programs that are kept on disk, in bytes.
+const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
 
 /// Why there is no pool.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,8 @@ pub struct PoolSettings {
     pub file_store_root: Option<PathBuf>,
     /// PJRT plugin of sessions.
     pub pjrt_plugin: Option<PathBuf>,
+    /// Folder of compiled programs of sessions.
+    pub program_cache: Option<PathBuf>,
     /// The token with which streams of sessions are opened; nobody can when absent.
     pub token: Option<String>,
 }
@@ -190,6 +194,8 @@ impl Pool {
             class_table: None,
             file_store_root: settings.file_store_root.clone(),
             pjrt_plugin: settings.pjrt_plugin.clone(),
+            program_cache: settings.program_cache.clone(),
+            program_cache_size: PROGRAM_CACHE_BYTES,
             no_cuda: worker.cpu_devices.is_some(),
             cpu_engine: if worker.cpu_devices.is_some() {
                 CpuEngineChoice::Always

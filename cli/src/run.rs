@@ -142,6 +142,7 @@ fn settings(arguments: &PoolArgs, devices: u32, manifests: &[Manifest]) -> PoolS
         workers,
         file_store_root: arguments.file_store_root.clone(),
         pjrt_plugin: None,
+        program_cache: None,
         token: None,
     }
 }

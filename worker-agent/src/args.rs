@@ -99,6 +99,13 @@ pub struct AgentArguments {
     /// PJRT plugin, a library: sessions may then run XLA programs on the devices that it drives.
     #[arg(long, env = "SAHASRA_PJRT_PLUGIN")]
     pub pjrt_plugin: Option<PathBuf>,
+    /// Folder in which programs that engine xla has compiled are kept, each namespace's apart from the others': its later sessions
+    /// here need not compile them again. In a session's memory alone when absent.
+    #[arg(long, env = "SAHASRA_PROGRAM_CACHE", value_name = "FOLDER")]
+    pub program_cache: Option<PathBuf>,
+    /// Most that is kept there, such as 2Gi: what was used longest ago goes.
+    #[arg(long, default_value = "2Gi", value_parser = mebibytes)]
+    pub program_cache_size: u64,
     /// Do not look for GPUs.
     #[arg(long)]
     pub no_cuda: bool,

@@ -41,6 +41,7 @@ use self::report::Reporter;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::{self, CudaDevice};
 use crate::device::{Device, DeviceError};
+use crate::program_cache::Folder;
 use crate::session_executor::{self, EngineChoice, Options, Platform};
 
 /// Stack of a lane in bytes: the engine keeps its own state on the heap, a driver's compiler is the deepest caller.
@@ -84,6 +85,9 @@ struct SessionArguments {
     /// Folder for programs that engine xla compiled; in memory alone when absent.
     #[arg(long)]
     program_cache: Option<PathBuf>,
+    /// Most that may lie there, in bytes.
+    #[arg(long, default_value_t = 1 << 30)]
+    program_cache_bytes: u64,
     /// Process id of the agent.
     #[arg(long)]
     parent: i32,
@@ -190,7 +194,10 @@ fn session(arguments: SessionArguments) -> ExitCode {
         engine: match (arguments.engine, arguments.plugin) {
             (SessionEngine::Xla, Some(plugin)) => EngineChoice::Xla {
                 plugin,
-                cache: arguments.program_cache,
+                cache: arguments.program_cache.map(|path| Folder {
+                    path,
+                    limit_bytes: arguments.program_cache_bytes,
+                }),
             },
             (SessionEngine::Xla, None) => {
                 eprintln!("engine xla needs --plugin");

@@ -30,6 +30,7 @@ pub mod executor;
 pub mod executors;
 pub mod ledger;
 pub mod metrics;
+pub mod program_cache;
 pub mod registration;
 pub mod session;
 pub mod session_executor;
@@ -39,6 +40,7 @@ pub mod store;
 use agent::{Agent, AgentLimits, Executors, Identity};
 use args::{AgentArguments, Arguments, Command};
 use executors::{ExecutorPool, PoolConfig};
+use program_cache::ProgramCache;
 use registration::{Registration, RegistrationConfig};
 use session::{process::Launcher, stream::Streams};
 
@@ -77,6 +79,18 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
         let shutdown = shutdown::on_signal().context("cannot listen for signals")?;
         run(arguments, listener, shutdown).await
     })
+}
+
+/// Where compiled programs are kept, if any are to be compiled. One that cannot be had costs time and nothing else.
+fn program_cache(arguments: &AgentArguments) -> Option<ProgramCache> {
+    let folder = arguments.pjrt_plugin.as_ref().and(arguments.program_cache.as_ref())?;
+    match ProgramCache::open(folder, arguments.program_cache_size) {
+        Ok(cache) => Some(cache),
+        Err(error) => {
+            tracing::warn!(folder = %folder.display(), %error, "no program cache: what a session compiles is kept in memory alone");
+            None
+        }
+    }
 }
 
 /// A client of its own, and who may open streams.
@@ -137,7 +151,7 @@ pub async fn serve(
         max_outstanding_chunks: limits.max_outstanding_chunks,
         ..PoolConfig::default()
     };
-    let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone()).await;
+    let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone(), program_cache(arguments)).await;
     let executors = Executors {
         sessions: Some(launcher.context("no thread to start executors from")?),
         chunks: ExecutorPool::start(config).await?,

@@ -37,6 +37,7 @@ use self::state::{Bells, State};
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::CudaDevice;
 use crate::executor::end_process;
+use crate::program_cache::Folder;
 use crate::session::adopt;
 use crate::session::board::Board;
 
@@ -65,8 +66,8 @@ pub enum EngineChoice {
     Xla {
         /// Its file.
         plugin: PathBuf,
-        /// Folder for compiled programs, which whoever may open this session may use.
-        cache: Option<PathBuf>,
+        /// Where compiled programs are kept, for whoever may open sessions of this namespace.
+        cache: Option<Folder>,
     },
     /// PTX.
     Ptx,

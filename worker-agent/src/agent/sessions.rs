@@ -55,14 +55,15 @@ impl Agent {
             self.vacate_session(session, occupied);
             return Err(ConnectError::Ended);
         }
-        let process = match launcher.launch(device, &session.terms().engine, session.limit_bytes).await {
+        let terms = session.terms();
+        let launched = launcher.launch(device, &terms.namespace, &terms.engine, session.limit_bytes).await;
+        let process = match launched {
             Ok(process) => Arc::new(process),
             Err(error) => {
                 self.vacate_session(session, occupied);
                 return Err(error.into());
             }
         };
-        let terms = session.terms();
         tracing::info!(
             session = terms.name,
             namespace = terms.namespace,
@@ -117,6 +118,13 @@ impl Agent {
                 ledger.forfeit(now, &session.owner_uid);
             }
         });
+        let trimming = tokio::task::spawn_blocking(move || {
+            if let Some(launcher) = self.sessions.launcher() {
+                launcher.trim_cache();
+            }
+        });
+        // Nothing waits for it.
+        drop(trimming);
     }
 
     /// Keeps the grants of sessions whose client is connected, each within its limit, whoever else is gone. Until cancelled.

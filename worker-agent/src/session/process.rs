@@ -26,6 +26,7 @@ use crate::executors::process::Child;
 use crate::executors::spawn::{self, Spawner};
 use crate::executors::words;
 use crate::executors::{DeviceDescription, DeviceKind};
+use crate::program_cache::ProgramCache;
 
 /// How long an executor has to tell its client of the end before it is killed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -73,15 +74,17 @@ pub enum LaunchError {
 pub struct Launcher {
     spawner: Spawner,
     plugin: Option<(PathBuf, Platform)>,
+    cache: Option<ProgramCache>,
 }
 
 impl Launcher {
     /// Processes are `program` called with `executor session`. With a plugin, the engine `xla` is there on the devices that it
-    /// drives: a short-lived process looks whether it loads. One that does not is told of in the log, and left out.
+    /// drives: a short-lived process looks whether it loads. One that does not is told of in the log, and left out. What it compiles
+    /// is kept in `cache`.
     ///
     /// # Errors
     /// When there is no thread to start processes from.
-    pub async fn start(program: PathBuf, plugin: Option<PathBuf>) -> io::Result<Self> {
+    pub async fn start(program: PathBuf, plugin: Option<PathBuf>, cache: Option<ProgramCache>) -> io::Result<Self> {
         let plugin = match plugin {
             Some(path) => match probe(&program, &path).await {
                 Ok(platform) => {
@@ -96,7 +99,7 @@ impl Launcher {
             None => None,
         };
         let spawner = Spawner::start(program)?;
-        Ok(Self { spawner, plugin })
+        Ok(Self { spawner, plugin, cache })
     }
 
     /// Engines that sessions may have on such a device.
@@ -108,11 +111,17 @@ impl Launcher {
         engines
     }
 
-    /// Starts the executor of a session that may hold so many bytes on the device.
+    /// Starts the executor of a session in a namespace that may hold so many bytes on the device.
     ///
     /// # Errors
     /// [`LaunchError`].
-    pub async fn launch(&self, device: &DeviceDescription, engine: &str, limit_bytes: u64) -> Result<Process, LaunchError> {
+    pub async fn launch(
+        &self,
+        device: &DeviceDescription,
+        namespace: &str,
+        engine: &str,
+        limit_bytes: u64,
+    ) -> Result<Process, LaunchError> {
         if !self.engines(device.kind).contains(&engine) {
             return Err(LaunchError::NoEngine {
                 device: device.name.clone(),
@@ -133,12 +142,36 @@ impl Launcher {
         ];
         if let Some((path, _)) = self.plugin.as_ref().filter(|_| engine == "xla") {
             arguments.push(format!("--plugin={}", path.display()));
+            arguments.extend(self.cache_arguments(namespace));
         }
         let started = self
             .spawner
             .on_thread(move |program| spawn(program, &arguments, limit_bytes))
             .await?;
         Ok(Process::new(started)?)
+    }
+
+    /// Where an executor keeps compiled programs: with those of its session's namespace, and no other's.
+    fn cache_arguments(&self, namespace: &str) -> Vec<String> {
+        let folder = self.cache.as_ref().map(|cache| cache.of_namespace(namespace));
+        match folder {
+            Some(Ok(folder)) => vec![
+                format!("--program-cache={}", folder.path.display()),
+                format!("--program-cache-bytes={}", folder.limit_bytes),
+            ],
+            Some(Err(error)) => {
+                tracing::warn!(namespace, %error, "a session keeps its programs in memory alone");
+                Vec::new()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Looks after the programs on disk, when an executor has ended. Reads folders.
+    pub fn trim_cache(&self) {
+        if let Some(cache) = &self.cache {
+            cache.trim();
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use sahasra_wire::session::{FailureCode, Format, Launch};
 use self::cache::{Cache, Key};
 use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
 use crate::device::cuda;
+use crate::program_cache::Folder;
 use crate::session_executor::payload::zeros;
 
 const NAME: &str = "xla";
@@ -31,8 +32,8 @@ pub struct Options {
     pub gpu: Option<u32>,
     /// Device memory that may be used, in bytes.
     pub limit_bytes: u64,
-    /// Folder for compiled programs.
-    pub cache: Option<PathBuf>,
+    /// Where compiled programs are kept.
+    pub cache: Option<Folder>,
 }
 
 /// Why there is no engine.

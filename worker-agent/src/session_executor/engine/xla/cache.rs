@@ -1,10 +1,11 @@
 //! Programs by content: in memory, and as files where there is a folder.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use sahasra_pjrt::Format;
 use sha2::{Digest, Sha256};
+
+use crate::program_cache::Folder;
 
 /// Programs kept in memory beside those that have names.
 const MOST: usize = 256;
@@ -33,7 +34,7 @@ impl Key {
 #[derive(Debug)]
 pub struct Cache<P> {
     salt: String,
-    folder: Option<PathBuf>,
+    folder: Option<Folder>,
     programs: HashMap<Key, (u64, P)>,
     /// Grows with each use: the lowest was used longest ago.
     uses: u64,
@@ -41,7 +42,7 @@ pub struct Cache<P> {
 
 impl<P: Clone> Cache<P> {
     /// An empty one; files of another salt are not seen.
-    pub fn new(salt: String, folder: Option<PathBuf>) -> Self {
+    pub fn new(salt: String, folder: Option<Folder>) -> Self {
         Self {
             salt,
             folder,
@@ -81,7 +82,7 @@ impl<P: Clone> Cache<P> {
 
     /// A program that was written, if it is whole: its hash stands before it.
     pub fn read(&self, key: &Key) -> Option<Vec<u8>> {
-        let mut bytes = std::fs::read(self.folder.as_ref()?.join(key.name())).ok()?;
+        let mut bytes = self.folder.as_ref()?.read(&key.name())?;
         let (hash, program) = bytes.split_first_chunk::<32>()?;
         if <[u8; 32]>::from(Sha256::digest(program)) != *hash {
             return None;
@@ -93,10 +94,9 @@ impl<P: Clone> Cache<P> {
     /// Writes a program. That it cannot be written costs the next one time, and nothing else.
     pub fn write(&self, key: &Key, program: &[u8]) {
         let Some(folder) = &self.folder else { return };
-        let part = folder.join(format!("{}.{}", key.name(), std::process::id()));
         let bytes = [Sha256::digest(program).as_slice(), program].concat();
-        if std::fs::write(&part, bytes).is_ok() && std::fs::rename(&part, folder.join(key.name())).is_err() {
-            let _ = std::fs::remove_file(&part);
+        if let Err(error) = folder.write(&key.name(), &bytes) {
+            eprintln!("a compiled program is not kept: {error}");
         }
     }
 }
@@ -138,7 +138,13 @@ mod tests {
     #[test]
     fn a_file_that_is_not_whole_is_no_program() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::<()>::new(String::new(), Some(folder.path().to_owned()));
+        let cache = Cache::<()>::new(
+            String::new(),
+            Some(Folder {
+                path: folder.path().to_owned(),
+                limit_bytes: 1 << 20,
+            }),
+        );
         let key = Key::of("", Format::Hlo, b"code");
         assert_eq!(cache.read(&key), None);
         cache.write(&key, b"machine code");

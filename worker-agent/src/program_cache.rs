@@ -1,0 +1,218 @@
+//! Compiled programs on disk, for the session executors of one agent: a folder for each namespace, in it a file for each program, named
+//! by the hash of all that makes it.
+//!
+//! Executors read and write the folder of their session's namespace and see no other. What was used longest ago goes when there is
+//! too much: each executor looks after its namespace's folder, and the agent after all of them whenever an executor has ended. So
+//! for as long as sessions run there may be the limit once for each of their namespaces, and afterwards once in all.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The agent's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramCache {
+    folder: PathBuf,
+    limit_bytes: u64,
+}
+
+/// Where one session executor keeps programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folder {
+    /// The folder.
+    pub path: PathBuf,
+    /// Most that may lie in it, in bytes.
+    pub limit_bytes: u64,
+}
+
+impl ProgramCache {
+    /// The cache in this folder, which is made when it is missing, with at most so much in it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(folder: &Path, limit_bytes: u64) -> io::Result<Self> {
+        private().recursive(true).create(folder)?;
+        let cache = Self {
+            // Executors work elsewhere.
+            folder: folder.canonicalize()?,
+            limit_bytes,
+        };
+        cache.trim();
+        Ok(cache)
+    }
+
+    /// The folder of a namespace, which is made when it is missing.
+    ///
+    /// # Errors
+    /// The system's; and [`io::ErrorKind::InvalidInput`] for what is no name of a namespace.
+    pub fn of_namespace(&self, namespace: &str) -> io::Result<Folder> {
+        let is_label = !namespace.is_empty()
+            && namespace.len() <= 63
+            && namespace.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+        if !is_label {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{namespace:?} names no namespace"),
+            ));
+        }
+        let path = self.folder.join(namespace);
+        private().recursive(true).create(&path)?;
+        Ok(Folder {
+            path,
+            limit_bytes: self.limit_bytes,
+        })
+    }
+
+    /// Removes what was used longest ago, until no more than the limit is left in all.
+    pub fn trim(&self) {
+        trim(&self.folder, self.limit_bytes);
+    }
+}
+
+impl Folder {
+    /// What stands under that name. It counts as used now.
+    pub fn read(&self, name: &str) -> Option<Vec<u8>> {
+        let path = self.path.join(name);
+        let bytes = fs::read(&path).ok()?;
+        // Where that fails it goes sooner than it should.
+        let _ = File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(SystemTime::now()));
+        Some(bytes)
+    }
+
+    /// Writes under that name; readers see all of it or nothing. What is used longest ago goes for it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() as u64 > self.limit_bytes {
+            return Ok(());
+        }
+        let part = self.path.join(format!("{name}.{}", std::process::id()));
+        let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, self.path.join(name)));
+        if written.is_err() {
+            let _ = fs::remove_file(&part);
+        }
+        trim(&self.path, self.limit_bytes);
+        written
+    }
+}
+
+fn private() -> DirBuilder {
+    let mut builder = DirBuilder::new();
+    // What lies there is run.
+    builder.mode(0o700);
+    builder
+}
+
+/// Removes the files in and directly below the folder that were used longest ago, until no more than so much is left. What cannot be
+/// looked at or removed stays.
+fn trim(folder: &Path, limit_bytes: u64) {
+    let mut files = Vec::new();
+    collect(folder, true, &mut files);
+    let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+    if bytes <= limit_bytes {
+        return;
+    }
+    files.sort();
+    for (_, size, path) in files {
+        if bytes <= limit_bytes {
+            return;
+        }
+        if fs::remove_file(&path).is_ok() {
+            bytes -= size;
+        }
+    }
+}
+
+fn collect(folder: &Path, with_folders: bool, files: &mut Vec<(SystemTime, u64, PathBuf)>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let Ok(about) = entry.metadata() else { continue };
+        if about.is_file() {
+            files.push((about.modified().unwrap_or(SystemTime::UNIX_EPOCH), about.len(), entry.path()));
+        } else if about.is_dir() && with_folders {
+            collect(&entry.path(), false, files);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn age(folder: &Folder, name: &str, seconds: u64) {
+        let file = File::options().write(true).open(folder.path.join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    }
+
+    #[test]
+    fn each_namespace_has_a_folder_of_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = ProgramCache::open(&root.path().join("programs"), 1000).unwrap();
+        let (one, other) = (cache.of_namespace("one").unwrap(), cache.of_namespace("other").unwrap());
+        one.write("key", b"code").unwrap();
+        assert_eq!(one.read("key").as_deref(), Some(b"code".as_slice()));
+        assert_eq!(other.read("key"), None);
+        let mode = fs::metadata(&one.path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "nobody else may write what is run");
+        let again = ProgramCache::open(&root.path().join("programs"), 1000).unwrap();
+        assert_eq!(again.of_namespace("one").unwrap(), one);
+        assert!(one.read("key").is_some(), "it outlives who wrote it");
+    }
+
+    #[test]
+    fn what_names_no_namespace_has_no_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = ProgramCache::open(root.path(), 1000).unwrap();
+        for wrong in ["", ".", "..", "../one", "a/b", "/etc", "One", &"a".repeat(64)] {
+            assert!(cache.of_namespace(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = ProgramCache::open(root.path(), 30).unwrap();
+        let folder = cache.of_namespace("one").unwrap();
+        for (name, seconds) in [("a", 300), ("b", 200), ("c", 100)] {
+            folder.write(name, &[0; 10]).unwrap();
+            age(&folder, name, seconds);
+        }
+        assert!(folder.read("a").is_some());
+        folder.write("d", &[0; 10]).unwrap();
+        assert!(folder.read("b").is_none(), "a was used since");
+        assert!(["a", "c", "d"].iter().all(|name| folder.path.join(name).exists()));
+        folder.write("large", &[0; 31]).unwrap();
+        assert!(
+            folder.read("large").is_none() && folder.path.join("a").exists(),
+            "nothing goes for what has no room"
+        );
+    }
+
+    #[test]
+    fn the_agent_looks_after_all_namespaces_together() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = ProgramCache::open(root.path(), 30).unwrap();
+        for (namespace, seconds) in [("one", 300), ("two", 200)] {
+            let folder = cache.of_namespace(namespace).unwrap();
+            for name in ["a", "b"] {
+                folder.write(name, &[0; 10]).unwrap();
+                age(&folder, name, seconds);
+            }
+        }
+        // What a killed executor left behind.
+        fs::write(root.path().join("one/a.4711"), [0; 10]).unwrap();
+        cache.trim();
+        assert_eq!(fs::read_dir(root.path().join("one")).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(root.path().join("two")).unwrap().count(), 2);
+    }
+}
