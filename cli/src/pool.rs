@@ -215,6 +215,7 @@ impl Pool {
             class: class.clone(),
             model: Some("*".to_owned()),
             node_labels: BTreeMap::new(),
+            memory: None,
         });
         let classes = ClassTable { classes: rules.collect() };
         let access = settings.token.clone().map_or_else(Access::nobody, Access::token);

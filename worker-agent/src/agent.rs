@@ -131,7 +131,7 @@ impl Agent {
         let Executors { chunks: pool, sessions } = executors;
         let devices = pool.devices().iter().map(|device| Device {
             name: device.name.clone(),
-            allocatable_bytes: device.allocatable_bytes,
+            allocatable_bytes: identity.classes.lent_bytes(device, &BTreeMap::new()),
         });
         let classes = pool.devices().iter();
         let classes = classes.map(|device| identity.classes.class(device, &BTreeMap::new()));
@@ -154,8 +154,13 @@ impl Agent {
         })
     }
 
-    /// Says what labels the node has: classes may depend on them.
+    /// Says what labels the node has: classes, and how much is lent, may depend on them.
     pub fn set_node_labels(&self, labels: &BTreeMap<String, String>) {
+        self.change(|ledger, _| {
+            for device in self.pool.devices() {
+                ledger.set_limit(&device.name, self.identity.classes.lent_bytes(device, labels));
+            }
+        });
         let devices = self.pool.devices().iter();
         let classes = devices.map(|device| self.identity.classes.class(device, labels)).collect();
         *self.classes.lock().unwrap_or_else(PoisonError::into_inner) = classes;

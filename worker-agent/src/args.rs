@@ -90,7 +90,8 @@ pub struct AgentArguments {
     /// Seconds that running chunks have to end once the agent is told to stop.
     #[arg(long, default_value = "20", value_parser = seconds)]
     pub shutdown_grace_seconds: Duration,
-    /// YAML file with a list `classes` of {class, model, nodeLabels}: the first that fits a device names its class.
+    /// YAML file with a list `classes` of {class, model, nodeLabels, memory}: the first that fits a device names its class, and
+    /// how much of it is lent.
     #[arg(long)]
     pub class_table: Option<PathBuf>,
     /// Folder below which jobs may keep results under file:// URLs; nowhere when absent.

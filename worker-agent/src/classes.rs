@@ -1,8 +1,9 @@
 //! Classes of devices: names for kinds of hardware (`h100`, `g5`, `cpu`), from the models that drivers tell and the labels
-//! of the node.
+//! of the node; and how much of such a device is lent.
 
 use std::collections::BTreeMap;
 
+use sahasra_crds::{VramQuantity, quantity::QuantityError};
 use serde::Deserialize;
 
 use crate::executors::{DeviceDescription, DeviceKind};
@@ -29,6 +30,9 @@ pub struct ClassRule {
     /// Labels of the node, with values that may have a `*`.
     #[serde(default)]
     pub node_labels: BTreeMap<String, String>,
+    /// Most memory that is lent of each device that the rule fits; all that there is when absent.
+    #[serde(default)]
+    pub memory: Option<VramQuantity>,
 }
 
 /// Why a table is none.
@@ -38,12 +42,38 @@ pub enum ClassError {
     #[error("class table cannot be read")]
     Syntax(#[from] sahasra_crds::yaml::ParseError),
     /// A class that is no label.
-    #[error("class {0:?} must be 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends")]
-    Name(String),
+    #[error("classes[{place}].class: {class:?} must be 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends")]
+    Name {
+        /// Which rule, from 0.
+        place: usize,
+        /// What it says.
+        class: String,
+    },
     /// A rule that fits every device.
-    #[error("the rule of class {0:?} says neither model nor nodeLabels")]
-    Empty(String),
+    #[error("classes[{place}]: class {class:?} says neither model nor nodeLabels")]
+    Empty {
+        /// Which rule, from 0.
+        place: usize,
+        /// Its class.
+        class: String,
+    },
+    /// An amount that is none.
+    #[error("classes[{place}].memory")]
+    Memory {
+        /// Which rule, from 0.
+        place: usize,
+        /// Why.
+        source: QuantityError,
+    },
+    /// An amount of which nothing can be lent.
+    #[error("classes[{place}].memory: must be at least 1Mi")]
+    TooLittle {
+        /// Which rule, from 0.
+        place: usize,
+    },
 }
+
+const MEBIBYTE: u64 = 1 << 20;
 
 /// Well-known models.
 const MODELS: &[(&str, &str)] = &[
@@ -103,27 +133,43 @@ impl ClassTable {
     /// [`ClassError`].
     pub fn parse(text: &str) -> Result<Self, ClassError> {
         let table: Self = sahasra_crds::yaml::parse(text)?;
-        for rule in &table.classes {
-            if rule.class.is_empty() || label(&rule.class) != rule.class {
-                return Err(ClassError::Name(rule.class.clone()));
+        for (place, rule) in table.classes.iter().enumerate() {
+            let class = rule.class.clone();
+            if class.is_empty() || label(&class) != class {
+                return Err(ClassError::Name { place, class });
             }
             if rule.model.is_none() && rule.node_labels.is_empty() {
-                return Err(ClassError::Empty(rule.class.clone()));
+                return Err(ClassError::Empty { place, class });
+            }
+            let bytes = rule.memory.as_ref().map(VramQuantity::bytes).transpose();
+            let bytes = bytes.map_err(|source| ClassError::Memory { place, source })?;
+            if bytes.is_some_and(|bytes| bytes < MEBIBYTE) {
+                return Err(ClassError::TooLittle { place });
             }
         }
         Ok(table)
     }
 
-    /// The class of a device on a node with these labels.
-    pub fn class(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> String {
-        let rule = self.classes.iter().find(|rule| {
+    fn rule(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> Option<&ClassRule> {
+        self.classes.iter().find(|rule| {
             rule.model.as_deref().is_none_or(|model| fits(model, &device.model))
                 && rule
                     .node_labels
                     .iter()
                     .all(|(name, pattern)| node_labels.get(name).is_some_and(|value| fits(pattern, value)))
-        });
-        if let Some(rule) = rule {
+        })
+    }
+
+    /// How much of a device on a node with these labels may be lent, in bytes.
+    pub fn lent_bytes(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> u64 {
+        let memory = self.rule(device, node_labels).and_then(|rule| rule.memory.as_ref());
+        let bytes = memory.and_then(|memory| memory.bytes().ok());
+        bytes.map_or(device.allocatable_bytes, |bytes| bytes.min(device.allocatable_bytes))
+    }
+
+    /// The class of a device on a node with these labels.
+    pub fn class(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> String {
+        if let Some(rule) = self.rule(device, node_labels) {
             return rule.class.clone();
         }
         if device.kind == DeviceKind::Cpu {
@@ -196,16 +242,45 @@ mod tests {
     }
 
     #[test]
-    fn wrong_tables_are_refused() {
-        assert!(matches!(
-            ClassTable::parse("classes: [{class: Big, model: x}]"),
-            Err(ClassError::Name(_))
-        ));
-        assert!(matches!(ClassTable::parse("classes: [{class: big}]"), Err(ClassError::Empty(_))));
-        assert!(matches!(
-            ClassTable::parse("classes: [{class: big, modle: x}]"),
-            Err(ClassError::Syntax(_))
-        ));
+    fn wrong_tables_are_refused_with_the_field() {
+        for (rule, expected) in [
+            ("{class: Big, model: x}", "classes[1].class: \"Big\" must be"),
+            ("{class: big}", "classes[1]: class \"big\" says neither model nor nodeLabels"),
+            (
+                "{class: big, model: x, memory: much}",
+                "classes[1].memory: \"much\" is not an amount",
+            ),
+            ("{class: big, model: x, memory: 1Ki}", "classes[1].memory: must be at least 1Mi"),
+            ("{class: big, modle: x}", "classes[1]: unknown field `modle`"),
+            ("{class: big, nodeLabels: {a: [b]}}", "classes[1].nodeLabels.a: invalid type"),
+            ("{model: x}", "classes[1]: missing field `class`"),
+        ] {
+            let error = ClassTable::parse(&format!("classes: [{{class: ok, model: x}}, {rule}]")).unwrap_err();
+            let mut text = error.to_string();
+            let mut cause = std::error::Error::source(&error);
+            while let Some(source) = cause {
+                text = format!("{text}: {source}");
+                cause = source.source();
+            }
+            assert!(text.contains(expected), "{rule}: {text}");
+        }
         assert_eq!(ClassTable::parse("{}").unwrap(), ClassTable::default());
+    }
+
+    #[test]
+    fn a_rule_may_say_how_much_is_lent_and_never_more_than_there_is() {
+        let table = ClassTable::parse(
+            "classes:\n- {class: shared, model: '*A10G*', nodeLabels: {pool: shared}, memory: 8Gi}\n\
+             - {class: g5, model: '*A10G*', memory: 1Ti}\n",
+        )
+        .unwrap();
+        let a10g = DeviceDescription {
+            allocatable_bytes: 20 << 30,
+            ..device(DeviceKind::Cuda, "NVIDIA A10G")
+        };
+        let shared = BTreeMap::from([("pool".to_owned(), "shared".to_owned())]);
+        assert_eq!(table.lent_bytes(&a10g, &shared), 8 << 30);
+        assert_eq!(table.lent_bytes(&a10g, &BTreeMap::new()), 20 << 30);
+        assert_eq!(ClassTable::default().lent_bytes(&a10g, &shared), 20 << 30);
     }
 }

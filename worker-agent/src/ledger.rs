@@ -50,6 +50,8 @@ const KILL_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct DeviceState {
     name: String,
+    /// What may be lent, in bytes. While more is lent, from when it was more, that stands in the load.
+    limit_bytes: u64,
     load: Load,
 }
 
@@ -87,6 +89,7 @@ impl Ledger {
             .into_iter()
             .map(|device| DeviceState {
                 name: device.name,
+                limit_bytes: device.allocatable_bytes,
                 load: Load {
                     allocatable_bytes: device.allocatable_bytes,
                     healthy: true,
@@ -142,6 +145,15 @@ impl Ledger {
     pub fn set_healthy(&mut self, device: &str, healthy: bool) {
         if let Some(place) = self.place(device) {
             self.devices[place].load.healthy = healthy;
+        }
+    }
+
+    /// How much of the device may be lent from now on, in bytes. What is lent already stays lent.
+    pub fn set_limit(&mut self, device: &str, limit_bytes: u64) {
+        if let Some(place) = self.place(device) {
+            let device = &mut self.devices[place];
+            device.limit_bytes = limit_bytes;
+            device.load.allocatable_bytes = limit_bytes.max(device.load.leased_bytes);
         }
     }
 
@@ -250,6 +262,7 @@ impl Ledger {
         let device = &mut self.devices[place];
         device.load.slices -= freed;
         device.load.leased_bytes -= freed * holding.slice_bytes();
+        device.load.allocatable_bytes = device.limit_bytes.max(device.load.leased_bytes);
         self.totals.freed_slices += freed;
         self.grants = self.grants + after.1 - before.1;
         if after.2 < before.2 {

@@ -46,6 +46,10 @@ enum Call {
     Forfeit {
         owner: u8,
     },
+    Limit {
+        device: u8,
+        bytes: u64,
+    },
     Occupy {
         owner: u8,
         device: u8,
@@ -79,6 +83,8 @@ struct Model {
     terms: BTreeMap<u8, u64>,
     slices: Vec<Slice>,
     in_use: BTreeMap<(u8, u8), u32>,
+    /// What may be lent, where it is not what it was at first.
+    limits: BTreeMap<u8, u64>,
     /// What the last call answers.
     answer: Option<u32>,
     /// Owner and device of each kill that the last call asks for.
@@ -100,6 +106,14 @@ impl Model {
 
     fn leased(&self, device: u8) -> u64 {
         self.slices.iter().filter(|slice| slice.device == device).count() as u64 * SLICE
+    }
+
+    fn limit(&self, device: u8) -> u64 {
+        self.limits.get(&device).copied().unwrap_or(ALLOCATABLE)
+    }
+
+    fn free(&self, device: u8) -> u64 {
+        self.limit(device).saturating_sub(self.leased(device))
     }
 
     fn settle(&mut self) {
@@ -159,6 +173,7 @@ impl ReferenceStateMachine for Model {
             ),
             2 => (owner.clone(), 1..5_000u64, 0..12_000u64).prop_map(|(owner, ttl, limit)| Call::Extend { owner, ttl, limit }),
             1 => owner.clone().prop_map(|owner| Call::Forfeit { owner }),
+            1 => (device.clone(), 0..=ALLOCATABLE).prop_map(|(device, bytes)| Call::Limit { device, bytes }),
             4 => (owner.clone(), device.clone(), 1..6u32).prop_map(|(owner, device, wanted)| Call::Occupy { owner, device, wanted }),
             3 => (owner, device, 1..6u32).prop_map(|(owner, device, count)| Call::Vacate { owner, device, count }),
             2 => (0..2_000u64).prop_map(|milliseconds| Call::Advance { milliseconds }),
@@ -186,7 +201,7 @@ impl ReferenceStateMachine for Model {
                 ttl,
                 grace,
             } => {
-                let granted = (((ALLOCATABLE - model.leased(device)) / SLICE) as u32).min(slices);
+                let granted = ((model.free(device) / SLICE) as u32).min(slices);
                 if model.hear(owner, term) && granted >= at_least.max(1) {
                     model.counter += 1;
                     let slice = Slice {
@@ -251,6 +266,9 @@ impl ReferenceStateMachine for Model {
                 }
                 model.settle();
                 model.kill();
+            }
+            Call::Limit { device, bytes } => {
+                model.limits.insert(device, bytes);
             }
             Call::Occupy { owner, device, wanted } => {
                 let active = model.count(owner, device, false) as u32;
@@ -341,10 +359,7 @@ impl StateMachineTest for UnderTest {
                 match answer {
                     Ok(grant) => assert!(test.counters.insert(grant.id.counter), "a name is never used twice"),
                     Err(refusal) if term < model.terms[&uid] => assert_eq!(refusal.code(), RefusalCode::StaleTerm),
-                    Err(refusal) => assert_eq!(
-                        (refusal.code(), refusal.free_bytes),
-                        (RefusalCode::Capacity, ALLOCATABLE - model.leased(device))
-                    ),
+                    Err(refusal) => assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::Capacity, model.free(device))),
                 }
             }
             Call::Renew {
@@ -389,6 +404,7 @@ impl StateMachineTest for UnderTest {
                 assert_eq!(Some(u32::from(held)), model.answer);
             }
             Call::Forfeit { owner } => ledger.forfeit(test.now, &format!("{owner}")),
+            Call::Limit { device, bytes } => ledger.set_limit(&format!("{device}"), bytes),
             Call::Occupy { owner, device, wanted } => {
                 let occupied = ledger.occupy(test.now, &format!("{owner}"), &format!("{device}"), wanted);
                 assert_eq!(Some(occupied), model.answer);
@@ -439,6 +455,7 @@ impl StateMachineTest for UnderTest {
         for (name, load) in test.ledger.loads() {
             let device: u8 = name.parse().unwrap();
             assert!(load.leased_bytes <= load.allocatable_bytes, "oversold");
+            assert_eq!(load.allocatable_bytes, model.limit(device).max(model.leased(device)));
             assert_eq!(load.leased_bytes, model.leased(device));
             assert_eq!(load.slices * SLICE, load.leased_bytes);
             let in_use = model

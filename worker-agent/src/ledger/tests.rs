@@ -105,6 +105,26 @@ fn grants_up_to_what_is_free_and_says_why_not() {
 }
 
 #[test]
+fn what_may_be_lent_shrinks_to_what_is_lent_and_on_as_that_comes_back() {
+    let mut ledger = ledger();
+    let grants = [2, 1].map(|slices| ledger.acquire(seconds(0), &request("a", slices)).unwrap());
+    ledger.set_limit("gpu0", GIB);
+    let load = ledger.loads().next().unwrap().1;
+    assert_eq!((load.allocatable_bytes, load.leased_bytes), (3 * GIB, 3 * GIB));
+    ledger.release(seconds(1), &release("a", &[&grants[0]]));
+    let load = ledger.loads().next().unwrap().1;
+    assert_eq!((load.allocatable_bytes, load.leased_bytes), (GIB, GIB));
+    assert!(ledger.acquire(seconds(1), &request("b", 1)).is_err());
+    ledger.set_limit("gpu0", 2 * GIB);
+    assert_eq!(ledger.acquire(seconds(1), &request("b", 4)).unwrap().slices, 1);
+    assert_eq!(
+        ledger.loads().nth(1).unwrap().1.allocatable_bytes,
+        4 * GIB,
+        "the other device is as it was"
+    );
+}
+
+#[test]
 fn refuses_rather_than_grant_fewer_than_the_least() {
     let mut ledger = ledger();
     let wanted = AcquireRequest {

@@ -38,7 +38,7 @@ async fn an_agent_registers_itself_reports_load_and_says_when_it_goes() {
         async move { objects.serve(listener, stop).await }
     });
     let classes = directory.path().join("classes.yaml");
-    std::fs::write(&classes, "classes: [{class: huge, nodeLabels: {size: b*}}]").unwrap();
+    std::fs::write(&classes, "classes: [{class: huge, nodeLabels: {size: b*}, memory: 512Mi}]").unwrap();
     let mut arguments = vec!["--class-table", classes.to_str().unwrap()];
     arguments.extend(PACE);
     let mut agent = AgentProcess::with_kubernetes(&kubeconfig, &arguments);
@@ -50,7 +50,7 @@ async fn an_agent_registers_itself_reports_load_and_says_when_it_goes() {
     assert_eq!(worker["status"]["bootId"], coordinator.boot_id.as_str());
     assert_eq!(worker["status"]["endpoint"], agent.url.as_str());
     assert_eq!(worker["status"]["devices"][0]["class"], "huge");
-    assert_eq!(worker["status"]["summary"]["allocatableMiB"], 1024);
+    assert_eq!(worker["status"]["summary"]["allocatableMiB"], 512, "what the table lends of 1 GiB");
     let first = objects.until(HEARTBEAT, |_| true).await;
     assert_eq!(first["metadata"]["ownerReferences"][0]["kind"], "Node");
     objects
@@ -79,6 +79,30 @@ async fn an_agent_registers_itself_reports_load_and_says_when_it_goes() {
     assert_eq!(agent.wait().code(), Some(0));
     stop.cancel();
     server.await.unwrap();
+}
+
+#[test]
+fn an_agent_with_a_wrong_class_table_ends_and_names_the_field() {
+    let directory = tempfile::tempdir().unwrap();
+    let classes = directory.path().join("classes.yaml");
+    std::fs::write(&classes, "classes: [{class: big, model: x, memory: much}]").unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sahasra-worker"));
+    command.args([
+        "agent",
+        "--node-name",
+        "node",
+        "--no-kubernetes",
+        "--no-cuda",
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    let output = command.arg("--class-table").arg(&classes).env_clear().output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(
+        said.contains("classes.yaml is no class table: classes[0].memory: \"much\""),
+        "{said}"
+    );
 }
 
 #[tokio::test]
