@@ -7,10 +7,10 @@ use std::{
 };
 
 use sahasra_gateway::Gateway;
+use sahasra_local::Guarded;
 use sahasra_operator::http as operator_http;
 use sahasra_service::server;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -27,7 +27,7 @@ mod access;
 mod front;
 
 use access::{Access, AccessError};
-use front::{Front, Guarded, TlsIfSpoken};
+use front::{Front, TlsIfSpoken};
 
 /// How long open requests may take to end once it is told to end.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -115,7 +115,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         drain_timeout: DRAIN,
         ..server::Limits::default()
     };
-    let handshake = TlsIfSpoken(TlsAcceptor::from(access.server()));
+    let handshake = TlsIfSpoken(access.acceptor());
     let serving = tokio::spawn(server::serve(listener, handshake, front, limits, stop.clone()));
     welcome(&pool, address, &kubeconfig.display().to_string(), &token_file.display().to_string()).await;
 

@@ -40,7 +40,7 @@ pub mod token;
 pub mod wait;
 pub mod workers;
 
-pub use service::{Gateway, Limits};
+pub use service::{Answer, BoxError, Gateway, Limits};
 
 use args::Args;
 use tls::{Door, Files};

@@ -8,18 +8,13 @@ use std::{
     fmt::Write as _,
     fs::{self, File, OpenOptions, Permissions},
     io::{self, Read, Write},
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
-use rustls::{
-    ServerConfig,
-    crypto::ring,
-    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
-};
-use serde_json::json;
+use sahasra_local::{Credentials, ServeError};
+use tokio_rustls::TlsAcceptor;
 
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 32;
@@ -31,11 +26,8 @@ pub enum AccessError {
     #[error("no random source for a token")]
     Random(#[source] io::Error),
     /// No certificate.
-    #[error("no certificate can be made")]
-    Certificate(#[source] rcgen::Error),
-    /// The certificate does not serve.
-    #[error("the certificate cannot be used")]
-    Tls(#[source] rustls::Error),
+    #[error("no certificate can be had")]
+    Certificate(#[source] ServeError),
     /// The kubeconfig or the token's file cannot be written.
     #[error("{} cannot be written", path.display())]
     Write {
@@ -47,11 +39,7 @@ pub enum AccessError {
 }
 
 /// A token and a certificate.
-pub struct Access {
-    token: String,
-    certificate_pem: String,
-    server: Arc<ServerConfig>,
-}
+pub struct Access(Credentials);
 
 impl Access {
     /// A new token, and a new certificate for loopback.
@@ -66,31 +54,18 @@ impl Access {
         for byte in bytes {
             let _ = write!(token, "{byte:02x}");
         }
-        let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
-        let made = rcgen::generate_simple_self_signed(names).map_err(AccessError::Certificate)?;
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-        let mut server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(AccessError::Tls)?
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .map_err(AccessError::Tls)?;
-        server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self {
-            token,
-            certificate_pem: made.cert.pem(),
-            server: Arc::new(server),
-        })
+        let credentials = Credentials::new(Ipv4Addr::LOCALHOST.into(), token);
+        Ok(Self(credentials.map_err(AccessError::Certificate)?))
     }
 
     /// What a client sends.
     pub fn token(&self) -> &str {
-        &self.token
+        self.0.token()
     }
 
     /// For the accept loop.
-    pub fn server(&self) -> Arc<ServerConfig> {
-        self.server.clone()
+    pub fn acceptor(&self) -> TlsAcceptor {
+        self.0.acceptor()
     }
 
     /// Writes a kubeconfig for the API at `address`, readable by the user alone.
@@ -98,7 +73,7 @@ impl Access {
     /// # Errors
     /// [`AccessError::Write`].
     pub fn write_kubeconfig(&self, path: &Path, address: SocketAddr) -> Result<(), AccessError> {
-        write_for_the_user_alone(path, &self.kubeconfig(address))
+        write_for_the_user_alone(path, &self.0.kubeconfig(address, "default"))
     }
 
     /// Writes the token and a line break, readable by the user alone.
@@ -106,22 +81,7 @@ impl Access {
     /// # Errors
     /// [`AccessError::Write`].
     pub fn write_token(&self, path: &Path) -> Result<(), AccessError> {
-        write_for_the_user_alone(path, &format!("{}\n", self.token))
-    }
-
-    fn kubeconfig(&self, address: SocketAddr) -> String {
-        let cluster = json!({
-            "server": format!("https://{address}"),
-            "certificate-authority-data": base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &self.certificate_pem),
-        });
-        sahasra_crds::yaml::write(&json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "sahasra",
-            "clusters": [{"name": "sahasra", "cluster": cluster}],
-            "users": [{"name": "sahasra", "user": {"token": self.token}}],
-            "contexts": [{"name": "sahasra", "context": {"cluster": "sahasra", "user": "sahasra", "namespace": "default"}}],
-        }))
+        write_for_the_user_alone(path, &format!("{}\n", self.token()))
     }
 }
 

@@ -11,18 +11,16 @@ use std::{
     convert::Infallible,
     io,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http::{Request, Response};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use sahasra_gateway::Gateway;
-use sahasra_local::ApiService;
+use sahasra_gateway::{Answer, BoxError, Gateway};
+use sahasra_local::Guarded;
 use sahasra_service::server::Handshake;
-use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::either::Either;
@@ -33,8 +31,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 /// What the operator itself serves, to everybody.
 const OPEN: [&str; 4] = ["/workers", "/metrics", "/healthz", "/readyz"];
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+type BoxAnswer = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 
 /// TLS for whoever speaks it.
 #[derive(Clone)]
@@ -53,50 +50,6 @@ impl Handshake for TlsIfSpoken {
     }
 }
 
-/// The API for whoever has the token.
-#[derive(Clone)]
-pub struct Guarded {
-    api: ApiService,
-    authorization: Arc<str>,
-}
-
-impl Guarded {
-    /// Lets in who sends `token`.
-    pub fn new(api: ApiService, token: &str) -> Self {
-        Self {
-            api,
-            authorization: format!("Bearer {token}").into(),
-        }
-    }
-
-    fn admits<B>(&self, request: &Request<B>) -> bool {
-        let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
-        given.is_some_and(|given| same(given, self.authorization.as_bytes()))
-    }
-}
-
-impl<B> Service<Request<B>> for Guarded
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        if !self.admits(&request) {
-            return Box::pin(std::future::ready(Ok(unauthorized())));
-        }
-        let answer = self.api.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| body.map_err(Into::into).boxed_unsync())) })
-    }
-}
-
 /// The service of the port.
 #[derive(Clone)]
 pub struct Front<W> {
@@ -112,11 +65,6 @@ impl<W> Front<W> {
     }
 }
 
-/// Compares without telling by its time how much is the same.
-fn same(left: &[u8], right: &[u8]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (left, right)| differs | (left ^ right)) == 0
-}
-
 impl<W, B> Service<Request<Incoming>> for Front<W>
 where
     W: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
@@ -126,7 +74,7 @@ where
 {
     type Response = Answer;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+    type Future = BoxAnswer;
 
     fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -134,27 +82,21 @@ where
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         if OPEN.contains(&request.uri().path()) {
-            let answer = self.operator.call(request);
-            return Box::pin(async move { Ok(answer.await?.map(|body| body.map_err(Into::into).boxed_unsync())) });
+            return boxed(self.operator.call(request));
         }
         let path = request.uri().path();
         if path.starts_with("/v1/") || path == "/openapi.json" {
             return self.gateway.call(request);
         }
-        self.api.call(request)
+        boxed(self.api.call(request))
     }
 }
 
-/// As the API server says it.
-fn unauthorized() -> Answer {
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": "Unauthorized", "reason": "Unauthorized", "code": 401,
-    });
-    let body = Full::new(Bytes::from(status.to_string())).map_err(|never| match never {});
-    let mut answer = Response::new(body.boxed_unsync());
-    *answer.status_mut() = StatusCode::UNAUTHORIZED;
-    let json = header::HeaderValue::from_static("application/json");
-    answer.headers_mut().insert(header::CONTENT_TYPE, json);
-    answer
+/// An answer whose body is like all others.
+fn boxed<B>(answer: impl Future<Output = Result<Response<B>, Infallible>> + Send + 'static) -> BoxAnswer
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    Box::pin(async move { Ok(answer.await?.map(|body| body.map_err(Into::into).boxed_unsync())) })
 }

@@ -64,5 +64,5 @@ mod watch;
 mod write;
 
 pub use control_plane::{Clock, ControlPlane, Options};
-pub use server::{ServeError, Server};
+pub use server::{Credentials, Guarded, ServeError, Server};
 pub use service::{ApiService, ResponseBody};
