@@ -109,6 +109,12 @@ pub enum Refusal {
         /// What the worker said, or why it said nothing.
         problem: String,
     },
+    /// The worker takes no connections: what sessions had there is gone.
+    #[error("{problem}")]
+    WorkerGone {
+        /// Which, and how that shows.
+        problem: String,
+    },
     /// This process ends.
     #[error("this gateway is shutting down: connect again")]
     ShuttingDown,
@@ -138,7 +144,7 @@ impl Refusal {
             Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::Busy { .. } | Self::NoOperator | Self::ApiServer(_) | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             Self::ApiServerTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::ApiServerAnswer(_) | Self::Operator(_) => StatusCode::BAD_GATEWAY,
+            Self::ApiServerAnswer(_) | Self::Operator(_) | Self::WorkerGone { .. } => StatusCode::BAD_GATEWAY,
             Self::NotYet { .. } => StatusCode::CONFLICT,
             Self::UpgradeRequired => StatusCode::UPGRADE_REQUIRED,
             Self::Worker { code, .. } => *code,
@@ -149,6 +155,9 @@ impl Refusal {
     fn reason(&self) -> &'static str {
         if let Self::NotYet { reason, .. } = self {
             return reason;
+        }
+        if let Self::WorkerGone { .. } = self {
+            return "WorkerGone";
         }
         match self.code() {
             StatusCode::UNAUTHORIZED => "Unauthorized",

@@ -6,7 +6,11 @@
 //!
 //! Everything that can be refused is refused before the WebSocket opens, as an HTTP answer: no token, no right, no such session,
 //! a session without a worker, a worker that says no. After that there are close codes (see [`relay`]).
+//!
+//! A client whose stream broke shows its session's secret. Where the session is [`known`] the worker is asked at once, which knows
+//! the secret: an outage of the API server is none for whoever comes back.
 
+mod known;
 pub mod relay;
 mod websocket;
 mod worker;
@@ -21,9 +25,11 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{api::ApiServer, metrics::Metrics, objects, query::Query, refusal::Refusal, route::Kind, service::Answer};
+use crate::{api::ApiServer, metrics::Metrics, objects, query::Query, refusal::Refusal, route::Kind, service::Answer, token::Token};
 
-pub use websocket::SUBPROTOCOL;
+use worker::Worker;
+
+pub use websocket::{RESUME_HEADER, SUBPROTOCOL};
 
 /// What the streams of one gateway share.
 #[derive(Clone)]
@@ -34,6 +40,7 @@ pub struct Streams {
     pace: Pace,
     stop: CancellationToken,
     open: TaskTracker,
+    known: Arc<known::Endpoints>,
 }
 
 /// How a stream that says nothing is told from one that is dead.
@@ -64,6 +71,7 @@ impl Streams {
             pace,
             stop,
             open: TaskTracker::new(),
+            known: Arc::default(),
         }
     }
 
@@ -92,13 +100,24 @@ impl Streams {
             .clone()
             .try_acquire_owned()
             .map_err(|_| Refusal::Busy { what: "streams", after: 5 })?;
-        self.access
-            .check(token.text(), &Action::stream(namespace, name))
-            .await
-            .map_err(refused)?;
-        let session = api.object(&token, &objects::path(Kind::Session, namespace, name)).await?;
-        let endpoint = endpoint(&session, name)?;
-        let worker = worker::connect(endpoint, namespace, name, &token).await?;
+        let place = Place {
+            namespace,
+            name,
+            token: &token,
+        };
+        let resumed = match &handshake.resume {
+            Some(resume) => self.resume(place, resume).await,
+            None => None,
+        };
+        let worker = match resumed {
+            Some(Ok(worker)) => worker,
+            Some(Err(gone)) => match self.find(api, place, handshake.resume.as_ref()).await {
+                // Nobody says where else it could be: then it is where it was, and lost.
+                Err(Refusal::ApiServer(_) | Refusal::ApiServerTimeout { .. }) => return Err(gone),
+                found => found?,
+            },
+            None => self.find(api, place, handshake.resume.as_ref()).await?,
+        };
 
         let (metrics, pace, stop) = (self.metrics.clone(), self.pace, self.stop.clone());
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
@@ -124,6 +143,39 @@ impl Streams {
         headers.insert(header::SEC_WEBSOCKET_ACCEPT, handshake.accept);
         headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
         Ok(answer)
+    }
+}
+
+/// A session, and who wants its stream.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    token: &'a Token,
+}
+
+impl Streams {
+    /// A stream at the worker where this gateway saw the session last, for whom the worker knows by its secret; `None` where that does
+    /// not settle it.
+    async fn resume(&self, place: Place<'_>, resume: &HeaderValue) -> Option<Result<Worker, Refusal>> {
+        let endpoint = self.known.get(place.namespace, place.name)?;
+        match worker::connect(&endpoint, place.namespace, place.name, place.token, Some(resume)).await {
+            Ok(worker) => Some(Ok(worker)),
+            Err(gone @ Refusal::WorkerGone { .. }) => Some(Err(gone)),
+            Err(_) => None,
+        }
+    }
+
+    /// A stream at the worker that the session's object names, for whom the API server lets.
+    async fn find(&self, api: &ApiServer, place: Place<'_>, resume: Option<&HeaderValue>) -> Result<Worker, Refusal> {
+        let Place { namespace, name, token } = place;
+        let asked = self.access.check(token.text(), &Action::stream(namespace, name)).await;
+        asked.map_err(refused)?;
+        let session = api.object(token, &objects::path(Kind::Session, namespace, name)).await?;
+        let endpoint = endpoint(&session, name)?;
+        let worker = worker::connect(endpoint, namespace, name, token, resume).await?;
+        self.known.put(namespace, name, endpoint);
+        Ok(worker)
     }
 }
 

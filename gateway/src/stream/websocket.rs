@@ -9,6 +9,9 @@ use crate::{refusal::Refusal, token::Token};
 /// What is spoken on the stream.
 pub const SUBPROTOCOL: &str = "sahasra-session.v1";
 
+/// Header by which a client shows that it was let in before (`docs/protocol.md`).
+pub const RESUME_HEADER: &str = "sahasra-resume";
+
 /// A handshake that is in order.
 #[derive(Debug)]
 pub struct Handshake {
@@ -16,6 +19,8 @@ pub struct Handshake {
     pub accept: HeaderValue,
     /// Who opens the stream.
     pub token: Token,
+    /// What it shows to resume one that broke: for the worker to judge.
+    pub resume: Option<HeaderValue>,
 }
 
 impl Handshake {
@@ -43,9 +48,14 @@ impl Handshake {
             return Err(field("Sec-WebSocket-Protocol", "has to offer sahasra-session.v1"));
         }
         let accept = HeaderValue::from_str(&derive_accept_key(key));
+        let resume = headers.get(RESUME_HEADER).cloned().map(|mut resume| {
+            resume.set_sensitive(true);
+            resume
+        });
         Ok(Self {
             accept: accept.map_err(|_| field("Sec-WebSocket-Key", "has to be base64"))?,
             token: Token::of_websocket(headers, list(headers, &header::SEC_WEBSOCKET_PROTOCOL))?,
+            resume,
         })
     }
 }

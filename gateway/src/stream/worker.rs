@@ -3,14 +3,14 @@
 use std::{io, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
 use tokio::{net::TcpStream, time::timeout};
 
-use super::SUBPROTOCOL;
+use super::{RESUME_HEADER, SUBPROTOCOL};
 use crate::{api::causes, refusal::Refusal, token::Token};
 
 /// A worker inside the cluster answers a SYN at once or not at all.
@@ -37,7 +37,7 @@ pub struct Worker {
 ///
 /// # Errors
 /// The agent's own refusal where it is one that the caller can do something about; 502 or 504 otherwise.
-pub async fn connect(endpoint: &str, namespace: &str, name: &str, token: &Token) -> Result<Worker, Refusal> {
+pub async fn connect(endpoint: &str, namespace: &str, name: &str, token: &Token, resume: Option<&HeaderValue>) -> Result<Worker, Refusal> {
     let broken = |problem: String| Refusal::Worker {
         code: StatusCode::BAD_GATEWAY,
         problem: format!("the worker at {endpoint} {problem}"),
@@ -49,6 +49,11 @@ pub async fn connect(endpoint: &str, namespace: &str, name: &str, token: &Token)
     let connecting = TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80)));
     let connection = match timeout(CONNECT_WITHIN, connecting).await {
         Ok(Ok(connection)) => connection,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            return Err(Refusal::WorkerGone {
+                problem: format!("the worker at {endpoint} takes no connections: it has ended, and its sessions with it"),
+            });
+        }
         Ok(Err(error)) => {
             return Err(broken(format!(
                 "does not answer ({error}): the session's conditions say whether it is lost"
@@ -62,13 +67,15 @@ pub async fn connect(endpoint: &str, namespace: &str, name: &str, token: &Token)
         }
     };
     watch_over(&connection).map_err(|error| broken(format!("left again ({error})")))?;
-    let request = Request::get(format!("/v1/namespaces/{namespace}/sessions/{name}/stream"))
+    let mut request = Request::get(format!("/v1/namespaces/{namespace}/sessions/{name}/stream"))
         .header(header::HOST, authority.as_str())
         .header(header::CONNECTION, "Upgrade")
         .header(header::UPGRADE, SUBPROTOCOL)
-        .header(header::AUTHORIZATION, token.header())
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| broken(error.to_string()))?;
+        .header(header::AUTHORIZATION, token.header());
+    if let Some(resume) = resume {
+        request = request.header(RESUME_HEADER, resume);
+    }
+    let request = request.body(Empty::<Bytes>::new()).map_err(|error| broken(error.to_string()))?;
     let asking = async {
         let (mut sender, connection) = http1::handshake(TokioIo::new(connection)).await?;
         tokio::spawn(connection.with_upgrades());

@@ -15,7 +15,7 @@ use futures::{SinkExt, StreamExt};
 use http::{Request, header};
 use sahasra_gateway::{
     Limits,
-    stream::{Pace, relay::MESSAGE_BYTES},
+    stream::{Pace, RESUME_HEADER, relay::MESSAGE_BYTES},
     token::SUBPROTOCOL as TOKEN_SUBPROTOCOL,
 };
 use serde_json::{Value, json};
@@ -346,6 +346,53 @@ async fn a_stream_is_refused_before_it_opens_with_what_to_do() {
     cluster.report("GpuSession", "mine", json!({"endpoint": null})).await;
     assert_eq!(refused(&cluster, request(&cluster)).await.0, 409);
     assert_eq!(cluster.metric("gateway_streams ").await, 0.0);
+}
+
+#[tokio::test]
+async fn who_comes_back_is_the_workers_to_judge_and_the_api_server_is_not_asked() {
+    let (cluster, agent) = placed(&[], Limits::default()).await;
+    let resuming = || {
+        let mut request = request(&cluster);
+        request.headers_mut().insert(RESUME_HEADER, "00ff".parse().expect("a value"));
+        request
+    };
+    let objects = cluster.objects("GpuSession");
+    // What this gateway has not seen is looked for.
+    let answering = async {
+        let (mut connection, head) = agent.asked().await;
+        assert!(head.contains("sahasra-resume: 00ff\r\n"), "{head}");
+        let answer = "HTTP/1.1 410 x\r\nContent-Length: 5\r\n\r\ngone\n";
+        connection.write_all(answer.as_bytes()).await.expect("sent");
+    };
+    let ((status, _), ()) = tokio::join!(refused(&cluster, resuming()), answering);
+    assert_eq!(status, 410);
+    drop(open(&cluster, &agent).await);
+    objects.delete("mine", &kube::api::DeleteParams::default()).await.expect("deleted");
+    assert_eq!(refused(&cluster, request(&cluster)).await.0, 404);
+    let (client, worker) = tokio::join!(connect_with(&cluster, resuming()), agent.accept(""));
+    drop((client.expect("a WebSocket"), worker));
+    // Where the worker does not know the secret, and where it is not there any more, the API server has the word.
+    let refusing = async { drop(agent.asked().await) };
+    let ((status, _), ()) = tokio::join!(refused(&cluster, resuming()), refusing);
+    assert_eq!(status, 404);
+    drop(agent);
+    assert_eq!(refused(&cluster, resuming()).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_worker_that_has_ended_is_told_from_one_that_cannot_be_reached() {
+    let (cluster, agent) = placed(&[], Limits::default()).await;
+    drop(open(&cluster, &agent).await);
+    drop(agent);
+    let headers = Request::get(format!("http://{}{STREAM}", cluster.address));
+    let request = request(&cluster);
+    let headers = request
+        .headers()
+        .iter()
+        .fold(headers, |head, (name, value)| head.header(name, value));
+    let answer = cluster.send(STREAM, headers, Bytes::new()).await;
+    assert_eq!(answer.json()["reason"], "WorkerGone");
+    assert!(answer.refusal(502).contains("takes no connections"), "{answer:?}");
 }
 
 #[tokio::test]

@@ -111,13 +111,14 @@ impl Agent {
         }
         self.sessions.executor_ended(&session, &process, self.clock.elapsed());
         *executor = None;
-        drop(executor);
+        // While nobody can have another one started: it would be ended at once with the grant.
         self.change(|ledger, now| {
             ledger.vacate(now, &session.owner_uid, &session.device, 1);
             if lost {
                 ledger.forfeit(now, &session.owner_uid);
             }
         });
+        drop(executor);
         let trimming = tokio::task::spawn_blocking(move || {
             if let Some(launcher) = self.sessions.launcher() {
                 launcher.trim_cache();

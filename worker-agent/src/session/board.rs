@@ -1,12 +1,15 @@
 //! The board of a session: a page that its executor writes and the agent reads.
 //!
 //! Figures only, each by itself: a reader never needs two of them to belong together. The executor decides what it writes, so
-//! the agent takes nothing here for more than what a tenant says of itself; what counts against a device is the grant.
+//! the agent takes nothing here for more than what a tenant says of itself; what counts against a device is the grant. The one
+//! thing besides figures is the digest of the secret by which the session's client may come back.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 pub use crate::executor::board::monotonic_nanoseconds;
+use sha2::{Digest, Sha256};
+
 use crate::shared_page::SharedPage;
 
 /// 64-bit words of the page.
@@ -23,6 +26,8 @@ const CONNECTED: usize = 5 * LINE;
 const ACTIVITY: usize = 6 * LINE;
 const RECEIVED: usize = 7 * LINE;
 const SENT: usize = 8 * LINE;
+/// Four words.
+const SECRET: usize = 9 * LINE;
 
 /// What a board says at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +99,23 @@ impl Board {
         }
     }
 
+    /// Shows by which secret its client may come back: its digest, so that nobody learns the secret here. None: nobody may.
+    pub fn set_secret(&self, secret: Option<&[u8]>) {
+        let digest = secret.map_or([0; 4], digest);
+        for (place, word) in digest.into_iter().enumerate() {
+            self.page.word(SECRET + place).store(word, Release);
+        }
+    }
+
+    /// Whether a client may come back by this secret. It takes as long for a wrong one as for the right one. While another is being
+    /// written neither is right.
+    pub fn is_secret(&self, secret: &[u8]) -> bool {
+        let shown: [u64; 4] = std::array::from_fn(|place| self.page.word(SECRET + place).load(Acquire));
+        let given = digest(secret);
+        let differs = shown.iter().zip(given).fold(0, |differs, (shown, given)| differs | (shown ^ given));
+        shown != [0; 4] && differs == 0
+    }
+
     /// Says that the engine is open.
     pub fn set_ready(&self) {
         self.page.word(READY).store(1, Release);
@@ -140,6 +162,14 @@ impl Board {
     }
 }
 
+fn digest(secret: &[u8]) -> [u64; 4] {
+    let digest: [u8; 32] = Sha256::digest(secret).into();
+    std::array::from_fn(|place| {
+        let bytes = digest.iter().skip(8 * place).take(8);
+        bytes.fold(0, |word, byte| word << 8 | u64::from(*byte))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +211,23 @@ mod tests {
             sent_bytes: 14,
         };
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn the_agent_tells_the_right_secret_from_others_and_never_sees_it() {
+        let (agent, file) = Board::create(1).unwrap();
+        let executor = Board::map(&file).unwrap();
+        assert!(!agent.is_secret(b"") && !agent.is_secret(b"first"));
+        executor.set_secret(Some(b"first"));
+        assert!(agent.is_secret(b"first") && !agent.is_secret(b"firs") && !agent.is_secret(b"second"));
+        let words: Vec<u8> = (0..WORDS)
+            .flat_map(|place| agent.page.word(place).load(Acquire).to_be_bytes())
+            .collect();
+        assert!(!words.windows(5).any(|five| five == b"first"));
+        executor.set_secret(Some(b"second"));
+        assert!(agent.is_secret(b"second") && !agent.is_secret(b"first"));
+        executor.set_secret(None);
+        assert!(!agent.is_secret(b"second") && !agent.is_secret(&[]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Where clients get in: an HTTP/1.1 request for the stream of a session, upgraded to the session's own protocol.
 //!
-//! Who may is asked with the caller's token ([`sahasra_access`]). After the answer `101` the connection's descriptor goes to the
+//! Who may is asked with the caller's token ([`sahasra_access`]), but for a client whose connection broke: it shows the secret that the
+//! session's executor gave it, which is proof that it was let in, and needs no API server. After the answer `101` the connection's descriptor goes to the
 //! session's executor, and the agent does not see a byte of it any more. Where the connection is no plain socket (TLS), a socket
 //! pair takes its place and bytes are copied.
 
@@ -19,11 +20,15 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::upgrade::downcast;
 use sahasra_access::{Access, AccessError, Action, bearer};
 use sahasra_service::part;
-use sahasra_wire::{path, session::PROTOCOL};
+use sahasra_wire::{
+    path,
+    session::{PROTOCOL, RESUME_HEADER, resume_secret},
+};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::process::Process;
+use super::sessions::Session;
 use crate::agent::{Agent, sessions::ConnectError};
 
 /// Bytes copied at a time where a connection cannot be handed over.
@@ -87,6 +92,8 @@ enum Refusal {
     NoSession { namespace: String, name: String },
     #[error("a stream is an HTTP/1.1 connection that is upgraded: send `Connection: Upgrade` and `Upgrade: {PROTOCOL}`")]
     NoUpgrade,
+    #[error("nothing of session {namespace}/{name} is left that could be resumed: its process has ended")]
+    NothingToResume { namespace: String, name: String },
     #[error("the worker is shutting down")]
     ShuttingDown,
     #[error(transparent)]
@@ -100,6 +107,7 @@ impl Refusal {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoSession { .. } | Self::Connect(ConnectError::Ended) => StatusCode::NOT_FOUND,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
+            Self::NothingToResume { .. } => StatusCode::GONE,
             Self::ShuttingDown | Self::Connect(ConnectError::Launch(_)) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -136,26 +144,33 @@ async fn open(
     name: &str,
     mut request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
-    access.check(bearer(request.headers())?, &Action::stream(namespace, name)).await?;
+    let resumed = resumed(agent, namespace, name, request.headers());
+    if resumed.is_none() {
+        access.check(bearer(request.headers())?, &Action::stream(namespace, name)).await?;
+    }
     if request.method() != Method::GET {
         return Err(Refusal::Method);
     }
     if agent.draining().is_cancelled() {
         return Err(Refusal::ShuttingDown);
     }
-    let session = agent.sessions().find(namespace, name).ok_or_else(|| Refusal::NoSession {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
+    let named = || (namespace.to_owned(), name.to_owned());
+    let session = agent.sessions().find(namespace, name).ok_or_else(|| {
+        let (namespace, name) = named();
+        Refusal::NoSession { namespace, name }
     })?;
     if request.version() != Version::HTTP_11 || !asks_for_upgrade(request.headers()) {
         return Err(Refusal::NoUpgrade);
     }
-    // To its end, though the client leave meanwhile: a process half started would be nobody's.
-    let starting = {
-        let agent = Arc::clone(agent);
-        part::spawn(async move { agent.executor_of(&session).await })
+    let process = match resumed {
+        Some(process) => process,
+        // Its grace may be over: the executor says so. A new one would know nothing of the client.
+        None if request.headers().contains_key(RESUME_HEADER) => session.process().ok_or_else(|| {
+            let (namespace, name) = named();
+            Refusal::NothingToResume { namespace, name }
+        })?,
+        None => started(agent, session).await?,
     };
-    let process = starting.await.map_err(|_| Refusal::ShuttingDown)??;
     let upgrade = hyper::upgrade::on(&mut request);
     part::spawn(hand_over(upgrade, process));
     let mut answer = Response::new(Full::default());
@@ -163,6 +178,21 @@ async fn open(
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     answer.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
     Ok(answer)
+}
+
+/// The executor of the session, if the request shows the secret of its client.
+fn resumed(agent: &Agent, namespace: &str, name: &str, headers: &HeaderMap) -> Option<Arc<Process>> {
+    let secret = resume_secret(headers.get(RESUME_HEADER)?.as_bytes())?;
+    let process = agent.sessions().find(namespace, name)?.process()?;
+    process.board().is_secret(&secret).then_some(process)
+}
+
+/// The session's executor, started if none runs.
+async fn started(agent: &Arc<Agent>, session: Arc<Session>) -> Result<Arc<Process>, Refusal> {
+    let agent = Arc::clone(agent);
+    // To its end, though the client leave meanwhile: a process half started would be nobody's.
+    let starting = part::spawn(async move { agent.executor_of(&session).await });
+    Ok(starting.await.map_err(|_| Refusal::ShuttingDown)??)
 }
 
 /// Whether the connection is to become a stream (RFC 9110 §7.8).

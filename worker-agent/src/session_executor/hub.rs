@@ -61,6 +61,8 @@ struct Inner {
     sleeping_writers: usize,
     /// The last words to a client went out.
     is_told: bool,
+    /// The secret by which the agent lets a client in without asking anybody.
+    shown: Option<Bytes>,
 }
 
 /// See the [module](self).
@@ -89,6 +91,7 @@ impl Hub {
                 is_engine_asleep: false,
                 sleeping_writers: 0,
                 is_told: false,
+                shown: None,
             }),
             engine: Condvar::new(),
             writers: Condvar::new(),
@@ -127,6 +130,15 @@ impl Hub {
         }
     }
 
+    /// Shows the agent who may come back, where that has changed.
+    fn show_secret(&self, inner: &mut Inner) {
+        let secret = inner.link.secret();
+        if inner.shown.as_ref() != secret {
+            self.board.set_secret(secret.map(|secret| &secret[..]));
+            inner.shown = secret.cloned();
+        }
+    }
+
     /// A connection says hello: its answer, and whether it stands.
     ///
     /// # Errors
@@ -151,6 +163,7 @@ impl Hub {
             self.wake_engine(&mut inner);
         }
         self.wake_writers(&inner);
+        self.show_secret(&mut inner);
         self.board.set_connected(true);
         let here = &self.description;
         let welcome = Welcome {
@@ -249,6 +262,7 @@ impl Hub {
         };
         let is_dismissed = inner.link.breaks(connection, Kind::Failed(failed).into()).is_some();
         if is_dismissed {
+            self.show_secret(inner);
             inner.inbox.clear();
             inner.inbox.push_back(Input::Begin(0));
             inner.generation = 0;
@@ -267,6 +281,7 @@ impl Hub {
             } else {
                 // Nobody is there to be told; and nobody can resume.
                 inner.link.forget();
+                self.show_secret(&mut inner);
                 inner.inbox.clear();
                 inner.inbox.push_back(Input::Begin(0));
                 inner.generation = 0;
@@ -310,6 +325,7 @@ impl Hub {
         }
         if let Some(last) = last {
             inner.link.close(generation, last);
+            self.show_secret(&mut inner);
             self.board.set_connected(inner.link.is_connected());
         }
         self.wake_writers(&inner);
@@ -342,6 +358,7 @@ impl Hub {
                 _ => {}
             }
             if inner.link.expire(now) {
+                self.show_secret(&mut inner);
                 inner.inbox.clear();
                 inner.generation = 0;
                 return Input::Begin(0);

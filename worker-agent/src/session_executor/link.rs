@@ -425,6 +425,12 @@ impl Link {
         over
     }
 
+    /// What the client is to show when it resumes, while that would be of use.
+    pub fn secret(&self) -> Option<&Bytes> {
+        let client = self.client.as_ref().filter(|client| client.ending.is_none())?;
+        Some(&client.resume)
+    }
+
     /// Whether a client is connected that has not ended.
     pub fn is_connected(&self) -> bool {
         self.client

@@ -7,7 +7,9 @@ use sahasra_wire::{
     grants::{AcquireRequest, ReleaseRequest, RenewOwner, SessionTerms},
     inventory::SessionLoad,
     path,
-    session::{ClientFrame, Hello, PROTOCOL, ServerFrame, VERSION, client_frame, frame, server_frame},
+    session::{
+        ClientFrame, Hello, PROTOCOL, RESUME_HEADER, ServerFrame, VERSION, Welcome, client_frame, frame, resume_value, server_frame,
+    },
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -212,11 +214,18 @@ async fn an_executor_that_ends_by_itself_gives_the_grant_back_and_is_told_of_unt
 async fn client(agent: &AgentProcess, name: &str) -> TcpStream {
     let (answer, mut stream) = open(agent, name, Some("right"), &UPGRADE).await;
     assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    greet(&mut stream, &[]).await;
+    stream
+}
+
+/// Says hello, with the secret of a connection that broke or without one.
+async fn greet(stream: &mut TcpStream, resume: &[u8]) -> Welcome {
     let hello = Hello {
         lowest_version: VERSION,
         highest_version: VERSION,
         window_frames: 16,
         window_bytes: 1 << 20,
+        resume: resume.to_vec().into(),
         ..Hello::default()
     };
     let hello = ClientFrame {
@@ -236,8 +245,74 @@ async fn client(agent: &AgentProcess, name: &str) -> TcpStream {
         }
     };
     let frame = tokio::time::timeout(PATIENCE, welcomed).await.unwrap();
-    assert!(matches!(frame.kind, Some(server_frame::Kind::Welcome(_))), "{frame:?}");
-    stream
+    match frame.kind {
+        Some(server_frame::Kind::Welcome(welcome)) => welcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn who_was_let_in_comes_back_by_the_sessions_secret_while_nobody_can_be_asked() {
+    let mut place = place(&[]).await;
+    let coordinator = Coordinator::new(&place.agent.url, "lease").await;
+    coordinator.try_acquire(&acquisition(&coordinator, terms("mine"))).await.unwrap();
+    let (answer, mut stream) = open(&place.agent, "mine", Some("right"), &UPGRADE).await;
+    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    let welcome = greet(&mut stream, &[]).await;
+    place.server = None;
+    let start = tokio::time::Instant::now();
+    loop {
+        let nobody_s = format!("other-{}", start.elapsed().as_nanos());
+        if open(&place.agent, &nobody_s, Some("right"), &UPGRADE)
+            .await
+            .0
+            .starts_with("http/1.1 503 ")
+        {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE);
+    }
+    drop(stream);
+    let shown = |secret: &[u8]| resume_value(secret);
+    let mut wrong = welcome.resume.to_vec();
+    wrong[31] ^= 1;
+    for (secret, token) in [
+        (shown(&wrong), Some("other")),
+        (shown(&[]), Some("other")),
+        ("zz".to_owned(), Some("other")),
+    ] {
+        let headers = [UPGRADE[0], UPGRADE[1], (RESUME_HEADER, secret.as_str())];
+        refused(&place.agent, "mine", token, &headers, "503", "cannot be asked").await;
+    }
+    let right = shown(&welcome.resume);
+    let headers = [UPGRADE[0], UPGRADE[1], (RESUME_HEADER, right.as_str())];
+    refused(&place.agent, "other", Some("other"), &headers, "503", "cannot be asked").await;
+    // Who shows it need be nobody that the API server knows.
+    let (answer, mut stream) = open(&place.agent, "mine", None, &headers).await;
+    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    assert!(greet(&mut stream, &welcome.resume).await.resumed);
+    // It ends with the process that gave it.
+    place.agent.kill_executors();
+    coordinator.until_free().await;
+    let start = tokio::time::Instant::now();
+    while !open(&place.agent, "mine", Some("other"), &headers)
+        .await
+        .0
+        .starts_with("http/1.1 503 ")
+    {
+        assert!(start.elapsed() < PATIENCE);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_resumed_any_more_starts_nothing() {
+    let place = place(&[]).await;
+    let coordinator = Coordinator::new(&place.agent.url, "lease").await;
+    coordinator.try_acquire(&acquisition(&coordinator, terms("mine"))).await.unwrap();
+    let secret = resume_value(&[7; 32]);
+    let headers = [UPGRADE[0], UPGRADE[1], (RESUME_HEADER, secret.as_str())];
+    refused(&place.agent, "mine", Some("right"), &headers, "410", "could be resumed").await;
+    assert_eq!(place.agent.executors().len(), 0);
 }
 
 #[tokio::test]
