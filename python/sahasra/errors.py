@@ -36,6 +36,11 @@ class ConnectionLostError(SahasraError, ConnectionError):
 class WorkerLostError(ConnectionLostError):
     """The worker that held the session is gone, with every tensor there."""
 
+    #: The session as ``namespace/name``, where it was, and the operation that did not end.
+    session: str = ""
+    worker: str = ""
+    operation: str = ""
+
 
 class SessionClosedError(SahasraError):
     """The session was closed or deleted."""

@@ -129,10 +129,19 @@ class RemoteJaxSession:
             endpoint = status.get("endpoint") if direct else None
             if direct and endpoint is None:
                 raise SahasraError(f"{namespace}/{name} has no endpoint yet")
+            device = f"{status.get('worker', '?')}/{status.get('device', '?')}"
             native = _native.Session.connect(
-                client._gateway, namespace, name, endpoint=endpoint, token=client._token, authority=authority, connect=wait_seconds, grace=grace_seconds
+                client._gateway,
+                namespace,
+                name,
+                endpoint=endpoint,
+                token=client._token,
+                authority=authority,
+                connect=wait_seconds,
+                grace=grace_seconds,
+                worker=device,
             )
-            return cls(native, name, namespace, f"{status.get('worker', '?')}/{status.get('device', '?')}", client)
+            return cls(native, name, namespace, device, client)
         except BaseException:
             # Nobody would give it back.
             client._gateway.delete_session(namespace, name)

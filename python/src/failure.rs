@@ -16,7 +16,15 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         .and_then(|errors| errors.getattr(class))
         .and_then(|class| class.call1((error.chain(),)));
     match made {
-        Ok(exception) => PyErr::from_value(exception),
+        Ok(exception) => {
+            if let Error::WorkerLost(loss) = error {
+                // Without them the text has it all the same.
+                let _ = exception.setattr("session", &loss.session);
+                let _ = exception.setattr("worker", &loss.worker);
+                let _ = exception.setattr("operation", &loss.operation);
+            }
+            PyErr::from_value(exception)
+        }
         Err(_) => PyRuntimeError::new_err(error.chain()),
     }
 }
@@ -38,6 +46,7 @@ fn class(error: &Error) -> &'static str {
             401 => "AuthenticationError",
             403 => "PermissionDeniedError",
             404 => "NotFoundError",
+            410 => "SessionClosedError",
             400 | 409 | 413 | 422 => "InvalidArgumentError",
             502..=504 => "ConnectionLostError",
             _ => "SahasraError",

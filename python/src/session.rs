@@ -50,7 +50,7 @@ type Costs = (bool, u64, Vec<(String, Vec<i64>)>, u64, u64, u64, u64, u64, Optio
 impl Session {
     /// Connects through the gateway, or straight to the worker when its endpoint is given.
     #[staticmethod]
-    #[pyo3(signature = (gateway, namespace, name, endpoint=None, token=None, authority=None, connect=30.0, grace=60.0, replace=false))]
+    #[pyo3(signature = (gateway, namespace, name, endpoint=None, token=None, authority=None, connect=30.0, grace=60.0, replace=false, worker=None))]
     #[allow(clippy::too_many_arguments, reason = "they are named on Python's side")]
     fn connect(
         py: Python<'_>,
@@ -63,6 +63,7 @@ impl Session {
         connect: f64,
         grace: f64,
         replace: bool,
+        worker: Option<&str>,
     ) -> PyResult<Self> {
         let target = match (gateway, endpoint) {
             (gateway, Some(endpoint)) => {
@@ -79,6 +80,10 @@ impl Session {
             (Some(gateway), None) => Target::through(&gateway.0, namespace, name),
             (None, None) => Err(Error::Invalid("neither a gateway nor an endpoint is given".to_owned())),
         };
+        let target = target.map(|target| match worker {
+            Some(worker) => target.on(worker),
+            None => target,
+        });
         let options = Options {
             connect: duration(connect),
             grace: duration(grace),

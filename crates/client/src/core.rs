@@ -202,6 +202,11 @@ impl Core {
         !self.resume.is_empty()
     }
 
+    /// What shows that this client was connected before; empty where it was not.
+    pub fn secret(&self) -> Bytes {
+        self.resume.clone()
+    }
+
     /// First frame of a connection.
     pub fn hello(&self, replace: bool, grace_milliseconds: u64) -> ClientFrame {
         let hello = Hello {

@@ -1,6 +1,6 @@
 //! Why something did not happen, by cause.
 
-use std::{io, sync::Arc};
+use std::{fmt, io, sync::Arc};
 
 use sahasra_wire::session::{Failed, FailureCode, RefusalCode, Refused, frame::FrameError};
 
@@ -44,8 +44,8 @@ pub enum Error {
     #[error("the connection to the session is lost and could not be taken up again")]
     Lost(#[source] Arc<Error>),
     /// The executor that held the session's tensors is gone, with all of them.
-    #[error("the session's worker is lost: {0}")]
-    WorkerLost(String),
+    #[error("{0}")]
+    WorkerLost(Box<Loss>),
     /// The session was closed by this client.
     #[error("the session is closed")]
     Closed,
@@ -71,7 +71,60 @@ pub enum Error {
     Configuration(String),
 }
 
+/// A worker that is lost, and what was lost with it. What is not known is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Namespace and name of the session, with a slash between them.
+    pub session: String,
+    /// Where it was: the worker, perhaps with the device, or the worker's address.
+    pub worker: String,
+    /// The operation that did not end: what was waited for, and the last program that was to run before it.
+    pub operation: String,
+    /// How it showed.
+    pub reason: String,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the worker")?;
+        if !self.worker.is_empty() {
+            write!(formatter, " {}", self.worker)?;
+        }
+        if !self.session.is_empty() {
+            write!(formatter, " of session {}", self.session)?;
+        }
+        formatter.write_str(" is lost, with all that the session had there")?;
+        if !self.operation.is_empty() {
+            write!(formatter, ", during {}", self.operation)?;
+        }
+        write!(formatter, ": {}", self.reason)
+    }
+}
+
 impl Error {
+    pub(crate) fn worker_lost(reason: impl Into<String>) -> Self {
+        Self::WorkerLost(Box::new(Loss {
+            reason: reason.into(),
+            ..Loss::default()
+        }))
+    }
+
+    /// With what a caller knows of a lost worker and the error does not say.
+    pub(crate) fn about(mut self, session: &str, worker: &str, operation: &str) -> Self {
+        if let Self::WorkerLost(loss) = &mut self {
+            for (field, known) in [
+                (&mut loss.session, session),
+                (&mut loss.worker, worker),
+                (&mut loss.operation, operation),
+            ] {
+                if field.is_empty() {
+                    known.clone_into(field);
+                }
+            }
+        }
+        self
+    }
+
     pub(crate) fn protocol(what: impl Into<String>) -> Self {
         Self::Protocol(what.into())
     }

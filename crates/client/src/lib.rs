@@ -25,7 +25,7 @@ mod transport;
 
 pub use credentials::Token;
 pub use element::{array_bytes, element_bytes};
-pub use error::{Error, Failure};
+pub use error::{Error, Failure, Loss};
 pub use pending::Pending;
 pub use rest::{Gateway, condition, session_end};
 pub use sahasra_wire::session::{Compiled, FailureCode, Figures, Format, RefusalCode, Shape, Welcome};

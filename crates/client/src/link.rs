@@ -30,6 +30,12 @@ const WRITE_BYTES: usize = 4 << 20;
 const CLOSE: Duration = Duration::from_secs(10);
 /// Until the executor greets.
 const WELCOME: Duration = Duration::from_secs(30);
+/// Silence after which somebody who waits for an answer wants to know whether the session still stands.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long one look takes, unless the session fails.
+const LOOK: Duration = Duration::from_secs(25);
+/// How long a connection may take to be closed.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// How long an explanation for the end may take.
 const EXPLANATION: Duration = Duration::from_secs(5);
 
@@ -38,15 +44,24 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
     let mut broken_since = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
-        let (error, dialled) = match connect(&shared, &target).await {
-            Ok(connection) => {
-                let error = serve(&shared, connection).await;
-                broken_since = Instant::now();
-                pause = FIRST_PAUSE;
-                (error, true)
+        let attempt = async {
+            match connect(&shared, &target).await {
+                Ok(connection) => (serve(&shared, connection).await, true),
+                Err(error) => (error, false),
             }
-            Err(error) => (error, false),
         };
+        let (error, dialled) = tokio::select! {
+            outcome = attempt => outcome,
+            end = silence(&shared, &target) => {
+                let is_closing = shared.lock().closing.is_some();
+                shared.end(if is_closing { Error::Closed } else { end });
+                return;
+            }
+        };
+        if dialled {
+            broken_since = Instant::now();
+            pause = FIRST_PAUSE;
+        }
         let (over, closing, connected) = {
             let state = shared.lock();
             (state.ended.is_some(), state.closing.is_some(), state.core.has_connected())
@@ -60,9 +75,10 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
             (false, false) => shared.options.connect,
         };
         if let Some(end) = fatal(&error, &target.way, connected) {
+            // One that takes no connections is lost: nobody need be asked.
+            let is_clear = matches!(&error, Error::Unreachable { .. } | Error::Http { status: 502, .. });
             let end = match end {
-                // As clear as it can be, and at once.
-                Error::WorkerLost(_) => end,
+                end if is_clear => end,
                 end => explain(&target, closing).await.unwrap_or(end),
             };
             shared.end(end);
@@ -93,8 +109,16 @@ fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
         Error::Unreachable { source, peer } => {
             // A worker that takes no connections is gone, and the executors with it. A gateway may come back.
             let gone = connected && matches!(way, Way::Direct) && source.kind() == io::ErrorKind::ConnectionRefused;
-            gone.then(|| Error::WorkerLost(format!("{peer} takes no connections any more")))
+            gone.then(|| Error::worker_lost(format!("{peer} takes no connections any more")))
         }
+        // As a gateway tells it.
+        Error::Http { reason, message, .. } if connected && reason == "WorkerGone" => Some(Error::worker_lost(message)),
+        // What was there is not there any more: its process has ended, or its time.
+        Error::Http {
+            status: 404 | 410,
+            message,
+            ..
+        } if connected => Some(Error::worker_lost(message)),
         // A gateway cannot reach the worker, or the agent cannot ask who may; before the first connection the agent
         // may not know the session yet.
         Error::Http { status: 404, .. } if !connected => None,
@@ -121,12 +145,56 @@ async fn explain(target: &Target, closing: bool) -> Option<Error> {
     }
     let (gateway, namespace, name) = target.gateway.as_ref()?;
     match tokio::time::timeout(EXPLANATION, gateway.session(namespace, name)).await {
-        Ok(Ok(session)) => rest::session_end(&session),
-        Ok(Err(Error::Http { status: 404, .. })) => Some(Error::Ended {
-            reason: "Deleted".to_owned(),
-            message: format!("{namespace}/{name} is not there any more"),
-        }),
-        _ => None,
+        Ok(found) => over(found, namespace, name),
+        Err(_) => None,
+    }
+}
+
+/// Why a session is over, as its object has it.
+fn over(found: Result<serde_json::Value, Error>, namespace: &str, name: &str) -> Option<Error> {
+    let deleted = |message: String| Error::Ended {
+        reason: "Deleted".to_owned(),
+        message,
+    };
+    match found {
+        Ok(session) if session["metadata"]["deletionTimestamp"].is_string() => {
+            Some(rest::session_end(&session).unwrap_or_else(|| deleted(format!("{namespace}/{name} is being deleted"))))
+        }
+        Ok(session) => rest::session_end(&session),
+        Err(Error::Http { status: 404, .. }) => Some(deleted(format!("{namespace}/{name} is not there any more"))),
+        Err(_) => None,
+    }
+}
+
+/// Looks, while answers are awaited and nothing comes, whether the session has failed: a worker that hangs breaks no connection. Ends
+/// when it has, and says why; never where there is nobody to ask.
+async fn silence(shared: &Shared, target: &Target) -> Error {
+    let Some((gateway, namespace, name)) = &target.gateway else {
+        return std::future::pending().await;
+    };
+    let heard = || shared.received.load(Ordering::Relaxed);
+    let is_awaited = || {
+        let state = shared.lock();
+        !state.waiting.is_empty() || state.core.queued().0 > 0
+    };
+    loop {
+        let before = heard();
+        tokio::time::sleep(QUIET).await;
+        if heard() != before || !is_awaited() {
+            continue;
+        }
+        let broken = async {
+            while heard() == before && is_awaited() {
+                tokio::time::sleep(QUIET).await;
+            }
+        };
+        tokio::select! {
+            found = gateway.session_failed(namespace, name, LOOK) => match over(found, namespace, name) {
+                Some(end) => return end,
+                None => tokio::time::sleep(QUIET).await,
+            },
+            () = broken => {}
+        }
     }
 }
 
@@ -137,7 +205,8 @@ struct Connection {
 }
 
 async fn connect(shared: &Shared, target: &Target) -> Result<Connection, Error> {
-    let (reader, writer) = transport::open(&target.peer, &target.way, &target.token, &target.path).await?;
+    let secret = shared.lock().core.secret();
+    let (reader, writer) = transport::open(&target.peer, &target.way, &target.token, &target.path, &secret).await?;
     let mut connection = Connection {
         reader,
         writer,
@@ -219,7 +288,8 @@ async fn serve(shared: &Shared, connection: Connection) -> Error {
     if let Some(buffer) = filling {
         shared.lock().core.interrupted(buffer);
     }
-    writer.close().await;
+    // The other side may take nothing any more.
+    let _ = tokio::time::timeout(FAREWELL, writer.close()).await;
     error
 }
 

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use url::form_urlencoded;
 
-use crate::{Error, credentials::Token, transport::Peer};
+use crate::{Error, Loss, credentials::Token, transport::Peer};
 
 /// Largest answer that is read, in bytes: a list of tens of thousands of sessions.
 const ANSWER_BYTES: usize = 256 << 20;
@@ -97,6 +97,14 @@ impl Gateway {
         }
         let why = condition(&session, "Placed").and_then(|placed| placed["message"].as_str());
         Err(Error::NoCapacity(why.unwrap_or("it was not looked at in time").to_owned()))
+    }
+
+    /// Waits until a session has failed, or the time is over.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn session_failed(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
+        self.until(&object(namespace, "sessions", name)?, &["Failed"], time).await
     }
 
     /// Deletes a session; one that is not there is no error.
@@ -251,7 +259,17 @@ pub fn session_end(session: &Value) -> Option<Error> {
     let reason = failed["reason"].as_str().unwrap_or("Failed").to_owned();
     let message = failed["message"].as_str().unwrap_or_default().to_owned();
     Some(if reason == "WorkerLost" || reason == "ExecutorLost" {
-        Error::WorkerLost(message)
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (metadata, status) = (&session["metadata"], &session["status"]);
+        let name = [text(&metadata["namespace"]), text(&metadata["name"])];
+        let place = [text(&status["worker"]), text(&status["device"])];
+        let joined = |parts: [String; 2]| if parts[1].is_empty() { String::new() } else { parts.join("/") };
+        Error::WorkerLost(Box::new(Loss {
+            session: joined(name),
+            worker: joined(place),
+            operation: String::new(),
+            reason: message,
+        }))
     } else {
         Error::Ended { reason, message }
     })
@@ -315,7 +333,7 @@ mod tests {
     fn a_failed_session_names_its_cause() {
         let failed =
             |reason: &str| json!({"status": {"conditions": [{"type": "Failed", "status": "True", "reason": reason, "message": "why"}]}});
-        assert!(matches!(session_end(&failed("WorkerLost")), Some(Error::WorkerLost(message)) if message == "why"));
+        assert!(matches!(session_end(&failed("WorkerLost")), Some(Error::WorkerLost(loss)) if loss.reason == "why"));
         assert!(matches!(session_end(&failed("Expired")), Some(Error::Ended { reason, .. }) if reason == "Expired"));
         let placed = json!({"status": {"conditions": [{"type": "Failed", "status": "False"}, {"type": "Placed", "status": "True"}]}});
         assert!(session_end(&placed).is_none() && is_true(&placed, "Placed"));

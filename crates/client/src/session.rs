@@ -93,7 +93,7 @@ impl Session {
     /// [`Error::Configuration`].
     pub fn begin(target: Target, options: Options) -> Result<(Self, Pending<()>), Error> {
         let (first, connected) = pending();
-        let shared = Arc::new(Shared::new(options, first));
+        let shared = Arc::new(Shared::new(options, first, &target));
         crate::runtime()?.spawn(link::run(shared.clone(), target));
         Ok((Self(Arc::new(Owner(shared))), connected))
     }
@@ -220,7 +220,7 @@ impl Session {
             let program = state.core.name();
             let request = promise.map_or(0, |promise| {
                 let request = state.core.request(Wanted::Compiled);
-                state.waiting.insert(request, Waiting::Compiled(promise));
+                state.waiting.insert(request, Waiting::Compiled(program, promise));
                 request
             });
             let compile = Compile {
@@ -230,6 +230,7 @@ impl Session {
                 request,
             };
             state.core.submit(Kind::Compile(compile), code);
+            state.programs.insert(program, name.to_owned());
             program
         })?;
         let shared = self.shared().clone();
@@ -270,6 +271,7 @@ impl Session {
                 donated: donated.to_vec(),
             };
             state.core.submit(Kind::Execute(execute), Bytes::new());
+            state.run = Some(program.0.name);
             names
         })?;
         Ok(names.into_iter().map(|name| self.tensor(name)).collect())
@@ -311,7 +313,10 @@ impl Session {
         if sahasra_wire::Message::encoded_len(&launch) > frame::MAX_MESSAGE_BYTES - 1024 {
             return Err(Error::Invalid(format!("the arguments of {entry} are too large")));
         }
-        self.shared().submit(|state| state.core.submit(Kind::Launch(launch), Bytes::new()))
+        self.shared().submit(|state| {
+            state.core.submit(Kind::Launch(launch), Bytes::new());
+            state.run = Some(program.0.name);
+        })
     }
 
     fn own(&self, named: &Named) -> Result<(), Error> {

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
-use sahasra_wire::session::PROTOCOL;
+use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, resume_value};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -158,12 +158,12 @@ pub(crate) enum Writer {
     WebSocket(SplitSink<WebSocketStream<Box<dyn Io>>, Message>),
 }
 
-/// Opens the stream of a session.
-pub(crate) async fn open(peer: &Peer, way: &Way, token: &Token, path: &str) -> Result<(Reader, Writer), Error> {
+/// Opens the stream of a session; `resume` is the secret of one that broke, or empty.
+pub(crate) async fn open(peer: &Peer, way: &Way, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
     let opened = async {
         match way {
-            Way::Direct => upgrade(peer, token, path).await,
-            Way::WebSocket => web_socket(peer, token, path).await,
+            Way::Direct => upgrade(peer, token, path, resume).await,
+            Way::WebSocket => web_socket(peer, token, path, resume).await,
         }
     };
     match tokio::time::timeout(CONNECT, opened).await {
@@ -172,7 +172,7 @@ pub(crate) async fn open(peer: &Peer, way: &Way, token: &Token, path: &str) -> R
     }
 }
 
-async fn upgrade(peer: &Peer, token: &Token, path: &str) -> Result<(Reader, Writer), Error> {
+async fn upgrade(peer: &Peer, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
     let broken = |error: hyper::Error| Error::unreachable(peer.authority(), io::Error::other(error));
     let stream = peer.connect().await?;
     let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
@@ -183,6 +183,9 @@ async fn upgrade(peer: &Peer, token: &Token, path: &str) -> Result<(Reader, Writ
         .header(header::UPGRADE, PROTOCOL);
     if let Some(bearer) = token.bearer()? {
         request = request.header(header::AUTHORIZATION, bearer);
+    }
+    if !resume.is_empty() {
+        request = request.header(RESUME_HEADER, resume_value(resume));
     }
     let request = request
         .body(Empty::<Bytes>::new())
@@ -216,7 +219,7 @@ fn split(upgraded: Upgraded) -> (Reader, Writer) {
     }
 }
 
-async fn web_socket(peer: &Peer, token: &Token, path: &str) -> Result<(Reader, Writer), Error> {
+async fn web_socket(peer: &Peer, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
     let stream = peer.connect().await?;
     let scheme = if peer.url.scheme() == "https" { "wss" } else { "ws" };
     let mut request = Request::get(format!("{scheme}://{}{}", peer.authority(), peer.path(path)))
@@ -228,6 +231,9 @@ async fn web_socket(peer: &Peer, token: &Token, path: &str) -> Result<(Reader, W
         .header(header::SEC_WEBSOCKET_PROTOCOL, PROTOCOL);
     if let Some(bearer) = token.bearer()? {
         request = request.header(header::AUTHORIZATION, bearer);
+    }
+    if !resume.is_empty() {
+        request = request.header(RESUME_HEADER, resume_value(resume));
     }
     let request = request.body(()).map_err(|error| Error::Configuration(error.to_string()))?;
     let config = WebSocketConfig::default()

@@ -42,6 +42,10 @@ impl Drop for Named {
             let quiet = !state.core.has_only_deleted();
             if self.program {
                 state.core.delete_program(self.name);
+                // The last one is named still where something goes wrong with it.
+                if state.run != Some(self.name) {
+                    state.programs.remove(&self.name);
+                }
             } else {
                 state.core.delete_tensor(self.name);
             }

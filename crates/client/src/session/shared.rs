@@ -9,7 +9,7 @@ use bytes::Bytes;
 use sahasra_wire::session::{Close, Compiled, Figures, Welcome, client_frame::Kind};
 use tokio::sync::Notify;
 
-use super::Options;
+use super::{Options, Target};
 use crate::{
     Error, Failure,
     core::{Array, Core, Event, Wanted, Window},
@@ -20,7 +20,8 @@ use crate::{
 const QUEUED_OPERATIONS: usize = 16_384;
 
 pub(crate) enum Waiting {
-    Compiled(Promise<Compiled>),
+    /// Of this program.
+    Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
     Done(Promise<()>),
     Figures(Promise<Figures>),
@@ -30,7 +31,7 @@ impl Waiting {
     fn keep(self, answer: Result<Event, Error>) {
         let other = || Error::protocol("an answer is of another kind");
         match self {
-            Self::Compiled(promise) => promise.keep(answer.and_then(|event| match event {
+            Self::Compiled(_, promise) => promise.keep(answer.and_then(|event| match event {
                 Event::Compiled(compiled) => Ok(compiled),
                 _ => Err(other()),
             })),
@@ -61,6 +62,30 @@ pub(crate) struct State {
     pub first: Option<Promise<()>>,
     /// Connections that took the place of one that broke.
     pub resumed: u64,
+    /// What programs are called, and which was to run last.
+    pub programs: HashMap<u64, String>,
+    pub run: Option<u64>,
+}
+
+impl State {
+    /// What somebody waits for, in words: the last that was to run before it may be what did not end.
+    fn operation(&self, waiting: Option<&Waiting>, is_close: bool) -> String {
+        let called = |program: &u64| self.programs.get(program).map_or("a program", String::as_str);
+        let what = match waiting {
+            Some(Waiting::Compiled(program, _)) => return format!("compile {}", called(program)),
+            Some(Waiting::Array(_)) => Some("download"),
+            Some(Waiting::Done(_)) if is_close => Some("close"),
+            Some(Waiting::Done(_)) => Some("synchronise"),
+            Some(Waiting::Figures(_)) => Some("load"),
+            None => None,
+        };
+        match (what, &self.run) {
+            (Some(what), Some(run)) => format!("{what} after execute {}", called(run)),
+            (Some(what), None) => what.to_owned(),
+            (None, Some(run)) => format!("execute {}", called(run)),
+            (None, None) => String::new(),
+        }
+    }
 }
 
 pub(crate) struct Shared {
@@ -73,11 +98,14 @@ pub(crate) struct Shared {
     pub sent: AtomicU64,
     pub received: AtomicU64,
     pub options: Options,
+    /// Which session it is and where, for errors.
+    session: String,
+    worker: String,
 }
 
 impl Shared {
     /// What there is before the first connection, which keeps `first`.
-    pub(super) fn new(options: Options, first: Promise<()>) -> Self {
+    pub(super) fn new(options: Options, first: Promise<()>, target: &Target) -> Self {
         Self {
             state: Mutex::new(State {
                 core: Core::new(Window {
@@ -90,12 +118,16 @@ impl Shared {
                 welcome: None,
                 first: Some(first),
                 resumed: 0,
+                programs: HashMap::new(),
+                run: None,
             }),
             wake: Notify::new(),
             room: Condvar::new(),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             options,
+            session: target.session.clone(),
+            worker: target.worker.clone(),
         }
     }
 
@@ -105,19 +137,31 @@ impl Shared {
 
     /// Everything that waits, and everything to come, gets this error; the first one counts.
     pub(crate) fn end(&self, error: Error) {
-        let (waiting, first, closing) = {
+        let about = |operation: &str| error.clone().about(&self.session, &self.worker, operation);
+        let (waiting, first) = {
             let mut state = self.lock();
+            let waiting = std::mem::take(&mut state.waiting);
+            let closing = state.closing;
             if state.ended.is_none() {
-                state.ended = Some(error.clone());
+                // Of what comes later the first that waited is the best that is known.
+                let oldest = waiting.iter().min_by_key(|(request, _)| **request);
+                let operation = state.operation(oldest.map(|(_, waiting)| waiting), oldest.map(|(request, _)| *request) == closing);
+                state.ended = Some(about(&operation));
             }
-            (std::mem::take(&mut state.waiting), state.first.take(), state.closing)
+            let told = waiting.into_iter().map(|(request, waiting)| {
+                let is_close = Some(request) == closing;
+                let operation = state.operation(Some(&waiting), is_close);
+                (is_close, operation, waiting)
+            });
+            let told: Vec<_> = told.collect();
+            (told, state.first.take())
         };
-        for (request, waiting) in waiting {
-            let closed = Some(request) == closing && matches!(error, Error::Closed);
-            waiting.keep(if closed { Ok(Event::Done) } else { Err(error.clone()) });
+        for (is_close, operation, waiting) in waiting {
+            let closed = is_close && matches!(error, Error::Closed);
+            waiting.keep(if closed { Ok(Event::Done) } else { Err(about(&operation)) });
         }
         if let Some(first) = first {
-            first.keep(Err(error));
+            first.keep(Err(about("")));
         }
         self.room.notify_all();
         self.wake.notify_one();

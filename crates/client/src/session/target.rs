@@ -17,6 +17,9 @@ pub struct Target {
     pub(crate) token: Token,
     pub(crate) path: String,
     pub(crate) gateway: Option<(Gateway, String, String)>,
+    /// Namespace and name, and where it is, for errors.
+    pub(crate) session: String,
+    pub(crate) worker: String,
 }
 
 impl Target {
@@ -31,6 +34,8 @@ impl Target {
             token: gateway.token.clone(),
             path: rest::stream_path(namespace, name)?,
             gateway: Some((gateway.clone(), namespace.to_owned(), name.to_owned())),
+            session: format!("{namespace}/{name}"),
+            worker: String::new(),
         })
     }
 
@@ -40,12 +45,21 @@ impl Target {
     /// [`Error::Configuration`], [`Error::Invalid`].
     pub fn direct(endpoint: &str, token: Token, authorities_pem: Option<&str>, namespace: &str, name: &str) -> Result<Self, Error> {
         Ok(Self {
+            worker: format!("at {endpoint}"),
             peer: Peer::new(endpoint, authorities_pem)?,
             way: Way::Direct,
             token,
             path: rest::stream_path(namespace, name)?,
             gateway: None,
+            session: format!("{namespace}/{name}"),
         })
+    }
+
+    /// What the session's worker is called in errors, such as `node-0/cpu-0`.
+    #[must_use]
+    pub fn on(mut self, worker: &str) -> Self {
+        worker.clone_into(&mut self.worker);
+        self
     }
 
     /// Asks this gateway, too, why the session is no more.

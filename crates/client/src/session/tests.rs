@@ -239,9 +239,21 @@ fn a_worker_that_is_gone_is_named_at_once() {
     let worker = worker(false, vec![Connection::Cut(700)]);
     let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
     let tensor = session.put(vec![1; 2000], "u8", &[2000]).unwrap();
+    let double = session.compile("double", Format::StableHlo, "module").unwrap();
+    drop(session.execute(&double, &[&tensor], 1, &[]).unwrap());
     let error = tensor.download().wait().unwrap_err();
-    assert!(matches!(error, Error::WorkerLost(_)), "{error:?}");
-    assert!(matches!(session.synchronise().wait(), Err(Error::WorkerLost(_))));
+    let Error::WorkerLost(loss) = &error else {
+        panic!("{error:?}");
+    };
+    let at = format!("at {}", worker.url);
+    let named = (loss.session.as_str(), loss.worker.as_str(), loss.operation.as_str());
+    assert_eq!(named, ("default/mine", at.as_str(), "download after execute double"));
+    let text = error.to_string();
+    assert!(
+        text.contains("default/mine") && text.contains(&at) && text.contains("execute double"),
+        "{text}"
+    );
+    assert!(matches!(session.synchronise().wait(), Err(Error::WorkerLost(loss)) if loss.operation == "download after execute double"));
     worker.thread.join().unwrap();
 }
 
