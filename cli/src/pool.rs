@@ -140,6 +140,7 @@ impl Pool {
                 // Everything lives and dies with this process: only a machine under great load falls silent.
                 worker_timeout: Duration::from_secs(30),
                 leader_timeout: Duration::from_secs(60),
+                session_lease: Duration::from_secs(60),
                 stores: StorePolicy {
                     file_root: settings.file_store_root.clone(),
                 },

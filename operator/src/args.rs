@@ -23,6 +23,9 @@ pub struct Args {
     /// A worker whose heartbeat has stood still for so long is stale.
     #[arg(long, env = "SAHASRA_WORKER_TIMEOUT", default_value = "15s", value_parser = duration)]
     pub worker_timeout: Duration,
+    /// How long a session's slice lasts without a client while no operator renews it; 5 s at the least.
+    #[arg(long, env = "SAHASRA_SESSION_LEASE", default_value = "60s", value_parser = duration)]
+    pub session_lease: Duration,
     /// How long a leader that fell silent keeps its office.
     #[arg(long, env = "SAHASRA_LEADER_TIMEOUT", default_value = "15s", value_parser = duration)]
     pub leader_timeout: Duration,

@@ -1,6 +1,6 @@
 //! What every reconciler shares.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
@@ -31,6 +31,8 @@ pub struct Context {
     pub pool: Arc<Pool>,
     /// Figures.
     pub metrics: Arc<Metrics>,
+    /// How long a session's slice lasts from each renewal.
+    pub session_lease: Duration,
     /// Which stores jobs may name.
     pub stores: StorePolicy,
     /// Where to die, in tests.

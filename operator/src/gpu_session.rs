@@ -226,7 +226,11 @@ impl<'a> Objects<'a> {
     }
 
     async fn create_lease(&self, session: &GpuSession) -> Result<(), ReconcileError> {
-        match self.leases.create(&PostParams::default(), &lease_of(session)).await {
+        match self
+            .leases
+            .create(&PostParams::default(), &lease_of(session, self.reconciler.context.session_lease))
+            .await
+        {
             Ok(_) => Ok(()),
             // An earlier call whose answer was lost.
             Err(error) if code(&error) == 409 => Ok(()),

@@ -55,6 +55,9 @@ use pool::Pool;
 /// How long the last writes may take when the process is told to stop.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// What the API allows of a lease.
+const SESSION_LEASE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(86_400));
+
 /// How an operator is called, and how patient it is.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -66,6 +69,8 @@ pub struct Settings {
     pub worker_timeout: Duration,
     /// A leader is replaced after so long without a sign of life.
     pub leader_timeout: Duration,
+    /// How long a session's slice lasts from each renewal; from 5 s to a day, as the API has it.
+    pub session_lease: Duration,
     /// Which stores jobs may name.
     pub stores: StorePolicy,
     /// Where to die, in tests.
@@ -101,6 +106,7 @@ impl Operator {
                 directory,
                 pool,
                 metrics,
+                session_lease: settings.session_lease.clamp(SESSION_LEASE.0, SESSION_LEASE.1),
                 stores: settings.stores,
                 faults: settings.faults,
                 clock,
@@ -167,6 +173,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         namespace: args.namespace.clone(),
         worker_timeout: args.worker_timeout,
         leader_timeout: args.leader_timeout,
+        session_lease: args.session_lease,
         stores: StorePolicy {
             file_root: args.file_store_root.clone(),
         },

@@ -78,6 +78,7 @@ pub fn operator(world: &Arc<World>, place: usize, drift: i32) -> mpsc::Unbounded
                 namespace: NAMESPACE.to_owned(),
                 worker_timeout: SILENCE,
                 leader_timeout: SILENCE,
+                session_lease: Duration::from_secs(60),
                 stores: StorePolicy::default(),
                 faults: Faults::default(),
             };

@@ -31,6 +31,7 @@ async fn a_coordinator_that_starts_on_an_old_version_of_its_job_leaves_no_lease(
         namespace: NAMESPACE.to_owned(),
         worker_timeout: Duration::from_secs(15),
         leader_timeout: Duration::from_secs(15),
+        session_lease: Duration::from_secs(60),
         stores: StorePolicy::default(),
         faults: Faults::default(),
     };

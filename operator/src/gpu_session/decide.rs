@@ -12,8 +12,6 @@ use sahasra_crds::{
 
 use crate::{objects, pool::SeenSession};
 
-/// How long a session's grant outlives an operator that is gone.
-const LEASE_SECONDS: i64 = 60;
 /// A change of the lease brings the session back, but one that falls into the gap between two watches does not: so it is
 /// looked at again, soon when it waits for the lease to go, now and then otherwise.
 const GOING: Duration = Duration::from_secs(1);
@@ -71,8 +69,8 @@ pub(super) fn is_of(lease: &VramLease, session: &GpuSession) -> bool {
     lease.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref())
 }
 
-/// The lease that a session needs.
-pub(super) fn lease_of(session: &GpuSession) -> VramLease {
+/// The lease that a session needs, whose slice outlives an operator that is gone by `lasts`.
+pub(super) fn lease_of(session: &GpuSession, lasts: Duration) -> VramLease {
     let owner = session.controller_owner_ref(&());
     VramLease {
         metadata: ObjectMeta {
@@ -96,7 +94,7 @@ pub(super) fn lease_of(session: &GpuSession) -> VramLease {
             },
             engine: Some(session.spec.engine),
             slices: SliceBounds { min: 1, max: 1 },
-            ttl_seconds: LEASE_SECONDS,
+            ttl_seconds: i64::try_from(lasts.as_secs()).unwrap_or(i64::MAX),
             renewal: Renewal::Automatic,
             keep_seconds: Some(session.spec.ttl_seconds),
         },

@@ -23,7 +23,7 @@ fn session() -> GpuSession {
 
 /// A lease of the session, granted or waiting for that reason.
 fn lease(session: &GpuSession, waits: Option<&str>) -> VramLease {
-    let mut lease = lease_of(session);
+    let mut lease = lease_of(session, Duration::from_secs(60));
     let mut status = VramLeaseStatus::default();
     let reason = if waits.is_some() { "WaitingForSlices" } else { "SlicesGranted" };
     conditions::set(
@@ -88,7 +88,7 @@ fn a_new_session_gets_a_lease_of_one_slice_of_its_class_and_engine() {
     let session = session();
     let decision = decide(&session, None, Some(&busy()), None, endpoint, at(0));
     assert_eq!(decision.lease, LeaseStep::Create);
-    let lease = lease_of(&session);
+    let lease = lease_of(&session, Duration::from_secs(60));
     assert!(is_of(&lease, &session));
     assert_eq!(lease.metadata.name.as_deref(), Some("mine-0123"));
     assert_eq!(
