@@ -9,6 +9,7 @@
 //! # }
 //! ```
 
+mod gateway;
 mod shared;
 
 use std::time::Duration;
@@ -113,7 +114,7 @@ impl PoolOptions {
     }
 }
 
-/// An operator or agent, and where it listens.
+/// An operator, agent or gateway, and where it listens.
 #[derive(Debug)]
 pub struct Server {
     /// The process: kill it, stop it, start it again.

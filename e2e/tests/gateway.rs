@@ -9,12 +9,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::{
-    Api,
-    api::{ObjectMeta, PostParams},
-};
-use sahasra_e2e::{ControlPlane, Pool, PoolOptions, Port, Process, Specification, eventually, metric, tools};
+use sahasra_e2e::{ControlPlane, Pool, PoolOptions, Server, eventually, metric, tools};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -26,33 +21,20 @@ const WITHIN: Duration = Duration::from_secs(120);
 
 /// A gateway, and callers of it.
 struct Gateway {
-    process: Process,
-    port: Port,
+    server: Server,
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
 impl Gateway {
-    /// With the administrator's kubeconfig, whose client certificate it has to leave alone.
     async fn start(control_plane: &ControlPlane, more: &[&str]) -> Self {
-        let port = Port::reserve().expect("a port");
-        let program = tools::binaries().await.expect("binaries").join("sahasra-gateway");
-        let process = Specification::new("gateway", program, &control_plane.log_directory())
-            .arguments(["--listen", &port.address()])
-            .arguments(more)
-            .environment("KUBECONFIG", control_plane.kubeconfig())
-            .ready_at(format!("{}/readyz", port.url()))
-            .start()
-            .await
-            .expect("it starts");
         Self {
-            process,
-            port,
+            server: Server::gateway(control_plane, more).await.expect("it starts"),
             client: Client::builder(TokioExecutor::new()).build_http(),
         }
     }
 
     async fn call(&self, token: &str, method: Method, path: &str, body: Option<&Value>) -> (StatusCode, Value) {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.port.url()));
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.server.url()));
         if !token.is_empty() {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -66,7 +48,7 @@ impl Gateway {
 
     /// Status code of the answer to a WebSocket's handshake.
     async fn stream(&self, token: &str, path: &str) -> String {
-        let mut connection = TcpStream::connect(self.port.address()).await.expect("it listens");
+        let mut connection = TcpStream::connect(self.server.address()).await.expect("it listens");
         let head = format!(
             "GET {path}/stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: sahasra-session.v1\r\nAuthorization: Bearer {token}\r\n\r\n"
@@ -85,29 +67,7 @@ impl Gateway {
 /// A namespace with a ServiceAccount `me` that has the cluster's role `edit` there: its name, and the account's token.
 async fn tenant(control_plane: &ControlPlane) -> (String, String) {
     let namespace = control_plane.create_namespace("tenant").await.expect("a namespace");
-    let accounts: Api<ServiceAccount> = Api::namespaced(control_plane.client().await.expect("a client"), &namespace);
-    let account = ServiceAccount {
-        metadata: ObjectMeta {
-            name: Some("me".to_owned()),
-            ..ObjectMeta::default()
-        },
-        ..ServiceAccount::default()
-    };
-    accounts.create(&PostParams::default(), &account).await.expect("an account");
-    let bind = format!("create rolebinding me --clusterrole=edit --serviceaccount={namespace}:me --namespace={namespace}");
-    let output = control_plane.kubectl(bind.split(' ')).await.expect("kubectl runs");
-    output.success().expect("it is bound");
-    let kubeconfig = control_plane.kubeconfig_for(&namespace, "me").await.expect("a token");
-    let kubeconfig = std::fs::read_to_string(kubeconfig).expect("a kubeconfig");
-    let kubeconfig: Value = serde_json::from_str(&kubeconfig).expect("JSON");
-    let token = kubeconfig["users"][0]["user"]["token"].as_str().expect("a token").to_owned();
-    // The controller that fills aggregated roles takes its time.
-    let allowed = eventually(WITHIN, async || {
-        let arguments =
-            format!("auth can-i create gpusessions.sahasra.dev --namespace={namespace} --as=system:serviceaccount:{namespace}:me");
-        control_plane.kubectl(arguments.split(' ')).await.ok()?.success().ok()
-    });
-    allowed.await.expect("the role is aggregated");
+    let token = control_plane.editor(&namespace).await.expect("an account");
     (namespace, token)
 }
 
@@ -162,13 +122,7 @@ async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_throug
         status == 403 && answer["message"].as_str().is_some_and(|message| message.contains("gpuworkers")),
         "{answer}"
     );
-    for command in [
-        format!("create clusterrole workers-{mine} --verb=list --resource=gpuworkers.sahasra.dev"),
-        format!("create clusterrolebinding workers-{mine} --clusterrole=workers-{mine} --serviceaccount={mine}:me"),
-    ] {
-        let output = control_plane.kubectl(command.split(' ')).await.expect("kubectl runs");
-        output.success().expect("it is bound");
-    }
+    control_plane.let_list_workers(&mine).await.expect("it is bound");
     let workers = eventually(WITHIN, async || {
         let (status, workers) = gateway.get(&token, "/workers").await;
         (status == 200).then_some(workers)
@@ -244,22 +198,24 @@ async fn a_thousand_sessions_leave_nothing_and_who_sends_slowly_or_too_much_is_c
         }
     };
     futures::future::join_all((0..10).map(|caller| turn(caller, 10))).await;
-    let before = gateway.process.resident_kib().expect("it runs");
+    let before = gateway.server.process.resident_kib().expect("it runs");
     futures::future::join_all((10..20).map(|caller| turn(caller, 90))).await;
-    let after = gateway.process.resident_kib().expect("it runs");
+    let after = gateway.server.process.resident_kib().expect("it runs");
     assert!(
         after < before + (16 << 10),
         "{before} KiB after 100 sessions, {after} KiB after 1000"
     );
     let (_, list) = gateway.get(&token, &sessions).await;
     assert_eq!(list["items"], json!([]));
-    let (_, page) = sahasra_e2e::get(&format!("{}/metrics", gateway.port.url())).await.expect("metrics");
+    let (_, page) = sahasra_e2e::get(&format!("{}/metrics", gateway.server.url()))
+        .await
+        .expect("metrics");
     assert_eq!(metric(&page, "gateway_streams"), Some(0.0));
 
     // A body of 4 MiB.
     let mut large = session("large");
     large["metadata"]["annotations"] = json!({"a": "x".repeat(4 << 20)});
-    let request = Request::post(format!("{}{sessions}", gateway.port.url())).header(header::AUTHORIZATION, format!("Bearer {token}"));
+    let request = Request::post(format!("{}{sessions}", gateway.server.url())).header(header::AUTHORIZATION, format!("Bearer {token}"));
     let request = request.body(Full::new(Bytes::from(large.to_string()))).expect("a request");
     // The gateway answers and closes while the client still sends: either is right.
     if let Ok(answer) = gateway.client.request(request).await {
@@ -268,7 +224,7 @@ async fn a_thousand_sessions_leave_nothing_and_who_sends_slowly_or_too_much_is_c
     assert_eq!(gateway.get(&token, &format!("{sessions}/large")).await.0, 404);
 
     // A head that never ends is cut off, without an answer or with 408.
-    let mut slow = TcpStream::connect(gateway.port.address()).await.expect("it listens");
+    let mut slow = TcpStream::connect(gateway.server.address()).await.expect("it listens");
     slow.write_all(format!("GET {sessions} HTTP/1.1\r\nHost: x\r\n").as_bytes())
         .await
         .expect("sent");

@@ -1,0 +1,103 @@
+//! The Python package's own tests against a real API server: operator, gateway and workers as processes, sessions that run XLA programs.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use sahasra_e2e::{Pool, PoolOptions, Server, tools};
+use tokio::process::Command;
+
+/// They take a minute on a machine with nothing else to do.
+const WITHIN: Duration = Duration::from_secs(900);
+/// What is released is free at once.
+const FREE_WITHIN: Duration = Duration::from_secs(60);
+
+/// What a program of the workspace prints: the path of what it made, or nothing where it can make none.
+async fn made_by(program: &str) -> Option<PathBuf> {
+    let output = Command::new(tools::workspace_root().join(program))
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .await
+        .expect("it runs");
+    assert!(output.status.success(), "{program} failed: see the lines above");
+    let path = String::from_utf8(output.stdout).expect("a path");
+    (!path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
+}
+
+/// Past the test harness, which keeps what a test that passes says to itself.
+fn say(text: &str) {
+    // Nobody may be listening.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Interpreter with the package, and the plugin for sessions.
+async fn environment() -> Option<(PathBuf, PathBuf)> {
+    let named = std::env::var_os("SAHASRA_PJRT_PLUGIN").filter(|path| !path.is_empty());
+    let plugin = match named {
+        Some(path) => Some(PathBuf::from(path)),
+        None => made_by("crates/pjrt/plugin").await,
+    };
+    let Some(plugin) = plugin else {
+        say("SKIPPED: the Python package's tests on a real control plane: no PJRT plugin is known for this machine");
+        return None;
+    };
+    let Some(python) = made_by("python/environment").await else {
+        say("SKIPPED: the Python package's tests on a real control plane: no JAX is known for this machine's Python");
+        return None;
+    };
+    Some((python, plugin))
+}
+
+async fn pytest(python: &Path, plugin: &Path, pool: &Pool, gateway: &Server, token: &str) -> std::process::Output {
+    let agents = pool
+        .agents
+        .iter()
+        .filter_map(|agent| agent.process.pid())
+        .map(|pid| pid.to_string());
+    let tests = Command::new(python)
+        .args(["-P", "-m", "pytest", "-q", "--durations=5"])
+        .current_dir(tools::workspace_root().join("python"))
+        .env("SAHASRA_TEST_URL", gateway.url())
+        .env("SAHASRA_TEST_CLASS", "cpu")
+        .env("SAHASRA_TEST_KUBECONFIG", pool.control_plane.kubeconfig())
+        .env("SAHASRA_TEST_AGENTS", agents.collect::<Vec<_>>().join(" "))
+        .env("SAHASRA_TOKEN", token)
+        .env("SAHASRA_KUBECTL", tools::kubectl().await.expect("kubectl"))
+        .env("SAHASRA_BIN_DIR", tools::binaries().await.expect("binaries"))
+        .env("SAHASRA_PJRT_PLUGIN", plugin)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(WITHIN, tests).await.expect("they end in time");
+    output.expect("they run")
+}
+
+#[tokio::test]
+async fn the_python_package_passes_its_tests_on_a_real_control_plane() {
+    let Some((python, plugin)) = environment().await else { return };
+    let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--pjrt-plugin"];
+    let agent = agent.into_iter().map(str::to_owned).chain([plugin.display().to_string()]);
+    let options = PoolOptions::default().agents(2).agent_arguments(agent);
+    let mut pool = Pool::start(options).await.expect("Sahasra starts");
+    let operator = pool.operator.url();
+    let gateway = Server::gateway(&pool.control_plane, &["--operator", &operator])
+        .await
+        .expect("it starts");
+    let token = pool.control_plane.editor("default").await.expect("an account");
+    pool.control_plane.let_list_workers("default").await.expect("it is bound");
+
+    let output = pytest(&python, &plugin, &pool, &gateway, &token).await;
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(output.status.success(), "{said}");
+    let summary = said.lines().rev().find(|line| line.contains(" passed")).unwrap_or_default();
+    assert!(!summary.is_empty(), "{said}");
+    say(&format!("the Python package's tests on a real control plane: {summary}"));
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+    pool.nothing_forbidden().await.expect("the chart's rights suffice");
+}
