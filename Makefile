@@ -34,7 +34,7 @@ jax: ## Train four networks in JAX, each in a session on one of four workers of 
 test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
 	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node
 	$(MAKE) simulate
-	$(MAKE) python
+	SAHASRA_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node

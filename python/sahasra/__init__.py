@@ -26,6 +26,7 @@ from .errors import (
     WaitTimeoutError,
     WorkerLostError,
 )
+from .progress import Progress
 from .session import Estimate, Execution, RemoteJaxSession, Traffic
 from .tensor import RemoteTensor
 
@@ -44,6 +45,7 @@ __all__ = [
     "NotFoundError",
     "OutOfDeviceMemoryError",
     "PermissionDeniedError",
+    "Progress",
     "ProtocolError",
     "RemoteJaxSession",
     "RemoteTensor",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Values that a parameter may list in a BurstJob.
 MAX_VALUES = 4096
+#: BurstJobs of one call: each is an object of some hundred kilobytes in the API server's store.
+MAX_PARTS = 64
 
 _TYPES = {"float32": "f32", "float64": "f64", "int32": "s32", "int64": "s64", "uint32": "u32", "uint64": "u64"}
 _AGGREGATES = ("argmin", "argmax", "topK", "sum", "mean", "concat", "none")
@@ -113,29 +116,72 @@ def run(
 
     ``ptx`` is PTX text of at most 128 KiB. Its kernel's first parameter is where the results go unless ``args`` says otherwise (in the
     kernel's order: names of columns, or arguments as a ``BurstJob`` writes them), ``output=("f32", 1)`` what they are. ``aggregate`` is
-    ``"argmin"``, ``"sum"``, … over output 0, or as a ``BurstJob`` writes it. The job is deleted afterwards unless ``keep``.
+    ``"argmin"``, ``"sum"``, … over output 0, or as a ``BurstJob`` writes it. ``grid``, ``block``, ``vram``, ``slices`` (at the most) and
+    ``max_retries`` are the job's. It is deleted afterwards unless ``keep``.
 
-    Returns a DataFrame, a row for each chunk: its index, parameters and outputs; ``attrs["burst"]`` is the finished job, its status with
-    the aggregate. Raises :class:`ExecutionError` when the burst fails, :class:`WaitTimeoutError` when it takes longer.
+    One ``BurstJob`` lists 4,096 rows at the most: more, up to 262,144, go as several that run at the same time, without ``aggregate``,
+    which would be over one of them; their names are ``name-0``, ``name-1``, … where ``name`` is given.
+
+    Returns a DataFrame, a row for each chunk: its ``index`` (the row's place), parameters and outputs. ``attrs["bursts"]`` are the finished
+    jobs, ``attrs["burst"]`` the first, its status with the aggregate. Raises :class:`InvalidArgumentError` for what does not fit together,
+    :class:`ExecutionError` when a job fails, :class:`WaitTimeoutError` when it takes longer.
     """
     import pandas
 
     namespace = client.namespace if namespace is None else namespace
     gateway = client._gateway
-    made = json.loads(gateway.create_burst(namespace, name, json.dumps(spec_of(ptx, parameters, **options))))
-    name = str(made["metadata"]["name"])
+    parts = _parts(parameters, options)
+    specs = [spec_of(ptx, part, **options) for part in parts]
+    deadline = time.monotonic() + timeout_seconds
+    names: list[str] = []
+    frames, jobs = [], []
     try:
-        over = json.loads(gateway.burst_over(namespace, name, timeout_seconds))
-        conditions = {condition["type"]: condition for condition in over.get("status", {}).get("conditions", [])}
-        for kind in ("Failed", "Accepted"):
-            condition = conditions.get(kind, {})
-            if condition.get("status") == ("True" if kind == "Failed" else "False"):
-                raise ExecutionError(f"{namespace}/{name}: {condition.get('reason')}: {condition.get('message')}")
-        if conditions.get("Complete", {}).get("status") != "True":
-            raise WaitTimeoutError(f"{namespace}/{name} was not complete after {timeout_seconds:g} s")
-        frame = pandas.read_csv(io.StringIO(gateway.burst_results_csv(namespace, name)))
-        frame.attrs["burst"] = over
-        return frame
+        for number, spec in enumerate(specs):
+            own = name if name is None or len(specs) == 1 else f"{name}-{number}"
+            made = json.loads(gateway.create_burst(namespace, own, json.dumps(spec)))
+            names.append(str(made["metadata"]["name"]))
+        for number, made_name in enumerate(names):
+            over = json.loads(gateway.burst_over(namespace, made_name, max(0.0, deadline - time.monotonic())))
+            _complete(over, f"{namespace}/{made_name}", timeout_seconds)
+            frame = pandas.read_csv(io.StringIO(gateway.burst_results_csv(namespace, made_name)))
+            frame["index"] += number * MAX_VALUES
+            frames.append(frame)
+            jobs.append(over)
     finally:
         if not keep:
-            gateway.delete_burst(namespace, name)
+            for made_name in names:
+                gateway.delete_burst(namespace, made_name)
+    whole = frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)
+    whole.attrs["burst"], whole.attrs["bursts"] = jobs[0], jobs
+    return whole
+
+
+def _parts(parameters: Any, options: Mapping[str, Any]) -> list[Any]:
+    """The rows in parts that one job can list."""
+    columns = {name: np.asarray(parameters[name]) for name in (parameters.keys() if hasattr(parameters, "keys") else parameters)}
+    lengths = {column.shape for column in columns.values()}
+    if len(lengths) != 1 or len(next(iter(lengths))) != 1:
+        # What is wrong with it is said where it is looked at.
+        return [parameters]
+    count = next(iter(lengths))[0]
+    if count <= MAX_VALUES:
+        return [parameters]
+    if count > MAX_VALUES * MAX_PARTS:
+        raise InvalidArgumentError(f"{count:,} rows are more than the {MAX_VALUES * MAX_PARTS:,} of one call: write a BurstJob with formulas")
+    if options.get("aggregate") is not None:
+        raise InvalidArgumentError(
+            f"an aggregate is over one BurstJob, of {MAX_VALUES:,} rows at the most, and there are {count:,}: leave it out and ask the frame, "
+            "or write a BurstJob with formulas"
+        )
+    return [{name: column[start : start + MAX_VALUES] for name, column in columns.items()} for start in range(0, count, MAX_VALUES)]
+
+
+def _complete(over: Mapping[str, Any], name: str, timeout_seconds: float) -> None:
+    """Raises what became of a job that is not complete."""
+    conditions = {condition["type"]: condition for condition in over.get("status", {}).get("conditions", [])}
+    for kind in ("Failed", "Accepted"):
+        condition = conditions.get(kind, {})
+        if condition.get("status") == ("True" if kind == "Failed" else "False"):
+            raise ExecutionError(f"{name}: {condition.get('reason')}: {condition.get('message')}")
+    if conditions.get("Complete", {}).get("status") != "True":
+        raise WaitTimeoutError(f"{name} was not complete after {timeout_seconds:g} s")

@@ -33,15 +33,26 @@ class SahasraClient:
         return self._gateway.url
 
     def workers(self) -> Any:
-        """The load of every worker, as ``GET /workers`` has it."""
+        """The load of every worker, as ``GET /workers`` has it: a list of dicts.
+
+        Raises :class:`AuthenticationError`, :class:`PermissionDeniedError` without the right to ``list`` ``gpuworkers``,
+        :class:`ConnectionLostError`.
+        """
         return json.loads(self._gateway.workers())
 
     def sessions(self, namespace: str | None = None) -> list[dict[str, Any]]:
-        """The ``GpuSession``s of the namespace."""
+        """The ``GpuSession``s of the namespace, as kubectl shows them with ``-o json``.
+
+        Raises :class:`AuthenticationError`, :class:`PermissionDeniedError`, :class:`ConnectionLostError`.
+        """
         return list(json.loads(self._gateway.sessions(namespace or self.namespace)).get("items", []))
 
     def burst(self, *, ptx: str, parameters: Any, **options: Any) -> pandas.DataFrame:
-        """Runs one kernel over many sets of parameters on the whole pool, and waits: see :func:`sahasra.burst.run`."""
+        """Runs one kernel over many sets of parameters on the whole pool, and waits: a DataFrame, a row for each.
+
+        :func:`sahasra.burst.run` says what the options are. Raises :class:`InvalidArgumentError` for what does not fit together,
+        :class:`ExecutionError` when the burst fails, :class:`WaitTimeoutError` when it takes longer than ``timeout_seconds``.
+        """
         from .burst import run
 
         return run(self, ptx=ptx, parameters=parameters, **options)

@@ -3,6 +3,8 @@ portable StableHLO artifact."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +70,35 @@ def host_array(leaf: Any, aval: Aval) -> tuple[np.ndarray[Any, Any], bool]:
     return array, array is not leaf
 
 
+@functools.cache
+def _plain_linear_algebra() -> dict[str, Any]:
+    """Options of JAX's export by which ``jax.numpy.linalg`` becomes operations of XLA.
+
+    JAX calls LAPACK or cuSOLVER for it, which its own packages bring and a session's plugin does not have. For platforms without them it
+    has algorithms that need none; ``eig``, ``schur`` and ``hessenberg`` have no such one. JAX keeps the choice to itself: where a version
+    of it has moved what is looked for, nothing is chosen, and the session refuses the call by its name.
+    """
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.lax import linalg
+        from jax._src.tpu.linalg import eigh, svd  # noqa: F401: they register what is looked up below
+
+        elsewhere = mlir._platform_specific_lowerings["tpu"]
+        rules = []
+        for name in (
+            "cholesky", "cholesky_update", "eigh", "geqrf", "householder_product", "lu", "lu_pivots_to_permutation", "ormqr", "svd",
+            "symmetric_product", "triangular_solve", "tridiagonal_solve",
+        ):  # fmt: skip
+            primitive = getattr(linalg, f"{name}_p", None)
+            rule = mlir._lowerings.get(primitive) or elsewhere.get(primitive)
+            if rule is not None:
+                rules.append((primitive, getattr(rule, "rule", rule)))
+    except (ImportError, AttributeError, KeyError):
+        return {}
+    option = "_override_lowering_rules"
+    return {option: tuple(rules)} if option in inspect.signature(jax_export.export).parameters else {}
+
+
 def export(
     function: Callable[..., Any], name: str, tree: Any, avals: Sequence[Aval], donated: Sequence[int], platform: str, *, cost: bool = False
 ) -> Exported:
@@ -85,7 +116,7 @@ def export(
     struct: Any = jax.ShapeDtypeStruct
     specs = [struct(shape, dtype, weak_type=weak) for shape, dtype, weak in avals]
     try:
-        exported = jax_export.export(jitted, platforms=[platform])(*specs)
+        exported = jax_export.export(jitted, platforms=[platform], **_plain_linear_algebra())(*specs)
     except (NotImplementedError, ValueError) as error:
         # Tracing raises these for the function's own faults as well: only what is about exporting is about the program.
         if "export" in str(error).lower() or "serializ" in str(error).lower() or "callback" in str(error).lower():

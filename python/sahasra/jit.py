@@ -71,12 +71,18 @@ class RemoteFunction:
         static_argnums: int | Iterable[int] | None = None,
         static_argnames: str | Iterable[str] | None = None,
         donate_argnums: int | Iterable[int] | None = None,
+        donate_argnames: str | Iterable[str] | None = None,
     ) -> None:
         self._session = session
         self._function = function
         self._name = getattr(function, "__name__", type(function).__name__).strip("<>") or "function"
-        self._static_numbers, self._static_names = _statics(function, _numbers(static_argnums), _names(static_argnames))
-        self._donated = _numbers(donate_argnums)
+        # What a `jax.jit` of the user's own says of static and donated arguments is said of this function too: tracing through
+        # it would lose the one and refuse the other.
+        own = getattr(function, "_jit_info", None)
+        numbers, names = (tuple(getattr(own, f"static_{kind}", ())) for kind in ("argnums", "argnames"))
+        self._static_numbers, self._static_names = _both(function, _numbers(static_argnums) + numbers, _names(static_argnames) + names)
+        numbers, names = (tuple(getattr(own, f"donate_{kind}", ())) for kind in ("argnums", "argnames"))
+        self._donated, self._donated_names = _both(function, _numbers(donate_argnums) + numbers, _names(donate_argnames) + names)
         self._programs: dict[Any, Prepared] = {}
         functools.update_wrapper(self, function, updated=())
 
@@ -88,13 +94,19 @@ class RemoteFunction:
             arguments = tuple(_Static(value) if place in static else value for place, value in enumerate(arguments))
             keywords = {name: _Static(value) if name in self._static_names else value for name, value in keywords.items()}
         leaves, tree = jax.tree_util.tree_flatten((arguments, keywords))
-        if not self._donated:
+        if not self._donated and not self._donated_names:
             return leaves, tree, ()
         donated: list[int] = []
         start = 0
         for place, argument in enumerate(arguments):
             count = len(jax.tree_util.tree_leaves(argument))
             if place in self._donated or place - len(arguments) in self._donated:
+                donated.extend(range(start, start + count))
+            start += count
+        # Arguments by name come after the others, in the order of their names.
+        for name in sorted(keywords):
+            count = len(jax.tree_util.tree_leaves(keywords[name]))
+            if name in self._donated_names:
                 donated.extend(range(start, start + count))
             start += count
         return leaves, tree, tuple(donated)
@@ -112,7 +124,8 @@ class RemoteFunction:
         found = self._programs.get(key)
         if found is None:
             exported = self._export(tree, avals, donated)
-            program = self._session._native.compile(exported.name, "stablehlo", exported.code)
+            with self._session._watch.during("compile", exported.name):
+                program = self._session._native.compile(exported.name, "stablehlo", exported.code)
             found = self._programs[key] = Prepared(exported, program, donated)
         return found
 
@@ -152,8 +165,8 @@ class RemoteFunction:
         return f"<{self._name} on {self._session.device}>"
 
 
-def _statics(function: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """A parameter that is static by number is so by name, and the other way round, as in ``jax.jit``."""
+def _both(function: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """A parameter that is static or donated by number is so by name, and the other way round, as in ``jax.jit``."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

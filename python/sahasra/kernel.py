@@ -75,12 +75,14 @@ class RemoteKernel:
         self.entry = entry
         #: Types of its parameters.
         self.parameters = parameters_of(ptx, entry)
-        self._program: _native.Program = session._native.compile(entry, "ptx", ptx.encode())
+        with session._watch.during("compile", entry):
+            self._program: _native.Program = session._native.compile(entry, "ptx", ptx.encode())
 
     def __call__(self, grid: int | Sequence[int], block: int | Sequence[int], *arguments: Any, shared_bytes: int = 0) -> None:
         """Launches ``grid`` blocks of ``block`` threads; remote tensors are passed as their addresses, numbers by the parameter's type.
 
-        What it writes is in the tensors that it was given. Failures come with the next look at a value.
+        What it writes is in the tensors that it was given. Raises :class:`InvalidArgumentError` for arguments that are not the kernel's;
+        failures there come with the next look at a value.
         """
         if len(arguments) != len(self.parameters):
             raise InvalidArgumentError(f"{self.entry} takes {len(self.parameters)} arguments, not {len(arguments)}")

@@ -13,6 +13,7 @@ import numpy as np
 from . import _native
 from .elements import element_type
 from .errors import CompileError, IncompatibleProgramError, InvalidArgumentError, OutOfDeviceMemoryError, SahasraError
+from .progress import Report, Watch, reporter
 from .tensor import RemoteTensor
 
 if TYPE_CHECKING:
@@ -77,7 +78,15 @@ class RemoteJaxSession:
     It is a context manager: at the end everything there is freed and the device is given back.
     """
 
-    def __init__(self, native: _native.Session, name: str, namespace: str, device: str, client: SahasraClient | None = None) -> None:
+    def __init__(
+        self,
+        native: _native.Session,
+        name: str,
+        namespace: str,
+        device: str,
+        client: SahasraClient | None = None,
+        progress: bool | Report | None = None,
+    ) -> None:
         welcome = native.welcome()
         if welcome is None:
             raise SahasraError("the session is not connected")
@@ -88,6 +97,7 @@ class RemoteJaxSession:
         self.namespace = namespace
         #: Where it is: ``worker/device``.
         self.device = device
+        self._watch = Watch(native, device, reporter(progress))
         #: Its engine (``xla`` or ``ptx``), the engine's platform and version, the device's model, the limit in bytes, the highest
         #: version of StableHLO that it reads (empty where it does not say).
         self.engine, self.platform, self.platform_version, self.model, self.limit_bytes, self.stablehlo_version = welcome
@@ -108,13 +118,22 @@ class RemoteJaxSession:
         grace_seconds: float = 60.0,
         direct: bool = False,
         authority: str | None = None,
+        progress: bool | Report | None = None,
     ) -> RemoteJaxSession:
         """Asks for ``vram`` on a device of the class (any where None), waits until there is room, and connects.
 
-        ``direct`` connects straight to the worker, inside the cluster, with ``authority`` as the PEM to verify it by. After a broken
-        connection what is there is kept for ``grace_seconds``.
+        ``vram`` is an amount as Kubernetes writes it, such as ``"512Mi"``; ``engine`` is ``"xla"`` for functions of JAX, ``"ptx"`` for
+        kernels. The session ends by itself after ``idle_timeout_seconds`` in which nothing was asked of it, and after ``ttl_seconds``
+        whatever happens. ``direct`` connects straight to the worker, inside the cluster, with ``authority`` as the PEM to verify it by.
+        After a broken connection what is there is kept for ``grace_seconds``.
+
+        A compilation or an upload that takes more than half a second shows on a line of stderr, on a terminal and in a notebook.
+        ``progress`` is True to have it anywhere, False for silence, or is called with a :class:`Progress` a few times a second,
+        from a thread of its own.
 
         Raises :class:`CapacityError` when no device has room within ``wait_seconds``: the message says why for each.
+        :class:`InvalidArgumentError` when the API server refuses the session, :class:`AuthenticationError` or
+        :class:`PermissionDeniedError` when it refuses the caller, :class:`ConnectionLostError` when nobody answers.
         """
         namespace = client.namespace if namespace is None else namespace
         spec: dict[str, Any] = {"vram": vram, "engine": engine, "idleTimeoutSeconds": min(idle_timeout_seconds, ttl_seconds), "ttlSeconds": ttl_seconds}
@@ -141,7 +160,7 @@ class RemoteJaxSession:
                 grace=grace_seconds,
                 worker=device,
             )
-            return cls(native, name, namespace, device, client)
+            return cls(native, name, namespace, device, client, progress)
         except BaseException:
             # Nobody would give it back.
             client._gateway.delete_session(namespace, name)
@@ -154,7 +173,10 @@ class RemoteJaxSession:
         self.close()
 
     def close(self) -> None:
-        """Frees everything that is there and gives the device back. It may be called again."""
+        """Frees everything that is there and gives the device back. It may be called again.
+
+        Raises nothing about the session itself, which is over either way; :class:`ConnectionLostError` when the gateway does not answer.
+        """
         try:
             self._native.close()
         except SahasraError:
@@ -165,11 +187,19 @@ class RemoteJaxSession:
             client._gateway.delete_session(self.namespace, self.name)
 
     def synchronise(self) -> None:
-        """Waits for every operation so far; raises the first failure since the last time, with the name of its operation."""
+        """Waits for every operation so far.
+
+        Raises the first failure since the last time, with the name of its operation, and what ended the session if it has ended:
+        :class:`SessionClosedError`, :class:`LeaseExpiredError`, :class:`WorkerLostError`, :class:`ConnectionLostError`.
+        """
         self._native.synchronise()
 
     def put(self, tree: Any) -> Any:
-        """The pytree with its arrays and numbers as :class:`RemoteTensor`s. It does not wait until they are there."""
+        """The pytree with its arrays and numbers as :class:`RemoteTensor`s, of the same shapes and of the types that JAX gives them.
+
+        It does not wait until they are there: that there is no room for one of them (:class:`OutOfDeviceMemoryError`) is told by the next
+        :meth:`synchronise` and by each look at a value that depends on it. Raises ``TypeError`` for leaves that are no arrays.
+        """
         import jax
 
         from .export import aval_of
@@ -178,7 +208,10 @@ class RemoteJaxSession:
         return jax.tree_util.tree_map(lambda leaf: put_leaf(self, leaf, aval_of(leaf)), tree)
 
     def get(self, tree: Any) -> Any:
-        """The pytree with its remote tensors as arrays of numpy's; all are asked for before the first is waited for."""
+        """The pytree with its remote tensors as arrays of numpy's, of the same shapes and types; other leaves stay what they are.
+
+        All are asked for before the first is waited for. Raises what went wrong in what they depend on.
+        """
         import jax
 
         leaves, structure = jax.tree_util.tree_flatten(tree)
@@ -193,7 +226,10 @@ class RemoteJaxSession:
         return jax.tree_util.tree_unflatten(structure, arrays)
 
     def zeros(self, shape: int | Sequence[int], dtype: Any = np.float32) -> RemoteTensor:
-        """Zeros, made there."""
+        """Zeros of this shape and type, made there.
+
+        Raises :class:`InvalidArgumentError` for a type that no session has; that there is no room is told as by :meth:`put`.
+        """
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = np.dtype(dtype)
         return RemoteTensor(self, self._native.allocate(element_type(kind), dimensions), dimensions, kind)
@@ -205,17 +241,24 @@ class RemoteJaxSession:
         static_argnums: int | Iterable[int] | None = None,
         static_argnames: str | Iterable[str] | None = None,
         donate_argnums: int | Iterable[int] | None = None,
+        donate_argnames: str | Iterable[str] | None = None,
     ) -> Any:
         """``jax.jit`` that runs here: ``f = session.jit(f)``, ``@session.jit``, ``@session.jit(static_argnums=1)``.
 
         The function is traced by the JAX of this process once for each shape, type and static value of its arguments, and its results
-        are :class:`RemoteTensor`s. ``grad``, ``vmap`` and the like go inside, donated tensors end.
+        are :class:`RemoteTensor`s of the shapes and types that ``jax.jit`` gives. ``grad``, ``vmap`` and the like go inside, donated
+        tensors end. What is static or donated in a function that was through ``jax.jit`` already is so here.
+
+        Raises :class:`InvalidArgumentError` in a session of another engine. Calls raise :class:`IncompatibleProgramError` for what cannot be
+        exported, such as callbacks, :class:`InvalidArgumentError` for tensors that were deleted, donated or are of another session, and errors
+        of tracing as they are. What goes wrong there (:class:`CompileError`, :class:`OutOfDeviceMemoryError`, :class:`ExecutionError`,
+        :class:`IncompatibleProgramError` for a call that the plugin does not have) comes with the next look at a value.
         """
         self._need("xla", "jit")
         from .jit import RemoteFunction
 
         def wrap(wrapped: Callable[..., Any]) -> RemoteFunction:
-            return RemoteFunction(self, wrapped, static_argnums, static_argnames, donate_argnums)
+            return RemoteFunction(self, wrapped, static_argnums, static_argnames, donate_argnums, donate_argnames)
 
         return wrap if function is None else wrap(function)
 
@@ -225,7 +268,11 @@ class RemoteJaxSession:
         return function if isinstance(function, RemoteFunction) else RemoteFunction(self, function)
 
     def estimate_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any]) -> Estimate:
-        """What the function takes for arguments of these shapes and types, and whether that fits. It is compiled, not executed."""
+        """What the function takes for arguments of these shapes and types, and whether that fits. It is compiled, not executed.
+
+        A program that the session cannot compile is not feasible, and the estimate's ``reason`` says why. Raises
+        :class:`IncompatibleProgramError` for what cannot be exported, and errors of tracing as they are.
+        """
         self._need("xla", "estimate_jitted")
         from .export import aval_of
 
@@ -233,7 +280,8 @@ class RemoteJaxSession:
         leaves, tree, donated = remote._flatten(tuple(sample_inputs), {})
         exported = remote._export(tree, tuple(aval_of(leaf) for leaf in leaves), donated, cost=True)
         try:
-            _, costs = self._native.compile_and_ask(exported.name, "stablehlo", exported.code)
+            with self._watch.during("compile", exported.name):
+                _, costs = self._native.compile_and_ask(exported.name, "stablehlo", exported.code)
         except (IncompatibleProgramError, CompileError, OutOfDeviceMemoryError) as error:
             _, used, limit, _, _ = self._native.load()
             return Estimate(False, str(error), 0, 0, 0, 0, 0, exported.flops, limit, used, 0, False)
@@ -245,7 +293,11 @@ class RemoteJaxSession:
         )
 
     def execute_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any]) -> Execution:
-        """Executes the function once with these arguments, and waits until it has: raises what went wrong."""
+        """Executes the function once with these arguments, and waits until it has.
+
+        Raises what went wrong: :class:`CompileError`, :class:`IncompatibleProgramError`, :class:`OutOfDeviceMemoryError`,
+        :class:`ExecutionError`, or what ended the session.
+        """
         self._need("xla", "execute_jitted")
         import jax
 
@@ -268,7 +320,10 @@ class RemoteJaxSession:
             raise InvalidArgumentError(f'{what} needs a session with engine="{engine}", and this one has "{self.engine}"')
 
     def load(self) -> dict[str, int]:
-        """Tensors and programs that are there, bytes used and allowed, executions that have not ended."""
+        """How many ``tensors`` and ``programs`` are there, ``used_bytes`` and ``limit_bytes``, and ``active_executions``, which have not ended.
+
+        It is answered in the order of the operations. Raises what ended the session.
+        """
         names = ("tensors", "used_bytes", "limit_bytes", "programs", "active_executions")
         return dict(zip(names, self._native.load()))
 

@@ -88,7 +88,12 @@ class RemoteTensor:
         return self
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy in host memory, of this shape and type; keys of random numbers as their words, ``shape + (words,)``."""
+        """A copy in host memory, of this shape and type; keys of random numbers as their words, ``shape + (words,)``.
+
+        It waits for what the tensor depends on, and raises what went wrong there: :class:`OutOfDeviceMemoryError`, :class:`CompileError`,
+        :class:`IncompatibleProgramError`, :class:`ExecutionError`, with the operation's name. :class:`InvalidArgumentError` for a tensor that was
+        deleted or donated; what ended the session, if it has ended.
+        """
         shape, dtype = self._physical()
         block = self._handle().download(prod(shape) * dtype.itemsize).wait()
         if block.element_type != element_type(dtype) or tuple(block.dimensions) != shape:
@@ -96,7 +101,7 @@ class RemoteTensor:
         return np.asarray(block).view(dtype).reshape(shape)
 
     def jax(self) -> Any:
-        """A copy as a local ``jax.Array``."""
+        """A copy as a local ``jax.Array`` of this shape and type, keys of random numbers included. Raises as :meth:`numpy` does."""
         import jax
 
         if isinstance(self.dtype, np.dtype):
@@ -110,11 +115,11 @@ class RemoteTensor:
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def item(self) -> Any:
-        """The only element, as Python has it."""
+        """The only element, as Python has it. Raises ``ValueError`` where there are several, and as :meth:`numpy` does."""
         return self.numpy().item()
 
     def tolist(self) -> Any:
-        """The elements, as nested lists."""
+        """The elements, as nested lists. Raises as :meth:`numpy` does."""
         return self.numpy().tolist()
 
     def __float__(self) -> float:
@@ -157,5 +162,6 @@ def upload(session: RemoteJaxSession, array: np.ndarray[Any, Any], *, immutable:
     there = dense(array)
     if there is array and not immutable:
         there = np.array(array, order="C", copy=True)
-    native = session._native.put(there, there.ctypes.data, there.nbytes, kind, there.shape)
+    with session._watch.during("upload", "", there.nbytes):
+        native = session._native.put(there, there.ctypes.data, there.nbytes, kind, there.shape)
     return RemoteTensor(session, native, array.shape if shape is None else shape, array.dtype if dtype is None else dtype, weak_type)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+#: Relative and absolute, for each type; every other type is to be equal. The guide says them.
 TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-5, "complex64": 1e-5}
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
 SQUARE = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -77,6 +78,10 @@ PROGRAMS = {
     "constant": (lambda x: jnp.arange(5), X),
     "no_result": (lambda x: (), X),
     "pytree": (lambda t: {"sum": t["a"] + t["b"][0], "rest": (t["b"][1], None)}, {"a": X, "b": [X, np.int32(4)]}),
+    "donated": (jax.jit(lambda x, y: (x * 2 + y, y.sum()), donate_argnums=0), X, X + 1),
+    "static": (jax.jit(lambda x, n, mode: (x**n if mode == "power" else x).sum(0), static_argnums=(1, 2)), X, 3, "power"),
+    "float8": (lambda x: (x.astype(jnp.float32) * 2).astype(jnp.float8_e4m3fn), SQUARE.astype(jnp.float8_e4m3fn)),
+    "int16": (lambda x: x // 3 - x % 3, np.arange(-300, 300, 7, dtype=np.int16)),
     "transformer": (attention, X, weights()),
     "mlp_step": (
         lambda w, x: jax.tree_util.tree_map(
@@ -88,6 +93,11 @@ PROGRAMS = {
 }
 
 
+def jitted(function):
+    """The function through ``jax.jit``, once: static arguments are known to the inner one alone."""
+    return function if hasattr(function, "lower") else jax.jit(function)
+
+
 def plain(leaf):
     if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
@@ -97,7 +107,7 @@ def plain(leaf):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_remote_equals_local(session, name):
     function, *arguments = PROGRAMS[name]
-    local = jax.jit(function)(*arguments)
+    local = jitted(function)(*arguments)
     remote = session.jit(function)(*arguments)
     assert jax.tree_util.tree_structure(remote) == jax.tree_util.tree_structure(local)
     for here, there in zip(jax.tree_util.tree_leaves(local), jax.tree_util.tree_leaves(remote)):

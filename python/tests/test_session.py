@@ -121,6 +121,26 @@ def test_donated_tensors_end(session):
     assert counted(session) == before
 
 
+def test_what_a_jit_of_the_users_own_donates_is_donated(session):
+    before = counted(session)
+    own = jax.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
+    step = session.jit(own)
+    state, x = session.put(jnp.zeros((64, 64))), session.put(jnp.ones((64, 64)))
+    following, total = step(state, x)
+    assert (state.is_deleted, x.is_deleted) == (True, False)
+    assert following.numpy().max() == 1.0
+    # By name as well, beside what is named here, and what is static.
+    named = session.jit(jax.jit(lambda x, n, *, state: state * n + x, static_argnames="n", donate_argnames="state"))
+    again = named(x, 3, state=following)
+    assert (following.is_deleted, x.is_deleted) == (True, False)
+    assert again.numpy().max() == 4.0
+    both = session.jit(jax.jit(lambda state, x: (state + x, state - x), donate_argnums=0), donate_argnums=1)(again, x)
+    assert (again.is_deleted, x.is_deleted) == (True, True)
+    assert [float(tensor.numpy().max()) for tensor in both] == [5.0, 3.0]
+    del following, total, again, both
+    assert counted(session) == before
+
+
 def test_keys_of_random_numbers_stay_there(session):
     split = session.jit(lambda key: jax.random.split(key))
     key = session.put(jax.random.key(5))
@@ -140,6 +160,28 @@ def test_what_is_too_large_is_refused_and_nothing_is_lost(session):
     with pytest.raises(sahasra.OutOfDeviceMemoryError):
         session.synchronise()
     session.synchronise()
+    assert kept.numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_an_upload_that_has_no_room_is_refused_and_nothing_is_lost(session):
+    kept = session.put(jnp.arange(4))
+    before = session.load()
+    large = session.put(np.zeros(257 << 20, np.uint8))
+    with pytest.raises(sahasra.OutOfDeviceMemoryError, match="bytes"):
+        large.numpy()
+    with pytest.raises(sahasra.OutOfDeviceMemoryError):
+        session.synchronise()
+    zeros = session.zeros((1 << 28) + 1, np.uint8)
+    with pytest.raises(sahasra.OutOfDeviceMemoryError):
+        zeros.numpy()
+    with pytest.raises(sahasra.OutOfDeviceMemoryError):
+        session.synchronise()
+    del large, zeros
+    gc.collect()
+    after = session.load()
+    assert (after["tensors"], after["used_bytes"]) == (before["tensors"], before["used_bytes"])
+    # What does fit is taken as before.
+    assert session.put(np.full(128 << 20, 7, np.uint8)).numpy().min() == 7
     assert kept.numpy().tolist() == [0, 1, 2, 3]
 
 

@@ -12,29 +12,8 @@ from conftest import ROOT
 
 import sahasra
 
-SNIPPET = """
-import jax, jax.numpy as jnp
-from sahasra import RemoteJaxSession, SahasraClient
-
-client = SahasraClient("http://127.0.0.1:8000")
-session = RemoteJaxSession.create(client, gpu_class="g5")
-
-@jax.jit
-def train_step(x):
-    return jnp.tanh(x @ x)
-
-x = jnp.ones((1024, 1024), dtype=jnp.float32)
-estimate = session.estimate_jitted(train_step, sample_inputs=(x,))
-execution = session.execute_jitted(train_step, sample_inputs=(x,))
-print(estimate.feasible, execution.runtime_mode, len(execution.output_tensors))   # True jax_export_local 1
-"""
-
-
-def test_the_snippet_runs_as_it_stands(pool, client, capsys):
-    scope = {}
-    exec(SNIPPET.replace("http://127.0.0.1:8000", pool.url).replace("g5", pool.gpu_class), scope)
-    assert capsys.readouterr().out == "True jax_export_local 1\n"
-    session = scope["session"]
+def test_a_session_is_listed_until_it_is_closed(client):
+    session = sahasra.RemoteJaxSession.create(client)
     assert session.name in [made["metadata"]["name"] for made in client.sessions()]
     session.close()
     assert session.name not in [made["metadata"]["name"] for made in client.sessions() if "deletionTimestamp" not in made["metadata"]]
@@ -116,6 +95,8 @@ def test_what_cannot_be_placed_says_why(client):
     before = {made["metadata"]["name"] for made in client.sessions()}
     with pytest.raises(sahasra.CapacityError, match="room|VRAM|MiB|GiB|class"):
         sahasra.RemoteJaxSession.create(client, gpu_class="h100", wait_seconds=1.0)
+    with pytest.raises(sahasra.CapacityError, match="100 GiB"):
+        sahasra.RemoteJaxSession.create(client, vram="100Gi", wait_seconds=1.0)
     assert {made["metadata"]["name"] for made in client.sessions() if "deletionTimestamp" not in made["metadata"]} <= before
 
 
@@ -155,3 +136,15 @@ def test_a_burst_gives_a_frame(client):
     frame = frame.sort_values("index")
     np.testing.assert_allclose(frame[output], parameters["rate"] * parameters["size"], rtol=1e-5)
     assert frame.attrs["burst"]["status"]["chunks"]["succeeded"] == 20
+
+
+def test_a_burst_of_more_rows_than_a_job_lists_is_several(client):
+    rows = 4096 + 50
+    parameters = {"rate": np.arange(rows, dtype=np.float32), "size": np.full(rows, 2, np.uint32)}
+    with pytest.raises(sahasra.InvalidArgumentError, match="aggregate"):
+        client.burst(ptx=SCORE, parameters=parameters, block=1, vram="64Mi", aggregate="sum")
+    frame = client.burst(ptx=SCORE, parameters=parameters, block=1, vram="64Mi", name="many")
+    assert [job["metadata"]["name"] for job in frame.attrs["bursts"]] == ["many-0", "many-1"]
+    frame = frame.sort_values("index")
+    assert frame["index"].tolist() == list(range(rows))
+    np.testing.assert_array_equal(frame["output0"], 2 * np.arange(rows))

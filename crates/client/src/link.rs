@@ -152,16 +152,12 @@ async fn explain(target: &Target, closing: bool) -> Option<Error> {
 
 /// Why a session is over, as its object has it.
 fn over(found: Result<serde_json::Value, Error>, namespace: &str, name: &str) -> Option<Error> {
-    let deleted = |message: String| Error::Ended {
-        reason: "Deleted".to_owned(),
-        message,
-    };
     match found {
-        Ok(session) if session["metadata"]["deletionTimestamp"].is_string() => {
-            Some(rest::session_end(&session).unwrap_or_else(|| deleted(format!("{namespace}/{name} is being deleted"))))
-        }
         Ok(session) => rest::session_end(&session),
-        Err(Error::Http { status: 404, .. }) => Some(deleted(format!("{namespace}/{name} is not there any more"))),
+        Err(Error::Http { status: 404, .. }) => Some(Error::Ended {
+            reason: "Deleted".to_owned(),
+            message: format!("{namespace}/{name} was deleted"),
+        }),
         Err(_) => None,
     }
 }

@@ -253,9 +253,18 @@ pub(crate) fn status_error(status: StatusCode, body: &[u8]) -> Error {
     }
 }
 
-/// Why a session is no more, if its conditions say so.
+/// Why a session is no more, if its conditions say so, or somebody deleted it.
 pub fn session_end(session: &Value) -> Option<Error> {
-    let failed = condition(session, "Failed").filter(|failed| failed["status"] == "True")?;
+    let Some(failed) = condition(session, "Failed").filter(|failed| failed["status"] == "True") else {
+        let metadata = &session["metadata"];
+        return metadata["deletionTimestamp"].is_string().then(|| {
+            let name = |field: &str| metadata[field].as_str().unwrap_or_default();
+            Error::Ended {
+                reason: "Deleted".to_owned(),
+                message: format!("{}/{} was deleted", name("namespace"), name("name")),
+            }
+        });
+    };
     let reason = failed["reason"].as_str().unwrap_or("Failed").to_owned();
     let message = failed["message"].as_str().unwrap_or_default().to_owned();
     Some(if reason == "WorkerLost" || reason == "ExecutorLost" {
@@ -335,8 +344,14 @@ mod tests {
             |reason: &str| json!({"status": {"conditions": [{"type": "Failed", "status": "True", "reason": reason, "message": "why"}]}});
         assert!(matches!(session_end(&failed("WorkerLost")), Some(Error::WorkerLost(loss)) if loss.reason == "why"));
         assert!(matches!(session_end(&failed("Expired")), Some(Error::Ended { reason, .. }) if reason == "Expired"));
-        let placed = json!({"status": {"conditions": [{"type": "Failed", "status": "False"}, {"type": "Placed", "status": "True"}]}});
+        let mut placed = json!({"status": {"conditions": [{"type": "Failed", "status": "False"}, {"type": "Placed", "status": "True"}]}});
         assert!(session_end(&placed).is_none() && is_true(&placed, "Placed"));
+        placed["metadata"] = json!({"namespace": "team", "name": "mine", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        assert_eq!(session_end(&placed).unwrap().to_string(), "the session ended: Deleted: team/mine was deleted");
+        // What it failed of is why it is deleted.
+        let mut failed = failed("WorkerLost");
+        failed["metadata"] = placed["metadata"].clone();
+        assert!(matches!(session_end(&failed), Some(Error::WorkerLost(_))));
     }
 
     #[test]

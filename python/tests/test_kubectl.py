@@ -1,0 +1,87 @@
+"""What kubectl shows of a session, and what its deletion does: the same on every control plane that a pool has."""
+
+import re
+import threading
+
+import numpy as np
+import pytest
+from conftest import eventually
+from jax import lax
+
+import sahasra
+
+#: A session in the middle of a step. Worker and age are the pool's own.
+COLUMNS = """\
+$ kubectl get gpusessions
+NAME   WORKER   GPU   VRAM   STATE   ACTIVE   TENSORS   AGE
+afternoon   WORKER   cpu-0   256Mi   Ready   1   2   AGE
+$ kubectl get gpusessions -o wide
+NAME   CLASS   WORKER   GPU   VRAM   STATE   ACTIVE   TENSORS   BYTES   AGE
+afternoon   CLASS   WORKER   cpu-0   256Mi   Ready   1   2   8192   AGE
+"""
+
+
+def endless(x):
+    """Hours of steps, for a test that ends them."""
+    return lax.while_loop(lambda s: s[0] < 2**31 - 1, lambda s: (s[0] + 1, s[1] * 0.5 + 1.0), (0, x))[1]
+
+
+def shown(pool, worker):
+    """The tables, their columns three blanks apart."""
+    printed = ""
+    for options in ([], ["-o", "wide"]):
+        table = pool.kubectl("get", "gpusessions", "afternoon", *options)
+        printed += f"$ kubectl get gpusessions {' '.join(options)}".rstrip() + "\n"
+        head, *rows = table.splitlines()
+        columns = re.split(r"\s{2,}", head.strip())
+        printed += "   ".join(columns) + "\n"
+        for row in rows:
+            cells = dict(zip(columns, re.split(r"\s{2,}", row.strip())))
+            assert re.fullmatch(r"\d+[smh]\d*m?\d*s?", cells["AGE"])
+            assert cells["WORKER"] == worker
+            assert cells.get("CLASS", pool.gpu_class) == pool.gpu_class
+            printed += "   ".join(column if column in ("WORKER", "AGE", "CLASS") else cells[column] for column in columns) + "\n"
+    return printed
+
+
+def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everything(pool, client):
+    pool.kubectl("get", "gpusessions")
+    before = pool.executors()
+    session = sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="256Mi", name="afternoon")
+    x = session.put(np.ones(1024, np.float32))
+    y = session.jit(endless)(x)
+
+    def object_():
+        return next(made for made in client.sessions() if made["metadata"]["name"] == "afternoon")
+
+    status = eventually(lambda: (status := object_()["status"]).get("activeExecutions") == 1 and status)
+    assert shown(pool, status["worker"]) == COLUMNS
+    lease = status["lease"]
+    assert f"/{lease}\n" in pool.kubectl("get", "vramleases", "-o", "name")
+    serving = pool.executors() - before
+    assert len(serving) == 1
+
+    deleting = threading.Thread(target=pool.kubectl, args=("delete", "gpusession", "afternoon", "--timeout=120s"))
+    deleting.start()
+    with pytest.raises(sahasra.SessionClosedError, match="default/afternoon was deleted") as caught:
+        y.numpy()
+    assert type(caught.value) is sahasra.SessionClosedError
+    deleting.join()
+    # Whatever else is asked for says the same.
+    for ask in (session.synchronise, x.numpy, session.load, lambda: session.put(np.ones(3)), lambda: session.jit(endless)(x)):
+        with pytest.raises(sahasra.SessionClosedError, match="deleted"):
+            ask()
+    assert "afternoon" not in [made["metadata"]["name"] for made in client.sessions()]
+    eventually(lambda: f"/{lease}\n" not in pool.kubectl("get", "vramleases", "-o", "name"))
+    eventually(lambda: not serving & pool.executors())
+    eventually(lambda: free(client, status["worker"]))
+    # There is nothing left to close, and that is no failure.
+    session.close()
+    with sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="256Mi", name="afternoon") as session:
+        assert session.put(np.ones(3, np.float32)).numpy().tolist() == [1, 1, 1]
+
+
+def free(client, name):
+    """Whether nothing is stored on a worker, and nothing runs there."""
+    worker = next(worker for worker in client.workers() if worker["id"] == name)
+    return worker["tensor_count"] == worker["stored_tensor_bytes"] == worker["active_executions"] == 0

@@ -1,0 +1,112 @@
+"""What the package promises is written beside it, and what is written about it runs."""
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import re
+
+import pytest
+from conftest import ROOT
+from test_programs import TOLERANCE
+
+import sahasra
+from sahasra.jit import RemoteFunction
+from sahasra.kernel import RemoteKernel
+
+#: What functions give, besides the names of the package.
+CALLED = [RemoteFunction, RemoteKernel]
+
+
+def members():
+    """Every public class, and every public function of one."""
+    for name in sahasra.__all__:
+        thing = getattr(sahasra, name)
+        if not inspect.isclass(thing):
+            continue
+        yield name, thing
+        for member, value in vars(thing).items():
+            if isinstance(value, (classmethod, staticmethod)):
+                value = value.__func__
+            if isinstance(value, property):
+                value = value.fget
+            if inspect.isfunction(value) and (not member.startswith("_") or member == "__call__"):
+                yield f"{name}.{member}", value
+    for thing in CALLED:
+        yield thing.__name__, thing
+        yield f"{thing.__name__}.__call__", thing.__call__
+
+
+MEMBERS = dict(members())
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_everything_public_says_what_it_is(name):
+    thing = MEMBERS[name]
+    # A dataclass writes a signature where nothing else is said.
+    own = inspect.getdoc(thing) if inspect.isfunction(thing) else thing.__doc__
+    assert own and not own.startswith(f"{name}("), f"{name} has no docstring"
+    assert own.rstrip().endswith((".", ")", ":")), own
+    if inspect.isfunction(thing):
+        hints = inspect.signature(thing)
+        annotated = [parameter.annotation is not inspect.Parameter.empty for place, parameter in enumerate(hints.parameters.values()) if place or "." not in name]
+        assert all(annotated) and hints.return_annotation is not inspect.Signature.empty, f"{name} has no types"
+
+
+#: What cannot be asked for without something going wrong elsewhere.
+SAY_WHAT_THEY_RAISE = [
+    "RemoteJaxSession.create", "RemoteJaxSession.close", "RemoteJaxSession.synchronise", "RemoteJaxSession.put", "RemoteJaxSession.get",
+    "RemoteJaxSession.zeros", "RemoteJaxSession.jit", "RemoteJaxSession.estimate_jitted", "RemoteJaxSession.execute_jitted",
+    "RemoteJaxSession.kernel", "RemoteJaxSession.load", "RemoteTensor.numpy", "RemoteTensor.jax", "RemoteTensor.item", "RemoteTensor.tolist",
+    "RemoteTensor.block_until_ready", "RemoteKernel.__call__", "SahasraClient", "SahasraClient.workers", "SahasraClient.sessions",
+    "SahasraClient.burst",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAY_WHAT_THEY_RAISE)
+def test_what_can_fail_says_how(name):
+    assert re.search(r"[Rr]aises", inspect.getdoc(MEMBERS[name])), name
+
+
+def test_fields_say_what_they_are():
+    for thing in (sahasra.Estimate, sahasra.Execution, sahasra.Progress):
+        source = inspect.getsource(thing)
+        for field in dataclasses.fields(thing):
+            before = source[: source.index(f"    {field.name}:")]
+            # One comment may stand for several fields.
+            assert "#:" in before, f"{thing.__name__}.{field.name}"
+
+
+def test_every_exception_is_in_the_guide():
+    guide = (ROOT / "docs/guide/python.md").read_text()
+    for name in sahasra.__all__:
+        thing = getattr(sahasra, name)
+        if inspect.isclass(thing) and issubclass(thing, Exception):
+            assert f"`{name}`" in guide or f"`{name}`s" in guide, name
+
+
+def test_the_guides_tolerances_are_those_of_the_tests():
+    table = re.findall(r"^\| (`.*`) \| (\S+) \|$", (ROOT / "docs/guide/python.md").read_text(), flags=re.M)
+    said = {kind: float(tolerance) for kinds, tolerance in table for kind in re.findall(r"`(\w+)`", kinds) if tolerance[0].isdigit()}
+    assert said == TOLERANCE
+
+
+def blocks(path):
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / path).read_text(), flags=re.M | re.S)
+
+
+SNIPPETS = [(path, number) for path in ("README.md", "docs/guide/python.md") for number in range(len(blocks(path)))]
+
+
+@pytest.mark.parametrize(("path", "number"), SNIPPETS)
+def test_the_snippets_run(pool, path, number):
+    text = blocks(path)[number].replace("http://127.0.0.1:8000", pool.url).replace('"g5"', f'"{pool.gpu_class}"')
+    scope = {"__name__": "__main__"}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(text, f"{path}:{number}", "exec"), scope)
+    if "session" in scope:
+        scope["session"].close()
+    # Whoever prints says in a comment behind it what.
+    expected = re.findall(r"print\(.*\) +# (.*)$", text, flags=re.M)
+    assert not expected or printed.getvalue().splitlines() == expected
