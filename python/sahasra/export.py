@@ -89,7 +89,7 @@ def _plain_linear_algebra() -> dict[str, Any]:
             "cholesky", "cholesky_update", "eigh", "geqrf", "householder_product", "lu", "lu_pivots_to_permutation", "ormqr", "svd",
             "symmetric_product", "triangular_solve", "tridiagonal_solve",
         ):  # fmt: skip
-            primitive = getattr(linalg, f"{name}_p", None)
+            primitive: Any = getattr(linalg, f"{name}_p", None)
             rule = mlir._lowerings.get(primitive) or elsewhere.get(primitive)
             if rule is not None:
                 rules.append((primitive, getattr(rule, "rule", rule)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _native
 from .elements import element_type
-from .errors import CompileError, IncompatibleProgramError, InvalidArgumentError, OutOfDeviceMemoryError, SahasraError
+from .errors import CompileError, IncompatibleProgramError, InvalidArgumentError, NotFoundError, OutOfDeviceMemoryError, SahasraError
 from .progress import Report, Watch, reporter
 from .tensor import RemoteTensor
 
@@ -92,6 +92,8 @@ class RemoteJaxSession:
             raise SahasraError("the session is not connected")
         self._native = native
         self._client = client
+        #: Of the object that `create` made: names come again.
+        self._uid: str | None = None
         #: Name of the ``GpuSession``, and its namespace.
         self.name = name
         self.namespace = namespace
@@ -160,7 +162,9 @@ class RemoteJaxSession:
                 grace=grace_seconds,
                 worker=device,
             )
-            return cls(native, name, namespace, device, client, progress)
+            session = cls(native, name, namespace, device, client, progress)
+            session._uid = made["metadata"]["uid"]
+            return session
         except BaseException:
             # Nobody would give it back.
             client._gateway.delete_session(namespace, name)
@@ -177,14 +181,25 @@ class RemoteJaxSession:
 
         Raises nothing about the session itself, which is over either way; :class:`ConnectionLostError` when the gateway does not answer.
         """
+        over = False
         try:
             self._native.close()
         except SahasraError:
             # It is over in another way: what is left is to delete it.
-            pass
-        if self._client is not None:
-            client, self._client = self._client, None
-            client._gateway.delete_session(self.namespace, self.name)
+            over = True
+        if self._client is None:
+            return
+        client, self._client = self._client, None
+        if over and not self._is_ours(client):
+            return
+        client._gateway.delete_session(self.namespace, self.name)
+
+    def _is_ours(self, client: SahasraClient) -> bool:
+        """Whether the object of this name is still the one that was created for this session, and not another's that came after it."""
+        try:
+            return bool(json.loads(client._gateway.session(self.namespace, self.name))["metadata"]["uid"] == self._uid)
+        except NotFoundError:
+            return False
 
     def synchronise(self) -> None:
         """Waits for every operation so far.

@@ -44,10 +44,11 @@ def shown(pool, worker):
     return printed
 
 
-def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everything(pool, client):
+@pytest.mark.parametrize("direct", [False, True], ids=["gateway", "direct"])
+def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everything(pool, client, direct):
     pool.kubectl("get", "gpusessions")
     before = pool.executors()
-    session = sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="256Mi", name="afternoon")
+    session = sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="256Mi", name="afternoon", direct=direct)
     x = session.put(np.ones(1024, np.float32))
     y = session.jit(endless)(x)
 
@@ -75,10 +76,11 @@ def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everythi
     eventually(lambda: f"/{lease}\n" not in pool.kubectl("get", "vramleases", "-o", "name"))
     eventually(lambda: not serving & pool.executors())
     eventually(lambda: free(client, status["worker"]))
-    # There is nothing left to close, and that is no failure.
-    session.close()
-    with sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="256Mi", name="afternoon") as session:
-        assert session.put(np.ones(3, np.float32)).numpy().tolist() == [1, 1, 1]
+    # There is nothing left to close, and that is no failure; who has the name now is another.
+    with sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="256Mi", name="afternoon") as other:
+        session.close()
+        assert other.name in [made["metadata"]["name"] for made in client.sessions() if "deletionTimestamp" not in made["metadata"]]
+        assert other.put(np.ones(3, np.float32)).numpy().tolist() == [1, 1, 1]
 
 
 def free(client, name):
