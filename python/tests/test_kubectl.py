@@ -55,7 +55,12 @@ def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everythi
     def object_():
         return next(made for made in client.sessions() if made["metadata"]["name"] == "afternoon")
 
-    status = eventually(lambda: (status := object_()["status"]).get("activeExecutions") == 1 and status)
+    def in_the_middle():
+        status = object_()["status"]
+        # What it gives is there from the beginning of the step.
+        return (status.get("activeExecutions"), status.get("tensorCount")) == (1, 2) and status
+
+    status = eventually(in_the_middle)
     assert shown(pool, status["worker"]) == COLUMNS
     lease = status["lease"]
     assert f"/{lease}\n" in pool.kubectl("get", "vramleases", "-o", "name")

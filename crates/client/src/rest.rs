@@ -347,7 +347,10 @@ mod tests {
         let mut placed = json!({"status": {"conditions": [{"type": "Failed", "status": "False"}, {"type": "Placed", "status": "True"}]}});
         assert!(session_end(&placed).is_none() && is_true(&placed, "Placed"));
         placed["metadata"] = json!({"namespace": "team", "name": "mine", "deletionTimestamp": "2026-01-01T00:00:00Z"});
-        assert_eq!(session_end(&placed).unwrap().to_string(), "the session ended: Deleted: team/mine was deleted");
+        assert_eq!(
+            session_end(&placed).unwrap().to_string(),
+            "the session ended: Deleted: team/mine was deleted"
+        );
         // What it failed of is why it is deleted.
         let mut failed = failed("WorkerLost");
         failed["metadata"] = placed["metadata"].clone();
