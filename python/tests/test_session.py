@@ -202,6 +202,21 @@ def test_where_a_tensor_lives_is_shown(session):
     assert session.name in repr(session)
 
 
+def test_notebooks_show_where_things_are_and_nothing_else(session):
+    tensor = session.put(jnp.ones((2, 3)))
+    html = tensor._repr_html_()
+    assert "float32[2, 3]" in html and "24 bytes" in html and session.device in html and session.name in html
+    tensor.delete()
+    assert "deleted" in tensor._repr_html_() and session.device not in tensor._repr_html_()
+    html = session._repr_html_()
+    assert session.device in html and f"{256 << 20:,} bytes" in html
+    name, session.name = session.name, "<script>"
+    try:
+        assert "<script>" not in session._repr_html_() + tensor._repr_html_()
+    finally:
+        session.name = name
+
+
 def test_kernels_need_the_other_engine(session):
     with pytest.raises(sahasra.InvalidArgumentError, match='engine="ptx"'):
         session.kernel(".visible .entry k(){ ret; }", "k")

@@ -1,6 +1,8 @@
 """The package against a pool: gateway, operator, workers, executors as they are."""
 
 import gc
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -103,6 +105,18 @@ def test_what_cannot_be_placed_says_why(client):
 def test_a_token_that_nobody_knows_is_refused(pool):
     with pytest.raises(sahasra.AuthenticationError):
         sahasra.SahasraClient(pool.url, token="wrong").sessions()
+
+
+@pytest.mark.only_up("it looks at the files that `sahasra up` writes")
+def test_the_token_is_found_where_it_was_written_and_nobody_else_may_read_it(pool):
+    port = pool.url.rsplit(":", 1)[1]
+    folder = pathlib.Path(pool.kubeconfig).parent
+    for name in (f"token-{port}", f"kubeconfig-{port}"):
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+    assert "SAHASRA_TOKEN" not in os.environ
+    pool.client().sessions()
+    token = (folder / f"token-{port}").read_text().strip()
+    sahasra.SahasraClient(pool.url, token=token).sessions()
 
 
 def test_workers_are_listed(client):
