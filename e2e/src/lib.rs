@@ -32,5 +32,5 @@ pub use identities::{Identities, NAMESPACE};
 pub use kubectl::{CommandError, Output};
 pub use pool::{Pool, PoolError, PoolOptions, Server, SharedPool, Turn, metric};
 pub use ports::{Port, PortError};
-pub use process::{Descendant, HttpError, Process, ProcessError, Specification, get, is_alive, signal};
+pub use process::{Descendant, HttpError, Process, ProcessError, Specification, get, get_with, is_alive, signal};
 pub use rustix::process::Signal;

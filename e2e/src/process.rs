@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-pub use self::probe::{HttpError, get};
+pub use self::probe::{HttpError, get, get_with};
 pub use self::specification::Specification;
 
 /// How often a state outside this process is looked at while waiting for it to change.

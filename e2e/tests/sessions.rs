@@ -2,19 +2,12 @@
 
 use std::time::Duration;
 
-use bytes::BytesMut;
 use kube::api::DynamicObject;
+use sahasra_client::{Options, Session, Target, Token};
 use sahasra_e2e::bursts::number;
-use sahasra_e2e::{PoolOptions, SharedPool, Turn, condition, eventually, true_condition};
-use sahasra_wire::{
-    Message,
-    inventory::Inventory,
-    path,
-    session::{ClientFrame, Hello, PROTOCOL, ServerFrame, VERSION, client_frame, frame, server_frame},
-};
+use sahasra_e2e::{PoolOptions, SharedPool, Turn, condition, eventually, get_with, true_condition};
+use sahasra_wire::{Message, inventory::Inventory, path, session::PROTOCOL};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// A machine under load gets minutes.
 const WITHIN: Duration = Duration::from_secs(240);
@@ -216,37 +209,15 @@ async fn a_session_ends_when_its_time_is_over_or_nobody_uses_it() {
     }
 }
 
-/// Asks the worker at `endpoint` for a stream: the head and the text of its answer, and the connection.
-async fn open(endpoint: &str, name: &str, token: &str, upgrade: bool) -> (String, TcpStream) {
-    let address = endpoint.strip_prefix("http://").expect("plain HTTP");
-    let mut stream = TcpStream::connect(address).await.expect("a connection");
-    let path = path::stream("default", name);
-    let upgrade = if upgrade {
-        format!("connection: upgrade\r\nupgrade: {PROTOCOL}\r\n")
-    } else {
-        "connection: close\r\n".to_owned()
-    };
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n{upgrade}\r\n");
-    stream.write_all(request.as_bytes()).await.expect("sent");
-    let answer = async {
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\n") {
-            answer.push(stream.read_u8().await.expect("an answer"));
-        }
-        String::from_utf8(answer).expect("text").to_lowercase()
-    };
-    let mut answer = tokio::time::timeout(WITHIN, answer).await.expect("an answer in time");
-    if let Some(length) = answer.lines().find_map(|line| line.strip_prefix("content-length: ")) {
-        let mut body = vec![0; length.parse().expect("a length")];
-        stream.read_exact(&mut body).await.expect("the text");
-        answer += &String::from_utf8_lossy(&body);
+/// Status of the answer of the worker at `endpoint` when it is asked for a stream.
+async fn status(endpoint: &str, name: &str, token: &str, upgrade: bool) -> u16 {
+    let (url, bearer) = (format!("{endpoint}{}", path::stream("default", name)), format!("Bearer {token}"));
+    let mut headers = vec![("authorization", bearer.as_str())];
+    if upgrade {
+        headers.extend([("connection", "upgrade"), ("upgrade", PROTOCOL)]);
     }
-    (answer, stream)
-}
-
-async fn status(endpoint: &str, name: &str, token: &str, upgrade: bool) -> String {
-    let (answer, _) = open(endpoint, name, token, upgrade).await;
-    answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    let (status, _) = get_with(&url, &headers).await.expect("an answer");
+    status.as_u16()
 }
 
 /// A token of a new ServiceAccount that may do nothing yet.
@@ -286,18 +257,18 @@ async fn a_stream_opens_for_whom_rbac_lets_and_for_nobody_else() {
     let session = wait(&pool, "guarded", is_ready).await;
     let endpoint = text(&session, "endpoint");
     let token = account(&pool, "visitor").await;
-    assert_eq!(status(endpoint, "guarded", "nobody-s-token", true).await, "401");
-    assert_eq!(status(endpoint, "guarded", &token, true).await, "403");
+    assert_eq!(status(endpoint, "guarded", "nobody-s-token", true).await, 401);
+    assert_eq!(status(endpoint, "guarded", &token, true).await, 403);
     allow(&pool, "visitor", "guarded").await;
     // The API server's own cache and the agent's: a second or two. Without an upgrade nothing is started.
     let let_in = eventually(WITHIN, async || {
-        (status(endpoint, "guarded", &token, false).await == "426").then_some(())
+        (status(endpoint, "guarded", &token, false).await == 426).then_some(())
     });
     let_in.await.expect("it may connect");
-    assert_eq!(status(endpoint, "next-door", &token, true).await, "403", "that one alone");
+    assert_eq!(status(endpoint, "next-door", &token, true).await, 403, "that one alone");
     allow(&pool, "visitor", "not-there").await;
     let unknown = eventually(WITHIN, async || {
-        (status(endpoint, "not-there", &token, true).await == "404").then_some(())
+        (status(endpoint, "not-there", &token, true).await == 404).then_some(())
     });
     unknown.await.expect("there is none");
     pool.control_plane
@@ -308,61 +279,23 @@ async fn a_stream_opens_for_whom_rbac_lets_and_for_nobody_else() {
     pool.nothing_forbidden().await.expect("the chart's rights suffice");
 }
 
-/// A client that is let in and welcomed: connected for as long as it is kept.
-async fn connect(endpoint: &str, name: &str, token: &str) -> TcpStream {
-    let (answer, mut stream) = open(endpoint, name, token, true).await;
-    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
-    let hello = Hello {
-        lowest_version: VERSION,
-        highest_version: VERSION,
-        window_frames: 16,
-        window_bytes: 1 << 20,
-        ..Hello::default()
-    };
-    let hello = ClientFrame {
-        kind: Some(client_frame::Kind::Hello(hello)),
-        ..ClientFrame::default()
-    };
-    let mut bytes = BytesMut::new();
-    frame::encode(&hello, 0, &mut bytes).expect("it is small");
-    stream.write_all(&bytes).await.expect("sent");
-    let mut decoder = frame::Decoder::default();
-    let welcomed = async {
-        loop {
-            if let Some((frame, _)) = decoder.next_frame::<ServerFrame>().expect("a frame") {
-                return frame;
-            }
-            assert!(stream.read_buf(decoder.buffer()).await.expect("bytes") > 0, "the stream ended");
-        }
-    };
-    let frame = tokio::time::timeout(WITHIN, welcomed).await.expect("an answer in time");
-    assert!(matches!(frame.kind, Some(server_frame::Kind::Welcome(_))), "{frame:?}");
-    stream
-}
-
-/// Connects as an account that may.
-async fn visit(pool: &Turn, name: &str, session: &DynamicObject) -> TcpStream {
+/// Connects as an account that may: a client that is let in and welcomed.
+async fn visit(pool: &Turn, name: &str, session: &DynamicObject) -> Session {
     let endpoint = text(session, "endpoint");
     let token = account(pool, "guest").await;
     allow(pool, "guest", name).await;
-    let let_in = eventually(WITHIN, async || {
-        (status(endpoint, name, &token, false).await == "426").then_some(())
-    });
+    let let_in = eventually(WITHIN, async || (status(endpoint, name, &token, false).await == 426).then_some(()));
     let_in.await.expect("it may connect");
-    connect(endpoint, name, &token).await
+    let target = Target::direct(endpoint, Token::text(token), None, "default", name).expect("an endpoint");
+    let connected = Session::connect(target, Options::default()).await;
+    connected.expect("it is welcomed")
 }
 
 /// Milliseconds until the only grant of an agent ends; `None` when it has none.
 async fn left(agent: &sahasra_e2e::Server) -> Option<u64> {
-    let address = agent.url();
-    let address = address.strip_prefix("http://").expect("plain HTTP");
-    let mut stream = TcpStream::connect(address).await.expect("a connection");
-    let request = format!("GET {} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n", path::INVENTORY);
-    stream.write_all(request.as_bytes()).await.expect("sent");
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.expect("an answer");
-    let body = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
-    let inventory = Inventory::decode(&answer[body..]).expect("an inventory");
+    let url = format!("{}{}", agent.url(), path::INVENTORY);
+    let (_, body) = get_with(&url, &[]).await.expect("an answer");
+    let inventory = Inventory::decode(body).expect("an inventory");
     inventory.grants.first().map(|grant| grant.expires_in_milliseconds)
 }
 
@@ -372,7 +305,7 @@ async fn a_connected_session_is_kept_while_the_operator_and_the_api_server_are_a
     apply(&pool, "kept", json!({})).await;
     let session = wait(&pool, "kept", is_ready).await;
     let place = if text(&session, "worker") == "node-0" { 0 } else { 1 };
-    let mut stream = visit(&pool, "kept", &session).await;
+    let client = visit(&pool, "kept", &session).await;
     pool.operator.process.kill().await.expect("killed");
     pool.control_plane.stop_api_server().await.expect("stopped");
     // What is left of the grant would only shrink now, were it not extended: it is seen to shrink and to grow again, twice.
@@ -389,9 +322,8 @@ async fn a_connected_session_is_kept_while_the_operator_and_the_api_server_are_a
     pool.operator.process.start().await.expect("it starts again");
     let gone = pool.control_plane.delete("GpuSession", "default", "kept").await;
     gone.expect("deleted");
-    let mut rest = Vec::new();
-    let ended = tokio::time::timeout(WITHIN, stream.read_to_end(&mut rest)).await;
-    let _ = ended.expect("the client hears of the end");
+    let ended = eventually(WITHIN, async || client.ended());
+    ended.await.expect("the client hears of the end");
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
 }
 
@@ -401,7 +333,7 @@ async fn a_session_whose_process_dies_fails_with_what_became_of_it() {
     apply(&pool, "crashed", json!({})).await;
     let session = wait(&pool, "crashed", is_ready).await;
     let place = if text(&session, "worker") == "node-0" { 0 } else { 1 };
-    let _stream = visit(&pool, "crashed", &session).await;
+    let _client = visit(&pool, "crashed", &session).await;
     let processes = pool.agents[place].process.children();
     let executor = processes
         .iter()

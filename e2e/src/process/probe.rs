@@ -1,4 +1,4 @@
-//! Plain HTTP GET on loopback, for `/readyz`, `/metrics` and `/workers`.
+//! Plain HTTP GET on loopback: of `/readyz`, `/metrics` and `/workers`, and of whatever answers before it is upgraded.
 
 use std::time::Duration;
 
@@ -33,16 +33,26 @@ pub enum HttpError {
 /// # Errors
 /// [`HttpError`] when there was no answer; an answer of any status is none.
 pub async fn get(url: &str) -> Result<(StatusCode, String), HttpError> {
-    tokio::time::timeout(ANSWER_WITHIN, exchange(url))
+    let (status, body) = get_with(url, &[]).await?;
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+/// `GET url` with these headers: the status and the body.
+///
+/// # Errors
+/// As [`get`].
+pub async fn get_with(url: &str, headers: &[(&str, &str)]) -> Result<(StatusCode, Bytes), HttpError> {
+    tokio::time::timeout(ANSWER_WITHIN, exchange(url, headers))
         .await
         .map_err(|_| HttpError::Timeout)?
 }
 
-async fn exchange(url: &str) -> Result<(StatusCode, String), HttpError> {
+async fn exchange(url: &str, headers: &[(&str, &str)]) -> Result<(StatusCode, Bytes), HttpError> {
     let uri: Uri = url.parse().map_err(|_| HttpError::Url)?;
     let authority = uri.authority().ok_or(HttpError::Url)?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let request = Request::get(path).header(http::header::HOST, authority.as_str());
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let request = request.body(Empty::<Bytes>::new()).map_err(|_| HttpError::Url)?;
 
     let stream = TcpStream::connect(authority.as_str()).await.map_err(HttpError::Connect)?;
@@ -53,7 +63,7 @@ async fn exchange(url: &str) -> Result<(StatusCode, String), HttpError> {
         let response = sender.send_request(request).await?;
         let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();
-        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        Ok((status, body))
     };
     tokio::pin!(connection);
     tokio::pin!(exchange);
