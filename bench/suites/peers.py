@@ -16,16 +16,16 @@ measured = {}
 
 def install(context):
     """The interpreter of an environment that holds the peers; installs them once, into target/bench/peers."""
-    environment = context.folder / "peers"
+    environment, requirements = context.folder / "peers", context.root / "bench" / "peers" / "requirements.txt"
     python, done = environment / "bin" / "python", environment / "installed"
-    if not done.exists():
-        print("installing Ray and Dask into target/bench/peers (a minute or two)", flush=True)
+    if not done.exists() or done.read_text() != requirements.read_text():
+        print("installing Ray, Dask and JAX into target/bench/peers (some minutes)", flush=True)
         try:
             context.check([sys.executable, "-m", "venv", environment])
-            context.check([python, "-m", "pip", "install", "--quiet", "-r", context.root / "bench" / "peers" / "requirements.txt"])
+            context.check([python, "-m", "pip", "install", "--quiet", "-r", requirements])
         except RuntimeError as error:
             raise Unavailable(f"the peers cannot be installed: {error}") from error
-        done.touch()
+        done.write_text(requirements.read_text())
     return python
 
 

@@ -113,8 +113,6 @@ pub(crate) fn command(program: &Path, name: &str) -> Command {
     }
     // Compiled code on disk would be shared among tenants.
     command.env("CUDA_CACHE_DISABLE", "1");
-    // Lanes allocate little and share it: an arena for each would only cost memory.
-    command.env("MALLOC_ARENA_MAX", "2");
     command
 }
 
@@ -124,6 +122,9 @@ fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
     let (words, their_words) = io::pipe()?;
     let child = command(program, "run")
         .args(arguments)
+        // Lanes allocate little and share it: an arena for each would only cost memory. Sessions are another matter: a step of an
+        // XLA program allocates on several threads at once, and waits for the others where there are as few.
+        .env("MALLOC_ARENA_MAX", "2")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::from(file))
         .stderr(Stdio::from(their_words))
@@ -137,4 +138,15 @@ fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
         board: Arc::new(board),
         words: Some(words.into()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_executor_is_not_held_to_the_few_arenas_of_one_that_runs_chunks() {
+        let command = command(Path::new("sahasra-worker"), "session");
+        assert!(command.get_envs().all(|(name, _)| name != "MALLOC_ARENA_MAX"), "{command:?}");
+    }
 }

@@ -1,0 +1,71 @@
+"""What suites/sessions.py makes of seconds: overheads, shares, rates. Rounds are paired: what ran one after the other is compared."""
+
+import statistics
+
+from measure import Result
+
+
+def overhead(there, here, steps):
+    """Microseconds that a step takes longer there than here, for each round."""
+    return [(far - near) / steps * 1e6 for far, near in zip(there, here, strict=True)]
+
+
+def share(there, here):
+    """Percent of the throughput here that there is there, for each round."""
+    return [100 * near / far for far, near in zip(there, here, strict=True)]
+
+
+def rate(mebibytes, seconds):
+    """Gigabytes (10⁹) a second of each round."""
+    return [mebibytes * 2**20 / each / 1e9 for each in seconds]
+
+
+def per_step(seconds, steps):
+    """Microseconds of a step, as the median of the rounds."""
+    return statistics.median(seconds) / steps * 1e6
+
+
+def round_trips_more(far, near, round_trip_far, round_trip_near):
+    """How many round trips of a line a loop over it costs more than without it: medians of each."""
+    line = statistics.median(round_trip_far) - statistics.median(round_trip_near)
+    return (statistics.median(far) - statistics.median(near)) / line
+
+
+def overheads(area, line, goals, places, ways):
+    """Results of one line of seconds by place: for each way its overhead over each place of local JAX, with the way's goal."""
+    seconds, steps = line["seconds"], line["steps"]
+    for way in ways:
+        peers = {place: per_step(seconds[place], steps) for place in places} | {way: per_step(seconds[way], steps)}
+        for place in places:
+            values = overhead(seconds[way], seconds[place], steps)
+            name = f"{area}/{line['name']}/{way}/overhead_over_{place}"
+            yield Result.of_runs(name, values, "µs/step", goal=goals.get(way), peer=peers)
+
+
+def bulk(lines, goal):
+    """Results of bulk: GB/s by size, direction and way, and for sessions the shares of the raw copies in the same rounds: into memory
+    of its own each time, which has the goal where the way is direct, and into memory that was there before."""
+    seconds = {(line["mebibytes"], line["direction"], line["way"]): line["seconds"] for line in lines}
+    for (size, direction, way), ours in seconds.items():
+        name = f"sessions/bulk_{size}mib/{direction}/{way}"
+        yield Result.of_runs(name, rate(size, ours), "GB/s", better="higher")
+        if way not in ("raw", "raw_warm"):
+            for raw in ("raw", "raw_warm"):
+                reached = goal if (way, raw) == ("direct", "raw") else None
+                values = share(ours, seconds[size, direction, raw])
+                yield Result.of_runs(f"{name}/of_{raw}", values, "%", better="higher", goal=reached)
+
+
+def many(lines):
+    """Results of many sessions at once: all their steps a second, that of the most against the best, memory."""
+    rates = {}
+    for line in lines:
+        count = line["sessions"]
+        values = [count * line["steps"] / each for each in line["seconds"]]
+        rates[count] = statistics.median(values)
+        yield Result.of_runs(f"sessions/many_{count}/steps", values, "steps/s", better="higher")
+        yield Result(f"sessions/many_{count}/agent_memory", line["agent_kib"] / 1024, "MiB")
+        yield Result(f"sessions/many_{count}/executor_memory", line["executors_kib"] / 1024 / line["executors"], "MiB/session")
+    most, best = max(rates), max(rates.values())
+    # Collapse is less than half of what fewer sessions get done together.
+    yield Result(f"sessions/many_{most}/of_best", 100 * rates[most] / best, "%", goal=50, better="higher")

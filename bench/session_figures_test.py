@@ -1,0 +1,63 @@
+"""What becomes of the seconds of sessions."""
+
+import unittest
+
+import session_figures as figures
+
+
+class Figures(unittest.TestCase):
+    def test_overhead_is_of_pairs_and_a_step(self):
+        self.assertEqual([round(value, 6) for value in figures.overhead([0.3, 0.2], [0.1, 0.1], 1000)], [200, 100])
+        # A round that is missing on one side is no pair.
+        self.assertRaises(ValueError, figures.overhead, [0.3], [0.1, 0.1], 1000)
+
+    def test_what_takes_twice_as_long_has_half_of_the_throughput(self):
+        self.assertEqual(figures.share([2.0, 1.0], [1.0, 1.0]), [50.0, 100.0])
+
+    def test_rates_are_in_gigabytes_of_a_thousand_million(self):
+        self.assertAlmostEqual(figures.rate(256, [0.5])[0], 0.536870912)
+
+    def test_a_loop_is_counted_in_round_trips_of_the_line_alone(self):
+        # Without the line a round trip takes 1 ms already: the line makes it 30 ms longer, the loop 45.
+        self.assertAlmostEqual(figures.round_trips_more([0.055], [0.010], [0.031], [0.001]), 1.5)
+
+    def test_each_way_has_its_own_goal_and_every_place_of_local_jax_as_a_peer(self):
+        seconds = {"plugin": [0.1], "jaxlib": [0.2], "direct": [0.25], "gateway": [0.35]}
+        line = {"name": "mlp", "steps": 1000, "seconds": seconds}
+        results = {result.name: result for result in figures.overheads("area", line, {"direct": 100}, ("plugin", "jaxlib"), ("direct", "gateway"))}
+        direct = results["area/mlp/direct/overhead_over_plugin"]
+        self.assertAlmostEqual(direct.value, 150)
+        self.assertFalse(direct.met())
+        self.assertEqual({place: round(value) for place, value in direct.peer.items()}, {"plugin": 100, "jaxlib": 200, "direct": 250})
+        self.assertTrue(results["area/mlp/direct/overhead_over_jaxlib"].met())
+        self.assertIsNone(results["area/mlp/gateway/overhead_over_plugin"].goal)
+
+    def test_bulk_is_compared_with_the_raw_copy_of_the_same_size_and_direction(self):
+        def line(way, mebibytes, direction, seconds):
+            return {"way": way, "mebibytes": mebibytes, "direction": direction, "seconds": [seconds]}
+
+        lines = [line("raw", 64, "up", 0.1), line("raw_warm", 64, "up", 0.05), line("direct", 64, "up", 0.125)]
+        lines += [line("raw", 64, "down", 0.2), line("raw_warm", 64, "down", 0.1), line("gateway", 64, "down", 0.4)]
+        results = {result.name: result for result in figures.bulk(lines, 80)}
+        self.assertEqual(results["sessions/bulk_64mib/up/direct/of_raw"].value, 80)
+        self.assertTrue(results["sessions/bulk_64mib/up/direct/of_raw"].met())
+        self.assertEqual(results["sessions/bulk_64mib/up/direct/of_raw_warm"].value, 40)
+        self.assertIsNone(results["sessions/bulk_64mib/up/direct/of_raw_warm"].goal)
+        self.assertEqual(results["sessions/bulk_64mib/down/gateway/of_raw"].value, 50)
+        self.assertIsNone(results["sessions/bulk_64mib/down/gateway/of_raw"].goal)
+
+    def test_many_sessions_collapse_when_less_than_half_is_left_of_the_best(self):
+        def line(sessions, seconds):
+            return {"sessions": sessions, "steps": 100, "seconds": [seconds], "executors": sessions, "agent_kib": 2048, "executors_kib": 1024 * sessions}
+
+        def of_best(most_seconds):
+            return list(figures.many([line(1, 0.1), line(8, 0.4), line(64, most_seconds)]))[-1]
+
+        # The best are 8 sessions: 2000 steps a second.
+        self.assertEqual(of_best(6.4).value, 50)
+        self.assertTrue(of_best(6.4).met())
+        self.assertFalse(of_best(7).met())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,99 @@
+"""A TCP proxy on loopback that passes everything on after a while, each way, and holds nothing back: a long line of any bandwidth.
+
+    delay_proxy.py HOST:PORT MILLISECONDS      # prints its own port
+
+Ends with its standard input.
+"""
+
+import asyncio
+import collections
+import socket
+import sys
+import threading
+import time
+
+READ_BYTES = 1 << 20
+
+
+class Line(asyncio.Protocol):
+    """One end of a connection: what comes here goes to `other` when its time has come, in the order that it came."""
+
+    def __init__(self, delay):
+        self.delay = delay
+        self.other = None
+        self.transport = None
+        # When, and what: one after the other, whatever the loop does with timers of the same moment.
+        self.waiting = collections.deque()
+
+    def connection_made(self, transport):
+        self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data):
+        self.later(lambda: self.other.transport.write(data))
+
+    def eof_received(self):
+        self.later(lambda: self.other.transport.write_eof())
+        return True
+
+    def connection_lost(self, _):
+        self.later(lambda: self.other.transport.close())
+
+    def later(self, act):
+        loop = asyncio.get_running_loop()
+        self.waiting.append((loop.time() + self.delay, act))
+        if len(self.waiting) == 1:
+            loop.call_at(self.waiting[0][0], self.due)
+
+    def due(self):
+        loop = asyncio.get_running_loop()
+        # The loop calls as much as a tick of its clock early.
+        until = loop.time() + time.get_clock_info("monotonic").resolution
+        while self.waiting and self.waiting[0][0] <= until:
+            _, act = self.waiting.popleft()
+            if self.other is not None and not self.other.transport.is_closing():
+                act()
+        if self.waiting:
+            loop.call_at(self.waiting[0][0], self.due)
+
+
+class Entrance(Line):
+    """The end towards the client: what it sends before the other end is connected waits like everything else."""
+
+    def __init__(self, delay, host, port):
+        super().__init__(delay)
+        self.host, self.port = host, port
+        self.ready = None
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        transport.pause_reading()
+        self.ready = asyncio.ensure_future(self.connect())
+
+    async def connect(self):
+        try:
+            _, self.other = await asyncio.get_running_loop().create_connection(lambda: Line(self.delay), self.host, self.port)
+        except OSError:
+            self.transport.abort()
+            return
+        self.other.other = self
+        self.transport.resume_reading()
+
+
+async def serve(address, delay):
+    host, port = address.rsplit(":", 1)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Entrance(delay, host, int(port)), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    over = asyncio.Event()
+
+    def until_the_end():
+        sys.stdin.read()
+        loop.call_soon_threadsafe(over.set)
+
+    threading.Thread(target=until_the_end, daemon=True).start()
+    await over.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], float(sys.argv[2]) / 1000))

@@ -1,0 +1,65 @@
+"""A loop of 100 dependent steps through the gateway, over a line that delays each way, and over none, in turns.
+
+    delayed.py PLACES MILLISECONDS ROUNDS      # of delay each way
+
+Prints the seconds of every round by line, and those of round trips.
+"""
+
+import contextlib
+import pathlib
+import subprocess
+import sys
+import time
+
+from mlp import beginning, train_step
+from places import PLACES, opened, say
+
+STEPS, TRIPS = 100, 20
+MILLISECONDS, ROUNDS = float(sys.argv[2]), int(sys.argv[3])
+
+
+@contextlib.contextmanager
+def proxy():
+    program = pathlib.Path(__file__).with_name("delay_proxy.py")
+    target = PLACES["gateway"].removeprefix("http://")
+    command = [sys.executable, program, target, str(MILLISECONDS)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+def loop(session, step, held):
+    began = time.perf_counter()
+    state, rest = held
+    for _ in range(STEPS):
+        state, _ = step(state, *rest)
+    held[0] = state
+    session.synchronise()
+    return time.perf_counter() - began
+
+
+def trip(session):
+    began = time.perf_counter()
+    session.synchronise()
+    return time.perf_counter() - began
+
+
+def main():
+    with proxy() as url, opened("gateway") as near, opened("gateway", url=url) as far:
+        lines = {}
+        for name, session in (("near", near), ("far", far)):
+            lines[name] = (session, session.jit(train_step, donate_argnums=0), list(session.put(beginning(32))))
+        for line in lines.values():
+            loop(*line)
+        times = {name: [] for name in lines}
+        for _ in range(ROUNDS):
+            for name, line in lines.items():
+                times[name].append(loop(*line))
+        trips = {name: [trip(session) for _ in range(TRIPS)] for name, (session, _, _) in lines.items()}
+        say(name="delayed", steps=STEPS, seconds=times, round_trips=trips)
+
+
+main()

@@ -1,0 +1,30 @@
+"""Writes the training step as a client in Rust takes it: the program, the bytes of its arguments one after the other, and what they are.
+
+    export_step.py FOLDER      # the step of `mlp_600`, `mlp_32`: NAME.stablehlo, NAME.data, NAME.json
+"""
+
+import json
+import pathlib
+import sys
+
+import jax
+import numpy as np
+from mlp import POINTS, beginning, train_step
+from sahasra.elements import element_type
+from sahasra.export import aval_of, export
+
+folder = pathlib.Path(sys.argv[1])
+for name, points in POINTS.items():
+    state, rest = beginning(points)
+    leaves, tree = jax.tree.flatten(((state, *rest), {}))
+    donated = tuple(range(len(jax.tree.leaves(state))))
+    exported = export(train_step, name, tree, [aval_of(leaf) for leaf in leaves], donated, "cpu")
+    if exported.kept != tuple(range(len(leaves))):
+        raise SystemExit(f"{name} does not use all of its arguments")
+    arrays = [np.ascontiguousarray(leaf) for leaf in leaves]
+    arguments = [{"element_type": element_type(array.dtype), "dimensions": array.shape, "bytes": array.nbytes} for array in arrays]
+    (folder / f"{name}.stablehlo").write_bytes(exported.code)
+    (folder / f"{name}.data").write_bytes(b"".join(array.tobytes() for array in arrays))
+    # The first results are the next step's first arguments.
+    facts = {"arguments": arguments, "donated": len(donated), "results": len(exported.outputs)}
+    (folder / f"{name}.json").write_text(json.dumps(facts))

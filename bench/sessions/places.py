@@ -1,0 +1,30 @@
+"""Where the pool is: the first argument of every program here is the JSON that e2e/examples/session_pool.rs prints."""
+
+import contextlib
+import json
+import pathlib
+import sys
+
+from sahasra import RemoteJaxSession, SahasraClient
+
+PLACES = json.loads(sys.argv[1])
+# Ways to a session, as `opened` knows them.
+WAYS = ("direct", "gateway", "gateway_tls")
+
+
+def client(way="gateway", url=None):
+    authority = pathlib.Path(PLACES["authority"]).read_text() if way == "gateway_tls" else None
+    url = url or PLACES["gateway_tls" if way == "gateway_tls" else "gateway"]
+    return SahasraClient(url, token=PLACES["token"], namespace=PLACES["namespace"], authority=authority)
+
+
+@contextlib.contextmanager
+def opened(way, vram="1Gi", url=None):
+    """A session reached that way; through another URL than the gateway's where one is given."""
+    with RemoteJaxSession.create(client(way, url), vram=vram, direct=way == "direct") as session:
+        yield session
+
+
+def say(**figures):
+    """One line for the suite."""
+    print(json.dumps(figures), flush=True)

@@ -1,0 +1,132 @@
+"""Dependent steps from Python, in sessions and in local JAX, in turns: seconds of every round, by place, as JSON lines.
+
+    steps.py PLACES PLUGIN ROUNDS
+
+`pipelined` is 1000 steps and the final synchronisation, `synchronous` looks at the loss of every step. Local JAX is asked twice: with the
+CPU backend of jaxlib, and with the session's own plugin in this process (`plugin`). `matmul` is a step of 5 ms at least. Then round trips
+and readbacks of 64 bytes.
+"""
+
+import os
+import sys
+
+# Before JAX looks: the same plugin as the session's is a platform of its own here, and jaxlib's CPU another.
+os.environ["JAX_PLATFORMS"] = "plugin,cpu"
+
+import contextlib  # noqa: E402
+import time  # noqa: E402
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from jax._src import xla_bridge  # noqa: E402
+
+xla_bridge.register_plugin("plugin", library_path=sys.argv[2])
+
+from mlp import POINTS, STEPS, beginning, train_step  # noqa: E402
+from places import opened, say  # noqa: E402
+
+ROUNDS = int(sys.argv[3])
+# Of which each is waited for.
+SYNCHRONOUS_STEPS = 300
+# What a step of `matmul` takes at the least, in seconds, and how many there are of it.
+LONG_STEP, LONG_STEPS = 0.0055, 60
+LATENCIES = 300
+
+
+class Place:
+    """Where a function runs: what it is, and where its state has got to."""
+
+    def __init__(self, step, state, rest, wait):
+        self.step, self.state, self.rest, self.wait = step, state, rest, wait
+
+    def pipelined(self, steps):
+        for _ in range(steps):
+            self.state, _ = self.step(self.state, *self.rest)
+        self.wait(self.state)
+
+    def synchronous(self, steps):
+        for _ in range(steps):
+            self.state, value = self.step(self.state, *self.rest)
+            float(value)
+
+
+def local(function, state, rest, platform):
+    there = jax.device_put((state, rest), jax.devices(platform)[0])
+    return Place(jax.jit(function, donate_argnums=0), *there, jax.block_until_ready)
+
+
+def everywhere(sessions, function, state, rest):
+    """{place: the function there}."""
+    found = {"jaxlib": local(function, state, rest, "cpu"), "plugin": local(function, state, rest, "plugin")}
+    for way, session in sessions.items():
+        wait = lambda _, session=session: session.synchronise()  # noqa: E731
+        found[way] = Place(session.jit(function, donate_argnums=0), *session.put((state, rest)), wait)
+    return found
+
+
+def in_turns(name, places, loop, steps):
+    times = {key: [] for key in places}
+    for turn in range(-1, ROUNDS):
+        # Who comes first changes: what a place leaves behind falls to each in turn.
+        order = list(places)
+        for key in order[turn % len(order) :] + order[: turn % len(order)]:
+            began = time.perf_counter()
+            getattr(places[key], loop)(steps)
+            if turn >= 0:
+                times[key].append(time.perf_counter() - began)
+    say(name=name, loop=loop, steps=steps, seconds=times)
+
+
+def matmul_step(state):
+    """Two products, so that values stay as they are: the second factor is a rotation's, and back."""
+    x, a = state
+    x = (x @ a) @ a.T
+    return (x, a), x[0, 0]
+
+
+def long_state():
+    """A state for `matmul_step` with which a step in local JAX is as long as wanted."""
+    size = 512
+    while True:
+        rotation, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(size, size)))
+        state = (np.ones((size, size), np.float32), rotation.astype(np.float32))
+        place = local(matmul_step, state, (), "cpu")
+        place.pipelined(3)
+        took = []
+        for _ in range(3):
+            began = time.perf_counter()
+            place.pipelined(10)
+            took.append((time.perf_counter() - began) / 10)
+        if min(took) >= LONG_STEP:
+            return state
+        size += 128
+
+
+def latencies(way, session):
+    small = session.put(np.ones(16, np.float32))
+    session.synchronise()
+    trips, reads = [], []
+    for _ in range(LATENCIES):
+        began = time.perf_counter()
+        session.synchronise()
+        between = time.perf_counter()
+        small.numpy()
+        trips.append(between - began)
+        reads.append(time.perf_counter() - between)
+    say(name="readback", way=way, round_trip=trips, readback=reads)
+
+
+def main():
+    with contextlib.ExitStack() as stack:
+        sessions = {way: stack.enter_context(opened(way)) for way in ("direct", "gateway")}
+        with jax.default_device(jax.devices("cpu")[0]):
+            for name, points in POINTS.items():
+                places = everywhere(sessions, train_step, *beginning(points))
+                in_turns(name, places, "pipelined", STEPS)
+                in_turns(name, places, "synchronous", SYNCHRONOUS_STEPS)
+            in_turns("matmul", everywhere(sessions, matmul_step, long_state(), ()), "pipelined", LONG_STEPS)
+        for way, session in sessions.items():
+            latencies(way, session)
+
+
+main()

@@ -1,0 +1,140 @@
+"""Sessions: client, gateway, agent and executor as processes of their own, on the CPU plugin, against local JAX, raw TCP and peers.
+
+e2e/examples/session_pool.rs starts API server, etcd, operator, agent and gateways; the clients are bench/sessions/*.py with the package as
+it is released, and e2e/examples/session_client.rs. Every figure is of pairs: here and there take turns in the same minute.
+"""
+
+import contextlib
+import os
+import subprocess
+
+import session_figures as figures
+from measure import Result, Unavailable
+from suites import peers
+
+ROUNDS = 11
+BULK_ROUNDS = 5
+PEER_ROUNDS = 5
+MANY_ROUNDS = 3
+SIZES = (64, 256)
+COUNTS = (1, 8, 64)
+# Milliseconds of delay, each way.
+DELAY, DELAYED_ROUNDS = 15, 7
+# Microseconds that a step may cost more than in local JAX; percent of the throughput here that long steps have there; milliseconds that
+# reading back may take beyond a round trip; percent of a raw copy.
+PYTHON_GOALS = {"direct": 100, "gateway": 150}
+RUST_GOALS = {"direct": 40}
+LONG_GOAL = 95
+READBACK_GOAL = 1
+BULK_GOAL = 80
+# Round trips that a loop over a long line may take beyond one over none: one, and a tenth for the proxy that plays the line.
+DELAYED_GOAL = 1.1
+STEPS_OF = ("mlp_600", "mlp_32")
+WITHIN = 600
+
+
+class Parts:
+    """What is measured, built: binaries, plugin, and the Python that has the package."""
+
+    def __init__(self, context):
+        cargo = context.require("cargo")
+        context.require("go")
+        self.context = context
+        self.plugin = context.check([context.root / "crates" / "pjrt" / "plugin"]).strip()
+        self.python = context.check([context.root / "python" / "environment", "--release"]).strip()
+        if not self.plugin or not self.python:
+            raise Unavailable("there is no PJRT plugin or no JAX for this machine")
+        examples = ["--example", "session_pool", "--example", "session_client"]
+        context.check([cargo, "build", "--quiet", "--release", "--workspace", "--bins", *examples])
+        release = context.target / "release"
+        self.client, self.pool = (release / "examples" / name for name in ("session_client", "session_pool"))
+        self.environment = {**os.environ, "SAHASRA_BIN_DIR": str(release), "SAHASRA_PJRT_PLUGIN": self.plugin}
+
+    @contextlib.contextmanager
+    def started(self):
+        """Where the pool is, as its programs take it."""
+        log = self.context.folder / "session_pool.log"
+        with log.open("w") as words:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": words, "text": True}
+            pool = subprocess.Popen([self.pool], cwd=self.context.root, env=self.environment, **pipes)
+            try:
+                places = pool.stdout.readline()
+                if not places.startswith("{"):
+                    raise RuntimeError(f"the pool does not start; {log} says why:\n{log.read_text()[-4000:]}")
+                yield places.strip()
+            finally:
+                pool.stdin.close()
+                pool.wait(timeout=60)
+
+    def lines(self, program, *arguments):
+        """The JSON lines of a program of bench/sessions."""
+        command = [self.python, self.context.root / "bench" / "sessions" / program, *arguments]
+        return self.context.json_lines(command, env=self.environment, timeout=WITHIN)
+
+    def client_lines(self, *arguments):
+        """The JSON lines of the client in Rust."""
+        return self.context.json_lines([self.client, *arguments], env=self.environment, timeout=WITHIN)
+
+
+def from_python(parts, places):
+    for line in parts.lines("steps.py", places, parts.plugin, ROUNDS):
+        if line["name"] == "readback":
+            way, trips = line["way"], line["round_trip"]
+            more = [(read - trip) * 1e3 for read, trip in zip(line["readback"], trips, strict=True)]
+            yield Result.of_runs(f"sessions/python/{way}/round_trip", [trip * 1e3 for trip in trips], "ms")
+            yield Result.of_runs(f"sessions/python/{way}/readback_beyond_round_trip", more, "ms", goal=READBACK_GOAL)
+        elif line["name"] == "matmul":
+            seconds = line["seconds"]
+            for way in PYTHON_GOALS:
+                name = f"sessions/python/matmul_5ms/{way}/of_plugin"
+                peer = {place: figures.per_step(each, line["steps"]) / 1e3 for place, each in seconds.items()}
+                values = figures.share(seconds[way], seconds["plugin"])
+                yield Result.of_runs(name, values, "%", goal=LONG_GOAL, better="higher", peer=peer)
+        else:
+            goals = PYTHON_GOALS if line["loop"] == "pipelined" else {}
+            yield from figures.overheads(f"sessions/python/{line['loop']}", line, goals, ("plugin", "jaxlib"), PYTHON_GOALS)
+
+
+def from_rust(parts, places, folder):
+    for name in STEPS_OF:
+        for line in parts.client_lines("steps", places, folder / name, ROUNDS):
+            yield from figures.overheads("sessions/rust/pipelined", line, RUST_GOALS, ("plugin",), ("direct", "gateway"))
+
+
+def delayed(parts, places):
+    [line] = parts.lines("delayed.py", places, DELAY, DELAYED_ROUNDS)
+    seconds, trips = line["seconds"], line["round_trips"]
+    area = f"sessions/delayed_{2 * DELAY}ms"
+    for way in seconds:
+        yield Result.of_runs(f"{area}/{way}/loop_{line['steps']}", [each * 1e3 for each in seconds[way]], "ms")
+        yield Result.of_runs(f"{area}/{way}/round_trip", [each * 1e3 for each in trips[way]], "ms")
+    more = figures.round_trips_more(seconds["far"], seconds["near"], trips["far"], trips["near"])
+    yield Result(f"{area}/loop_{line['steps']}/round_trips_more", more, "round trips", goal=DELAYED_GOAL)
+
+
+def elsewhere(context):
+    """The same step held by others."""
+    python = peers.install(context)
+    for system in ("ray", "pipe"):
+        program = context.root / "bench" / "peers" / "jitted.py"
+        for line in context.json_lines([python, program, system, PEER_ROUNDS, *SIZES], timeout=WITHIN):
+            if line["name"] == "bulk":
+                name = f"sessions/peers/{system}/bulk_{line['mebibytes']}mib/{line['direction']}"
+                yield Result.of_runs(name, figures.rate(line["mebibytes"], line["seconds"]), "GB/s", better="higher")
+            else:
+                yield from figures.overheads(f"sessions/peers/{line['loop']}", line, {}, ("local",), (system,))
+
+
+def run(context):
+    parts = Parts(context)
+    folder = context.folder / "sessions"
+    folder.mkdir(exist_ok=True)
+    parts.lines("export_step.py", folder)
+    with parts.started() as places:
+        yield from from_python(parts, places)
+        yield from from_rust(parts, places, folder)
+        yield from delayed(parts, places)
+        yield from figures.bulk(parts.lines("bulk.py", places, BULK_ROUNDS, *SIZES), BULK_GOAL)
+        yield from figures.many(parts.client_lines("many", places, folder / "mlp_32", MANY_ROUNDS, *COUNTS))
+    yield from elsewhere(context)
+

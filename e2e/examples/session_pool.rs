@@ -1,0 +1,99 @@
+//! A pool for measuring sessions, every part a process of its own: API server and etcd, an operator, one agent whose CPU device runs
+//! engine `xla`, and two gateways, one of which speaks TLS. `SAHASRA_BIN_DIR` must name optimised binaries, `SAHASRA_PJRT_PLUGIN` the
+//! plugin.
+//!
+//! Prints one JSON object once everything is ready: where the gateways and the agent are, a caller's token and namespace, the file of the
+//! authority that the TLS gateway is verified by, process ids. Ends when its standard input does.
+
+use std::error::Error;
+use std::io::Read;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{
+    Api,
+    api::{ObjectMeta, PostParams},
+};
+use sahasra_e2e::{Pool, PoolOptions, Port, Process, Specification, eventually, tools};
+use serde_json::{Value, json};
+
+type Failure = Box<dyn Error>;
+
+/// Memory of the only device: 64 sessions of 64 MiB beside one of 4 GiB.
+const MEMORY: &str = "9Gi";
+const WITHIN: Duration = Duration::from_secs(60);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    if std::env::var_os("SAHASRA_PJRT_PLUGIN").is_none() {
+        return Err("SAHASRA_PJRT_PLUGIN names no plugin".into());
+    }
+    let agent = ["--no-cuda", "--cpu-memory", MEMORY];
+    let pool = Pool::start(PoolOptions::default().agents(1).agent_arguments(agent)).await?;
+    let authority = pool.control_plane.directory().join("ca.crt");
+    let certificate = pool.control_plane.directory().join("apiserver.crt");
+    let key = pool.control_plane.directory().join("apiserver.key");
+    let (plain, plain_port) = gateway(&pool, "gateway", &[]).await?;
+    let tls = ["--tls-certificate".as_ref(), certificate.as_os_str(), "--tls-key".as_ref(), key.as_os_str()];
+    let (encrypting, tls_port) = gateway(&pool, "gateway-tls", &tls).await?;
+    let (namespace, token) = caller(&pool).await?;
+    let pid = |process: &Process| process.pid();
+    let agent = &pool.agents[0];
+    let places = json!({
+        "gateway": plain_port.url(),
+        "gateway_tls": format!("https://localhost:{}", tls_port.number()),
+        "authority": authority,
+        "agent": agent.url(),
+        "namespace": namespace,
+        "token": token,
+        "pids": {
+            "agent": pid(&agent.process), "operator": pid(&pool.operator.process), "gateway": pid(&plain), "gateway_tls": pid(&encrypting),
+        },
+    });
+    println!("{places}");
+    let until_the_end = || std::io::stdin().read_to_end(&mut Vec::new());
+    tokio::task::spawn_blocking(until_the_end).await??;
+    Ok(())
+}
+
+async fn gateway(pool: &Pool, name: &str, more: &[&std::ffi::OsStr]) -> Result<(Process, Port), Failure> {
+    let port = Port::reserve()?;
+    let program = tools::binaries().await?.join("sahasra-gateway");
+    let mut specification = Specification::new(name, program, &pool.control_plane.log_directory())
+        .arguments(["--listen", &port.address(), "--operator", &pool.operator.url()])
+        .arguments(more)
+        .environment("KUBECONFIG", pool.control_plane.kubeconfig());
+    // Whether one that speaks TLS is ready shows to its first client.
+    if more.is_empty() {
+        specification = specification.ready_at(format!("{}/readyz", port.url()));
+    }
+    Ok((specification.start().await?, port))
+}
+
+/// A namespace with a ServiceAccount that has the cluster's role `edit` there: the namespace's name, and the account's token.
+async fn caller(pool: &Pool) -> Result<(String, String), Failure> {
+    let control_plane = &pool.control_plane;
+    let namespace = control_plane.create_namespace("bench").await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(control_plane.client().await?, &namespace);
+    let metadata = ObjectMeta {
+        name: Some("caller".to_owned()),
+        ..ObjectMeta::default()
+    };
+    let account = ServiceAccount {
+        metadata,
+        ..ServiceAccount::default()
+    };
+    accounts.create(&PostParams::default(), &account).await?;
+    let user = format!("system:serviceaccount:{namespace}:caller");
+    let bind = format!("create rolebinding caller --clusterrole=edit --serviceaccount={namespace}:caller --namespace={namespace}");
+    control_plane.kubectl(bind.split(' ')).await?.success()?;
+    let kubeconfig = std::fs::read_to_string(control_plane.kubeconfig_for(&namespace, "caller").await?)?;
+    let kubeconfig: Value = serde_json::from_str(&kubeconfig)?;
+    let token = kubeconfig["users"][0]["user"]["token"].as_str().ok_or("no token")?.to_owned();
+    // The controller that fills aggregated roles takes its time.
+    let asked = format!("auth can-i create gpusessions.sahasra.dev --namespace={namespace} --as={user}");
+    eventually(WITHIN, async || control_plane.kubectl(asked.split(' ')).await.ok()?.success().ok())
+        .await
+        .ok_or("the role is not aggregated")?;
+    Ok((namespace, token))
+}
