@@ -44,7 +44,12 @@ impl Step {
     fn read(path: &Path) -> Result<Self, Failure> {
         let facts: Value = serde_json::from_slice(&std::fs::read(path.with_extension("json"))?)?;
         let mut data = Bytes::from(std::fs::read(path.with_extension("data"))?);
-        let number = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok()).ok_or("a number is missing");
+        let number = |value: &Value| {
+            value
+                .as_u64()
+                .and_then(|number| usize::try_from(number).ok())
+                .ok_or("a number is missing")
+        };
         let mut arguments = Vec::new();
         for argument in facts["arguments"].as_array().ok_or("no arguments")? {
             let dimensions = argument["dimensions"].as_array().ok_or("no dimensions")?;
@@ -249,7 +254,9 @@ async fn many(places: &Value, path: &Path, rounds: usize, count: usize) -> Resul
                 scope.spawn(rounds)
             });
             let threads: Vec<_> = threads.collect();
-            let ended = threads.into_iter().map(|thread| thread.join().map_err(|_| Failure::from("a thread panicked"))?);
+            let ended = threads
+                .into_iter()
+                .map(|thread| thread.join().map_err(|_| Failure::from("a thread panicked"))?);
             ended.collect::<Result<Vec<_>, Failure>>()
         })
     };
@@ -286,7 +293,9 @@ fn children(parent: u64) -> Result<Vec<u64>, Failure> {
         };
         // It may be gone by now.
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let of = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u64>().ok());
+        let of = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u64>().ok());
         if of == Some(parent) {
             found.push(pid);
         }

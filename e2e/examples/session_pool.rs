@@ -34,7 +34,12 @@ async fn main() -> Result<(), Failure> {
     let certificate = pool.control_plane.directory().join("apiserver.crt");
     let key = pool.control_plane.directory().join("apiserver.key");
     let (plain, plain_port) = gateway(&pool, "gateway", &[]).await?;
-    let tls = ["--tls-certificate".as_ref(), certificate.as_os_str(), "--tls-key".as_ref(), key.as_os_str()];
+    let tls = [
+        "--tls-certificate".as_ref(),
+        certificate.as_os_str(),
+        "--tls-key".as_ref(),
+        key.as_os_str(),
+    ];
     let (encrypting, tls_port) = gateway(&pool, "gateway-tls", &tls).await?;
     let (namespace, token) = caller(&pool).await?;
     let pid = |process: &Process| process.pid();
