@@ -59,6 +59,13 @@ sim-mutants: ## Take out guards one at a time: the model or the simulation must 
 e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver and etcd
 	SAHASRA_BIN_DIR=$(DEBUG) cargo test --workspace $(E2E_TESTS)
 
+.PHONY: soak
+soak: debug tools ## Sessions for longer: 5 minutes without API server and operator, 200 seeds of cuts, 200 deletions, 1000 sessions (about 15 minutes)
+	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_E2E_OUTAGE_SECONDS=300 SAHASRA_E2E_SEEDS=200 SAHASRA_E2E_DELETIONS=200 \
+	cargo test --workspace --test session_faults -- --nocapture
+	@python=$$(python/environment); plugin=$$(crates/pjrt/plugin); [ -z "$$python" ] || { cd python; \
+	SAHASRA_SESSIONS=1000 SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN="$$plugin" "$$python" -P -m pytest -q -s tests/test_faults.py; }
+
 .PHONY: node
 node: debug tools ## Smoke test on a real node (kubelet, containerd, the chart); root on Linux, else skipped
 	SAHASRA_BIN_DIR=$(DEBUG) e2e/node/run

@@ -31,6 +31,8 @@ pub const SYSTEM_NAMESPACE: &str = "sahasra-system";
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Time between two looks at something that is about to change.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Changes that a watch may lag behind: each holds an object as it was, some kilobytes, in a process that may stay up for months.
+const WATCH_HISTORY: usize = 1000;
 /// How long running chunks may go on when the pool ends: whoever ends it has given up on them.
 const GRACE: Duration = Duration::from_secs(1);
 /// Compiled programs that are kept on disk, in bytes.
@@ -125,7 +127,7 @@ impl Pool {
     /// [`PoolError`].
     pub async fn start(settings: PoolSettings) -> Result<Self, PoolError> {
         let seed = Timestamp::now().as_nanosecond() as u64 ^ u64::from(std::process::id());
-        let control_plane = ControlPlane::new(Options::default().clock(Timestamp::now).seed(seed));
+        let control_plane = ControlPlane::new(Options::default().clock(Timestamp::now).seed(seed).watch_history(WATCH_HISTORY));
         let client = control_plane.client("default");
         create_namespace(&client, SYSTEM_NAMESPACE).await?;
         let stop = CancellationToken::new();

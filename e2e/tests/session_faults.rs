@@ -1,0 +1,354 @@
+//! What breaks while a session works: its worker, the gateway, connections, the API server and the operator. The clients are the
+//! crate's own, the work is a loop in which every step depends on the one before.
+//!
+//! Figures are printed, and order is asserted: no test knows how fast this machine is.
+
+use std::time::{Duration, Instant};
+
+use sahasra_client::{Error, Options, Target};
+use sahasra_e2e::{PoolOptions, SharedPool, Signal, condition, eventually, signal, true_condition};
+use serde_json::json;
+
+#[path = "session_faults/place.rs"]
+mod place;
+#[path = "session_faults/proxy.rs"]
+mod proxy;
+
+use place::{Place, WITHIN, Work, text};
+use proxy::{Faults, Proxy};
+
+static POOL: SharedPool = SharedPool::new(options);
+/// Where the API server goes away.
+static OUTAGE: SharedPool = SharedPool::new(|| {
+    // Shorter than the outage, unless that is a long one: see `outage`.
+    match outage() > LONGEST_EXPIRY {
+        true => options(),
+        false => options().operator_environment("SAHASRA_SESSION_LEASE", "5s"),
+    }
+});
+
+/// What an operator takes for granted unless it is told otherwise lasts no longer than this.
+const LONGEST_EXPIRY: Duration = Duration::from_secs(60);
+
+fn options() -> PoolOptions {
+    let agent = ["--no-cuda", "--cpu-memory", "1Gi", "--heartbeat-interval-seconds", "1"];
+    PoolOptions::default()
+        .agents(2)
+        .agent_arguments(agent)
+        .operator_environment("SAHASRA_WORKER_TIMEOUT", "5s")
+        .operator_environment("SAHASRA_LEADER_TIMEOUT", "5s")
+}
+
+/// A number that a longer run sets: see `make soak`.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Err(_) => otherwise,
+    }
+}
+
+/// Longer than every time after which anything here takes somebody for dead, or forgets what it was allowed: 5 s.
+fn outage() -> Duration {
+    Duration::from_secs(setting("SAHASRA_E2E_OUTAGE_SECONDS", 12))
+}
+
+#[tokio::test]
+async fn a_worker_that_is_killed_mid_step_is_told_at_once_with_session_place_and_operation() {
+    let mut place = Place::start(&POOL).await;
+    for (name, direct) in [("straight", true), ("around", false)] {
+        let session = place.session(name, json!({})).await;
+        let mut work = Work::start(place.target(&session, direct), Options::default()).await;
+        work.step();
+        work.is_right().await;
+        work.long_step();
+        let waiting = work.session.synchronise();
+        place.is_running(text(&session, "worker")).await;
+        let agent = place.agent_of(&session);
+        let executors = place.executors(agent);
+        assert_eq!(executors.len(), 1);
+        let since = Instant::now();
+        place.pool.agents[agent].process.kill().await.expect("killed");
+        let error = tokio::time::timeout(WITHIN, waiting)
+            .await
+            .expect("it ends")
+            .expect_err("it is lost");
+        println!("{name}: the worker's end was told after {:?}", since.elapsed());
+        let Error::WorkerLost(loss) = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(
+            (loss.session.as_str(), loss.operation.as_str()),
+            (format!("default/{name}").as_str(), "synchronise after execute step")
+        );
+        assert_eq!(loss.worker, format!("{}/cpu-0", text(&session, "worker")));
+        // The client saw it itself: nobody had to wait for the operator, which says it in other words, later.
+        assert!(loss.reason.contains("takes no connections"), "{loss}");
+        let (again, _) = work.ends(since).await;
+        assert!(matches!(again, Error::WorkerLost(_)), "{again:?}");
+        let failed = place.until(name, |session| true_condition(session, "Failed").is_some()).await;
+        println!("{name}: the object was Failed after {:?}", since.elapsed());
+        assert_eq!(condition(&failed, "Failed").expect("a condition")["reason"], "WorkerLost");
+        place.pool.revive().await.expect("it starts again");
+        place.leaves_nothing(&[name], &executors).await;
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_is_told_when_the_operator_takes_it_for_lost() {
+    let mut place = Place::start(&POOL).await;
+    // Alike on both workers.
+    let mut works = Vec::new();
+    for (name, direct) in [("one", true), ("other", false)] {
+        let session = place.session(name, json!({})).await;
+        let mut work = Work::start(place.target(&session, direct), Options::default()).await;
+        work.step();
+        work.is_right().await;
+        work.long_step();
+        place.is_running(text(&session, "worker")).await;
+        works.push((name, session, work));
+    }
+    let executors = [place.executors(0), place.executors(1)].concat();
+    assert_eq!(executors.len(), 2);
+    let since = Instant::now();
+    let waiting: Vec<_> = works.iter().map(|(_, _, work)| work.session.synchronise()).collect();
+    for agent in &place.pool.agents {
+        agent.process.signal(Signal::STOP).expect("stopped");
+    }
+    for pid in &executors {
+        signal(*pid, Signal::STOP).expect("stopped");
+    }
+    for ((name, session, _), waiting) in works.iter().zip(waiting) {
+        let error = tokio::time::timeout(WITHIN, waiting)
+            .await
+            .expect("it ends")
+            .expect_err("it is lost");
+        println!("{name}: the hang was told after {:?}, the timeout is 5 s", since.elapsed());
+        let Error::WorkerLost(loss) = &error else {
+            panic!("{error:?}");
+        };
+        assert!(
+            loss.session.ends_with(name) && loss.worker.starts_with(text(session, "worker")),
+            "{loss}"
+        );
+        assert_eq!(loss.operation, "synchronise after execute step");
+        let failed = place.until(name, |session| true_condition(session, "Failed").is_some()).await;
+        assert_eq!(condition(&failed, "Failed").expect("a condition")["reason"], "WorkerLost");
+    }
+    for agent in &place.pool.agents {
+        agent.process.signal(Signal::CONT).expect("it goes on");
+    }
+    for pid in &executors {
+        signal(*pid, Signal::CONT).expect("it goes on");
+    }
+    place.leaves_nothing(&["one", "other"], &executors).await;
+}
+
+#[tokio::test]
+async fn an_executor_that_is_killed_ends_its_session_alone_and_is_told() {
+    let mut place = Place::start(&POOL).await;
+    let session = place.session("crashed", json!({})).await;
+    let mut work = Work::start(place.target(&session, false), Options::default()).await;
+    work.step();
+    work.is_right().await;
+    let executors = place.executors(place.agent_of(&session));
+    let since = Instant::now();
+    signal(executors[0], Signal::KILL).expect("killed");
+    let (error, after) = work.ends(since).await;
+    println!("an executor's end was told after {after:?}");
+    assert!(
+        matches!(&error, Error::WorkerLost(loss) if loss.session == "default/crashed"),
+        "{error:?}"
+    );
+    let failed = place.until("crashed", |session| true_condition(session, "Failed").is_some()).await;
+    assert_eq!(condition(&failed, "Failed").expect("a condition")["reason"], "ExecutorLost");
+    place.leaves_nothing(&["crashed"], &executors).await;
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_where_it_was_when_the_gateway_starts_anew() {
+    let mut place = Place::start(&POOL).await;
+    let session = place.session("through", json!({})).await;
+    let mut work = Work::start(place.target(&session, false), Options::default()).await;
+    for round in 0..60 {
+        for _ in 0..5 {
+            work.step();
+        }
+        if round == 20 {
+            place.gateway.process.kill().await.expect("killed");
+            place.gateway.process.start().await.expect("it starts again");
+        }
+        if round == 40 {
+            place.gateway.process.terminate(WITHIN).await.expect("it ends");
+            place.gateway.process.start().await.expect("it starts again");
+        }
+        work.around().await;
+    }
+    work.is_right().await;
+    assert!(work.session.resumed() >= 2, "{}", work.session.resumed());
+    work.session.close().await.expect("closed");
+    place.leaves_nothing(&["through"], &[]).await;
+}
+
+#[tokio::test]
+async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are_away() {
+    let mut place = Place::start(&OUTAGE).await;
+    let mut works = Vec::new();
+    for (name, direct) in [("straight", true), ("around", false)] {
+        let session = place.session(name, json!({})).await;
+        let (proxy, target) = if direct {
+            let proxy = Proxy::start(text(&session, "endpoint").trim_start_matches("http://")).await;
+            let token = sahasra_client::Token::text(place.token.clone());
+            let target = Target::direct(&proxy.url, token, None, "default", name).expect("a target");
+            (proxy, target)
+        } else {
+            let proxy = Proxy::start(&place.gateway.address()).await;
+            let target = Target::through(&place.rest_at(&proxy.url), "default", name).expect("a target");
+            (proxy, target)
+        };
+        works.push((name, proxy, Work::start(target, Options::default()).await));
+    }
+    for (_, _, work) in &mut works {
+        work.step();
+        work.is_right().await;
+    }
+    place.pool.operator.process.kill().await.expect("killed");
+    place.pool.control_plane.stop_api_server().await.expect("stopped");
+    let since = Instant::now();
+    let (mut steps, mut cuts) = (0, 0);
+    while since.elapsed() < outage() {
+        // Before what was allowed is forgotten, and after.
+        if since.elapsed() > outage() * (cuts + 1) / 4 && cuts < 3 {
+            works.iter().for_each(|(_, proxy, _)| proxy.cut());
+            cuts += 1;
+        }
+        for (_, _, work) in &mut works {
+            for _ in 0..10 {
+                work.step();
+            }
+            work.around().await;
+            steps += 10;
+        }
+        // A hundred steps a second are as good as a thousand.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for (name, _, work) in &works {
+        work.is_right().await;
+        assert!(
+            u64::from(cuts) <= work.session.resumed(),
+            "{name}: {cuts} cuts, {} resumed",
+            work.session.resumed()
+        );
+    }
+    println!(
+        "{steps} steps during an outage of {:?}, with {cuts} cuts of each connection",
+        since.elapsed()
+    );
+    place.pool.control_plane.start_api_server().await.expect("it starts again");
+    place.pool.operator.process.start().await.expect("it starts again");
+    for (name, _, work) in &mut works {
+        let up = eventually(WITHIN, async || place.rest().session("default", name).await.ok());
+        let session = up.await.expect("the API server lets the user in again");
+        assert!(sahasra_client::session_end(&session).is_none(), "{session}");
+        work.step();
+        work.is_right().await;
+    }
+    // It still stands when whoever decides about that has looked again.
+    for (name, _, work) in &mut works {
+        let session = place.until(name, |session| true_condition(session, "Ready").is_some()).await;
+        let renewed =
+            |lease: Option<&kube::api::DynamicObject>| lease.is_some_and(|lease| lease.data["status"]["term"].as_i64() >= Some(2));
+        let waited = place
+            .pool
+            .control_plane
+            .wait_until("VramLease", "default", text(&session, "lease"), WITHIN, renewed);
+        waited.await.expect("the operator has taken it up");
+        work.step();
+        work.is_right().await;
+        work.session.close().await.expect("closed");
+    }
+    place.leaves_nothing(&["straight", "around"], &[]).await;
+}
+
+#[tokio::test]
+async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing() {
+    let seeds = setting("SAHASRA_E2E_SEEDS", 25);
+    let mut place = Place::start(&POOL).await;
+    let session = place.session("cut", json!({})).await;
+    let proxy = Proxy::start(text(&session, "endpoint").trim_start_matches("http://")).await;
+    let (mut resumed, since) = (0, Instant::now());
+    for seed in 0..seeds {
+        proxy.set(None);
+        let token = sahasra_client::Token::text(place.token.clone());
+        let target = Target::direct(&proxy.url, token, None, "default", "cut").expect("a target");
+        let mut work = Work::start(target, Options::default()).await;
+        work.is_right().await;
+        proxy.set(Some(Faults::new(seed, 64 << 10)));
+        proxy.cut();
+        // An upload of some parts, of which each cut finds another in the middle.
+        let large: Vec<u8> = (0..3 << 20)
+            .map(|place: u32| (place.wrapping_mul(2_654_435_761) >> 24) as u8 ^ seed as u8)
+            .collect();
+        proxy.set(Some(Faults::new(seed, 2 << 20)));
+        let upload = work.session.put(large.clone(), "u8", &[large.len() as i64]).expect("sent");
+        for _ in 0..20 {
+            for _ in 0..10 {
+                work.step();
+            }
+            work.around().await;
+        }
+        let back = upload.download().await.unwrap_or_else(|error| panic!("seed {seed}: {error:?}"));
+        assert!(back.data == large, "seed {seed}: the upload is not what it was");
+        drop(upload);
+        work.is_right().await;
+        proxy.set(None);
+        let figures = work.session.load().await.expect("figures");
+        assert_eq!(
+            (figures.tensors, figures.used_bytes),
+            (1, 4 * place::ELEMENTS as u64),
+            "seed {seed}"
+        );
+        resumed += work.session.resumed();
+        work.session.close().await.expect("closed");
+    }
+    assert!(resumed >= seeds, "{resumed} cuts in {seeds} runs");
+    println!(
+        "{seeds} seeds, {resumed} connections that took the place of another, {:?}",
+        since.elapsed()
+    );
+    place.leaves_nothing(&["cut"], &[]).await;
+}
+
+#[tokio::test]
+async fn slices_are_free_soon_after_a_session_is_deleted() {
+    let turns = setting("SAHASRA_E2E_DELETIONS", 20);
+    let mut place = Place::start(&POOL).await;
+    let mut took = Vec::new();
+    for turn in 0..turns {
+        let name = format!("short-{turn}");
+        let session = place.session(&name, json!({})).await;
+        let mut work = Work::start(place.target(&session, turn % 2 == 0), Options::default()).await;
+        work.step();
+        work.is_right().await;
+        let agent = &place.pool.agents[place.agent_of(&session)];
+        let since = Instant::now();
+        place.rest().delete_session("default", &name).await.expect("deleted");
+        let free = eventually(WITHIN, async || {
+            (agent.metric("gpu_vram_allocated_bytes").await.ok()?? == 0.0).then_some(())
+        });
+        free.await.expect("it is free");
+        took.push(since.elapsed());
+        assert!(
+            matches!(work.ends(since).await.0, Error::Ended { .. }),
+            "a client hears that it was deleted"
+        );
+    }
+    took.sort();
+    let place_of = |share: usize| took[(took.len() * share / 100).min(took.len() - 1)];
+    println!(
+        "from the deletion to free slices: p50 {:?}, p99 {:?}, most {:?} of {turns}",
+        place_of(50),
+        place_of(99),
+        place_of(100)
+    );
+    place.leaves_nothing(&[], &[]).await;
+}

@@ -1,0 +1,237 @@
+//! A pool, a gateway before it, somebody who may use both, and clients with work whose result is known.
+
+use std::time::{Duration, Instant};
+
+use kube::api::DynamicObject;
+use sahasra_client::{Argument, Format, Gateway, Options, Program, Session, Target, Tensor, Token};
+use sahasra_e2e::{Server, SharedPool, Turn, eventually, is_alive, true_condition};
+use serde_json::{Value, json};
+
+/// A machine under load gets minutes.
+pub const WITHIN: Duration = Duration::from_secs(240);
+/// Elements of a tensor here.
+pub const ELEMENTS: usize = 512;
+
+/// `x[i] = x[i] * 1664525 + 1013904223`, so many times.
+const STEP: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry step(.param .u64 x, .param .u32 n, .param .u32 times)
+{
+    .reg .pred %p; .reg .b32 %r<9>; .reg .b64 %rd<4>;
+    mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ntid.x; mov.u32 %r2, %tid.x;
+    mad.lo.s32 %r3, %r0, %r1, %r2;
+    ld.param.u32 %r4, [n];
+    setp.ge.u32 %p, %r3, %r4;
+    @%p bra DONE;
+    ld.param.u64 %rd0, [x];
+    ld.param.u32 %r7, [times];
+    mul.wide.u32 %rd1, %r3, 4;
+    add.s64 %rd2, %rd0, %rd1;
+    ld.global.u32 %r5, [%rd2];
+AGAIN:
+    mad.lo.u32 %r5, %r5, 1664525, 1013904223;
+    sub.u32 %r7, %r7, 1;
+    setp.ne.u32 %p, %r7, 0;
+    @%p bra AGAIN;
+    st.global.u32 [%rd2], %r5;
+DONE:
+    ret;
+}
+";
+
+/// A pool with a gateway.
+pub struct Place {
+    pub pool: Turn,
+    pub gateway: Server,
+    pub token: String,
+}
+
+impl Place {
+    /// Its turn with the pool, and a gateway of its own.
+    pub async fn start(pool: &'static SharedPool) -> Self {
+        let pool = pool.borrow().await.expect("Sahasra starts");
+        let operator = pool.operator.url();
+        let gateway = Server::gateway(&pool.control_plane, &["--operator", &operator]).await;
+        let gateway = gateway.expect("the gateway starts");
+        let token = pool.control_plane.editor("default").await.expect("an account");
+        Self { pool, gateway, token }
+    }
+
+    /// REST, with the user's token.
+    pub fn rest(&self) -> Gateway {
+        self.rest_at(&self.gateway.url())
+    }
+
+    /// As [`Place::rest`], where something stands before the gateway.
+    pub fn rest_at(&self, url: &str) -> Gateway {
+        Gateway::new(url, Token::text(self.token.clone()), None).expect("a gateway")
+    }
+
+    /// A session of 256 MiB for PTX, ready.
+    pub async fn session(&self, name: &str, more: Value) -> DynamicObject {
+        let mut spec = json!({"class": "cpu", "vram": "256Mi", "engine": "ptx"});
+        for (field, value) in more.as_object().expect("fields") {
+            spec[field] = value.clone();
+        }
+        let session = json!({
+            "apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession",
+            "metadata": {"namespace": "default", "name": name}, "spec": spec,
+        });
+        self.pool.control_plane.apply(&session.to_string()).await.expect("applied");
+        self.until(name, |session| true_condition(session, "Ready").is_some()).await
+    }
+
+    /// Waits until a session is as wanted.
+    pub async fn until(&self, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
+        let wanted = |session: Option<&DynamicObject>| session.is_some_and(&wanted);
+        let session = self
+            .pool
+            .control_plane
+            .wait_until("GpuSession", "default", name, WITHIN, wanted)
+            .await;
+        session.expect("it comes to that").expect("it is there")
+    }
+
+    /// How a client reaches a session.
+    pub fn target(&self, session: &DynamicObject, direct: bool) -> Target {
+        let name = session.metadata.name.as_deref().expect("a name");
+        let gateway = self.rest();
+        let target = if direct {
+            let token = Token::text(self.token.clone());
+            let target = Target::direct(text(session, "endpoint"), token, None, "default", name);
+            target.expect("a target").explained_by(&gateway, "default", name)
+        } else {
+            Target::through(&gateway, "default", name).expect("a target")
+        };
+        target.on(&format!("{}/{}", text(session, "worker"), text(session, "device")))
+    }
+
+    /// Which agent has it.
+    pub fn agent_of(&self, session: &DynamicObject) -> usize {
+        usize::from(text(session, "worker") != "node-0")
+    }
+
+    /// Process ids of all session executors of an agent.
+    pub fn executors(&self, agent: usize) -> Vec<u32> {
+        let children = self.pool.agents[agent].process.children();
+        let executors = children.iter().filter(|child| child.command.contains("executor session"));
+        executors.map(|executor| executor.pid).collect()
+    }
+
+    /// Waits until an execution of a session runs.
+    pub async fn is_running(&self, worker: &str) {
+        let running = eventually(WITHIN, async || {
+            let workers = self.pool.operator.get_json("/workers").await.ok()?;
+            let mut rows = workers.as_array()?.iter();
+            let active = |row: &Value| row["id"] == worker && row["active_executions"].as_i64() > Some(0);
+            rows.any(active).then_some(())
+        });
+        running.await.expect("it runs");
+    }
+
+    /// Deletes these sessions and checks that nothing is left of them: no object, lease, slice, process or tensor.
+    pub async fn leaves_nothing(&mut self, sessions: &[&str], executors: &[u32]) {
+        for name in sessions {
+            self.pool
+                .control_plane
+                .delete("GpuSession", "default", name)
+                .await
+                .expect("deleted");
+        }
+        for name in sessions {
+            let gone = |session: Option<&DynamicObject>| session.is_none();
+            let waited = self.pool.control_plane.wait_until("GpuSession", "default", name, WITHIN, gone);
+            waited.await.expect("its finalizer goes");
+        }
+        self.pool.nothing_held(WITHIN).await.expect("everything is given back");
+        let gone = eventually(WITHIN, async || executors.iter().all(|pid| !is_alive(*pid)).then_some(()));
+        gone.await.expect("no executor is left");
+        assert!((0..self.pool.agents.len()).all(|agent| self.executors(agent).is_empty()));
+        let empty = eventually(WITHIN, async || {
+            let workers = self.pool.operator.get_json("/workers").await.ok()?;
+            let rows = workers.as_array()?;
+            rows.iter()
+                .all(|row| row["tensor_count"] == 0 && row["stored_tensor_bytes"] == 0)
+                .then_some(())
+        });
+        empty.await.expect("no tensor is left");
+    }
+}
+
+/// A field of a status.
+pub fn text<'a>(session: &'a DynamicObject, field: &str) -> &'a str {
+    session.data["status"][field].as_str().unwrap_or_default()
+}
+
+/// A client with work whose result is known.
+pub struct Work {
+    pub session: Session,
+    step: Program,
+    tensor: Tensor,
+    expected: Vec<u32>,
+}
+
+impl Work {
+    /// Connects, and puts a tensor there.
+    pub async fn start(target: Target, options: Options) -> Self {
+        let session = Session::connect(target, options).await.expect("it connects");
+        let step = session.compile("step", Format::Ptx, STEP).expect("sent");
+        let expected: Vec<u32> = (0..ELEMENTS as u32).collect();
+        let tensor = session.put(bytes(&expected), "u32", &[ELEMENTS as i64]).expect("sent");
+        Self {
+            session,
+            step,
+            tensor,
+            expected,
+        }
+    }
+
+    /// A step that depends on the one before.
+    pub fn step(&mut self) {
+        self.launch(1);
+        for element in &mut self.expected {
+            *element = element.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        }
+    }
+
+    /// A step that takes minutes, whose result nobody waits for.
+    pub fn long_step(&self) {
+        self.launch(u32::MAX);
+    }
+
+    fn launch(&self, times: u32) {
+        let count = (ELEMENTS as u32).to_le_bytes();
+        let times = times.to_le_bytes();
+        let arguments = [Argument::Tensor(&self.tensor), Argument::Scalar(&count), Argument::Scalar(&times)];
+        let grid = [(ELEMENTS as u32).div_ceil(256), 1, 1];
+        let launched = self.session.launch(&self.step, "step", grid, [256, 1, 1], 0, &arguments);
+        launched.expect("sent");
+    }
+
+    /// Brings the tensor back, and puts its bytes there as another one that takes its place: nothing of it may be lost on the way.
+    pub async fn around(&mut self) {
+        let array = self.tensor.download().await.expect("it comes back");
+        assert!(array.data == bytes(&self.expected), "the loop went wrong");
+        self.tensor = self.session.put(array.data, "u32", &[ELEMENTS as i64]).expect("sent");
+    }
+
+    /// What is there is exactly what was computed.
+    pub async fn is_right(&self) {
+        let array = self.tensor.download().await.expect("it comes back");
+        assert!(array.data == bytes(&self.expected), "something was lost or repeated");
+        self.session.synchronise().await.expect("nothing failed");
+    }
+
+    /// Waits for the error with which everything here ends; gives it, and how long that took.
+    pub async fn ends(&self, since: Instant) -> (sahasra_client::Error, Duration) {
+        let ended = tokio::time::timeout(WITHIN, self.session.synchronise()).await;
+        let error = ended.expect("it ends").expect_err("nothing answers any more");
+        (error, since.elapsed())
+    }
+}
+
+fn bytes(elements: &[u32]) -> Vec<u8> {
+    elements.iter().flat_map(|element| element.to_le_bytes()).collect()
+}

@@ -1,0 +1,135 @@
+//! A TCP proxy whose connections can be cut, at will or after a number of bytes that a seed chooses.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    task::JoinHandle,
+};
+
+/// Listens on a port of its own until it is dropped.
+pub struct Proxy {
+    pub url: String,
+    cut: Arc<Notify>,
+    accepting: JoinHandle<()>,
+    faults: Arc<Mutex<Option<Faults>>>,
+}
+
+/// Random numbers that decide about cuts and delays (splitmix64).
+#[derive(Clone, Copy)]
+pub struct Faults {
+    state: u64,
+    /// A connection is cut within so many bytes of either direction, on average half of them.
+    within: u64,
+}
+
+impl Faults {
+    pub fn new(seed: u64, within: u64) -> Self {
+        Self { state: seed, within }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+impl Proxy {
+    /// To `address`, which is `host:port`.
+    pub async fn start(address: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let (cut, faults) = (Arc::new(Notify::new()), Arc::new(Mutex::new(None)));
+        let (address, cutting, seeded) = (address.to_owned(), cut.clone(), faults.clone());
+        let accepting = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(pass(client, address.clone(), cutting.clone(), seeded.clone()));
+            }
+        });
+        Self {
+            url,
+            cut,
+            accepting,
+            faults,
+        }
+    }
+
+    /// Cuts all connections that stand.
+    pub fn cut(&self) {
+        self.cut.notify_waiters();
+    }
+
+    /// From here on connections are cut as these have it; none: they stand.
+    pub fn set(&self, faults: Option<Faults>) {
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut.notify_waiters();
+    }
+}
+
+/// Copies between both until one ends or it is cut.
+async fn pass(mut client: TcpStream, address: String, cut: Arc<Notify>, faults: Arc<Mutex<Option<Faults>>>) {
+    let cutting = cut.notified();
+    let Ok(mut server) = TcpStream::connect(&address).await else {
+        return;
+    };
+    // A small buffer: what was cut off is not known to either side.
+    let draw = || {
+        let mut faults = faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults
+            .as_mut()
+            .map(|faults| (1 + faults.next() % faults.within, faults.next(), faults.next() % 4))
+    };
+    let drawn = draw();
+    let (mut left, mut delays, kind) = match drawn {
+        Some((bytes, delays, kind)) => (bytes, delays, kind),
+        None => (u64::MAX, 0, 0),
+    };
+    let copying = async {
+        let (mut up, mut down) = (vec![0; 16 << 10], vec![0; 16 << 10]);
+        let (mut from_client, mut to_client) = client.split();
+        let (mut from_server, mut to_server) = server.split();
+        loop {
+            let (read, is_up) = tokio::select! {
+                read = from_client.read(&mut up) => (read, true),
+                read = from_server.read(&mut down) => (read, false),
+            };
+            let Ok(count @ 1..) = read else { return };
+            let passed = count.min(usize::try_from(left).unwrap_or(usize::MAX));
+            delays = delays.rotate_left(7);
+            if drawn.is_some() && delays % 16 == 0 {
+                tokio::time::sleep(Duration::from_millis(delays / 16 % 8)).await;
+            }
+            let written = match is_up {
+                true => to_server.write_all(&up[..passed]).await,
+                false => to_client.write_all(&down[..passed]).await,
+            };
+            left -= passed as u64;
+            if written.is_err() || left == 0 {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = copying => {}
+        () = cutting => {}
+    }
+    // Some end in order, some by a reset that takes back what is on its way.
+    if kind >= 2 {
+        let _ = client.set_zero_linger();
+        let _ = server.set_zero_linger();
+    }
+}
