@@ -116,7 +116,7 @@ impl Here {
     }
 
     fn first(&self) -> Result<Vec<u8>, Failure> {
-        Ok(self.tensors[0].download()?)
+        Ok(self.tensors[0].download()?.to_vec())
     }
 }
 
@@ -185,7 +185,7 @@ impl There {
     }
 
     fn first(&self) -> Result<Vec<u8>, Failure> {
-        Ok(self.tensors[0].download().wait()?.data)
+        Ok(self.tensors[0].download().wait()?.data.to_vec())
     }
 
     async fn close(self) -> Result<(), Failure> {

@@ -160,8 +160,7 @@ def upload(session: RemoteJaxSession, array: np.ndarray[Any, Any], *, immutable:
     """Sends an array, which is copied unless nobody can write to it."""
     kind = element_type(array.dtype)
     there = dense(array)
-    if there is array and not immutable:
-        there = np.array(array, order="C", copy=True)
+    copy = there is array and not immutable
     with session._watch.during("upload", "", there.nbytes):
-        native = session._native.put(there, there.ctypes.data, there.nbytes, kind, there.shape)
+        native = session._native.put(there, there.ctypes.data, there.nbytes, kind, there.shape, copy)
     return RemoteTensor(session, native, array.shape if shape is None else shape, array.dtype if dtype is None else dtype, weak_type)

@@ -3,11 +3,12 @@
 
 use bytes::Bytes;
 use pyo3::{prelude::*, types::PyDict};
+use sahasra_client::{Filling, OutOfMemory, Region};
 
 /// Bytes that came from a session. `numpy.asarray` takes them as they are, and holds this.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Block {
-    data: Vec<u8>,
+    data: Region,
     element_type: String,
     dimensions: Vec<i64>,
 }
@@ -74,4 +75,20 @@ pub(crate) unsafe fn borrow(owner: Py<PyAny>, address: usize, bytes: usize) -> B
         address,
         bytes,
     })
+}
+
+/// A copy of the bytes at the address, in memory that is used again.
+///
+/// # Errors
+/// When there is none.
+///
+/// # Safety
+/// So many bytes are there.
+pub(crate) unsafe fn copy(address: usize, bytes: usize) -> Result<Bytes, OutOfMemory> {
+    let mut copy = Filling::new(bytes)?;
+    if bytes > 0 {
+        // SAFETY: promised by the caller.
+        copy.extend_from_slice(unsafe { std::slice::from_raw_parts(address as *const u8, bytes) });
+    }
+    Ok(copy.finish().into())
 }

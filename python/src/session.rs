@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use pyo3::prelude::*;
+use pyo3::{exceptions::PyMemoryError, prelude::*};
 use sahasra_client::{Argument, Array, Error, Format, Options, Pending, Target, Token};
 
 use crate::{
@@ -124,7 +124,9 @@ impl Session {
         self.0.ended().map_or(Ok(()), |error| Err(raise(py, &error)))
     }
 
-    /// The bytes at `address` belong to `owner`, and nobody writes to them any more.
+    /// The bytes at `address` belong to `owner`, and nobody writes to them any more, or they are to be copied now.
+    #[pyo3(signature = (owner, address, bytes, element_type, dimensions, copy=false))]
+    #[allow(clippy::too_many_arguments, reason = "they are what an array is")]
     fn put(
         &self,
         py: Python<'_>,
@@ -133,9 +135,16 @@ impl Session {
         bytes: usize,
         element_type: &str,
         dimensions: Vec<i64>,
+        copy: bool,
     ) -> PyResult<Tensor> {
-        // SAFETY: the package passes the address that the array it holds gives, immutable or a copy of its own.
-        let data = unsafe { array::borrow(owner, address, bytes) };
+        let data = if copy {
+            // SAFETY: the package passes the address that the array gives, which is an argument of this call.
+            let copied = py.detach(|| unsafe { array::copy(address, bytes) });
+            copied.map_err(|error| PyMemoryError::new_err(error.to_string()))?
+        } else {
+            // SAFETY: the package passes the address that the array it holds gives, immutable or a copy of its own.
+            unsafe { array::borrow(owner, address, bytes) }
+        };
         let put = py.detach(|| self.0.put(data, element_type, &dimensions));
         put.map(Tensor).map_err(|error| raise(py, &error))
     }

@@ -41,7 +41,7 @@ use crate::program_cache::Folder;
 use crate::session::adopt;
 use crate::session::board::Board;
 
-/// Stack of the engine's thread: compilers recurse deeply.
+/// Stack of the engine's thread and of compilations: compilers recurse deeply.
 const ENGINE_STACK: usize = 64 << 20;
 /// A client that is connected when the session ends is told within this.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -229,6 +229,7 @@ fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
         }
         let waiting = Waiting {
             pending_bytes: state.pending_bytes(),
+            is_compiling: state.is_compiling(),
             running: state.running_behind(),
         };
         match hub.next(waiting, || state.can_settle()) {

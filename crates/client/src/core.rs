@@ -4,8 +4,10 @@
 use std::collections::{HashMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
+use sahasra_memory::{Filling, Region};
 use sahasra_wire::session::{
-    ClientFrame, Compiled, Delete, Encoding, Figures, Hello, Part, ServerFrame, VERSION, Welcome, client_frame, frame, server_frame,
+    ClientFrame, Compiled, Delete, Encoding, Figures, Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, Part, ServerFrame, VERSION,
+    Welcome, client_frame, frame, server_frame,
 };
 
 use crate::{Error, Failure};
@@ -58,8 +60,8 @@ pub struct Array {
     pub element_type: String,
     /// Elements along each dimension, outermost first; none for a scalar.
     pub dimensions: Vec<i64>,
-    /// Its bytes.
-    pub data: Vec<u8>,
+    /// Its bytes, in memory that is used again when nobody has them any more.
+    pub data: Region,
 }
 
 /// What became of a frame that came.
@@ -68,7 +70,7 @@ pub enum Incoming {
     /// Nothing to do, and its payload, if any, is to be read and dropped.
     Nothing,
     /// The payload is to be appended to this buffer, which then goes back by [`Core::filled`], or by [`Core::interrupted`].
-    Fill(Vec<u8>),
+    Fill(Filling),
     /// An answer to this request.
     Answer(u64, Result<Event, Failure>),
 }
@@ -83,8 +85,9 @@ struct Operation {
 #[derive(Debug)]
 struct Arriving {
     request: u64,
-    /// Its data is elsewhere while a part is being read.
     array: Array,
+    /// Where its bytes go; elsewhere while a part is being read.
+    memory: Option<Filling>,
     bytes: u64,
     /// Bytes that are there.
     filled: u64,
@@ -115,10 +118,13 @@ pub struct Core {
 }
 
 impl Core {
-    /// A client that takes so much at a time.
+    /// A client that takes so much at a time: more than a window may be counts as that.
     pub fn new(ours: Window) -> Self {
         Self {
-            ours,
+            ours: Window {
+                frames: ours.frames.min(LARGEST_WINDOW_FRAMES),
+                bytes: ours.bytes.min(LARGEST_WINDOW_BYTES),
+            },
             theirs: Window { frames: 0, bytes: 0 },
             resume: Bytes::new(),
             names: 0,
@@ -257,13 +263,13 @@ impl Core {
     }
 
     /// The connection broke while this buffer was being filled: what the part brought comes again as a whole.
-    pub fn interrupted(&mut self, mut buffer: Vec<u8>) {
+    pub fn interrupted(&mut self, mut buffer: Filling) {
         if let Some(arriving) = &mut self.arriving
             && arriving.part.take().is_some()
         {
             // It was that long before.
             buffer.truncate(arriving.filled as usize);
-            arriving.array.data = buffer;
+            arriving.memory = Some(buffer);
         }
     }
 
@@ -390,13 +396,12 @@ impl Core {
                     tensor.request,
                     |wanted| matches!(wanted, Wanted::Array(expected) if expected.is_none_or(|expected| expected == bytes)),
                 )?;
-                let mut data = Vec::new();
-                let room = usize::try_from(bytes).ok().and_then(|bytes| data.try_reserve_exact(bytes).ok());
-                room.ok_or_else(|| Error::protocol(format!("there is no memory for a tensor of {bytes} bytes")))?;
+                let memory = Filling::new(usize::try_from(bytes).unwrap_or(usize::MAX));
+                let memory = memory.map_err(|error| Error::protocol(format!("a tensor cannot be taken: {error}")))?;
                 let array = Array {
                     element_type: tensor.element_type,
                     dimensions: tensor.dimensions,
-                    data,
+                    data: Region::empty(),
                 };
                 if bytes == 0 {
                     Incoming::Answer(tensor.request, Ok(Event::Array(array)))
@@ -404,6 +409,7 @@ impl Core {
                     self.arriving = Some(Arriving {
                         request: tensor.request,
                         array,
+                        memory: Some(memory),
                         bytes,
                         filled: 0,
                         part: None,
@@ -431,15 +437,18 @@ impl Core {
         if payload_bytes == 0 || arriving.filled + payload_bytes > arriving.bytes {
             return Err(Error::protocol("a part does not fit its tensor"));
         }
+        let Some(memory) = arriving.memory.take() else {
+            return Err(Error::protocol("a part comes in the middle of another"));
+        };
         arriving.part = Some((payload_bytes, sequence));
-        Ok(Incoming::Fill(std::mem::take(&mut arriving.array.data)))
+        Ok(Incoming::Fill(memory))
     }
 
     /// The payload is in the buffer.
     ///
     /// # Errors
     /// [`Error::Protocol`] when it is not what was to come.
-    pub fn filled(&mut self, buffer: Vec<u8>) -> Result<Incoming, Error> {
+    pub fn filled(&mut self, buffer: Filling) -> Result<Incoming, Error> {
         let Some(mut arriving) = self.arriving.take() else {
             return Err(Error::protocol("a payload belongs to no tensor"));
         };
@@ -447,15 +456,16 @@ impl Core {
             return Err(Error::protocol("a payload belongs to no part"));
         };
         arriving.filled += bytes;
-        if buffer.len() as u64 != arriving.filled {
+        if buffer.filled() as u64 != arriving.filled {
             return Err(Error::protocol("a payload is not as long as it was to be"));
         }
         self.count(sequence, bytes);
-        arriving.array.data = buffer;
         if arriving.filled < arriving.bytes {
+            arriving.memory = Some(buffer);
             self.arriving = Some(arriving);
             return Ok(Incoming::Nothing);
         }
+        arriving.array.data = buffer.finish();
         Ok(Incoming::Answer(arriving.request, Ok(Event::Array(arriving.array))))
     }
 

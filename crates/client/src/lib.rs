@@ -28,6 +28,7 @@ pub use element::{array_bytes, element_bytes};
 pub use error::{Error, Failure, Loss};
 pub use pending::Pending;
 pub use rest::{Gateway, condition, session_end};
+pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::{Compiled, FailureCode, Figures, Format, RefusalCode, Shape, Welcome};
 pub use session::{Argument, Options, Program, Session, Target, Tensor, Traffic};
 

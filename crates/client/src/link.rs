@@ -9,6 +9,7 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
+use sahasra_memory::Filling;
 use sahasra_wire::session::{FailureCode, RefusalCode, ServerFrame, frame, server_frame::Kind};
 
 use crate::{
@@ -24,6 +25,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 /// How long deleted tensors wait for operations to go with.
 const COMPANY: Duration = Duration::from_millis(1);
+/// Bytes that are read at a time where it is not known what comes.
+const READ_BYTES: usize = 32 << 10;
+/// The same, where it is likely to be a frame with a large payload.
+const HEAD_READ_BYTES: usize = 1 << 10;
 /// Bytes that are given to the socket at a time.
 const WRITE_BYTES: usize = 4 << 20;
 /// How long a close that nobody waits for may take.
@@ -251,7 +256,7 @@ async fn greet(shared: &Shared, connection: &mut Connection, target: &Target) ->
                 _ => Err(Error::protocol("the session does not greet")),
             };
         }
-        connection.reader.read(&mut connection.read).await.map_err(broken)?;
+        connection.reader.read(&mut connection.read, READ_BYTES).await.map_err(broken)?;
     }
 }
 
@@ -322,7 +327,7 @@ async fn write(shared: &Shared, writer: &mut Writer) -> Error {
     }
 }
 
-async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, filling: &mut Option<Vec<u8>>) -> Error {
+async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, filling: &mut Option<Filling>) -> Error {
     match receive_until_broken(shared, reader, read, filling).await {
         Ok(never) => match never {},
         Err(error) => {
@@ -340,14 +345,16 @@ async fn receive_until_broken(
     shared: &Shared,
     reader: &mut Reader,
     read: &mut BytesMut,
-    filling: &mut Option<Vec<u8>>,
+    filling: &mut Option<Filling>,
 ) -> Result<std::convert::Infallible, Error> {
+    let mut in_parts = false;
     loop {
         let mut unread = read.len();
         while let Some((message, payload_bytes)) = message(read)? {
             shared
                 .received
                 .fetch_add((unread - read.len() + payload_bytes) as u64, Ordering::Relaxed);
+            in_parts = payload_bytes >= READ_BYTES;
             let (incoming, wake) = {
                 let mut state = shared.lock();
                 let before = state.core.queued();
@@ -387,7 +394,9 @@ async fn receive_until_broken(
             }
             unread = read.len();
         }
-        reader.read(read).await.map_err(broken)?;
+        // What belongs to a payload and is read here is copied once more: behind a part there is likely to be another.
+        let most = if in_parts { HEAD_READ_BYTES } else { READ_BYTES };
+        reader.read(read, most).await.map_err(broken)?;
     }
 }
 
@@ -400,6 +409,6 @@ async fn discard(reader: &mut Reader, read: &mut BytesMut, mut bytes: usize) -> 
         if bytes == 0 {
             return Ok(());
         }
-        reader.read(read).await?;
+        reader.read(read, READ_BYTES.min(bytes)).await?;
     }
 }

@@ -15,6 +15,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use sahasra_memory::Filling;
 use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, resume_value};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -33,6 +34,8 @@ use crate::{Error, credentials::Token, rest::status_error};
 const CONNECT: Duration = Duration::from_secs(10);
 /// Pieces in one system call; Linux takes 1,024.
 const GATHERED: usize = 64;
+/// Longest message of a WebSocket: a gateway takes no more than 16 MiB, and holds each in memory until it is whole.
+const MESSAGE_BYTES: usize = 1 << 20;
 /// Longest explanation of a refusal that is read, in bytes.
 const REFUSAL_BYTES: usize = 64 << 10;
 
@@ -260,12 +263,12 @@ async fn web_socket(peer: &Peer, token: &Token, path: &str, resume: &[u8]) -> Re
 }
 
 impl Reader {
-    /// Appends what comes next, a byte at the least.
-    pub(crate) async fn read(&mut self, into: &mut BytesMut) -> io::Result<()> {
+    /// Appends what comes next, a byte at the least and about so many at the most.
+    pub(crate) async fn read(&mut self, into: &mut BytesMut, most: usize) -> io::Result<()> {
         match self {
             Self::Bytes(stream) => {
-                into.reserve(READ_BYTES);
-                match stream.read_buf(into).await? {
+                into.reserve(most);
+                match stream.take(most as u64).read_buf(into).await? {
                     0 => Err(io::ErrorKind::UnexpectedEof.into()),
                     _ => Ok(()),
                 }
@@ -274,7 +277,7 @@ impl Reader {
                 if current.is_empty() {
                     *current = next_message(stream).await?;
                 }
-                let taken = current.len().min(READ_BYTES);
+                let taken = current.len().min(most);
                 into.extend_from_slice(&current[..taken]);
                 current.advance(taken);
                 Ok(())
@@ -283,7 +286,7 @@ impl Reader {
     }
 
     /// Appends exactly so many bytes, for which there is room.
-    pub(crate) async fn fill(&mut self, into: &mut Vec<u8>, mut bytes: usize) -> io::Result<()> {
+    pub(crate) async fn fill(&mut self, into: &mut Filling, mut bytes: usize) -> io::Result<()> {
         match self {
             Self::Bytes(stream) => {
                 let mut limited = stream.take(bytes as u64);
@@ -309,9 +312,6 @@ impl Reader {
         }
     }
 }
-
-/// Bytes that are read at a time where it is not known what comes: what belongs to a payload of these is copied once more.
-const READ_BYTES: usize = 32 << 10;
 
 async fn next_message(stream: &mut SplitStream<WebSocketStream<Box<dyn Io>>>) -> io::Result<Bytes> {
     loop {
@@ -358,7 +358,11 @@ impl Writer {
                     tungstenite::Error::Io(error) => error,
                     error => io::Error::other(error),
                 };
-                while let Some(piece) = pieces.pop_front() {
+                while let Some(mut piece) = pieces.pop_front() {
+                    while piece.len() > MESSAGE_BYTES {
+                        let message = Message::Binary(piece.split_to(MESSAGE_BYTES));
+                        sink.feed(message).await.map_err(failed)?;
+                    }
                     sink.feed(Message::Binary(piece)).await.map_err(failed)?;
                 }
                 sink.flush().await.map_err(failed)

@@ -252,6 +252,7 @@ functions! {
     58 "PJRT_Buffer_Destroy" BufferDestroy { buffer: *mut RawBuffer }
     59 "PJRT_Buffer_ElementType" BufferElementType { buffer: *mut RawBuffer, element_type: c_int }
     60 "PJRT_Buffer_Dimensions" BufferDimensions { buffer: *mut RawBuffer, dims: *const i64, num_dims: usize }
+    63 "PJRT_Buffer_GetMemoryLayout" BufferGetMemoryLayout { buffer: *mut RawBuffer, layout: HostLayout }
     64 "PJRT_Buffer_OnDeviceSizeInBytes" BufferOnDeviceSizeInBytes { buffer: *mut RawBuffer, bytes: usize }
     70 "PJRT_Buffer_ToHostBuffer" BufferToHostBuffer {
         src: *mut RawBuffer,
@@ -260,7 +261,14 @@ functions! {
         dst_size: usize,
         event: *mut RawEvent,
     }
+    71 "PJRT_Buffer_IsOnCpu" BufferIsOnCpu { buffer: *mut RawBuffer, is_on_cpu: bool }
     72 "PJRT_Buffer_ReadyEvent" BufferReadyEvent { buffer: *mut RawBuffer, event: *mut RawEvent }
+    74 "PJRT_Buffer_IncreaseExternalReferenceCount" BufferIncreaseExternalReferenceCount { buffer: *mut RawBuffer }
+    75 "PJRT_Buffer_DecreaseExternalReferenceCount" BufferDecreaseExternalReferenceCount { buffer: *mut RawBuffer }
+    76 "PJRT_Buffer_OpaqueDeviceMemoryDataPointer" BufferOpaqueDeviceMemoryDataPointer {
+        buffer: *mut RawBuffer,
+        device_memory_ptr: *const c_void,
+    }
     90 "PJRT_Executable_OutputElementTypes" ExecutableOutputElementTypes {
         executable: *mut RawExecutable,
         output_types: *const c_int,
@@ -304,6 +312,18 @@ pub struct HostLayout {
 }
 
 impl HostLayout {
+    /// Whether it is row-major without tiles, for so many dimensions.
+    ///
+    /// # Safety
+    /// What it points to is there.
+    pub unsafe fn is_row_major(&self, dimensions: usize) -> bool {
+        if self.kind != 0 || self.num_tiles != 0 || self.minor_to_major_size != dimensions {
+            return false;
+        }
+        // SAFETY: promised by the caller; an array of so many.
+        (0..dimensions).all(|place| unsafe { *self.minor_to_major.add(place) } == (dimensions - 1 - place) as i64)
+    }
+
     /// Dimensions in that order, without tiles. Valid for as long as the slice.
     pub fn tiled(minor_to_major: &[i64]) -> Self {
         Self {
@@ -337,6 +357,8 @@ mod tests {
         assert_eq!(without(size_of::<LoadedExecutableExecute>()), 80);
         assert_eq!(without(size_of::<ExecutableGetCompiledMemoryStats>()), 144);
         assert_eq!(without(size_of::<BufferToHostBuffer>()), 56);
+        assert_eq!(without(size_of::<BufferGetMemoryLayout>()), 104);
+        assert_eq!(without(size_of::<BufferOpaqueDeviceMemoryDataPointer>()), 32);
         assert_eq!(without(size_of::<DeviceMemoryStats>()), 208);
         assert_eq!(without(size_of::<ExecutableDeserializeAndLoad>()), 72);
         assert_eq!(without(size_of::<ExecutableSerialize>()), 56);

@@ -19,7 +19,7 @@ mod executable;
 mod plugin;
 mod program;
 
-pub use buffer::{Buffer, Download};
+pub use buffer::{Buffer, Download, View};
 pub use client::{Client, Device, MemoryStats, Setting};
 pub use element_type::ElementType;
 pub use error::{Code, Error};

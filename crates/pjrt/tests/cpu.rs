@@ -89,21 +89,62 @@ fn scalars_and_empty_arrays_come_back_as_they_went() {
     assert_eq!(scalar.download().unwrap(), [1, 2, 3, 4, 5, 6, 7, 8]);
     let empty = client.upload(ElementType::Bf16, &[3, 0], Bytes::new()).unwrap();
     assert_eq!(empty.shape().unwrap().to_string(), "bf16[3, 0]");
-    assert_eq!(empty.download().unwrap(), []);
+    assert!(empty.download().unwrap().is_empty());
 }
 
 #[test]
-fn a_download_goes_to_the_memory_that_is_given_if_it_is_as_long() {
+fn a_download_that_nobody_waits_for_ends_well() {
     let Some(client) = client() else { return };
-    let buffer = client.upload(ElementType::U8, &[3], Bytes::from_static(&[1, 2, 3])).unwrap();
-    let host = vec![0; 3];
-    let there = host.as_ptr();
-    let bytes = buffer.start_download(host).unwrap().finish().unwrap();
-    assert_eq!((bytes.as_ptr(), bytes.as_slice()), (there, [1, 2, 3].as_slice()));
-    for wrong in [0, 2, 4] {
-        let error = buffer.start_download(vec![0; wrong]).expect_err("it does not fit");
-        assert_eq!(error.code, Code::InvalidArgument, "{error}");
-    }
+    let buffer = client.upload(ElementType::U8, &[1 << 20], vec![7; 1 << 20].into()).unwrap();
+    drop(buffer.start_download().unwrap());
+    let download = buffer.start_download().unwrap();
+    download.done().wait().unwrap();
+    assert_eq!(download.finish().unwrap(), vec![7; 1 << 20]);
+}
+
+const DONATING: &str = r"
+func.func @main(%x: tensor<65536xf32> {tf.aliasing_output = 0 : i32}) -> tensor<65536xf32> {
+  %y = stablehlo.add %x, %x : tensor<65536xf32>
+  return %y : tensor<65536xf32>
+}";
+
+#[test]
+fn a_view_shows_a_buffer_where_it_lies_and_keeps_it() {
+    let Some(client) = client() else { return };
+    let executable = compile(&client, PRODUCT);
+    let a = client
+        .upload(ElementType::F32, &[2, 3], bytes_of(&[1., 2., 3., 4., 5., 6.]))
+        .unwrap();
+    let b = client
+        .upload(ElementType::F32, &[3, 2], bytes_of(&[1., 0., 0., 1., 1., 1.]))
+        .unwrap();
+    let mut outputs = executable.execute(&[&a, &b], &[]).unwrap().0;
+    let product = Arc::new(outputs.remove(0));
+    product.ready().unwrap().wait().unwrap();
+    // SAFETY: nothing is executed any more.
+    let view = unsafe { product.view() }.unwrap().expect("it lies in the host's memory");
+    drop((product, outputs, a, b, executable));
+    assert_eq!(floats(view.as_ref()), [4., 5., 10., 11.]);
+    let empty = Arc::new(client.upload(ElementType::F32, &[0], Bytes::new()).unwrap());
+    // SAFETY: as above.
+    assert!(unsafe { empty.view() }.unwrap().is_none());
+}
+
+#[test]
+fn what_is_looked_at_stays_as_it_is_where_a_program_has_to_keep_it() {
+    let Some(client) = client() else { return };
+    let double = compile(&client, DONATING);
+    let values: Vec<f32> = (0..1 << 16).map(|value| value as f32).collect();
+    let uploaded = client.upload(ElementType::F32, &[1 << 16], bytes_of(&values)).unwrap();
+    let x = Arc::new(double.execute(&[&uploaded], &[]).unwrap().0.remove(0));
+    x.ready().unwrap().wait().unwrap();
+    // SAFETY: kept below.
+    let view = unsafe { x.view() }.unwrap().expect("it lies in the host's memory");
+    let (outputs, _) = double.execute(&[&x], &[0]).unwrap();
+    assert_eq!(floats(&outputs[0].download().unwrap())[3], 12.);
+    assert_eq!(floats(view.as_ref())[3], 6.);
+    drop((x, outputs));
+    assert_eq!(floats(view.as_ref())[65_535], 131_070.);
 }
 
 #[test]

@@ -28,6 +28,10 @@ pub const RESUME_HEADER: &str = "sahasra-resume";
 const RESUME_BYTES: usize = 64;
 /// Bytes of payload in a [`Part`] that senders prefer.
 pub const PART_BYTES: usize = 1 << 20;
+/// Most frames that a window counts for, whatever is announced: what is sent is kept.
+pub const LARGEST_WINDOW_FRAMES: u32 = 1 << 16;
+/// Most bytes of payload that a window counts for.
+pub const LARGEST_WINDOW_BYTES: u64 = 256 << 20;
 
 /// A secret as the value of [`RESUME_HEADER`].
 pub fn resume_value(secret: &[u8]) -> String {
@@ -170,10 +174,10 @@ pub struct Hello {
     /// the executor's own choice, 60 000.
     #[prost(uint64, tag = "5")]
     pub grace_milliseconds: u64,
-    /// Frames that may be on their way to the client.
+    /// Frames that may be on their way to the client, at most [`LARGEST_WINDOW_FRAMES`].
     #[prost(uint32, tag = "6")]
     pub window_frames: u32,
-    /// Bytes of payload that may be on their way to the client.
+    /// Bytes of payload that may be on their way to the client, at most [`LARGEST_WINDOW_BYTES`].
     #[prost(uint64, tag = "7")]
     pub window_bytes: u64,
     /// For the log: library and version.

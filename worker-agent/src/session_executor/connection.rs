@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
 use rustix::net::sockopt;
+use sahasra_memory::{Filling, Region};
 use sahasra_wire::session::{
     ClientFrame, Encoding, RefusalCode, Refused, ServerFrame, client_frame,
     frame::{self, Decoder, HEAD_BYTES},
@@ -18,7 +19,7 @@ use sahasra_wire::session::{
 
 use super::hub::Hub;
 use super::link::Sending;
-use super::payload::{self, Payload};
+use super::payload::Payload;
 use crate::session::adopt::Adopted;
 
 /// A connection has to say hello within this.
@@ -36,6 +37,10 @@ const LARGE_BYTES: usize = 128 << 10;
 const HEAD_READ_BYTES: usize = 4 << 10;
 /// Space that is still worth a read.
 const SMALLEST_READ: usize = 512;
+/// Parts of a tensor go on together, up to so many: a fraction of what a client may send before it must hear that something
+/// was taken.
+const GATHERED_BYTES: usize = 4 << 20;
+const GATHERED_FRAMES: usize = 64;
 /// Slices that one call takes.
 const MOST_SLICES: usize = 512;
 /// Stack of a thread that reads or writes.
@@ -128,7 +133,8 @@ struct Reader {
 
 /// See [`Reader::tensor`].
 struct Incoming {
-    memory: BytesMut,
+    memory: Filling,
+    /// Bytes whose parts have not begun.
     missing: usize,
 }
 
@@ -174,22 +180,36 @@ impl Reader {
         let builder = std::thread::Builder::new().name("session-write".to_owned()).stack_size(STACK_BYTES);
         builder.spawn(move || writer.run(&of_writer, number))?;
         let mut frames = Vec::new();
+        // Bytes of the parts among them, which are all of them then.
+        let mut gathered = 0;
         loop {
             loop {
                 if let Some(frame) = self.part_head() {
                     // What came before need not wait for the part to be complete.
-                    if !frames.is_empty() && !hub.frames(number, &mut frames) {
+                    if gathered == 0 && !frames.is_empty() && !hub.frames(number, &mut frames) {
                         self.hang_up();
                         return Ok(());
                     }
                     match self.read_part(hub)? {
-                        Some(piece) => frames.push((frame, Payload::InPlace(piece))),
+                        Some(piece) => {
+                            gathered += piece.len();
+                            frames.push((frame, Payload::InPlace(piece)));
+                        }
                         None => return Ok(()),
+                    }
+                    // One after the other they would wake the engine for nothing.
+                    if gathered >= GATHERED_BYTES || frames.len() >= GATHERED_FRAMES || self.tensor.is_none() {
+                        gathered = 0;
+                        if !hub.frames(number, &mut frames) {
+                            self.hang_up();
+                            return Ok(());
+                        }
                     }
                     continue;
                 }
                 match self.decoder.next_frame::<ClientFrame>() {
                     Ok(Some((frame, payload))) => {
+                        gathered = 0;
                         self.is_large = payload.len() >= LARGE_BYTES;
                         self.expect(&frame, payload.len(), hub.limit_bytes());
                         frames.push((frame, payload.into()));
@@ -204,7 +224,7 @@ impl Reader {
                     }
                 }
             }
-            if !frames.is_empty() && !hub.frames(number, &mut frames) {
+            if gathered == 0 && !frames.is_empty() && !hub.frames(number, &mut frames) {
                 // The client may have to be told why.
                 self.hang_up();
                 return Ok(());
@@ -242,10 +262,10 @@ impl Reader {
         match &frame.kind {
             Some(client_frame::Kind::Upload(upload)) => {
                 let is_large = upload.bytes >= LARGE_BYTES as u64 && upload.bytes <= limit_bytes;
-                self.tensor = is_large.then(|| Incoming {
-                    memory: payload::memory(upload.bytes as usize),
-                    missing: upload.bytes as usize,
-                });
+                let missing = upload.bytes as usize;
+                // Where there is no memory the parts come like other frames, and the upload fails when they are put together.
+                let memory = is_large.then(|| Filling::new(missing).ok()).flatten();
+                self.tensor = memory.map(|memory| Incoming { memory, missing });
             }
             // One that was read like other frames: what follows it would not lie behind it.
             Some(client_frame::Kind::Part(_)) if payload_bytes > 0 => self.tensor = None,
@@ -279,14 +299,13 @@ impl Reader {
     }
 
     /// The payload of the part whose head was read; `None` when the stream ends in it.
-    fn read_part(&mut self, hub: &Hub) -> io::Result<Option<BytesMut>> {
+    fn read_part(&mut self, hub: &Hub) -> io::Result<Option<Region>> {
         let Some(tensor) = &mut self.tensor else {
             return Ok(None);
         };
         while self.rest > 0 {
-            let length = tensor.memory.len();
             // There is room for the whole tensor: as much as is missing, and no more is taken from what follows.
-            let spare = &mut tensor.memory.spare_capacity_mut()[..self.rest];
+            let spare = &mut tensor.memory.spare()[..self.rest];
             let read = match rustix::io::read(&self.stream, spare) {
                 Ok((read, _)) => read.len(),
                 Err(rustix::io::Errno::INTR) => continue,
@@ -295,8 +314,8 @@ impl Reader {
             if read == 0 {
                 return Ok(None);
             }
-            // SAFETY: the kernel has just written so many bytes behind the length, within the capacity.
-            unsafe { tensor.memory.set_len(length + read) };
+            // SAFETY: the kernel has just written so many bytes there.
+            unsafe { tensor.memory.advance(read) };
             hub.board().received(read as u64);
             self.rest -= read;
         }

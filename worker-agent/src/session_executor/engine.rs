@@ -71,7 +71,7 @@ struct Outcome {
 #[derive(Clone, Debug)]
 pub struct Completion(Arc<Outcome>);
 
-/// The other end of a [`Completion`].
+/// The other end of a [`Completion`]: dropped without a word it tells of a fault.
 pub struct Completer {
     outcome: Arc<Outcome>,
     bell: Bell,
@@ -108,13 +108,26 @@ impl Completion {
 impl Completer {
     /// It is done.
     pub fn complete(self, outcome: Result<(), Fault>) {
+        self.tell(outcome);
+    }
+
+    fn tell(&self, outcome: Result<(), Fault>) {
         {
             let _guard = self.outcome.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            // Completers are used up: nobody told before.
-            let _ = self.outcome.told.set(outcome);
+            if self.outcome.told.set(outcome).is_err() {
+                return;
+            }
         }
         self.outcome.done.notify_all();
         (self.bell)();
+    }
+}
+
+impl Drop for Completer {
+    fn drop(&mut self) {
+        if self.outcome.told.get().is_none() {
+            self.tell(Err(Fault::new(FailureCode::Internal, "nobody said how it ended")));
+        }
     }
 }
 
@@ -160,6 +173,8 @@ pub trait Engine {
     type Tensor;
     /// A compiled program; clones are the same one.
     type Program: Program + Clone;
+    /// A compilation under way.
+    type Compiling;
     /// A download under way.
     type Transfer;
 
@@ -184,11 +199,17 @@ pub trait Engine {
     /// As [`Engine::upload`].
     fn allocate(&mut self, shape: &Shape) -> Result<Self::Tensor, Fault>;
 
-    /// A program.
+    /// Starts to compile a program; nothing else is asked for meanwhile but what belongs to downloads.
+    ///
+    /// # Errors
+    /// What is found before that starts.
+    fn compile(&mut self, format: Format, code: &Bytes, done: Completer) -> Result<Self::Compiling, Fault>;
+
+    /// The program of a compilation that is done.
     ///
     /// # Errors
     /// Why it cannot run here.
-    fn compile(&mut self, format: Format, code: &Bytes) -> Result<Compilation<Self::Program>, Fault>;
+    fn program(&mut self, compiling: Self::Compiling) -> Result<Compilation<Self::Program>, Fault>;
 
     /// Starts a program. Arguments whose places are in `kept` stay; of the others results may take the memory. The results
     /// can be used at once.

@@ -46,6 +46,8 @@ pub enum Input {
 pub struct Waiting {
     /// Bytes of downloads under way.
     pub pending_bytes: u64,
+    /// A program compiles: operations wait for it.
+    pub is_compiling: bool,
     /// It is to be woken when no more than so many executions run.
     pub running: u64,
 }
@@ -339,7 +341,7 @@ impl Hub {
                 return Input::Settle;
             }
             let now = Instant::now();
-            let is_congested = waiting.pending_bytes > WINDOW.bytes || inner.link.is_congested();
+            let is_congested = waiting.is_compiling || waiting.pending_bytes > WINDOW.bytes || inner.link.is_congested();
             match inner.inbox.front() {
                 Some(Input::Operation { payload, .. }) if !is_congested => {
                     let (bytes, generation) = (payload.len(), inner.generation);
@@ -397,7 +399,7 @@ impl Hub {
         }
     }
 
-    /// A download has ended.
+    /// A download or a compilation has ended.
     pub fn download_ends(&self) {
         fence(Ordering::SeqCst);
         if self.wake_at.load(Ordering::SeqCst) != AWAKE {

@@ -8,7 +8,9 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sahasra_wire::session::{Hello, RefusalCode, Refused, ServerFrame, VERSION, server_frame::Kind};
+use sahasra_wire::session::{
+    Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, RefusalCode, Refused, ServerFrame, VERSION, server_frame::Kind,
+};
 
 #[cfg(test)]
 mod tests;
@@ -31,12 +33,6 @@ pub struct Window {
 pub const WINDOW: Window = Window {
     frames: 4096,
     bytes: 64 << 20,
-};
-
-/// What of a client's window is used: answers are kept in memory.
-const LARGEST_WINDOW: Window = Window {
-    frames: 1 << 16,
-    bytes: 256 << 20,
 };
 
 /// An answer, without its number.
@@ -181,8 +177,8 @@ impl Link {
         }
         self.expire(now);
         let window = Window {
-            frames: hello.window_frames.clamp(1, LARGEST_WINDOW.frames),
-            bytes: hello.window_bytes.min(LARGEST_WINDOW.bytes),
+            frames: hello.window_frames.clamp(1, LARGEST_WINDOW_FRAMES),
+            bytes: hello.window_bytes.min(LARGEST_WINDOW_BYTES),
         };
         let live = self.client.as_mut().filter(|client| client.ending.is_none());
         if !hello.resume.is_empty() {

@@ -1,9 +1,8 @@
 //! Bytes beside a message, as a connection read them.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use sahasra_memory::Region;
 
-/// Where a tensor's bytes begin: XLA takes memory over as it is where it is aligned so.
-pub const ALIGNMENT: usize = 64;
 /// From here on memory is asked for in huge pages: to touch it costs more than to fill it otherwise.
 const HUGE_BYTES: usize = 8 << 20;
 /// What the system counts memory in, at most.
@@ -15,7 +14,7 @@ pub enum Payload {
     /// A piece of what was read, among other frames.
     Shared(Bytes),
     /// Read to where it belongs: the next piece of memory that was made for a whole tensor.
-    InPlace(BytesMut),
+    InPlace(Region),
 }
 
 impl Payload {
@@ -36,7 +35,7 @@ impl Payload {
     pub fn into_bytes(self) -> Bytes {
         match self {
             Self::Shared(bytes) => bytes,
-            Self::InPlace(bytes) => bytes.freeze(),
+            Self::InPlace(bytes) => bytes.into(),
         }
     }
 }
@@ -45,20 +44,6 @@ impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Self {
         Self::Shared(bytes)
     }
-}
-
-/// Empty memory for a tensor of so many bytes, which begins where [`ALIGNMENT`] says.
-pub fn memory(bytes: usize) -> BytesMut {
-    let mut memory = BytesMut::with_capacity(bytes.saturating_add(ALIGNMENT));
-    let gap = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-    memory.resize(gap, 0);
-    // What is before it goes on to be its memory, of which nobody sees anything.
-    drop(memory.split());
-    if bytes >= HUGE_BYTES {
-        let spare = memory.spare_capacity_mut();
-        ask_for_huge_pages(spare.as_mut_ptr().cast(), spare.len());
-    }
-    memory
 }
 
 /// So many zeros.

@@ -8,6 +8,7 @@
 //!                  └── answers at once ──► Pending (in order) ──► answers
 //! ```
 
+mod compilations;
 mod executions;
 mod memory;
 mod names;
@@ -22,15 +23,15 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use sahasra_pjrt::Shape;
-use sahasra_wire::session::{self, Compile, Delete, Failed, FailureCode, Figures, Format, client_frame, server_frame::Kind};
+use sahasra_wire::session::{self, Delete, Failed, FailureCode, Figures, client_frame, server_frame::Kind};
 
+use self::compilations::Compiling;
 use self::memory::{Account, Charge};
 use self::names::{Named, Names};
 use self::pending::Pending;
 use self::uploads::Incoming;
-use super::engine::{Bell, Completion, Engine, Fault, Program as _, compiled};
+use super::engine::{Bell, Completion, Engine, Fault};
 use super::link::Answer;
 use super::payload::Payload;
 
@@ -121,6 +122,7 @@ pub struct State<E: Engine> {
     tensors: Names<Tensor<E>>,
     programs: Names<Program<E>>,
     incoming: Option<Incoming>,
+    compiling: Option<Compiling<E>>,
     pending: VecDeque<Pending<E>>,
     /// Of `pending`, answers; and executions that are not finished.
     pending_answers: usize,
@@ -144,7 +146,7 @@ pub struct Bells {
     pub execution_begins: Bell,
     /// It has ended.
     pub execution_ends: Bell,
-    /// A download has.
+    /// A download or a compilation has.
     pub download_ends: Bell,
 }
 
@@ -169,6 +171,7 @@ impl<E: Engine> State<E> {
             tensors: Names::default(),
             programs: Names::default(),
             incoming: None,
+            compiling: None,
             pending: VecDeque::new(),
             pending_answers: 0,
             under_way: 0,
@@ -197,6 +200,8 @@ impl<E: Engine> State<E> {
         let payload = payload.into();
         use client_frame::Kind as Operation;
         let malformed = |reason| Malformed { sequence, reason };
+        // Whoever asks sees to it that nothing comes meanwhile.
+        self.finish_compilation();
         if self.incoming.is_some() && !matches!(kind, Operation::Part(_)) {
             return Err(malformed("an upload has begun, and this is no part of it"));
         }
@@ -208,7 +213,7 @@ impl<E: Engine> State<E> {
             Operation::Upload(upload) => self.upload(sequence, upload),
             Operation::Part(part) => self.part(part, payload).map_err(malformed)?,
             Operation::Allocate(allocate) => self.allocate(sequence, &allocate),
-            Operation::Compile(compile) => self.compile(sequence, &compile, &payload.into_bytes()),
+            Operation::Compile(compile) => self.compile(sequence, compile, &payload.into_bytes()),
             Operation::Execute(execute) => self.execute(sequence, &execute),
             Operation::Launch(launch) => self.launch(sequence, &launch),
             Operation::Download(download) => self.download(sequence, download),
@@ -237,8 +242,9 @@ impl<E: Engine> State<E> {
     /// Frees everything and forgets all answers. What runs is waited for: its memory is in use until then.
     pub fn reset(&mut self) {
         self.tensors = Names::default();
-        self.programs = Names::default();
         self.incoming = None;
+        self.finish_compilation();
+        self.programs = Names::default();
         while self.finish_oldest() {}
         // What was launched without a completion failed for nobody.
         let _ = self.engine.synchronise();
@@ -321,39 +327,6 @@ impl<E: Engine> State<E> {
             self.fail(sequence, operation, fault)
         });
         self.name_tensor(allocate.tensor, made);
-    }
-
-    fn compile(&mut self, sequence: u64, compile: &Compile, code: &Bytes) {
-        let made = self.check_context().and_then(|()| match compile.format() {
-            Format::Unspecified => Err(Fault::new(FailureCode::InvalidArgument, "the program's format is not said")),
-            format => self.engine.compile(format, code),
-        });
-        let outcome = match made {
-            Ok(made) => {
-                if compile.request != 0 {
-                    let answer = compiled(compile.request, &made, self.limit_bytes, self.account.used());
-                    self.answer(Kind::Compiled(answer).into());
-                }
-                let device_bytes = |shape: &Shape| self.engine.device_bytes(shape.host_bytes().unwrap_or(usize::MAX) as u64);
-                Named::There(Rc::new(Program {
-                    name: compile.name.as_str().into(),
-                    output_bytes: made.program.outputs().iter().map(device_bytes).collect(),
-                    program: made.program,
-                }))
-            }
-            Err(fault) => {
-                self.note(&fault);
-                let operation = format!("compilation of {}", compile.name);
-                Named::Failed(if compile.request == 0 {
-                    self.fail(sequence, || operation, fault)
-                } else {
-                    let failure = Self::failure(sequence, operation, fault);
-                    self.answer(failure.told(compile.request).into());
-                    failure
-                })
-            }
-        };
-        self.programs.set(compile.program, outcome);
     }
 
     fn download(&mut self, sequence: u64, download: session::Download) {

@@ -222,6 +222,33 @@ fn large_parts_may_be_raw_and_compressed_in_turn() {
 }
 
 #[test]
+fn many_small_parts_of_a_large_tensor_are_taken_before_the_last_of_them() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    let expected: Vec<u8> = (0..1_u32 << 20).map(|index| (index >> 3) as u8).collect();
+    let upload = Upload {
+        tensor: 1,
+        element_type: "u8".to_owned(),
+        dimensions: vec![expected.len() as i64],
+        bytes: expected.len() as u64,
+    };
+    client.send(Kind::Upload(upload), Bytes::new());
+    let mut parts = expected.chunks(100);
+    // No more than the window, and then nothing until some of them were taken.
+    for part in parts.by_ref().take(client.welcome.window_frames as usize - 1) {
+        client.send(Kind::Part(Part::default()), Bytes::copy_from_slice(part));
+    }
+    let mut taken = 0;
+    while taken < client.welcome.window_frames as u64 / 4 {
+        taken = client.read().expect("it is told").0.received;
+    }
+    // The rest in one part.
+    let rest = parts.flatten().copied().collect::<Vec<u8>>();
+    client.send(Kind::Part(Part::default()), rest.into());
+    assert!(client.download(1).unwrap().bytes == expected);
+}
+
+#[test]
 fn an_upload_that_fails_swallows_its_parts() {
     let executor = Executor::ptx(1 << 20);
     let mut client = executor.client();

@@ -98,10 +98,15 @@ impl Executor {
 
     /// As [`Executor::client`], over a connection of which both ends are given.
     pub fn client_over(&self, ours: OwnedFd, theirs: OwnedFd) -> Client {
-        adopt::send(&self.control, theirs.as_fd(), &[]).unwrap();
+        self.adopt(&theirs);
         let mut client = Client::new(ours.into());
         client.welcome = client.greet(hello()).expect("it is let in");
         client
+    }
+
+    /// Gives it a connection.
+    pub fn adopt(&self, theirs: &impl AsFd) {
+        adopt::send(&self.control, theirs.as_fd(), &[]).unwrap();
     }
 
     /// Waits until the board shows it.

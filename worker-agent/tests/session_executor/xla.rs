@@ -139,6 +139,38 @@ fn a_donated_tensor_ends_and_its_memory_is_the_results() {
 }
 
 #[test]
+fn a_tensor_that_is_being_sent_may_be_donated_deleted_and_named_anew() {
+    const LARGE: &str = "func.func @main(%x: tensor<1048576xf32> {tf.aliasing_output = 0 : i32}) -> tensor<1048576xf32> { \
+        %y = stablehlo.add %x, %x : tensor<1048576xf32> return %y : tensor<1048576xf32> }";
+    let Some(executor) = Executor::xla(MEMORY, &[]) else { return };
+    let mut client = executor.client();
+    client.compile(1, Format::StableHlo, LARGE).unwrap();
+    let bytes = |factor: f32| -> Vec<u8> { (0..1 << 20).flat_map(|place| (place as f32 * factor).to_le_bytes()).collect() };
+    client.upload(1, "f32", &[1 << 20], &bytes(1.));
+    // Sent from where it lies, while nobody reads: more than sockets hold.
+    let mut requests = vec![client.ask_download(1)];
+    for _ in 0..3 {
+        client.execute(1, &[1], &[1], &[0]);
+        requests.push(client.ask_download(1));
+    }
+    client.upload(1, "f32", &[1 << 20], &bytes(3.));
+    requests.push(client.ask_download(1));
+    client.delete(&[1]);
+    client.upload(2, "f32", &[1 << 20], &bytes(5.));
+    for (request, factor) in requests.into_iter().zip([1., 2., 4., 8., 3.]) {
+        assert!(client.downloaded(request).unwrap().bytes == bytes(factor), "times {factor}");
+    }
+    client.synchronise().unwrap();
+    let figures = client.load();
+    assert_eq!(
+        (figures.tensors, figures.used_bytes),
+        (1, 4 << 20),
+        "what was sent is nobody's any more"
+    );
+    assert!(client.download(2).unwrap().bytes == bytes(5.));
+}
+
+#[test]
 fn what_fails_is_named_at_the_next_synchronisation_and_only_once() {
     let Some(executor) = Executor::xla(MEMORY, &[]) else { return };
     let mut client = executor.client();

@@ -220,6 +220,37 @@ fn a_session_goes_through_a_web_socket() {
 }
 
 #[test]
+fn the_largest_frame_goes_through_a_web_socket_in_messages_that_a_gateway_takes() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let gateway = thread::spawn(move || {
+        let stream = listener.accept().unwrap().0;
+        // A gateway's limit.
+        let config = tungstenite::protocol::WebSocketConfig::default()
+            .max_message_size(Some(16 << 20))
+            .max_frame_size(Some(16 << 20));
+        let mut stream = tungstenite::accept_hdr_with_config(stream, choose, Some(config)).unwrap();
+        let executor = Mutex::new(Executor::new(Window {
+            frames: 64,
+            bytes: 64 << 20,
+        }));
+        serve(&mut stream, &executor, None);
+        executor.into_inner().unwrap().done
+    });
+    let mut target = Target::through(&Gateway::new(&url, Token::text(TOKEN), None).unwrap(), "default", "mine").unwrap();
+    target.gateway = None;
+    let session = Session::connect_blocking(target, Options::default()).unwrap();
+    let program = session
+        .compile("large", Format::StableHlo, vec![7; frame::MAX_PAYLOAD_BYTES])
+        .unwrap();
+    session.synchronise().wait().unwrap();
+    assert_eq!(session.resumed(), 0);
+    session.close().wait().unwrap();
+    drop((program, session));
+    assert_eq!(gateway.join().unwrap(), [format!("compile large {}", frame::MAX_PAYLOAD_BYTES)]);
+}
+
+#[test]
 fn connections_that_break_are_replaced() {
     for web_socket in [false, true] {
         goes_through(

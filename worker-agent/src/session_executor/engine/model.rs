@@ -18,6 +18,8 @@ use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
 pub struct Controls {
     /// Ends of executions and downloads are kept back.
     pub holds: bool,
+    /// Those of compilations are.
+    pub holds_compilations: bool,
     held: VecDeque<(Completer, Result<(), Fault>)>,
     /// Bytes of all tensors there are.
     pub live_bytes: u64,
@@ -26,6 +28,11 @@ pub struct Controls {
 }
 
 impl Controls {
+    /// The newest end that was kept back.
+    pub fn take_newest(&mut self) -> Option<(Completer, Result<(), Fault>)> {
+        self.held.pop_back()
+    }
+
     /// The oldest end that was kept back.
     pub fn take_oldest(&mut self) -> Option<(Completer, Result<(), Fault>)> {
         self.held.pop_front()
@@ -118,6 +125,7 @@ fn broken() -> Fault {
 impl Engine for ModelEngine {
     type Tensor = ModelTensor;
     type Program = ModelProgram;
+    type Compiling = Compilation<ModelProgram>;
     type Transfer = Result<Bytes, Fault>;
 
     fn description(&self) -> Description {
@@ -143,7 +151,7 @@ impl Engine for ModelEngine {
         self.upload(shape, vec![0; shape.host_bytes().unwrap()].into())
     }
 
-    fn compile(&mut self, _format: Format, code: &Bytes) -> Result<Compilation<ModelProgram>, Fault> {
+    fn compile(&mut self, _format: Format, code: &Bytes, done: Completer) -> Result<Compilation<ModelProgram>, Fault> {
         let words: Vec<&str> = std::str::from_utf8(code).unwrap().split(' ').collect();
         let ["sum" | "fail" | "reject", results, temporaries] = words[..] else {
             return Err(Fault::new(FailureCode::CompileFailed, "no such words"));
@@ -158,11 +166,20 @@ impl Engine for ModelEngine {
             outputs: Rc::new(vec![result; results.parse().unwrap()]),
             temporaries: temporaries.parse().unwrap(),
         };
+        if self.controls.borrow().holds_compilations {
+            self.controls.borrow_mut().held.push_back((done, Ok(())));
+        } else {
+            done.complete(Ok(()));
+        }
         Ok(Compilation {
             program,
             cached: false,
             milliseconds: 0,
         })
+    }
+
+    fn program(&mut self, compiling: Compilation<ModelProgram>) -> Result<Compilation<ModelProgram>, Fault> {
+        Ok(compiling)
     }
 
     fn execute(

@@ -173,6 +173,40 @@ impl<D: Device> PtxEngine<D> {
         Ok(())
     }
 
+    /// The program of that text, which may be known.
+    fn load(&mut self, code: &Bytes) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
+        if let Some(program) = self.modules.get(code) {
+            return Ok(Compilation {
+                program: Rc::clone(program),
+                cached: true,
+                milliseconds: 0,
+            });
+        }
+        let began = Instant::now();
+        let text = std::str::from_utf8(code).map_err(|_| Fault::new(FailureCode::CompileFailed, "the PTX is not UTF-8"))?;
+        let module = match self.device.load(text) {
+            Ok(module) => module,
+            Err(error) => return Err(self.fault(&error)),
+        };
+        let program = Rc::new(Loaded {
+            bytes: self.device.module_bytes(&module),
+            module: Arc::new(module),
+            kernels: RefCell::default(),
+        });
+        if self.modules.len() >= MOST_MODULES {
+            // A kernel of one of them may run.
+            self.wait().map_err(|error| self.fault(&error))?;
+            self.modules.clear();
+        }
+        // Of its own: the bytes may be a piece of a large buffer.
+        self.modules.insert(Bytes::copy_from_slice(code), Rc::clone(&program));
+        Ok(Compilation {
+            program,
+            cached: false,
+            milliseconds: began.elapsed().as_millis() as u64,
+        })
+    }
+
     fn wait(&mut self) -> Result<(), DeviceError> {
         self.device.read(&mut self.stream, &self.nothing, &mut Vec::new())
     }
@@ -193,6 +227,7 @@ fn three(sizes: &[u32], what: &str) -> Result<[u32; 3], DeviceError> {
 impl<D: Device> Engine for PtxEngine<D> {
     type Tensor = Stored<D>;
     type Program = Rc<Loaded<D>>;
+    type Compiling = Compilation<Rc<Loaded<D>>>;
     type Transfer = Bytes;
 
     fn description(&self) -> Description {
@@ -223,40 +258,18 @@ impl<D: Device> Engine for PtxEngine<D> {
         }
     }
 
-    fn compile(&mut self, format: Format, code: &Bytes) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
+    fn compile(&mut self, format: Format, code: &Bytes, done: Completer) -> Result<Self::Compiling, Fault> {
         if format != Format::Ptx {
             return Err(Fault::unsupported("StableHLO or HLO", NAME));
         }
-        if let Some(program) = self.modules.get(code) {
-            return Ok(Compilation {
-                program: Rc::clone(program),
-                cached: true,
-                milliseconds: 0,
-            });
-        }
-        let began = Instant::now();
-        let text = std::str::from_utf8(code).map_err(|_| Fault::new(FailureCode::CompileFailed, "the PTX is not UTF-8"))?;
-        let module = match self.device.load(text) {
-            Ok(module) => module,
-            Err(error) => return Err(self.fault(&error)),
-        };
-        let program = Rc::new(Loaded {
-            bytes: self.device.module_bytes(&module),
-            module: Arc::new(module),
-            kernels: RefCell::default(),
-        });
-        if self.modules.len() >= MOST_MODULES {
-            // A kernel of one of them may run.
-            self.synchronise()?;
-            self.modules.clear();
-        }
-        // Of its own: the bytes may be a piece of a large buffer.
-        self.modules.insert(Bytes::copy_from_slice(code), Rc::clone(&program));
-        Ok(Compilation {
-            program,
-            cached: false,
-            milliseconds: began.elapsed().as_millis() as u64,
-        })
+        // PTX is read in milliseconds.
+        let program = self.load(code);
+        done.complete(Ok(()));
+        program
+    }
+
+    fn program(&mut self, compiling: Self::Compiling) -> Result<Self::Compiling, Fault> {
+        Ok(compiling)
     }
 
     fn execute(

@@ -5,11 +5,13 @@ mod refusals;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bytes::Bytes;
 use sahasra_pjrt::{
-    Buffer, Client, Code, CompileOptions, Download, Error, Executable, Format as ProgramFormat, LoadError, Plugin, Setting, Shape,
+    Buffer, Client, Code, CompileOptions, Download, Error, Event, Executable, Format as ProgramFormat, LoadError, Plugin, Setting, Shape,
 };
 use sahasra_wire::session::{FailureCode, Format, Launch};
 
@@ -17,9 +19,11 @@ use self::cache::{Cache, Key};
 use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
 use crate::device::cuda;
 use crate::program_cache::Folder;
-use crate::session_executor::payload::zeros;
+use crate::session_executor::{ENGINE_STACK, payload::zeros};
 
 const NAME: &str = "xla";
+/// Arrays smaller than this are copied rather than sent from where they lie: that costs less than to keep them from donation.
+const SMALL_BYTES: usize = 64 << 10;
 /// Attribute that says which StableHLO the plugin reads.
 const STABLEHLO: &str = "stablehlo_current_version";
 
@@ -113,6 +117,8 @@ impl Compiled {
 pub struct XlaEngine {
     client: Client,
     description: Description,
+    /// The device's memory is the host's.
+    is_host_memory: bool,
     cache: Cache<Rc<Compiled>>,
 }
 
@@ -149,6 +155,7 @@ impl XlaEngine {
         let salt = format!("{description:?} {major}.{minor} {attributes:?} {}", identity(&options.plugin));
         Ok(Self {
             client,
+            is_host_memory: options.gpu.is_none(),
             description,
             cache: Cache::new(salt, options.cache.clone()),
         })
@@ -190,10 +197,48 @@ fn fault(error: &Error, otherwise: FailureCode) -> Fault {
     Fault::new(code, error.to_string())
 }
 
+/// A compilation under way.
+pub enum Compiling {
+    /// It was compiled before. And since when it is asked for.
+    Known(Rc<Compiled>, Instant),
+    /// It is compiled, or read, on a thread of its own: what goes on behind it is told of meanwhile.
+    Thread {
+        /// Gives it, and whether it was read.
+        thread: JoinHandle<Result<(Executable, bool), Error>>,
+        /// What it is known by.
+        key: Key,
+        /// For who explains why it does not compile.
+        code: Bytes,
+        /// Since when.
+        began: Instant,
+    },
+}
+
+/// A download under way.
+pub enum Transfer {
+    /// The array is sent from where it lies, once it is there.
+    InPlace(Arc<Buffer>, Event),
+    /// It is copied.
+    Copy(Download),
+}
+
+/// The bytes of an array that is there, where it lies; `None` where they have to be copied.
+fn in_place(tensor: &Arc<Buffer>) -> Result<Option<Bytes>, Error> {
+    // SAFETY: while somebody else has the array, as the view does, it is kept by what is executed: see `XlaEngine::execute`.
+    let Some(view) = (unsafe { tensor.view() })? else {
+        return Ok(None);
+    };
+    if view.as_ref().len() < SMALL_BYTES {
+        return Ok(Some(Bytes::copy_from_slice(view.as_ref())));
+    }
+    Ok(Some(Bytes::from_owner(view)))
+}
+
 impl Engine for XlaEngine {
-    type Tensor = Buffer;
+    type Tensor = Arc<Buffer>;
     type Program = Rc<Compiled>;
-    type Transfer = Download;
+    type Compiling = Compiling;
+    type Transfer = Transfer;
 
     fn description(&self) -> Description {
         self.description.clone()
@@ -203,20 +248,20 @@ impl Engine for XlaEngine {
         host_bytes
     }
 
-    fn stored_bytes(&self, tensor: &Buffer) -> u64 {
+    fn stored_bytes(&self, tensor: &Arc<Buffer>) -> u64 {
         tensor.device_bytes().unwrap_or_default()
     }
 
-    fn upload(&mut self, shape: &Shape, data: Bytes) -> Result<Buffer, Fault> {
+    fn upload(&mut self, shape: &Shape, data: Bytes) -> Result<Arc<Buffer>, Fault> {
         let uploaded = self.client.upload(shape.element_type, &shape.dimensions, data);
-        uploaded.map_err(|error| fault(&error, FailureCode::InvalidArgument))
+        uploaded.map(Arc::new).map_err(|error| fault(&error, FailureCode::InvalidArgument))
     }
 
-    fn allocate(&mut self, shape: &Shape) -> Result<Buffer, Fault> {
+    fn allocate(&mut self, shape: &Shape) -> Result<Arc<Buffer>, Fault> {
         self.upload(shape, zeros(shape.host_bytes().unwrap_or(0)).into())
     }
 
-    fn compile(&mut self, format: Format, code: &Bytes) -> Result<Compilation<Rc<Compiled>>, Fault> {
+    fn compile(&mut self, format: Format, code: &Bytes, done: Completer) -> Result<Compiling, Fault> {
         let format = match format {
             Format::StableHlo => ProgramFormat::StableHlo,
             Format::Hlo => ProgramFormat::Hlo,
@@ -224,34 +269,65 @@ impl Engine for XlaEngine {
         };
         let began = Instant::now();
         let key = Key::of(self.cache.salt(), format, code);
-        let mut cached = true;
-        let program = match self.cache.get(&key) {
-            Some(program) => program,
-            None => {
-                let read = self.cache.read(&key).and_then(|written| self.client.deserialize(&written).ok());
-                let executable = match read {
-                    Some(executable) => executable,
-                    None => {
-                        cached = false;
-                        let program = sahasra_pjrt::Program {
-                            format,
-                            code: code.to_vec(),
-                        };
-                        let compiled = self.client.compile(&program, &CompileOptions::default());
-                        let executable = compiled.map_err(|error| refusals::fault(&error, code, &self.description))?;
-                        if self.cache.is_on_disk()
-                            && let Ok(written) = executable.serialize()
-                        {
-                            self.cache.write(&key, &written);
-                        }
-                        executable
-                    }
-                };
-                let program = Compiled::new(executable);
-                self.cache.insert(key, Rc::clone(&program));
-                program
-            }
+        if let Some(program) = self.cache.get(&key) {
+            done.complete(Ok(()));
+            return Ok(Compiling::Known(program, began));
+        }
+        let written = self.cache.read(&key);
+        let client = self.client.clone();
+        let program = sahasra_pjrt::Program {
+            format,
+            code: code.to_vec(),
         };
+        let builder = std::thread::Builder::new()
+            .name("session-compile".to_owned())
+            .stack_size(ENGINE_STACK);
+        let thread = builder.spawn(move || {
+            let read = written.and_then(|written| client.deserialize(&written).ok());
+            let made = match read {
+                Some(executable) => Ok((executable, true)),
+                None => {
+                    let compiled = client.compile(&program, &CompileOptions::default());
+                    compiled.map(|executable| (executable, false))
+                }
+            };
+            done.complete(Ok(()));
+            made
+        });
+        match thread {
+            Ok(thread) => Ok(Compiling::Thread {
+                thread,
+                key,
+                code: code.clone(),
+                began,
+            }),
+            Err(error) => Err(Fault::new(FailureCode::Internal, format!("no thread to compile on: {error}"))),
+        }
+    }
+
+    fn program(&mut self, compiling: Compiling) -> Result<Compilation<Rc<Compiled>>, Fault> {
+        let (thread, key, code, began) = match compiling {
+            Compiling::Known(program, began) => {
+                return Ok(Compilation {
+                    program,
+                    cached: true,
+                    milliseconds: began.elapsed().as_millis() as u64,
+                });
+            }
+            Compiling::Thread { thread, key, code, began } => (thread, key, code, began),
+        };
+        let Ok(made) = thread.join() else {
+            return Err(Fault::new(FailureCode::Internal, "the compiler's thread ended without a result"));
+        };
+        let (executable, cached) = made.map_err(|error| refusals::fault(&error, &code, &self.description))?;
+        if !cached
+            && self.cache.is_on_disk()
+            && let Ok(written) = executable.serialize()
+        {
+            self.cache.write(&key, &written);
+        }
+        let program = Compiled::new(executable);
+        self.cache.insert(key, Rc::clone(&program));
         Ok(Compilation {
             program,
             cached,
@@ -259,8 +335,19 @@ impl Engine for XlaEngine {
         })
     }
 
-    fn execute(&mut self, program: &Rc<Compiled>, arguments: &[&Buffer], kept: &[i64], done: Completer) -> Result<Vec<Buffer>, Fault> {
-        let (outputs, event) = match program.executable.execute(arguments, kept) {
+    fn execute(
+        &mut self,
+        program: &Rc<Compiled>,
+        arguments: &[&Arc<Buffer>],
+        kept: &[i64],
+        done: Completer,
+    ) -> Result<Vec<Arc<Buffer>>, Fault> {
+        // What is being sent from where it lies is nobody's yet: results take other memory.
+        let is_sent = |place: &usize| Arc::strong_count(arguments[*place]) > 1 && !kept.contains(&(*place as i64));
+        let sent = (0..arguments.len()).filter(is_sent).map(|place| place as i64);
+        let kept: Vec<i64> = kept.iter().copied().chain(sent).collect();
+        let buffers: Vec<&Buffer> = arguments.iter().map(AsRef::as_ref).collect();
+        let (outputs, event) = match program.executable.execute(&buffers, &kept) {
             Ok(started) => started,
             Err(error) => {
                 let fault = fault(&error, FailureCode::ExecutionFailed);
@@ -271,12 +358,12 @@ impl Engine for XlaEngine {
         // The event goes when it was told, or with the plugin's refusal to tell.
         let told = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
         match told {
-            Ok(()) => Ok(outputs),
+            Ok(()) => Ok(outputs.into_iter().map(Arc::new).collect()),
             Err(error) => Err(fault(&error, FailureCode::Internal)),
         }
     }
 
-    fn launch(&mut self, _program: &Rc<Compiled>, _launch: &Launch, _tensors: &[&Buffer]) -> Result<(), Fault> {
+    fn launch(&mut self, _program: &Rc<Compiled>, _launch: &Launch, _tensors: &[&Arc<Buffer>]) -> Result<(), Fault> {
         Err(Fault::unsupported("a launch of a kernel", NAME))
     }
 
@@ -288,28 +375,40 @@ impl Engine for XlaEngine {
         false
     }
 
-    fn download(&mut self, tensor: &Buffer, shape: &Shape, done: Completer) -> Result<Download, Fault> {
-        let download = match tensor.start_download(zeros(shape.host_bytes().unwrap_or(0))) {
-            Ok(download) => download,
+    fn download(&mut self, tensor: &Arc<Buffer>, _shape: &Shape, done: Completer) -> Result<Transfer, Fault> {
+        let started = if self.is_host_memory {
+            tensor.ready().map(|ready| Transfer::InPlace(Arc::clone(tensor), ready))
+        } else {
+            tensor.start_download().map(Transfer::Copy)
+        };
+        let transfer = match started {
+            Ok(transfer) => transfer,
             Err(error) => {
                 let fault = fault(&error, FailureCode::ExecutionFailed);
                 done.complete(Err(fault.clone()));
                 return Err(fault);
             }
         };
-        let told = download
-            .done()
-            .on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
+        let event = match &transfer {
+            Transfer::InPlace(_, ready) => ready,
+            Transfer::Copy(download) => download.done(),
+        };
+        let told = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
         match told {
-            Ok(()) => Ok(download),
+            Ok(()) => Ok(transfer),
             Err(error) => Err(fault(&error, FailureCode::Internal)),
         }
     }
 
-    fn downloaded(&mut self, transfer: Download) -> Result<Bytes, Fault> {
-        match transfer.finish() {
-            Ok(bytes) => Ok(bytes.into()),
-            Err(error) => Err(fault(&error, FailureCode::ExecutionFailed)),
-        }
+    fn downloaded(&mut self, transfer: Transfer) -> Result<Bytes, Fault> {
+        let bytes = match transfer {
+            Transfer::Copy(download) => download.finish().map(Bytes::from),
+            // It is there: this tells how it went.
+            Transfer::InPlace(tensor, ready) => ready.wait().and_then(|()| match in_place(&tensor)? {
+                Some(bytes) => Ok(bytes),
+                None => tensor.download().map(Bytes::from),
+            }),
+        };
+        bytes.map_err(|error| fault(&error, FailureCode::ExecutionFailed))
     }
 }

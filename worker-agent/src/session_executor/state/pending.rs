@@ -63,7 +63,7 @@ impl<E: Engine> State<E> {
 
     /// Whether [`State::settle`] would do anything.
     pub fn can_settle(&self) -> bool {
-        self.pending.front().is_some_and(Pending::is_ready)
+        self.has_compiled() || self.pending.front().is_some_and(Pending::is_ready)
     }
 
     /// Bytes of answers to come.
@@ -87,7 +87,10 @@ impl<E: Engine> State<E> {
 
     /// Answers what can be answered.
     pub fn settle(&mut self) {
-        while self.can_settle()
+        if self.has_compiled() {
+            self.finish_compilation();
+        }
+        while self.pending.front().is_some_and(Pending::is_ready)
             && let Some(pending) = self.pending.pop_front()
         {
             if !matches!(pending, Pending::Execution(_)) {

@@ -259,6 +259,54 @@ fn names_that_are_given_again_stand_for_the_new_thing_and_zero_for_nothing() {
 }
 
 #[test]
+fn what_was_computed_before_a_compilation_is_answered_while_it_goes_on() {
+    let mut bench = Bench::new();
+    bench.controls.borrow_mut().holds = true;
+    bench.controls.borrow_mut().holds_compilations = true;
+    bench.upload(1, &[5]);
+    bench.download(1);
+    bench.compile(1, "sum 1 0", 7);
+    assert!(bench.state.is_compiling() && !bench.state.can_settle());
+    assert!(bench.answers().is_empty());
+    assert!(release(&bench.controls));
+    assert!(bench.state.can_settle());
+    bench.state.settle();
+    assert_eq!(bench.answers(), ["tensor 1 of 1", "5"]);
+    assert!(bench.state.is_compiling() && !bench.state.can_settle());
+    assert!(release(&bench.controls));
+    bench.state.settle();
+    assert_eq!(bench.answers(), ["compiled 7"]);
+    assert!(!bench.state.is_compiling());
+}
+
+#[test]
+fn a_compilation_that_ends_first_is_answered_in_its_turn() {
+    let mut bench = Bench::new();
+    bench.controls.borrow_mut().holds = true;
+    bench.controls.borrow_mut().holds_compilations = true;
+    bench.upload(1, &[5]);
+    bench.download(1);
+    bench.compile(1, "sum 1 0", 7);
+    let (done, outcome) = bench.controls.borrow_mut().take_newest().unwrap();
+    done.complete(outcome);
+    bench.state.settle();
+    assert!(bench.answers().is_empty() && !bench.state.is_compiling());
+    assert!(release(&bench.controls));
+    bench.state.settle();
+    assert_eq!(bench.answers(), ["tensor 1 of 1", "5", "compiled 7"]);
+}
+
+#[test]
+fn a_compilation_that_nobody_ends_fails() {
+    let mut bench = Bench::new();
+    bench.controls.borrow_mut().holds_compilations = true;
+    let culprit = bench.compile(1, "sum 1 0", 7);
+    drop(bench.controls.borrow_mut().take_newest());
+    bench.state.settle();
+    assert_eq!(bench.answers(), [format!("Internal {culprit} compilation of p1")]);
+}
+
+#[test]
 fn a_program_that_does_not_compile_is_told_where_it_was_asked_for() {
     let mut bench = Bench::new();
     let culprit = bench.compile(1, "nonsense", 5);

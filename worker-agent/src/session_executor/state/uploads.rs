@@ -2,13 +2,14 @@
 
 use std::rc::Rc;
 
-use bytes::BytesMut;
+use bytes::Bytes;
+use sahasra_memory::{Filling, Region};
 use sahasra_pjrt::Shape;
 use sahasra_wire::session::{Encoding, FailureCode, Part, Upload};
 
 use super::{Failure, State};
 use crate::session_executor::engine::{Engine, Fault, element_type};
-use crate::session_executor::payload::{Payload, memory};
+use crate::session_executor::payload::Payload;
 
 /// Most dimensions.
 const MAX_DIMENSIONS: usize = 64;
@@ -24,35 +25,58 @@ pub(super) struct Incoming {
 
 /// Bytes that come one after the other. Where a connection has read them into memory of the tensor's size they are the tensor already.
 struct Gathered {
-    bytes: BytesMut,
+    in_place: Region,
+    /// Everything, from the first bytes on that had to be copied.
+    copied: Option<Filling>,
     total: usize,
 }
 
 impl Gathered {
     fn new(total: usize) -> Self {
         Self {
-            bytes: BytesMut::new(),
+            in_place: Region::empty(),
+            copied: None,
             total,
         }
     }
 
     /// Where copies go.
-    fn memory(&mut self) -> &mut BytesMut {
-        if self.bytes.capacity() < self.total {
-            let mut whole = memory(self.total);
-            whole.extend_from_slice(&self.bytes);
-            self.bytes = whole;
-        }
-        &mut self.bytes
+    fn memory(&mut self) -> Result<&mut Filling, Fault> {
+        let memory = match self.copied.take() {
+            Some(memory) => memory,
+            None => {
+                let made = Filling::new(self.total);
+                let mut memory = made.map_err(|error| Fault::new(FailureCode::OutOfMemory, error.to_string()))?;
+                memory.extend_from_slice(&self.in_place);
+                self.in_place = Region::empty();
+                memory
+            }
+        };
+        Ok(self.copied.insert(memory))
     }
 
-    fn push(&mut self, payload: Payload) {
-        match payload {
-            Payload::Shared(bytes) => self.memory().extend_from_slice(&bytes),
-            Payload::InPlace(bytes) if self.bytes.is_empty() => self.bytes = bytes,
-            // No copy where it follows on what is there.
-            Payload::InPlace(bytes) => self.bytes.unsplit(bytes),
-        }
+    fn push(&mut self, payload: Payload) -> Result<(), Fault> {
+        let bytes = match payload {
+            Payload::Shared(bytes) => bytes,
+            Payload::InPlace(bytes) if self.copied.is_none() => {
+                if self.in_place.is_empty() && bytes.begins(self.total) {
+                    self.in_place = bytes;
+                    return Ok(());
+                }
+                // No copy where it follows on what is there.
+                match self.in_place.join(bytes) {
+                    Ok(()) => return Ok(()),
+                    Err(bytes) => bytes.into(),
+                }
+            }
+            Payload::InPlace(bytes) => bytes.into(),
+        };
+        self.memory()?.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn finish(self) -> Bytes {
+        self.copied.map_or(self.in_place, Filling::finish).into()
     }
 }
 
@@ -111,17 +135,22 @@ impl<E: Engine> State<E> {
         }
         incoming.missing -= bytes;
         if let Ok((_, gathered)) = &mut incoming.outcome {
-            if part.encoding() == Encoding::Raw {
-                gathered.push(payload);
-            } else {
-                let memory = gathered.memory();
-                let start = memory.len();
-                // At most what is missing, for which there is room.
-                memory.resize(start + bytes as usize, 0);
-                match lz4_flex::block::decompress_into(&payload.into_bytes(), &mut memory[start..]) {
-                    Ok(decoded) if decoded as u64 == bytes => {}
-                    _ => return Err("a part that does not decode to what it says"),
-                }
+            let put = match part.encoding() {
+                Encoding::Raw => gathered.push(payload),
+                Encoding::Lz4 => match gathered.memory() {
+                    Ok(memory) => {
+                        // At most what is missing, for which there is room.
+                        let decoded = memory.extend_zeroed(bytes as usize);
+                        match lz4_flex::block::decompress_into(&payload.into_bytes(), decoded) {
+                            Ok(length) if length as u64 == bytes => Ok(()),
+                            _ => return Err("a part that does not decode to what it says"),
+                        }
+                    }
+                    Err(fault) => Err(fault),
+                },
+            };
+            if let Err(fault) = put {
+                incoming.outcome = Err(self.fail(incoming.sequence, || operation(incoming.tensor), fault));
             }
         }
         self.gathered(incoming);
@@ -134,16 +163,15 @@ impl<E: Engine> State<E> {
             self.incoming = Some(incoming);
             return;
         }
-        let made = incoming.outcome.and_then(|(shape, gathered)| {
-            let data = gathered.bytes.freeze();
-            match self.engine.upload(&shape, data) {
+        let made = incoming
+            .outcome
+            .and_then(|(shape, gathered)| match self.engine.upload(&shape, gathered.finish()) {
                 Ok(array) => Ok(self.tensor(array, shape, None)),
                 Err(fault) => {
                     self.note(&fault);
                     Err(self.fail(incoming.sequence, || operation(incoming.tensor), fault))
                 }
-            }
-        });
+            });
         self.name_tensor(incoming.tensor, made);
     }
 }

@@ -158,6 +158,7 @@ impl Executor {
                 }
                 self.done.push(format!("delete {:?}", delete.tensors));
             }
+            Kind::Compile(compile) => self.done.push(format!("compile {} {}", compile.name, payload.len())),
             Kind::Close(close) => {
                 self.tensors.clear();
                 self.answer(server_frame::Kind::Done(Done { request: close.request }), Bytes::new());

@@ -44,3 +44,20 @@ fn a_frame_beyond_the_window_goes_when_little_is_on_its_way_and_then_no_more() {
     core.write(&mut pieces, usize::MAX).unwrap();
     assert_eq!(pieces.len(), 2);
 }
+
+#[test]
+fn a_window_beyond_the_largest_is_announced_and_told_of_as_the_largest() {
+    let mut core = Core::new(Window {
+        frames: u32::MAX,
+        bytes: u64::MAX,
+    });
+    let Some(client_frame::Kind::Hello(hello)) = core.hello(false, 0).kind else {
+        panic!("a connection begins with Hello");
+    };
+    assert_eq!(
+        (hello.window_frames, hello.window_bytes),
+        (LARGEST_WINDOW_FRAMES, LARGEST_WINDOW_BYTES)
+    );
+    core.count(1, LARGEST_WINDOW_BYTES / 4);
+    assert!(core.must_tell());
+}

@@ -1,0 +1,99 @@
+//! A program that is being compiled. It may take seconds: what was asked for before is answered meanwhile, what was asked for
+//! afterwards waits.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sahasra_pjrt::Shape;
+use sahasra_wire::session::{Compile, FailureCode, Format, server_frame::Kind};
+
+use super::names::Named;
+use super::{Program, State};
+use crate::session_executor::engine::{Compilation, Completion, Engine, Fault, Program as _, compiled};
+
+/// One that is under way.
+pub(super) struct Compiling<E: Engine> {
+    sequence: u64,
+    compile: Compile,
+    compiling: E::Compiling,
+    completion: Completion,
+}
+
+impl<E: Engine> State<E> {
+    pub(super) fn compile(&mut self, sequence: u64, compile: Compile, code: &Bytes) {
+        let (completion, done) = Completion::new(Arc::clone(&self.download_ends));
+        let started = self.check_context().and_then(|()| match compile.format() {
+            Format::Unspecified => Err(Fault::new(FailureCode::InvalidArgument, "the program's format is not said")),
+            format => self.engine.compile(format, code, done),
+        });
+        match started {
+            Ok(compiling) => {
+                self.compiling = Some(Compiling {
+                    sequence,
+                    compile,
+                    compiling,
+                    completion,
+                });
+            }
+            Err(fault) => self.compiled(sequence, &compile, Err(fault)),
+        }
+    }
+
+    /// Whether operations have to wait for a program.
+    pub fn is_compiling(&self) -> bool {
+        self.compiling.is_some()
+    }
+
+    /// Whether a compilation is done that was under way.
+    pub(super) fn has_compiled(&self) -> bool {
+        self.compiling
+            .as_ref()
+            .is_some_and(|compiling| compiling.completion.outcome().is_some())
+    }
+
+    /// Waits for what is being compiled.
+    pub(super) fn finish_compilation(&mut self) {
+        let Some(Compiling {
+            sequence,
+            compile,
+            compiling,
+            completion,
+        }) = self.compiling.take()
+        else {
+            return;
+        };
+        let outcome = completion.wait().clone();
+        let made = outcome.and_then(|()| self.engine.program(compiling));
+        self.compiled(sequence, &compile, made);
+    }
+
+    fn compiled(&mut self, sequence: u64, compile: &Compile, made: Result<Compilation<E::Program>, Fault>) {
+        let outcome = match made {
+            Ok(made) => {
+                if compile.request != 0 {
+                    let answer = compiled(compile.request, &made, self.limit_bytes, self.account.used());
+                    self.answer(Kind::Compiled(answer).into());
+                }
+                let device_bytes = |shape: &Shape| self.engine.device_bytes(shape.host_bytes().unwrap_or(usize::MAX) as u64);
+                Named::There(Rc::new(Program {
+                    name: compile.name.as_str().into(),
+                    output_bytes: made.program.outputs().iter().map(device_bytes).collect(),
+                    program: made.program,
+                }))
+            }
+            Err(fault) => {
+                self.note(&fault);
+                let operation = format!("compilation of {}", compile.name);
+                Named::Failed(if compile.request == 0 {
+                    self.fail(sequence, || operation, fault)
+                } else {
+                    let failure = Self::failure(sequence, operation, fault);
+                    self.answer(failure.told(compile.request).into());
+                    failure
+                })
+            }
+        };
+        self.programs.set(compile.program, outcome);
+    }
+}
