@@ -24,14 +24,14 @@ use crate::{
     status = "GpuSessionStatus",
     derive = "PartialEq",
     doc = "A client bound to one device through one lease; its tensors live there until it closes.",
-    printcolumn(name = "Class", type_ = "string", priority = 1, json_path = ".spec.class"),
+    printcolumn(name = "Class", type_ = "string", json_path = ".spec.class"),
     printcolumn(name = "Worker", type_ = "string", json_path = ".status.worker"),
     printcolumn(name = "GPU", type_ = "string", json_path = ".status.device"),
     printcolumn(name = "VRAM", type_ = "string", json_path = ".spec.vram"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Active", type_ = "integer", json_path = ".status.activeExecutions"),
     printcolumn(name = "Tensors", type_ = "integer", json_path = ".status.tensorCount"),
-    printcolumn(name = "Bytes", type_ = "integer", priority = 1, json_path = ".status.storedTensorBytes"),
+    printcolumn(name = "Bytes", type_ = "integer", json_path = ".status.storedTensorBytes"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

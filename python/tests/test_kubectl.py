@@ -13,9 +13,6 @@ import sahasra
 #: A session in the middle of a step. Worker and age are the pool's own.
 COLUMNS = """\
 $ kubectl get gpusessions
-NAME   WORKER   GPU   VRAM   STATE   ACTIVE   TENSORS   AGE
-afternoon   WORKER   cpu-0   256Mi   Ready   1   2   AGE
-$ kubectl get gpusessions -o wide
 NAME   CLASS   WORKER   GPU   VRAM   STATE   ACTIVE   TENSORS   BYTES   AGE
 afternoon   CLASS   WORKER   cpu-0   256Mi   Ready   1   2   8192   AGE
 """
@@ -27,20 +24,16 @@ def endless(x):
 
 
 def shown(pool, worker):
-    """The tables, their columns three blanks apart."""
-    printed = ""
-    for options in ([], ["-o", "wide"]):
-        table = pool.kubectl("get", "gpusessions", "afternoon", *options)
-        printed += f"$ kubectl get gpusessions {' '.join(options)}".rstrip() + "\n"
-        head, *rows = table.splitlines()
-        columns = re.split(r"\s{2,}", head.strip())
-        printed += "   ".join(columns) + "\n"
-        for row in rows:
-            cells = dict(zip(columns, re.split(r"\s{2,}", row.strip())))
-            assert re.fullmatch(r"\d+[smh]\d*m?\d*s?", cells["AGE"])
-            assert cells["WORKER"] == worker
-            assert cells.get("CLASS", pool.gpu_class) == pool.gpu_class
-            printed += "   ".join(column if column in ("WORKER", "AGE", "CLASS") else cells[column] for column in columns) + "\n"
+    """The table, its columns three blanks apart."""
+    head, *rows = pool.kubectl("get", "gpusessions", "afternoon").splitlines()
+    columns = re.split(r"\s{2,}", head.strip())
+    printed = "$ kubectl get gpusessions\n" + "   ".join(columns) + "\n"
+    for row in rows:
+        cells = dict(zip(columns, re.split(r"\s{2,}", row.strip())))
+        assert re.fullmatch(r"\d+[smh]\d*m?\d*s?", cells["AGE"])
+        assert cells["WORKER"] == worker
+        assert cells["CLASS"] == pool.gpu_class
+        printed += "   ".join(column if column in ("WORKER", "AGE", "CLASS") else cells[column] for column in columns) + "\n"
     return printed
 
 
