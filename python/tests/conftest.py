@@ -136,6 +136,12 @@ class Pool:
         """Names of the workers, in order."""
         return sorted(worker["id"] for worker in self.client().workers())
 
+    def reports_idle(self):
+        """Whether every worker's object says that nothing is lent, stored or executed."""
+        figures = ("leasedMiB", "tensorCount", "activeExecutions")
+        paths = " ".join(f"{{.items[*].status.summary.{figure}}}" for figure in figures)
+        return set(self.kubectl("get", "gpuworkers", "-o", f"jsonpath={paths}").split()) == {"0"}
+
     def executors(self):
         """Processes that serve sessions now."""
         return {pid for agent in self.agents for pid in descendants(agent) if b"session" in command(pid)}
