@@ -25,10 +25,17 @@ demo: ## Run a 1000-chunk burst in one process, without a cluster or a GPU, and 
 	target/release/sahasra run examples/hyperparameter-search/ --results target/demo
 	examples/check hyperparameter-search --job target/demo/hyperparameter-search.json --results target/demo/hyperparameter-search.csv
 
-.PHONY: jax
-jax: ## Train four networks in JAX, each in a session on one of four workers of this machine (JAX: 700 MB, once)
+.PHONY: session jax
+session: PORT = 8000
+session: PROGRAM = examples/jax-session/session.py
+session: ## Run a JAX function in a session on one of four workers of this machine, as the README has it (JAX: 700 MB, once)
+jax: PORT = 0
+jax: PROGRAM = examples/jax-mlp/train.py --url {url}
+jax: ## Train four networks in JAX, each in a session on one of four workers of this machine
+session jax:
 	cargo build --release --workspace --bin sahasra
-	SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) examples/jax-mlp/run target/release/sahasra $$(python/environment)
+	crates/pjrt/plugin >/dev/null
+	python=$$(python/environment) && [ -n "$$python" ] && examples/with-pool target/release/sahasra $(PORT) $$python $(PROGRAM)
 
 .PHONY: test
 test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)

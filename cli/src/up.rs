@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -77,7 +78,9 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         source,
     })?;
     let access = Access::new()?;
-    let pool = Pool::start(settings(arguments, access.token())).await?;
+    let settings = settings(arguments, access.token());
+    let plugin = settings.pjrt_plugin.clone();
+    let pool = Pool::start(settings).await?;
     let kubeconfig = match &arguments.kubeconfig {
         Some(path) => path.clone(),
         None => state_folder().join(format!("kubeconfig-{}", address.port())),
@@ -117,7 +120,14 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     };
     let handshake = TlsIfSpoken(access.acceptor());
     let serving = tokio::spawn(server::serve(listener, handshake, front, limits, stop.clone()));
-    welcome(&pool, address, &kubeconfig.display().to_string(), &token_file.display().to_string()).await;
+    welcome(
+        &pool,
+        address,
+        plugin.as_deref(),
+        &kubeconfig.display().to_string(),
+        &token_file.display().to_string(),
+    )
+    .await;
 
     let exit = tokio::select! {
         exit = interrupt.came() => exit,
@@ -163,17 +173,34 @@ fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
         vram_bytes: arguments.pool.vram,
     };
     let count = if gpu { 1 } else { arguments.workers as usize };
+    // That one drives no GPU.
+    let installed = || {
+        std::env::current_exe()
+            .ok()
+            .filter(|_| !gpu)
+            .and_then(|program| installed_plugin(&program))
+    };
     PoolSettings {
         workers: (0..count).map(worker).collect(),
         file_store_root: arguments.pool.file_store_root.clone(),
-        pjrt_plugin: arguments.pjrt_plugin.clone(),
+        pjrt_plugin: arguments.pjrt_plugin.clone().or_else(installed),
         program_cache: Some(arguments.program_cache.clone().unwrap_or_else(|| state_folder().join("programs"))),
         token: Some(token.to_owned()),
     }
 }
 
-async fn welcome(pool: &Pool, address: SocketAddr, kubeconfig: &str, token_file: &str) {
+/// The plugin for CPUs that is installed with the program, as libraries are beside programs.
+fn installed_plugin(program: &Path) -> Option<PathBuf> {
+    let plugin = program.parent()?.parent()?.join("lib/pjrt_c_api_cpu_plugin.so");
+    plugin.is_file().then_some(plugin)
+}
+
+async fn welcome(pool: &Pool, address: SocketAddr, plugin: Option<&Path>, kubeconfig: &str, token_file: &str) {
     let devices = pool.ledger().await.map(|ledger| proof::table(&ledger)).unwrap_or_default();
+    let sessions = match plugin {
+        Some(plugin) => format!("Sessions run JAX functions by the plugin {}, and kernels.", plugin.display()),
+        None => "Sessions run kernels; for JAX functions there is no PJRT plugin (--pjrt-plugin FILE).".to_owned(),
+    };
     output::print(&format!(
         "Sahasra is up on {address}; Ctrl-C ends it.\n\n{devices}\n\
          Its API is kubectl's, for whoever can read this kubeconfig:\n\n\
@@ -182,10 +209,28 @@ async fn welcome(pool: &Pool, address: SocketAddr, kubeconfig: &str, token_file:
          \x20 kubectl apply --server-side -f examples/hyperparameter-search/\n\
          \x20 kubectl wait --for=condition=Complete burstjob/hyperparameter-search --timeout=2m\n\
          \x20 kubectl get burstjobs\n\n\
-         Sessions and bursts as REST, with the token in {token_file}:\n\n\
+         {sessions}\n\
+         They and bursts as REST, with the token in {token_file}:\n\n\
          \x20 curl -H \"Authorization: Bearer $(cat {token_file})\" http://{address}/v1/namespaces/default/sessions\n\n\
          Load and figures are open on this machine:\n\n\
          \x20 curl http://{address}/workers\n\
          \x20 curl http://{address}/metrics\n"
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plugin_that_is_installed_with_the_program_is_found() {
+        let prefix = tempfile::tempdir().unwrap();
+        let program = prefix.path().join("bin/sahasra");
+        let library = prefix.path().join("lib");
+        std::fs::create_dir(&library).unwrap();
+        assert_eq!(installed_plugin(&program), None);
+        let plugin = library.join("pjrt_c_api_cpu_plugin.so");
+        std::fs::write(&plugin, "").unwrap();
+        assert_eq!(installed_plugin(&program), Some(plugin));
+    }
 }
