@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -72,10 +75,47 @@ class Execution:
     output: Any
 
 
+class Made(NamedTuple):
+    """A ``GpuSession`` that this process made, and gives back."""
+
+    gateway: _native.Gateway
+    namespace: str
+    name: str
+    #: Names come again.
+    uid: str
+    #: What was forked from it has the session's memory, but not the session.
+    process: int
+
+    def end(self, native: _native.Session) -> None:
+        """Frees what is there, and deletes the object. Raises what :meth:`RemoteJaxSession.close` does."""
+        over = False
+        try:
+            native.close()
+        except SahasraError:
+            # It is over in another way: what is left is to delete it.
+            over = True
+        if not over or self._is_there():
+            self.gateway.delete_session(self.namespace, self.name)
+
+    def _is_there(self) -> bool:
+        """Whether the object of this name is still this one, and not another's that came after it."""
+        try:
+            return bool(json.loads(self.gateway.session(self.namespace, self.name))["metadata"]["uid"] == self.uid)
+        except NotFoundError:
+            return False
+
+    def give_back(self, native: _native.Session) -> None:
+        """As :meth:`end`, where nobody is there to be told of a failure: the session's own times end it then."""
+        if os.getpid() == self.process:
+            with contextlib.suppress(SahasraError):
+                self.end(native)
+
+
 class RemoteJaxSession:
     """A slice of one device, with tensors that stay there and functions that run there. Made by :meth:`create`.
 
-    It is a context manager: at the end everything there is freed and the device is given back.
+    It is a context manager: at the end everything there is freed and the device is given back. So it is when the program ends, and when
+    neither the session nor a tensor of it is referred to any more.
     """
 
     def __init__(
@@ -84,16 +124,15 @@ class RemoteJaxSession:
         name: str,
         namespace: str,
         device: str,
-        client: SahasraClient | None = None,
         progress: bool | Report | None = None,
     ) -> None:
         welcome = native.welcome()
         if welcome is None:
             raise SahasraError("the session is not connected")
         self._native = native
-        self._client = client
-        #: Of the object that `create` made: names come again.
-        self._uid: str | None = None
+        # Gives back what `create` made, when that is asked for, nobody has the session any more, or the program ends.
+        self._made: Made | None = None
+        self._end: weakref.finalize[[_native.Session], RemoteJaxSession] | None = None
         #: Name of the ``GpuSession``, and its namespace.
         self.name = name
         self.namespace = namespace
@@ -162,8 +201,9 @@ class RemoteJaxSession:
                 grace=grace_seconds,
                 worker=device,
             )
-            session = cls(native, name, namespace, device, client, progress)
-            session._uid = made["metadata"]["uid"]
+            session = cls(native, name, namespace, device, progress)
+            session._made = Made(client._gateway, namespace, name, made["metadata"]["uid"], os.getpid())
+            session._end = weakref.finalize(session, session._made.give_back, native)
             return session
         except BaseException:
             # Nobody would give it back.
@@ -181,25 +221,11 @@ class RemoteJaxSession:
 
         Raises nothing about the session itself, which is over either way; :class:`ConnectionLostError` when the gateway does not answer.
         """
-        over = False
-        try:
-            self._native.close()
-        except SahasraError:
-            # It is over in another way: what is left is to delete it.
-            over = True
-        if self._client is None:
-            return
-        client, self._client = self._client, None
-        if over and not self._is_ours(client):
-            return
-        client._gateway.delete_session(self.namespace, self.name)
-
-    def _is_ours(self, client: SahasraClient) -> bool:
-        """Whether the object of this name is still the one that was created for this session, and not another's that came after it."""
-        try:
-            return bool(json.loads(client._gateway.session(self.namespace, self.name))["metadata"]["uid"] == self._uid)
-        except NotFoundError:
-            return False
+        if self._made is None or self._end is None:
+            with contextlib.suppress(SahasraError):
+                self._native.close()
+        elif self._end.detach() is not None:
+            self._made.end(self._native)
 
     def synchronise(self) -> None:
         """Waits for every operation so far.

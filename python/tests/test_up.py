@@ -14,11 +14,46 @@ from conftest import ROOT, eventually
 
 import sahasra
 
+def names(client):
+    return [made["metadata"]["name"] for made in client.sessions()]
+
+
 def test_a_session_is_listed_until_it_is_closed(client):
     session = sahasra.RemoteJaxSession.create(client)
-    assert session.name in [made["metadata"]["name"] for made in client.sessions()]
+    assert session.name in names(client)
     session.close()
     assert session.name not in [made["metadata"]["name"] for made in client.sessions() if "deletionTimestamp" not in made["metadata"]]
+
+
+PROGRAM = """
+import os, sys
+import numpy as np
+import sahasra
+
+session = sahasra.RemoteJaxSession.create(sahasra.SahasraClient(sys.argv[1]), name="of-a-program")
+x = session.put(np.ones(3))
+if os.fork() == 0:
+    sys.exit()  # what was forked has it in memory: it is not its own
+os.wait()
+print(x.numpy().sum())
+"""
+
+
+def test_a_program_that_ends_gives_its_session_back(pool, client):
+    outcome = subprocess.run([sys.executable, "-P", "-c", PROGRAM, pool.url], capture_output=True, text=True)
+    assert (outcome.returncode, outcome.stdout) == (0, "3.0\n"), outcome.stdout + outcome.stderr
+    eventually(lambda: "of-a-program" not in names(client))
+
+
+def test_a_session_that_nobody_refers_to_is_given_back(client):
+    session = sahasra.RemoteJaxSession.create(client, name="forgotten")
+    x = session.put(np.ones(3))
+    del session
+    gc.collect()
+    assert x.numpy().sum() == 3
+    del x
+    gc.collect()
+    eventually(lambda: "forgotten" not in names(client))
 
 
 def test_a_hundred_steps_stay_there(pool, client):
