@@ -1,6 +1,7 @@
 //! The handle: what a control plane is made of, and the clients of it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -16,6 +17,9 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// Changes that are remembered unless said otherwise: some hundred bursts' worth.
 const WATCH_HISTORY: usize = 10_000;
 
+/// How long an Event is kept after it was last written: what kube-apiserver's `--event-ttl` is unless set.
+const EVENT_LIFETIME: Duration = Duration::from_secs(60 * 60);
+
 /// What a control plane is made from.
 #[derive(Clone)]
 pub struct Options {
@@ -27,6 +31,8 @@ pub struct Options {
     pub watch_history: usize,
     /// Whether each write is followed by garbage collection; else [`ControlPlane::collect_garbage`] does it.
     pub collect_at_once: bool,
+    /// An Event is deleted by the first request that comes when it was last written so long ago, by `clock`.
+    pub event_lifetime: Duration,
 }
 
 impl Default for Options {
@@ -36,6 +42,7 @@ impl Default for Options {
             seed: 0,
             watch_history: WATCH_HISTORY,
             collect_at_once: true,
+            event_lifetime: EVENT_LIFETIME,
         }
     }
 }
@@ -47,6 +54,7 @@ impl std::fmt::Debug for Options {
             .field("seed", &self.seed)
             .field("watch_history", &self.watch_history)
             .field("collect_at_once", &self.collect_at_once)
+            .field("event_lifetime", &self.event_lifetime)
             .finish_non_exhaustive()
     }
 }
@@ -70,6 +78,13 @@ impl Options {
     #[must_use]
     pub fn watch_history(mut self, changes: usize) -> Self {
         self.watch_history = changes;
+        self
+    }
+
+    /// Keeps Events for so long.
+    #[must_use]
+    pub fn event_lifetime(mut self, lifetime: Duration) -> Self {
+        self.event_lifetime = lifetime;
         self
     }
 
@@ -106,6 +121,14 @@ impl Shared {
         (self.options.clock)()
     }
 
+    /// Deletes the Events whose time is over.
+    pub fn expire_events(&self) {
+        let now = self.now();
+        if self.store().expired(now).is_some() {
+            self.transact(|transaction| transaction.expire());
+        }
+    }
+
     /// Runs one transaction, and wakes whoever watches what it changed once the store is free again.
     pub fn transact<T>(&self, work: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
         let now = self.now();
@@ -115,6 +138,7 @@ impl Shared {
             store: &mut store,
             now,
             collects_at_once: self.options.collect_at_once,
+            event_lifetime: self.options.event_lifetime,
         });
         let wakers = store.take_wakers();
         drop(store);

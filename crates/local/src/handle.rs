@@ -59,6 +59,7 @@ pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result
         return Err(Refusal::NoSuchPath);
     }
     let verb = request::verb(&parts.method, &name, &query)?;
+    shared.expire_events();
     let request = Request {
         verb,
         resource,

@@ -18,7 +18,8 @@
 //! The decision record *The embedded control plane is our own* lists what is served. Of what is, these differ:
 //!
 //! - **Time.** Garbage collection and the deletion of a namespace's content happen within the write that makes them
-//!   necessary (see [`Options::collect_on_demand`]), not some time later.
+//!   necessary (see [`Options::collect_on_demand`]), not some time later. An Event that has not been written for an hour
+//!   ([`Options::event_lifetime`]) is deleted by the next request, whatever that asks for: nothing happens without one.
 //! - **CEL rules** are evaluated by `kube-cel` 0.8, which refuses what it cannot evaluate: `sortBy`, `cel.bind`, two-variable
 //!   comprehensions, schemas deeper than 64 levels, the authorizer. Costs are not counted: no rule runs out of budget here.
 //!   `oldSelf` of an `optionalOldSelf` rule is the value or null, not an optional. Messages of rules that fail to evaluate

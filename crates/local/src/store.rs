@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::identity::Identities;
@@ -51,6 +52,9 @@ pub(crate) struct Store {
     by_uid: BTreeMap<String, Key>,
     /// Who names an owner's uid.
     dependents: BTreeMap<String, BTreeSet<Key>>,
+    /// When what does not stay expires, and the same the other way round.
+    expiries: BTreeSet<(Timestamp, Key)>,
+    expires_at: BTreeMap<Key, Timestamp>,
     changes: VecDeque<Change>,
     /// Changes up to this revision are forgotten.
     forgotten: u64,
@@ -72,6 +76,8 @@ impl Store {
             objects: BTreeMap::new(),
             by_uid: BTreeMap::new(),
             dependents: BTreeMap::new(),
+            expiries: BTreeSet::new(),
+            expires_at: BTreeMap::new(),
             changes: VecDeque::new(),
             forgotten: 1,
             history: history.max(1),
@@ -170,12 +176,31 @@ impl Store {
         let before = self.objects.remove(key)?;
         self.revision += 1;
         self.forget_links(key, &before);
+        self.forget_expiry(key);
         self.by_uid.remove(object::uid(&before));
         let mut last = last.unwrap_or_else(|| Value::clone(&before));
         object::set_metadata(&mut last, "resourceVersion", json!(self.revision.to_string()));
         let last = Arc::new(last);
         self.remember(key.clone(), Some(before), last.clone(), true);
         Some(last)
+    }
+
+    /// Has an object expire at a time, and no longer at an earlier one.
+    pub fn expire_at(&mut self, key: &Key, at: Timestamp) {
+        self.forget_expiry(key);
+        self.expiries.insert((at, key.clone()));
+        self.expires_at.insert(key.clone(), at);
+    }
+
+    fn forget_expiry(&mut self, key: &Key) {
+        if let Some(at) = self.expires_at.remove(key) {
+            self.expiries.remove(&(at, key.clone()));
+        }
+    }
+
+    /// What has expired by now, of that what did so first.
+    pub fn expired(&self, now: Timestamp) -> Option<&Key> {
+        self.expiries.first().filter(|(at, _)| *at <= now).map(|(_, key)| key)
     }
 
     fn forget_links(&mut self, key: &Key, object: &Value) {

@@ -1,6 +1,7 @@
 //! Creating, changing and deleting: one transaction a request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -66,6 +67,7 @@ pub(crate) struct Transaction<'a> {
     pub now: Timestamp,
     /// Whether every write is followed by collection.
     pub collects_at_once: bool,
+    pub event_lifetime: Duration,
 }
 
 impl Transaction<'_> {
@@ -146,9 +148,26 @@ impl Transaction<'_> {
         }
         let key = key_of(writing.resource, &object);
         let created = self.store.put(key.clone(), object);
+        self.limit_lifetime(resource, &key);
         self.suspect_new(&key, &created);
         self.collect();
         Ok(created)
+    }
+
+    /// An Event lives for a time, and anew with every write. Nothing else ends by itself.
+    fn limit_lifetime(&mut self, resource: &Resource, key: &Key) {
+        if resource.behaviour == Behaviour::Event {
+            let at = self.now.checked_add(self.event_lifetime).unwrap_or(Timestamp::MAX);
+            self.store.expire_at(key, at);
+        }
+    }
+
+    /// Deletes what has expired: as etcd ends a lease, whatever finalizers say.
+    pub fn expire(&mut self) {
+        while let Some(key) = self.store.expired(self.now).cloned() {
+            self.take_away(&key, None);
+        }
+        self.collect();
     }
 
     /// Whether the namespace is there and takes new objects.
@@ -225,6 +244,7 @@ impl Transaction<'_> {
         }
         let key = key_of(writing.resource, &object);
         let updated = self.store.put(key.clone(), object);
+        self.limit_lifetime(resource, &key);
         self.suspect_changed(&key, old, &updated);
         self.collect();
         Ok(updated)

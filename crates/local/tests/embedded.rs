@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, VersionMatch, WatchEvent, WatchParams};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
@@ -194,6 +194,57 @@ async fn garbage_can_be_left_until_it_is_asked_for() {
     api.get("owned").await.expect("it is still there");
     control_plane.collect_garbage();
     assert!(api.get_opt("owned").await.expect("an answer").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_is_gone_an_hour_after_it_was_last_written_and_nothing_else_is() {
+    let now = Arc::new(AtomicI64::new(0));
+    let clock = now.clone();
+    let options = Options::default().clock(move || jiff::Timestamp::from_second(clock.load(Ordering::Relaxed)).expect("a time"));
+    let control_plane = ControlPlane::new(options);
+    create(&api(&control_plane), "a").await;
+    let events: Api<Event> = Api::default_namespaced(control_plane.client("default"));
+    let newer: Api<k8s_openapi::api::events::v1::Event> = Api::default_namespaced(control_plane.client("default"));
+    let names = async || -> Vec<String> {
+        let list = events.list(&ListParams::default()).await.expect("a list");
+        list.iter().map(ResourceExt::name_any).collect()
+    };
+    for name in ["first", "second"] {
+        let event = json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default", "finalizers": ["sahasra.dev/kept"]},
+            "involvedObject": {"kind": "ConfigMap", "name": "a", "namespace": "default"}, "reason": "Tried", "message": "it was tried",
+        });
+        let event: Event = serde_json::from_value(event).expect("an Event");
+        events.create(&PostParams::default(), &event).await.expect("made");
+    }
+    let mut watch = events
+        .watch(&WatchParams::default(), &control_plane.revision().to_string())
+        .await
+        .expect("a watch")
+        .boxed();
+    now.store(1800, Ordering::Relaxed);
+    let again = Patch::Merge(json!({"series": {"count": 2, "lastObservedTime": "1970-01-01T00:30:00.000000Z"}}));
+    newer.patch("second", &PatchParams::default(), &again).await.expect("written again");
+    let event = watch.next().await.expect("an event").expect("no error of the stream");
+    assert!(
+        matches!(&event, WatchEvent::Modified(event) if event.name_any() == "second"),
+        "{event:?}"
+    );
+    now.store(3599, Ordering::Relaxed);
+    assert_eq!(names().await, ["first", "second"]);
+    now.store(3600, Ordering::Relaxed);
+    // A read of something else is enough.
+    api(&control_plane).get("a").await.expect("it stays");
+    let event = watch.next().await.expect("an event").expect("no error of the stream");
+    let WatchEvent::Deleted(deleted) = event else { panic!("{event:?}") };
+    assert_eq!(deleted.name_any(), "first");
+    assert_eq!(deleted.resource_version(), Some(control_plane.revision().to_string()));
+    assert!(events.get_opt("first").await.expect("an answer").is_none());
+    assert_eq!(names().await, ["second"]);
+    now.store(1800 + 3600, Ordering::Relaxed);
+    assert_eq!(names().await, Vec::<String>::new());
+    now.store(i64::from(u32::MAX), Ordering::Relaxed);
+    api(&control_plane).get("a").await.expect("it stays");
 }
 
 #[tokio::test(start_paused = true)]
