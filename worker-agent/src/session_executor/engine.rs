@@ -245,6 +245,10 @@ pub trait Engine {
     /// What is found before that starts; the completer is rung all the same.
     fn download(&mut self, tensor: &Self::Tensor, shape: &Shape, done: Completer) -> Result<Self::Transfer, Fault>;
 
+    /// Whether its memory is in use by others too: a download that goes on, or bytes that are sent from where they lie. Results of
+    /// programs do not take it then.
+    fn is_lent(&self, tensor: &Self::Tensor) -> bool;
+
     /// The bytes of a download that is done.
     ///
     /// # Errors

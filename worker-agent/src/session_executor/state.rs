@@ -13,6 +13,7 @@ mod executions;
 mod memory;
 mod names;
 mod pending;
+mod sending;
 mod uploads;
 
 #[cfg(test)]
@@ -21,7 +22,8 @@ mod tests;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use sahasra_pjrt::Shape;
 use sahasra_wire::session::{self, Delete, Failed, FailureCode, Figures, client_frame, server_frame::Kind};
@@ -30,6 +32,7 @@ use self::compilations::Compiling;
 use self::memory::{Account, Charge};
 use self::names::{Named, Names};
 use self::pending::Pending;
+use self::sending::{PATIENCE, Sending, Sent, Watched};
 use self::uploads::Incoming;
 use super::engine::{Bell, Completion, Engine, Fault};
 use super::link::Answer;
@@ -85,6 +88,8 @@ struct Tensor<E: Engine> {
     /// What computes it; none where it came from the client.
     execution: Option<Rc<Execution<E>>>,
     charge: Charge,
+    /// Its bytes, as long as they are sent from where they lie.
+    sending: RefCell<Weak<Sending>>,
 }
 
 impl<E: Engine> Tensor<E> {
@@ -130,6 +135,10 @@ pub struct State<E: Engine> {
     /// Bytes of downloads that are pending.
     pending_bytes: u64,
     temporaries: u64,
+    sending: Vec<Watched<E>>,
+    sent: Arc<Sent>,
+    /// How long memory of what is being sent is waited for.
+    patience: Duration,
     epoch: Rc<Epoch>,
     /// After a fault that ends the device's context nothing works any more.
     poisoned: Option<Fault>,
@@ -177,6 +186,9 @@ impl<E: Engine> State<E> {
             under_way: 0,
             pending_bytes: 0,
             temporaries: 0,
+            sending: Vec::new(),
+            sent: Arc::default(),
+            patience: PATIENCE,
             epoch: Rc::default(),
             poisoned: None,
             answers: Vec::new(),
@@ -187,7 +199,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Tensors that have names and are there, and bytes of device memory in use.
+    /// Tensors that have names and are there, and bytes of device memory in use; without those that are only on their way to the client.
     pub fn stored(&self) -> (u64, u64) {
         (self.tensors.there, self.account.used())
     }
@@ -256,11 +268,10 @@ impl<E: Engine> State<E> {
     }
 
     fn figures(&self, request: u64) -> Figures {
-        let (tensors, used_bytes) = self.stored();
         Figures {
             request,
-            tensors,
-            used_bytes,
+            tensors: self.tensors.there,
+            used_bytes: self.used(),
             limit_bytes: self.limit_bytes,
             programs: self.programs.there,
             active_executions: self.pending.iter().filter(|pending| pending.runs()).count() as u64,
@@ -305,6 +316,7 @@ impl<E: Engine> State<E> {
             shape,
             execution,
             charge,
+            sending: RefCell::default(),
         }
     }
 

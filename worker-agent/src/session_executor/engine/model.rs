@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sahasra_pjrt::{ElementType, Shape};
@@ -61,9 +62,18 @@ pub struct ModelEngine {
 
 /// An array.
 pub struct ModelTensor {
-    bytes: Bytes,
+    bytes: Arc<Bytes>,
     is_failed: bool,
     controls: Shared,
+}
+
+/// A tensor's bytes where they lie.
+struct View(Arc<Bytes>);
+
+impl AsRef<[u8]> for View {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 impl Drop for ModelTensor {
@@ -103,7 +113,7 @@ impl ModelEngine {
     fn tensor(&self, bytes: Bytes, is_failed: bool) -> ModelTensor {
         self.controls.borrow_mut().live_bytes += bytes.len() as u64;
         ModelTensor {
-            bytes,
+            bytes: Arc::new(bytes),
             is_failed,
             controls: Rc::clone(&self.controls),
         }
@@ -126,7 +136,7 @@ impl Engine for ModelEngine {
     type Tensor = ModelTensor;
     type Program = ModelProgram;
     type Compiling = Compilation<ModelProgram>;
-    type Transfer = Result<Bytes, Fault>;
+    type Transfer = Result<Arc<Bytes>, Fault>;
 
     fn description(&self) -> Description {
         Description::default()
@@ -219,13 +229,17 @@ impl Engine for ModelEngine {
         let outcome = if tensor.is_failed {
             Err(broken())
         } else {
-            Ok(tensor.bytes.clone())
+            Ok(Arc::clone(&tensor.bytes))
         };
         self.ends(done, outcome.clone().map(|_| ()));
         Ok(outcome)
     }
 
+    fn is_lent(&self, tensor: &ModelTensor) -> bool {
+        Arc::strong_count(&tensor.bytes) > 1
+    }
+
     fn downloaded(&mut self, transfer: Self::Transfer) -> Result<Bytes, Fault> {
-        transfer
+        transfer.map(|bytes| Bytes::from_owner(View(bytes)))
     }
 }

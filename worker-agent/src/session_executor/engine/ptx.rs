@@ -311,6 +311,10 @@ impl<D: Device> Engine for PtxEngine<D> {
         }
     }
 
+    fn is_lent(&self, _tensor: &Stored<D>) -> bool {
+        false
+    }
+
     fn downloaded(&mut self, transfer: Bytes) -> Result<Bytes, Fault> {
         Ok(transfer)
     }

@@ -343,7 +343,7 @@ impl Engine for XlaEngine {
         done: Completer,
     ) -> Result<Vec<Arc<Buffer>>, Fault> {
         // What is being sent from where it lies is nobody's yet: results take other memory.
-        let is_sent = |place: &usize| Arc::strong_count(arguments[*place]) > 1 && !kept.contains(&(*place as i64));
+        let is_sent = |place: &usize| self.is_lent(arguments[*place]) && !kept.contains(&(*place as i64));
         let sent = (0..arguments.len()).filter(is_sent).map(|place| place as i64);
         let kept: Vec<i64> = kept.iter().copied().chain(sent).collect();
         let buffers: Vec<&Buffer> = arguments.iter().map(AsRef::as_ref).collect();
@@ -398,6 +398,10 @@ impl Engine for XlaEngine {
             Ok(()) => Ok(transfer),
             Err(error) => Err(fault(&error, FailureCode::Internal)),
         }
+    }
+
+    fn is_lent(&self, tensor: &Arc<Buffer>) -> bool {
+        Arc::strong_count(tensor) > 1
     }
 
     fn downloaded(&mut self, transfer: Transfer) -> Result<Bytes, Fault> {

@@ -72,7 +72,7 @@ impl<E: Engine> State<E> {
         let outcome = match made {
             Ok(made) => {
                 if compile.request != 0 {
-                    let answer = compiled(compile.request, &made, self.limit_bytes, self.account.used());
+                    let answer = compiled(compile.request, &made, self.limit_bytes, self.used());
                     self.answer(Kind::Compiled(answer).into());
                 }
                 let device_bytes = |shape: &Shape| self.engine.device_bytes(shape.host_bytes().unwrap_or(usize::MAX) as u64);

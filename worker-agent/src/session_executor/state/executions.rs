@@ -67,6 +67,7 @@ impl<E: Engine> State<E> {
         let kept = prepared.map_err(|fault| self.fail(sequence, operation, fault))?;
         let (completion, done) = Completion::new(Arc::clone(&self.execution_ends));
         let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
+        let lent: Vec<bool> = arrays.iter().map(|array| self.engine.is_lent(array)).collect();
         (self.execution_begins)();
         let outputs = self.engine.execute(&program.program, &arrays, &kept, done);
         drop(arrays);
@@ -75,8 +76,10 @@ impl<E: Engine> State<E> {
             self.fail(sequence, operation, fault)
         })?;
         for place in &execute.donated {
-            // In range, as was checked. Their memory belongs to the results from here on.
-            arguments[*place as usize].charge.release();
+            // In range, as was checked. Their memory belongs to the results from here on, save where others use it still.
+            if !lent[*place as usize] {
+                arguments[*place as usize].charge.release();
+            }
             self.tensors.remove(execute.arguments[*place as usize]);
         }
         let temporaries = program.program.needs().temporaries;
@@ -123,7 +126,7 @@ impl<E: Engine> State<E> {
         while self.under_way >= MAX_UNDER_WAY && self.finish_oldest() {}
         let places = || is_donated.iter().enumerate();
         let donated_bytes = places()
-            .filter(|(_, donated)| **donated)
+            .filter(|(place, donated)| **donated && !self.engine.is_lent(&arguments[*place].array))
             .map(|(place, _)| arguments[place].charge.bytes());
         let needs = program.program.needs();
         let aliased = needs.aliased.min(donated_bytes.sum());

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Instant;
 
 use sahasra_wire::session::FailureCode;
 
@@ -57,25 +58,42 @@ impl Drop for Charge {
 }
 
 impl<E: Engine> State<E> {
-    /// Sees to it that so many bytes, and so many for as long as a program runs, are free: what runs is waited for where
-    /// that helps.
+    /// Bytes of device memory in use, whatever for but the running of programs.
+    pub(super) fn used(&self) -> u64 {
+        self.account.used().saturating_add(self.unsent())
+    }
+
+    /// Sees to it that so many bytes, and so many for as long as a program runs, are free: what runs, or is being sent, is
+    /// waited for where that helps.
     ///
     /// # Errors
     /// [`FailureCode::OutOfMemory`], with the figures.
     pub(super) fn reserve(&mut self, bytes: u64, temporaries: u64) -> Result<(), Fault> {
         let needed = bytes.saturating_add(temporaries);
+        let mut until = None;
         loop {
-            let used = self.account.used().saturating_add(self.temporaries);
+            let sent = self.sent.count();
+            let unsent = self.unsent();
+            let used = self.account.used().saturating_add(self.temporaries).saturating_add(unsent);
             if used.saturating_add(needed) <= self.limit_bytes {
                 return Ok(());
             }
-            if !self.finish_oldest() {
+            if self.finish_oldest() {
+                continue;
+            }
+            let would_help = unsent > 0 && (used - unsent).saturating_add(needed) <= self.limit_bytes;
+            let until = *until.get_or_insert_with(|| Instant::now() + self.patience);
+            if !would_help || !self.sent.wait(sent, until) {
                 let between = match temporaries {
                     0 => String::new(),
                     temporaries => format!(", {temporaries} of them only while it runs"),
                 };
+                let on_its_way = match unsent {
+                    0 => String::new(),
+                    unsent => format!(" ({unsent} of them by deleted tensors that are still being sent)"),
+                };
                 let message = format!(
-                    "{needed} bytes of device memory are needed{between}; the session may use {}, {used} are in use: delete tensors \
+                    "{needed} bytes of device memory are needed{between}; the session may use {}, {used} are in use{on_its_way}: delete tensors \
                      that are not needed, or ask for a session with more memory",
                     self.limit_bytes
                 );

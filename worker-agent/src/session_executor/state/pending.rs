@@ -116,7 +116,10 @@ impl<E: Engine> State<E> {
                 } => {
                     self.pending_bytes -= bytes;
                     match self.engine.downloaded(transfer) {
-                        Ok(data) => self.send(request, &tensor, &data),
+                        Ok(data) => {
+                            let data = self.watched(&tensor, data);
+                            self.send(request, &tensor, &data);
+                        }
                         Err(fault) => {
                             self.note(&fault);
                             let own = || Self::failure(sequence, format!("download of tensor {name}"), fault);

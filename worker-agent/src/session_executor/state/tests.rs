@@ -1,3 +1,5 @@
+mod sending;
+
 use std::rc::Rc;
 
 use bytes::Bytes;
