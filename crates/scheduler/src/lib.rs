@@ -25,7 +25,8 @@
 //!   that has waited for [`PATIENCE_MS`] reserves devices enough for its minimum: nobody less important starts or grows
 //!   there until it has started. A claim that the pool could not serve even if it were empty reserves nothing.
 //! - **Placement.** Idle devices first: by active executions, then stored tensor bytes, then tensors. A session goes where it
-//!   need not disturb anyone, if there is such a device; bursts and leases spread over the devices in turn.
+//!   need not disturb anyone, if there is such a device, and counts there as an execution for the next one; bursts and leases spread over
+//!   the devices in turn.
 //!
 //! # How it is solved
 //!

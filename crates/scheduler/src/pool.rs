@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::{Claim, ClaimKind, Device, DeviceId, Problem};
+use crate::{Claim, ClaimKind, Device, DeviceId, Load, Problem};
 
 /// Number of a device in [`Pool::devices`].
 pub(crate) type DeviceIndex = u32;
@@ -72,6 +72,8 @@ pub(crate) struct Pool<'a> {
     level_starts: Vec<Rank>,
     free: Vec<u64>,
     session_bytes: Vec<u64>,
+    /// Sessions that this solution has put there, which show in no load yet.
+    new_sessions: Vec<u64>,
     holders: Vec<BTreeMap<Rank, u32>>,
     holdings: Vec<BTreeMap<DeviceIndex, u32>>,
     held: Vec<u32>,
@@ -144,6 +146,7 @@ impl<'a> Pool<'a> {
                 .map(|device| device.allocatable_bytes.saturating_sub(device.foreign_bytes))
                 .collect(),
             session_bytes: vec![0; devices.len()],
+            new_sessions: vec![0; devices.len()],
             holders: vec![BTreeMap::new(); devices.len()],
             holdings: vec![BTreeMap::new(); demands.len()],
             held: vec![0; demands.len()],
@@ -221,6 +224,21 @@ impl<'a> Pool<'a> {
     pub fn give(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
         if slices > 0 {
             self.set(claim, device, self.slices(claim, device) + slices);
+        }
+    }
+
+    /// Puts a session that was nowhere on the device, where there must be room.
+    pub fn give_session(&mut self, claim: Rank, device: DeviceIndex) {
+        self.give(claim, device, self.demand(claim).min);
+        self.new_sessions[device as usize] += 1;
+    }
+
+    /// The device's load, with an execution of each session that was put there in this solution.
+    pub fn load(&self, device: DeviceIndex) -> Load {
+        let load = self.devices[device as usize].load;
+        Load {
+            active_executions: load.active_executions.saturating_add(self.new_sessions[device as usize]),
+            ..load
         }
     }
 

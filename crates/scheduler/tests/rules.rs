@@ -220,6 +220,22 @@ fn sessions_that_arrive_together_go_to_different_idle_devices() {
 }
 
 #[test]
+fn sessions_that_arrive_together_count_for_each_other_as_executions() {
+    let stores = Device {
+        load: Load {
+            stored_tensor_bytes: 9,
+            tensor_count: 1,
+            ..Load::default()
+        },
+        ..gpu("a/gpu0", 8)
+    };
+    let sessions = [session("s", 1), session("t", 1), session("u", 1), session("v", 1)];
+    let solution = solve(&pool(&[stores, gpu("b/gpu0", 8)], &sessions), &[], 0);
+    let placed: Vec<u32> = sessions.iter().map(|session| on(&solution, &session.id, "a/gpu0")).collect();
+    assert_eq!(placed, [0, 1, 0, 1]);
+}
+
+#[test]
 fn a_session_stays_on_its_device_whatever_becomes_of_it() {
     for trouble in [Unusable::NotReady, Unusable::Unhealthy, Unusable::Cordoned] {
         let troubled = Device {

@@ -14,6 +14,7 @@ use crate::{agents::Worker, metrics::Metrics};
 use sessions::Seen;
 
 mod answers;
+mod assumed;
 mod plan;
 mod sessions;
 #[cfg(test)]
@@ -69,6 +70,8 @@ struct WorkerView {
     /// Its inventory is known, of this boot.
     known: bool,
     asking: bool,
+    /// When the inventory was asked for that tells its devices' load; none of this boot yet.
+    heard: Option<u64>,
     renewing: bool,
     ask_at: Option<u64>,
     /// When calls began to fail, and how long to wait after the next failure.
@@ -189,6 +192,7 @@ impl Picture {
                 devices,
                 known,
                 asking: old.as_ref().is_some_and(|old| old.asking),
+                heard: old.as_ref().and_then(|old| old.heard),
                 renewing: old.as_ref().is_some_and(|old| old.renewing),
                 ask_at: if live && (!known || changed) {
                     Some(now)
@@ -285,7 +289,9 @@ impl Picture {
             };
             Some(Action::Release { worker, endpoint, request })
         });
-        releases.collect()
+        let releases = releases.collect();
+        self.forget_load(&claim);
+        releases
     }
 
     /// Everything held on a worker is gone.

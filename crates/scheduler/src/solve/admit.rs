@@ -88,7 +88,7 @@ fn candidates(pool: &Pool, reservations: &Reservations, claim: Rank, before: &[D
 
 /// Puts a session on one device: one with room, else one where surplus makes room, else one where bursts of lower priority do.
 fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, claim: Rank, before: &[DeviceIndex]) -> bool {
-    let (needed, min) = (pool.demand(claim).unit(), pool.demand(claim).min);
+    let needed = pool.demand(claim).unit();
     let devices = candidates(pool, reservations, claim, before);
     let sessions = |device: DeviceIndex| {
         pool.holders(device)
@@ -96,28 +96,27 @@ fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, 
             .filter(|&&holder| pool.demand(holder).is_session())
             .count()
     };
-    // Equally idle devices take turns: what was placed a moment ago shows in no load yet.
+    // Equally idle devices take turns.
     let idlest = devices
         .iter()
         .copied()
         .filter(|&device| pool.free(device) >= needed)
         .min_by_key(|&device| {
-            let load = pool.devices[device as usize].load;
             (
                 !before.contains(&device),
-                load,
+                pool.load(device),
                 sessions(device),
                 Reverse(pool.free(device)),
                 device,
             )
         });
     if let Some(device) = idlest {
-        pool.give(claim, device, min);
+        pool.give_session(claim, device);
         return true;
     }
     for &device in &devices {
         if reclaim(pool, claim, device, needed) {
-            pool.give(claim, device, min);
+            pool.give_session(claim, device);
             return true;
         }
     }
@@ -130,7 +129,7 @@ fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, 
         return false;
     };
     push_out(pool, lost, claim, device, needed);
-    pool.give(claim, device, min);
+    pool.give_session(claim, device);
     true
 }
 

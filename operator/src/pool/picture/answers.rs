@@ -150,6 +150,7 @@ impl Picture {
             return Vec::new();
         }
         view.failing = None;
+        view.heard = Some(asked);
         view.known = !inventory.shutting_down;
         let endpoint = view.endpoint.clone();
         let draining = inventory.grants.iter().any(|grant| grant.draining);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sahasra_scheduler::{Assignment, DeviceId, Name, Problem, Refused, Unusable, solve};
+use sahasra_scheduler::{Assignment, DeviceId, Load, Name, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
 
 use super::{Action, ClaimState, GIVE_UP_AFTER, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, sooner};
@@ -19,7 +19,8 @@ impl Picture {
         (actions, wake)
     }
 
-    pub(super) fn problem(&self) -> (Problem, Vec<Assignment>) {
+    pub(super) fn problem(&self, now: u64) -> (Problem, Vec<Assignment>) {
+        let assumed = self.assumed(now);
         let mut devices = Vec::new();
         for (worker, view) in &self.workers {
             for (device, known) in &view.devices {
@@ -32,17 +33,22 @@ impl Picture {
                 } else {
                     Err(Unusable::Cordoned)
                 };
+                let id = DeviceId {
+                    worker: worker.clone(),
+                    device: device.clone(),
+                };
+                let not_told = assumed.get(&id).copied().unwrap_or_default();
                 devices.push(sahasra_scheduler::Device {
-                    id: DeviceId {
-                        worker: worker.clone(),
-                        device: device.clone(),
-                    },
+                    id,
                     class: known.class.clone(),
                     engines: known.engines.clone(),
                     allocatable_bytes: known.allocatable_bytes,
                     foreign_bytes: known.foreign_bytes,
                     usable,
-                    load: known.load,
+                    load: Load {
+                        active_executions: known.load.active_executions.saturating_add(not_told),
+                        ..known.load
+                    },
                 });
             }
         }
@@ -94,7 +100,7 @@ impl Picture {
         if !self.claims.values().any(ClaimState::is_open) {
             return None;
         }
-        let (problem, previous) = self.problem();
+        let (problem, previous) = self.problem(now);
         let solution = solve(&problem, &previous, now);
         let ids: Vec<Name> = self.claims.keys().cloned().collect();
         // What goes back goes first: it is free for others when its agent has confirmed it.

@@ -11,7 +11,7 @@ use crate::pool::claim::SeenSession;
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) worker: Name,
-    load: SessionLoad,
+    pub(super) load: SessionLoad,
     at: u64,
 }
 

@@ -7,6 +7,8 @@ use sahasra_wire::{
 
 use super::*;
 
+mod assumed;
+
 const SLICE: u64 = 512 << 20;
 const TTL: u64 = 60_000;
 

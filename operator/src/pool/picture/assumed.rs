@@ -1,0 +1,55 @@
+//! Load that nobody has reported yet. What an agent says of its devices is seconds old: what was placed there since, and the session
+//! that has just been given one, show in none of it. Placement counts them all the same, or all that comes at once went to one device.
+
+use std::collections::BTreeMap;
+
+use sahasra_scheduler::{ClaimKind, DeviceId};
+
+use super::{ClaimState, Picture, SESSIONS_EVERY};
+
+/// A session counts as one execution until its agent has told of its first tensor, no longer than so many milliseconds: one that nobody
+/// ever uses is idle.
+const ASSUMED_FOR: u64 = 2 * SESSIONS_EVERY;
+
+impl Picture {
+    /// Executions on each device beside those that its agent told of.
+    pub(super) fn assumed(&self, now: u64) -> BTreeMap<DeviceId, u64> {
+        let mut assumed = BTreeMap::new();
+        let works = |claim: &&ClaimState| claim.request.kind != ClaimKind::Lease && !claim.ending;
+        for claim in self.claims.values().filter(works) {
+            let asked = claim.acquiring.iter().map(|(device, slices)| (device, *slices));
+            let held = (claim.grants.iter())
+                .filter(|held| match claim.request.kind {
+                    ClaimKind::Session => !self.has_shown(claim) && held.known + ASSUMED_FOR > now,
+                    _ => (self.workers.get(&held.device.worker)).is_some_and(|worker| worker.heard.is_none_or(|heard| held.known >= heard)),
+                })
+                .map(|held| (&held.device, held.slices));
+            for (device, slices) in asked.chain(held) {
+                *assumed.entry(device.clone()).or_default() += u64::from(slices);
+            }
+        }
+        assumed
+    }
+
+    /// Whether a session's agent has told of something that it does: its load is in the device's.
+    fn has_shown(&self, claim: &ClaimState) -> bool {
+        let seen = self.sessions.get(claim.request.owner.uid.as_str());
+        seen.is_some_and(|seen| seen.load.tensors > 0 || seen.load.active_executions > 0)
+    }
+
+    /// What a session did on its device goes with it.
+    pub(super) fn forget_load(&mut self, claim: &ClaimState) {
+        let Some(seen) = self.sessions.get(claim.request.owner.uid.as_str()) else {
+            return;
+        };
+        let (active, bytes, tensors) = (seen.load.active_executions, seen.load.stored_bytes, seen.load.tensors);
+        for held in &claim.grants {
+            if let Some(device) = self.device_mut(&held.device) {
+                let load = &mut device.load;
+                load.active_executions = load.active_executions.saturating_sub(active);
+                load.stored_tensor_bytes = load.stored_tensor_bytes.saturating_sub(bytes);
+                load.tensor_count = load.tensor_count.saturating_sub(tensors);
+            }
+        }
+    }
+}

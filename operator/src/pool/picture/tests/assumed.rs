@@ -1,0 +1,121 @@
+//! Placement between two reports of load.
+
+use super::*;
+
+/// Two workers with eight free slices each. The first has a tensor of somebody's, the second has nothing: it is the idler one.
+fn pair() -> Picture {
+    let mut picture = Picture::new(Arc::new(Metrics::new().unwrap()));
+    picture.observe(&[worker("a", "boot-a"), worker("b", "boot-b")], 0);
+    picture.plan(0);
+    let mut busy = inventory("boot-a", Vec::new());
+    (busy.devices[0].stored_tensor_bytes, busy.devices[0].tensor_count) = (64, 1);
+    picture.inventoried(&"a".into(), &busy, 0, 0);
+    picture.inventoried(&"b".into(), &inventory("boot-b", Vec::new()), 0, 0);
+    picture
+}
+
+fn session(picture: &mut Picture, uid: &str, now: u64) {
+    let terms = SessionTerms {
+        namespace: "team".into(),
+        name: uid.into(),
+        ..SessionTerms::default()
+    };
+    let claim = ClaimRequest {
+        kind: ClaimKind::Session,
+        session: Some(terms),
+        ..request(uid, 1, 1)
+    };
+    picture.claim(claim, Vec::new(), now);
+}
+
+/// Which workers are asked, in the order of the owners' uids; all of them grant.
+fn places(picture: &mut Picture, now: u64) -> Vec<String> {
+    let (actions, _) = picture.plan(now);
+    let mut asked = acquires(&actions);
+    asked.sort_by(|left, right| left.owner.uid.cmp(&right.owner.uid));
+    let places = asked.into_iter().map(|request| {
+        let worker = request.boot_id.trim_start_matches("boot-").to_owned();
+        let grant = grant(&request.owner.uid, &request.boot_id, now + 1, request.slices);
+        picture.acquired(&worker.as_str().into(), &request, Ok(grant), now, now);
+        worker
+    });
+    places.collect()
+}
+
+/// What agent `b` says of session `one`, which has stored so much there.
+fn stores(bytes: u64, tensors: u64) -> Inventory {
+    let mut inventory = inventory("boot-b", vec![grant("one", "boot-b", 1, 1)]);
+    (inventory.devices[0].stored_tensor_bytes, inventory.devices[0].tensor_count) = (bytes, tensors);
+    inventory.sessions = vec![SessionLoad {
+        owner_uid: "one".into(),
+        namespace: "team".into(),
+        name: "one".into(),
+        tensors,
+        stored_bytes: bytes,
+        ..SessionLoad::default()
+    }];
+    inventory
+}
+
+#[test]
+fn a_session_that_has_not_shown_its_load_counts_for_the_next_one() {
+    let mut picture = pair();
+    session(&mut picture, "one", 0);
+    assert_eq!(places(&mut picture, 0), ["b"]);
+    // Its agent knows of it, and nobody has used it so far: that may be a moment away.
+    picture.inventoried(&"b".into(), &stores(0, 0), 10, 10);
+    session(&mut picture, "two", 20);
+    assert_eq!(places(&mut picture, 20), ["a"]);
+    // Both at once: one each.
+    session(&mut picture, "three", 30);
+    session(&mut picture, "two-and-a-half", 30);
+    let mut both = places(&mut picture, 30);
+    both.sort();
+    assert_eq!(both, ["a", "b"]);
+}
+
+#[test]
+fn a_session_whose_load_is_reported_counts_as_that() {
+    let mut picture = pair();
+    session(&mut picture, "one", 0);
+    assert_eq!(places(&mut picture, 0), ["b"]);
+    picture.inventoried(&"b".into(), &stores(32, 1), 10, 10);
+    session(&mut picture, "two", 20);
+    assert_eq!(places(&mut picture, 20), ["b"], "32 bytes are less than 64");
+}
+
+#[test]
+fn a_session_that_nobody_uses_is_idle_in_the_end() {
+    let mut picture = pair();
+    session(&mut picture, "one", 0);
+    assert_eq!(places(&mut picture, 0), ["b"]);
+    let later = 2 * SESSIONS_EVERY;
+    picture.inventoried(&"b".into(), &stores(0, 0), later - 1, later - 1);
+    session(&mut picture, "two", later);
+    assert_eq!(places(&mut picture, later), ["b"]);
+}
+
+#[test]
+fn what_a_session_stored_is_gone_with_it() {
+    let mut picture = pair();
+    session(&mut picture, "one", 0);
+    places(&mut picture, 0);
+    picture.inventoried(&"b".into(), &stores(128, 2), 10, 10);
+    picture.take_out("one", true, 20);
+    session(&mut picture, "two", 21);
+    assert_eq!(places(&mut picture, 21), ["b"]);
+}
+
+#[test]
+fn chunks_that_were_sent_for_count_until_the_agent_is_heard_again() {
+    let mut picture = pair();
+    picture.claim(request("burst", 1, 1), Vec::new(), 0);
+    assert_eq!(places(&mut picture, 0), ["b"]);
+    session(&mut picture, "one", 1);
+    assert_eq!(places(&mut picture, 1), ["a"]);
+    picture.take_out("one", true, 2);
+    // Its chunk was over before anybody asked.
+    picture.inventoried(&"b".into(), &inventory("boot-b", vec![grant("burst", "boot-b", 1, 1)]), 5, 5);
+    session(&mut picture, "two", 6);
+    assert_eq!(places(&mut picture, 6), ["b"]);
+}
