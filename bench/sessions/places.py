@@ -19,9 +19,9 @@ def client(way="gateway", url=None):
 
 
 @contextlib.contextmanager
-def opened(way, vram="1Gi", url=None):
+def opened(way, vram="1Gi", url=None, compression="adaptive"):
     """A session reached that way; through another URL than the gateway's where one is given."""
-    with RemoteJaxSession.create(client(way, url), vram=vram, direct=way == "direct") as session:
+    with RemoteJaxSession.create(client(way, url), vram=vram, direct=way == "direct", compression=compression) as session:
         yield session
 
 

@@ -119,7 +119,7 @@ class Watch:
         with self._lock:
             thing, begins = self._thing, self._thing is None
             if thing is None:
-                thing = self._thing = _Thing(kind, what, self._native.traffic()[0])
+                thing = self._thing = _Thing(kind, what, self._native.uploaded())
             if kind == "compile":
                 # What takes longest names both: a program that is compiled behind an upload.
                 thing.kind, thing.what = kind, what
@@ -163,5 +163,5 @@ class Watch:
         while not finished:
             finished = over.wait(INTERVAL)
             with self._lock:
-                progress = thing.progress(self._device, time.monotonic() - began, self._native.traffic()[0], finished)
+                progress = thing.progress(self._device, time.monotonic() - began, self._native.uploaded(), finished)
             report(progress)

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -160,6 +160,7 @@ class RemoteJaxSession:
         direct: bool = False,
         authority: str | None = None,
         progress: bool | Report | None = None,
+        compression: Literal["adaptive", "always", "never"] = "adaptive",
     ) -> RemoteJaxSession:
         """Asks for ``vram`` on a device of the class (any where None), waits until there is room, and connects.
 
@@ -167,6 +168,10 @@ class RemoteJaxSession:
         kernels. The session ends by itself after ``idle_timeout_seconds`` in which nothing was asked of it, and after ``ttl_seconds``
         whatever happens. ``direct`` connects straight to the worker, inside the cluster, with ``authority`` as the PEM to verify it by.
         After a broken connection what is there is kept for ``grace_seconds``.
+
+        Arrays are compressed on their way, and come out bit for bit as they were. ``compression`` is ``"adaptive"`` to do so where a
+        slow line makes it worth while, as measured as it goes; ``"always"`` where it makes an array shorter, for a line on which bytes
+        cost more than time; ``"never"`` for neither direction.
 
         A compilation or an upload that takes more than half a second shows on a line of stderr, on a terminal and in a notebook.
         ``progress`` is True to have it anywhere, False for silence, or is called with a :class:`Progress` a few times a second,
@@ -200,6 +205,7 @@ class RemoteJaxSession:
                 connect=wait_seconds,
                 grace=grace_seconds,
                 worker=device,
+                compression=compression,
             )
             session = cls(native, name, namespace, device, progress)
             session._made = Made(client._gateway, namespace, name, made["metadata"]["uid"], os.getpid())

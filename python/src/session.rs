@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use pyo3::{exceptions::PyMemoryError, prelude::*};
-use sahasra_client::{Argument, Array, Error, Format, Options, Pending, Target, Token};
+use sahasra_client::{Argument, Array, Compression, Error, Format, Options, Pending, Target, Token};
 
 use crate::{
     array::{self, Block},
@@ -50,7 +50,7 @@ type Costs = (bool, u64, Vec<(String, Vec<i64>)>, u64, u64, u64, u64, u64, Optio
 impl Session {
     /// Connects through the gateway, or straight to the worker when its endpoint is given.
     #[staticmethod]
-    #[pyo3(signature = (gateway, namespace, name, endpoint=None, token=None, authority=None, connect=30.0, grace=60.0, replace=false, worker=None))]
+    #[pyo3(signature = (gateway, namespace, name, endpoint=None, token=None, authority=None, connect=30.0, grace=60.0, replace=false, worker=None, compression="adaptive"))]
     #[allow(clippy::too_many_arguments, reason = "they are named on Python's side")]
     fn connect(
         py: Python<'_>,
@@ -64,7 +64,17 @@ impl Session {
         grace: f64,
         replace: bool,
         worker: Option<&str>,
+        compression: &str,
     ) -> PyResult<Self> {
+        let compression = match compression {
+            "adaptive" => Compression::WhereItPays,
+            "always" => Compression::Always,
+            "never" => Compression::Never,
+            other => {
+                let message = format!("compression is \"adaptive\", \"always\" or \"never\", not {other:?}");
+                return Err(raise(py, &Error::Invalid(message)));
+            }
+        };
         let target = match (gateway, endpoint) {
             (gateway, Some(endpoint)) => {
                 let token = token.map_or_else(
@@ -88,6 +98,7 @@ impl Session {
             connect: duration(connect),
             grace: duration(grace),
             replace,
+            compression,
             ..Options::default()
         };
         let begun = target.and_then(|target| sahasra_client::Session::begin(target, options));
@@ -113,6 +124,11 @@ impl Session {
     fn traffic(&self) -> (u64, u64) {
         let traffic = self.0.traffic();
         (traffic.sent_bytes, traffic.received_bytes)
+    }
+
+    /// Bytes of arrays and code that were sent, before any were compressed.
+    fn uploaded(&self) -> u64 {
+        self.0.traffic().uploaded_bytes
     }
 
     fn resumed(&self) -> u64 {

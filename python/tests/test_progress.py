@@ -18,8 +18,8 @@ class Slow:
         self.taken = threading.Event()
         self.sent = 100
 
-    def traffic(self):
-        return self.sent, 0
+    def uploaded(self):
+        return self.sent
 
     def load(self):
         assert self.taken.wait(60)

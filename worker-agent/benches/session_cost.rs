@@ -210,11 +210,7 @@ impl Bulk {
         };
         self.operation(Kind::Upload(upload), &[]);
         for part in bytes.chunks(PART) {
-            let message = Part {
-                encoding: 0,
-                decoded_bytes: part.len() as u64,
-            };
-            self.operation(Kind::Part(message), part);
+            self.operation(Kind::Part(Part::raw(part.len(), 4)), part);
             // Within the executor's window, which tells after a quarter.
             while self.sequence - self.taken >= WINDOW_PARTS {
                 self.read(&mut []);

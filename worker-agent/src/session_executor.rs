@@ -238,7 +238,9 @@ fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
                 state.reset();
                 generation = next;
             }
-            Input::Operation { sequence, kind, payload } => {
+            Input::Operation {
+                sequence, kind, payload, ..
+            } => {
                 if let Err(malformed) = state.operation(sequence, kind, payload) {
                     hub.malformed_operation(generation, &malformed.to_string());
                 }

@@ -3,17 +3,23 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use sahasra_memory::{Filling, Region};
 use sahasra_wire::session::{
-    ClientFrame, Compiled, Delete, Encoding, Figures, Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, Part, ServerFrame, VERSION,
-    Welcome, client_frame, frame, server_frame,
+    ClientFrame, Compiled, Delete, Figures, Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, ServerFrame, VERSION, Welcome,
+    client_frame, compression::Mode, encodings, server_frame,
 };
 
 use crate::{Error, Failure};
 
+mod arriving;
+mod leaving;
 #[cfg(test)]
 pub(crate) mod tests;
+
+use arriving::Arriving;
+pub use arriving::Taking;
+pub use leaving::Candidate;
 
 /// Names in one `Delete`: the message stays far below its limit.
 const DELETED_AT_ONCE: usize = 16_384;
@@ -69,8 +75,9 @@ pub struct Array {
 pub enum Incoming {
     /// Nothing to do, and its payload, if any, is to be read and dropped.
     Nothing,
-    /// The payload is to be appended to this buffer, which then goes back by [`Core::filled`], or by [`Core::interrupted`].
-    Fill(Filling),
+    /// The payload is to be appended to this part's buffer. What it finishes to then goes back by [`Core::filled`], or it does itself by
+    /// [`Core::interrupted`].
+    Fill(Taking),
     /// An answer to this request.
     Answer(u64, Result<Event, Failure>),
 }
@@ -79,20 +86,8 @@ pub enum Incoming {
 struct Operation {
     message: ClientFrame,
     payload: Bytes,
-}
-
-/// A download that is on its way.
-#[derive(Debug)]
-struct Arriving {
-    request: u64,
-    array: Array,
-    /// Where its bytes go; elsewhere while a part is being read.
-    memory: Option<Filling>,
+    /// What the payload counts for: what it decodes to.
     bytes: u64,
-    /// Bytes that are there.
-    filled: u64,
-    /// Bytes of the part that is being read; its frame's number.
-    part: Option<(u64, u64)>,
 }
 
 /// The state of one client.
@@ -106,6 +101,9 @@ pub struct Core {
     sequence: u64,
     /// Operations that the executor has not taken; the first `sent` of them are on their way.
     operations: VecDeque<Operation>,
+    /// Numbers of those which might be compressed.
+    candidates: VecDeque<u64>,
+    mode: Mode,
     sent: usize,
     sent_bytes: u64,
     queued_bytes: u64,
@@ -131,6 +129,8 @@ impl Core {
             requests: 0,
             sequence: 0,
             operations: VecDeque::new(),
+            candidates: VecDeque::new(),
+            mode: Mode::default(),
             sent: 0,
             sent_bytes: 0,
             queued_bytes: 0,
@@ -140,6 +140,13 @@ impl Core {
             arriving: None,
             deleted: Delete::default(),
         }
+    }
+
+    /// As this client is to compress; where it is never, downloads come as they are, too.
+    #[must_use]
+    pub fn compressing(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
     }
 
     /// A name for a tensor or a program.
@@ -163,13 +170,17 @@ impl Core {
 
     fn push(&mut self, kind: client_frame::Kind, payload: Bytes) {
         self.sequence += 1;
-        self.queued_bytes += payload.len() as u64;
+        let bytes = payload.len() as u64;
+        self.queued_bytes += bytes;
+        if matches!(kind, client_frame::Kind::Part(_)) && self.mode != Mode::Never {
+            self.candidates.push_back(self.sequence);
+        }
         let message = ClientFrame {
             sequence: self.sequence,
             received: 0,
             kind: Some(kind),
         };
-        self.operations.push_back(Operation { message, payload });
+        self.operations.push_back(Operation { message, payload, bytes });
     }
 
     /// A tensor that nobody needs any more. It is told with the next operation, or the next time that anything is written.
@@ -224,6 +235,8 @@ impl Core {
             window_frames: self.ours.frames,
             window_bytes: self.ours.bytes,
             client: concat!("sahasra-client ", env!("CARGO_PKG_VERSION")).to_owned(),
+            encodings: if self.mode == Mode::Never { Vec::new() } else { encodings() },
+            spares_bytes: self.mode == Mode::Always,
         };
         ClientFrame {
             sequence: 0,
@@ -262,17 +275,6 @@ impl Core {
         Ok(())
     }
 
-    /// The connection broke while this buffer was being filled: what the part brought comes again as a whole.
-    pub fn interrupted(&mut self, mut buffer: Filling) {
-        if let Some(arriving) = &mut self.arriving
-            && arriving.part.take().is_some()
-        {
-            // It was that long before.
-            buffer.truncate(arriving.filled as usize);
-            arriving.memory = Some(buffer);
-        }
-    }
-
     fn taken(&mut self, received: u64) -> Result<(), Error> {
         if received > self.sequence {
             return Err(Error::protocol(format!("operation {received} was taken before it was sent")));
@@ -280,58 +282,13 @@ impl Core {
         while let Some(first) = self.operations.front()
             && first.message.sequence <= received
         {
-            let bytes = first.payload.len() as u64;
+            let bytes = first.bytes;
             if self.sent > 0 {
                 self.sent -= 1;
                 self.sent_bytes -= bytes;
             }
             self.queued_bytes -= bytes;
             self.operations.pop_front();
-        }
-        Ok(())
-    }
-
-    /// Appends frames that may be sent now, about `at_most` bytes of them, as pieces to be written one after the other.
-    ///
-    /// # Errors
-    /// [`Error::Protocol`] when an operation does not fit into a frame.
-    pub fn write(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize) -> Result<(), Error> {
-        self.flush_deleted();
-        let mut heads = BytesMut::new();
-        let mut written = 0;
-        while written < at_most
-            && let Some(operation) = self.operations.get_mut(self.sent)
-        {
-            let bytes = operation.payload.len() as u64;
-            let full = self.sent >= self.theirs.frames as usize || self.sent_bytes + bytes > self.theirs.bytes;
-            // The executor need not tell of less than a quarter: waiting for it to do so might last for ever.
-            let little = self.sent <= self.theirs.frames as usize / 4 && self.sent_bytes <= self.theirs.bytes / 4;
-            if full && !little {
-                break;
-            }
-            operation.message.received = self.received;
-            let before = heads.len();
-            frame::encode(&operation.message, operation.payload.len(), &mut heads)?;
-            written += heads.len() - before + operation.payload.len();
-            if !operation.payload.is_empty() {
-                pieces.push_back(heads.split().freeze());
-                pieces.push_back(operation.payload.clone());
-            }
-            self.sent += 1;
-            self.sent_bytes += bytes;
-            self.untold = (0, 0);
-        }
-        if self.must_tell() {
-            let message = ClientFrame {
-                sequence: 0,
-                received: self.received,
-                kind: None,
-            };
-            frame::encode(&message, 0, &mut heads)?;
-            self.untold = (0, 0);
-        }
-        if !heads.is_empty() {
-            pieces.push_back(heads.freeze());
         }
         Ok(())
     }
@@ -425,48 +382,6 @@ impl Core {
         };
         self.count(frame.sequence, 0);
         Ok(answer)
-    }
-
-    fn part(&mut self, sequence: u64, part: Part, payload_bytes: u64) -> Result<Incoming, Error> {
-        let Some(arriving) = &mut self.arriving else {
-            return Err(Error::protocol("a part belongs to no tensor"));
-        };
-        if part.encoding != Encoding::Raw as i32 {
-            return Err(Error::protocol("a part is encoded in a way that was not asked for"));
-        }
-        if payload_bytes == 0 || arriving.filled + payload_bytes > arriving.bytes {
-            return Err(Error::protocol("a part does not fit its tensor"));
-        }
-        let Some(memory) = arriving.memory.take() else {
-            return Err(Error::protocol("a part comes in the middle of another"));
-        };
-        arriving.part = Some((payload_bytes, sequence));
-        Ok(Incoming::Fill(memory))
-    }
-
-    /// The payload is in the buffer.
-    ///
-    /// # Errors
-    /// [`Error::Protocol`] when it is not what was to come.
-    pub fn filled(&mut self, buffer: Filling) -> Result<Incoming, Error> {
-        let Some(mut arriving) = self.arriving.take() else {
-            return Err(Error::protocol("a payload belongs to no tensor"));
-        };
-        let Some((bytes, sequence)) = arriving.part.take() else {
-            return Err(Error::protocol("a payload belongs to no part"));
-        };
-        arriving.filled += bytes;
-        if buffer.filled() as u64 != arriving.filled {
-            return Err(Error::protocol("a payload is not as long as it was to be"));
-        }
-        self.count(sequence, bytes);
-        if arriving.filled < arriving.bytes {
-            arriving.memory = Some(buffer);
-            self.arriving = Some(arriving);
-            return Ok(Incoming::Nothing);
-        }
-        arriving.array.data = buffer.finish();
-        Ok(Incoming::Answer(arriving.request, Ok(Event::Array(arriving.array))))
     }
 
     fn wanted(&mut self, request: u64, fits: impl Fn(Wanted) -> bool) -> Result<(), Error> {

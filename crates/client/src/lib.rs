@@ -10,6 +10,8 @@
 //!   caller gets.
 //! - [`core`] keeps what the executor has not taken, so that a connection that breaks is replaced within the grace and nothing is lost or
 //!   done twice. It knows no connection and no clock.
+//! - What is slow to send may be compressed on its way: [`Compression`]. The link learns how fast the line is and asks a thread apart to
+//!   encode the next part while one goes out.
 //! - Errors of operations come with the next [`Session::synchronise`] or [`Tensor::download`]; what ends a session comes with every call.
 //! - [`Gateway`] is the REST beside it: it creates sessions, waits for their device, and deletes them.
 
@@ -29,6 +31,7 @@ pub use error::{Error, Failure, Loss};
 pub use pending::Pending;
 pub use rest::{Gateway, condition, session_end};
 pub use sahasra_memory::{Filling, OutOfMemory, Region};
+pub use sahasra_wire::session::compression::Mode as Compression;
 pub use sahasra_wire::session::{Compiled, FailureCode, Figures, Format, RefusalCode, Shape, Welcome};
 pub use session::{Argument, Options, Program, Session, Target, Tensor, Traffic};
 

@@ -9,12 +9,13 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
-use sahasra_memory::Filling;
-use sahasra_wire::session::{FailureCode, RefusalCode, ServerFrame, frame, server_frame::Kind};
+use sahasra_wire::session::{
+    Encoder, FailureCode, PART_BYTES, RefusalCode, ServerFrame, compression::Compression, frame, server_frame::Kind,
+};
 
 use crate::{
     Error,
-    core::Incoming,
+    core::{Incoming, Taking},
     rest,
     session::{Shared, Target},
     transport::{self, Reader, Way, Writer},
@@ -29,7 +30,7 @@ const COMPANY: Duration = Duration::from_millis(1);
 const READ_BYTES: usize = 32 << 10;
 /// The same, where it is likely to be a frame with a large payload.
 const HEAD_READ_BYTES: usize = 1 << 10;
-/// Bytes that are given to the socket at a time.
+/// Bytes that are given to the socket at a time, once it is known that the line is fast: what goes next is decided anew each time.
 const WRITE_BYTES: usize = 4 << 20;
 /// How long a close that nobody waits for may take.
 const CLOSE: Duration = Duration::from_secs(10);
@@ -281,13 +282,13 @@ async fn serve(shared: &Shared, connection: Connection) -> Error {
         mut read,
     } = connection;
     // Out here, so that it is not lost when reading ends in the middle.
-    let mut filling = None;
+    let mut taking = None;
     let error = tokio::select! {
         error = write(shared, &mut writer) => error,
-        error = receive(shared, &mut reader, &mut read, &mut filling) => error,
+        error = receive(shared, &mut reader, &mut read, &mut taking) => error,
     };
-    if let Some(buffer) = filling {
-        shared.lock().core.interrupted(buffer);
+    if let Some(taking) = taking {
+        shared.lock().core.interrupted(taking);
     }
     // The other side may take nothing any more.
     let _ = tokio::time::timeout(FAREWELL, writer.close()).await;
@@ -300,6 +301,9 @@ fn broken(error: io::Error) -> Error {
 
 async fn write(shared: &Shared, writer: &mut Writer) -> Error {
     let mut pieces: VecDeque<Bytes> = VecDeque::new();
+    let taken = shared.lock().welcome.as_ref().map(|welcome| welcome.encodings.clone());
+    let mut compression = Compression::new(shared.options.compression, &taken.unwrap_or_default());
+    let mut encoder = Encoder::default();
     loop {
         let lonely = {
             let state = shared.lock();
@@ -312,23 +316,59 @@ async fn write(shared: &Shared, writer: &mut Writer) -> Error {
             // Whoever comes in the meantime ends the pause.
             let _ = tokio::time::timeout(COMPANY, shared.wake.notified()).await;
         }
-        if let Err(error) = shared.lock().core.write(&mut pieces, WRITE_BYTES) {
-            shared.end(error.clone());
-            return error;
-        }
-        shared
-            .sent
-            .fetch_add(pieces.iter().map(|piece| piece.len() as u64).sum(), Ordering::Relaxed);
-        if pieces.is_empty() {
+        let (trial, decoded) = {
+            let mut state = shared.lock();
+            let most = if compression.is_idle() { WRITE_BYTES } else { PART_BYTES };
+            let candidate = state.core.candidate();
+            let trial = candidate.and_then(|part| {
+                let trial = compression.trial(part.payload.len(), part.width, part.is_first)?;
+                Some((trial, part))
+            });
+            let end = trial.as_ref().map_or(u64::MAX, |(_, part)| part.sequence);
+            match state.core.write_before(&mut pieces, most, end) {
+                Ok(decoded) => (trial, decoded),
+                Err(error) => {
+                    drop(state);
+                    shared.end(error.clone());
+                    return error;
+                }
+            }
+        };
+        let bytes = pieces.iter().map(Bytes::len).sum();
+        shared.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        shared.uploaded.fetch_add(decoded, Ordering::Relaxed);
+        if bytes == 0 && trial.is_none() {
             shared.wake.notified().await;
-        } else if let Err(error) = writer.write(&mut pieces).await {
-            return broken(error);
+            compression.wakes(Instant::now());
+            continue;
+        }
+        // A part is encoded while those before it go out: whatever is behind it waits for those as well.
+        let trying = trial.map(|(trial, part)| {
+            let mut encoder = std::mem::take(&mut encoder);
+            tokio::task::spawn_blocking(move || (trial.run(&mut encoder, &part.payload), part.sequence, encoder))
+        });
+        if bytes > 0 {
+            let began = Instant::now();
+            if let Err(error) = writer.write(&mut pieces).await {
+                return broken(error);
+            }
+            compression.wrote(bytes, decoded as usize, began, Instant::now());
+        }
+        // One that panicked encodes nothing, and its part goes as it is.
+        if let Some(trying) = trying
+            && let Ok((tried, sequence, used)) = trying.await
+        {
+            encoder = used;
+            compression.tried(&tried);
+            if let Some((part, payload)) = tried.encoded {
+                shared.lock().core.encode(sequence, part, payload);
+            }
         }
     }
 }
 
-async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, filling: &mut Option<Filling>) -> Error {
-    match receive_until_broken(shared, reader, read, filling).await {
+async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, taking: &mut Option<Taking>) -> Error {
+    match receive_until_broken(shared, reader, read, taking).await {
         Ok(never) => match never {},
         Err(error) => {
             // What is no fault of the connection no other connection mends. Why the session is over its object may say.
@@ -345,7 +385,7 @@ async fn receive_until_broken(
     shared: &Shared,
     reader: &mut Reader,
     read: &mut BytesMut,
-    filling: &mut Option<Filling>,
+    taking: &mut Option<Taking>,
 ) -> Result<std::convert::Infallible, Error> {
     let mut in_parts = false;
     loop {
@@ -371,13 +411,14 @@ async fn receive_until_broken(
             match incoming {
                 Incoming::Nothing => discard(reader, read, payload_bytes).await.map_err(broken)?,
                 Incoming::Answer(request, answer) => shared.answer(request, answer),
-                Incoming::Fill(mut buffer) => {
+                Incoming::Fill(part) => {
                     let there = read.len().min(payload_bytes);
+                    let buffer = taking.insert(part).buffer();
                     buffer.extend_from_slice(&read[..there]);
                     read.advance(there);
-                    let buffer = filling.insert(buffer);
                     reader.fill(buffer, payload_bytes - there).await.map_err(broken)?;
-                    if let Some(buffer) = filling.take() {
+                    if let Some(part) = taking.take() {
+                        let buffer = part.finish()?;
                         let (incoming, wake) = {
                             let mut state = shared.lock();
                             let incoming = state.core.filled(buffer)?;

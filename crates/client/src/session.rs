@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use sahasra_wire::session::{
     Allocate, Compile, Compiled, Execute, Figures, Format, Launch, Load, PART_BYTES, Part, Synchronise, Upload, Welcome, argument,
-    client_frame::Kind, frame,
+    client_frame::Kind, element_width, frame,
 };
 
 use crate::{
@@ -39,6 +39,8 @@ pub struct Traffic {
     pub sent_bytes: u64,
     /// From it.
     pub received_bytes: u64,
+    /// Of what was sent, bytes of tensors and code, as they were before any were compressed.
+    pub uploaded_bytes: u64,
 }
 
 /// A connection to a session, and all that this client has there. Clones are the same session; when the last one is dropped the
@@ -118,6 +120,7 @@ impl Session {
         Traffic {
             sent_bytes: shared.sent.load(Ordering::Relaxed),
             received_bytes: shared.received.load(Ordering::Relaxed),
+            uploaded_bytes: shared.uploaded.load(Ordering::Relaxed),
         }
     }
 
@@ -134,8 +137,8 @@ impl Session {
         }))
     }
 
-    /// A tensor with these bytes: dense, row-major, little-endian. They go to the socket as they are, and are held until they
-    /// have arrived. It waits only while more than [`Options::queued_bytes`] are on their way.
+    /// A tensor with these bytes: dense, row-major, little-endian. They go to the socket as they are, or compressed where
+    /// [`Options::compression`] says so, and are held until they have arrived. It waits only while more than [`Options::queued_bytes`] are on their way.
     ///
     /// # Errors
     /// [`Error::Invalid`] when type, dimensions and bytes do not agree; what ended the session.
@@ -160,10 +163,7 @@ impl Session {
             // No other operation comes between the parts: they are added under one lock.
             for start in (0..data.len()).step_by(PART_BYTES) {
                 let payload = data.slice(start..data.len().min(start + PART_BYTES));
-                let part = Part {
-                    encoding: 0,
-                    decoded_bytes: payload.len() as u64,
-                };
+                let part = Part::raw(payload.len(), element_width(element_type));
                 state.core.submit(Kind::Part(part), payload);
             }
             name

@@ -1,6 +1,6 @@
 //! One connection of the client: a thread that reads, and one that writes.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -17,10 +17,12 @@ use sahasra_wire::session::{
     server_frame::Kind,
 };
 
+use self::writer::Writer;
 use super::hub::Hub;
-use super::link::Sending;
 use super::payload::Payload;
 use crate::session::adopt::Adopted;
+
+mod writer;
 
 /// A connection has to say hello within this.
 const HELLO_TIME: Duration = Duration::from_secs(10);
@@ -41,8 +43,6 @@ const SMALLEST_READ: usize = 512;
 /// was taken.
 const GATHERED_BYTES: usize = 4 << 20;
 const GATHERED_FRAMES: usize = 64;
-/// Slices that one call takes.
-const MOST_SLICES: usize = 512;
 /// Stack of a thread that reads or writes.
 const STACK_BYTES: usize = 256 << 10;
 /// A peer that is silent is asked after so many seconds, then this often, and is gone after so many questions.
@@ -172,10 +172,7 @@ impl Reader {
         };
         self.stream.set_read_timeout(None)?;
         self.tell(&welcome)?;
-        let mut writer = Writer {
-            stream: self.stream.try_clone()?,
-            heads: BytesMut::new(),
-        };
+        let mut writer = Writer::new(self.stream.try_clone()?, &hello);
         let of_writer = Arc::clone(hub);
         let builder = std::thread::Builder::new().name("session-write".to_owned()).stack_size(STACK_BYTES);
         builder.spawn(move || writer.run(&of_writer, number))?;
@@ -283,7 +280,7 @@ impl Reader {
             return None;
         }
         let frame = ClientFrame::decode(buffer.get(HEAD_BYTES..HEAD_BYTES + message)?).ok()?;
-        let is_part = matches!(&frame.kind, Some(client_frame::Kind::Part(part)) if part.encoding() == Encoding::Raw);
+        let is_part = matches!(&frame.kind, Some(client_frame::Kind::Part(part)) if part.encoding == i32::from(Encoding::Raw));
         if !is_part || frame.sequence == 0 {
             return None;
         }
@@ -396,84 +393,4 @@ fn secret() -> io::Result<Bytes> {
     let mut secret = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
     Ok(Bytes::copy_from_slice(&secret))
-}
-
-struct Writer {
-    stream: UnixStream,
-    /// Everything of a batch's frames but their payloads.
-    heads: BytesMut,
-}
-
-impl Writer {
-    fn run(&mut self, hub: &Hub, number: u64) {
-        let mut frames = Vec::new();
-        loop {
-            let sending = hub.send(number, &mut frames);
-            match self.write(&frames) {
-                Ok(bytes) => hub.board().sent(bytes as u64),
-                Err(_) => {
-                    // The reader sees it, and says that the connection is over.
-                    let _ = self.stream.shutdown(Shutdown::Both);
-                    return;
-                }
-            }
-            frames.clear();
-            match sending {
-                Sending::Go => {}
-                Sending::Over => return,
-                Sending::Last => {
-                    let _ = self.stream.shutdown(Shutdown::Write);
-                    hub.told();
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Writes frames, their payloads from where they are.
-    fn write(&mut self, frames: &[(ServerFrame, Bytes)]) -> io::Result<usize> {
-        self.heads.clear();
-        let mut ends = Vec::with_capacity(frames.len());
-        for (message, payload) in frames {
-            frame::encode(message, payload.len(), &mut self.heads).map_err(io::Error::other)?;
-            ends.push(self.heads.len());
-        }
-        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * frames.len());
-        let mut start = 0;
-        for ((_, payload), end) in frames.iter().zip(ends) {
-            // Heads between which there is no payload are one piece.
-            if !payload.is_empty() {
-                pieces.push(&self.heads[start..end]);
-                pieces.push(payload);
-                start = end;
-            }
-        }
-        pieces.push(&self.heads[start..]);
-        let total = pieces.iter().map(|piece| piece.len()).sum();
-        let mut stream = &self.stream;
-        let mut first = 0;
-        while first < pieces.len() {
-            if pieces[first].is_empty() {
-                first += 1;
-                continue;
-            }
-            let slices: Vec<IoSlice<'_>> = pieces[first..].iter().take(MOST_SLICES).map(|piece| IoSlice::new(piece)).collect();
-            let mut written = match stream.write_vectored(&slices) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => written,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            while written > 0 {
-                let piece = &mut pieces[first];
-                let step = written.min(piece.len());
-                piece.advance(step);
-                written -= step;
-                if piece.is_empty() {
-                    first += 1;
-                }
-            }
-        }
-        Ok(total)
-    }
 }

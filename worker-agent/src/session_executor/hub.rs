@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sahasra_wire::session::{
-    ClientFrame, Failed, FailureCode, Hello, Refused, ServerFrame, VERSION, Welcome, client_frame, server_frame::Kind,
+    ClientFrame, Failed, FailureCode, Hello, PartError, Refused, ServerFrame, VERSION, Welcome, client_frame, encodings, server_frame::Kind,
 };
 
 use super::engine::Description;
@@ -18,9 +18,8 @@ use super::link::{Answer, Arrival, Link, Sending, WINDOW};
 use super::payload::Payload;
 use crate::session::board::Board;
 
-/// Frames and bytes that a writer takes at a time.
+/// Frames that a writer takes at a time.
 const BATCH_FRAMES: usize = 64;
-const BATCH_BYTES: u64 = 4 << 20;
 /// The engine does not sleep.
 const AWAKE: i64 = -1;
 
@@ -34,6 +33,8 @@ pub enum Input {
         kind: client_frame::Kind,
         /// Bytes beside it.
         payload: Payload,
+        /// What they count for: what they decode to.
+        bytes: usize,
     },
     /// A client begins, of that generation, or none (0): what the one before had is to be freed.
     Begin(u64),
@@ -50,6 +51,14 @@ pub struct Waiting {
     pub is_compiling: bool,
     /// It is to be woken when no more than so many executions run.
     pub running: u64,
+}
+
+/// What a payload counts for in the window.
+fn counted(kind: &client_frame::Kind, payload: &Payload) -> Result<usize, PartError> {
+    match kind {
+        client_frame::Kind::Part(part) => part.bytes(payload.len()),
+        _ => Ok(payload.len()),
+    }
 }
 
 struct Inner {
@@ -181,6 +190,7 @@ impl Hub {
             device: here.device.clone(),
             limit_bytes: self.limit_bytes,
             stablehlo_version: here.stablehlo_version.clone(),
+            encodings: encodings(),
         };
         Ok(ServerFrame {
             sequence: 0,
@@ -199,20 +209,24 @@ impl Hub {
                 (Ok(false), _) => return false,
                 (Err(error), _) => Err(error.to_string()),
                 (Ok(true), None) if frame.sequence == 0 && payload.is_empty() => continue,
-                (Ok(true), Some(kind)) if frame.sequence > 0 => {
-                    let arrival = inner.link.arrived(connection, frame.sequence, payload.len());
-                    arrival.map(|arrival| (arrival, kind)).map_err(|error| error.to_string())
-                }
+                (Ok(true), Some(kind)) if frame.sequence > 0 => match counted(&kind, &payload) {
+                    Ok(bytes) => {
+                        let arrival = inner.link.arrived(connection, frame.sequence, bytes);
+                        arrival.map(|arrival| (arrival, kind, bytes)).map_err(|error| error.to_string())
+                    }
+                    Err(error) => Err(format!("operation {}: {error}", frame.sequence)),
+                },
                 (Ok(true), _) => Err(format!("frame {} is neither an operation nor none", frame.sequence)),
             };
             match arrival {
-                Ok((Arrival::New, kind)) => inner.inbox.push_back(Input::Operation {
+                Ok((Arrival::New, kind, bytes)) => inner.inbox.push_back(Input::Operation {
                     sequence: frame.sequence,
                     kind,
                     payload,
+                    bytes,
                 }),
-                Ok((Arrival::Again, _)) => {}
-                Ok((Arrival::Stale, _)) => return false,
+                Ok((Arrival::Again, ..)) => {}
+                Ok((Arrival::Stale, ..)) => return false,
                 Err(reason) => {
                     self.break_off(&mut inner, connection, &reason);
                     return false;
@@ -305,14 +319,15 @@ impl Hub {
         self.wake_writers(&inner);
     }
 
-    /// Waits for frames to send on this connection.
-    pub fn send(&self, connection: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
+    /// Waits for frames to send on this connection, about so many bytes at the most. `waits` is called when there was nothing.
+    pub fn send(&self, connection: u64, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>, mut waits: impl FnMut()) -> Sending {
         let mut inner = self.lock();
         loop {
-            let sending = inner.link.send(connection, BATCH_FRAMES, BATCH_BYTES, into);
+            let sending = inner.link.send(connection, BATCH_FRAMES, most_bytes, into);
             if !into.is_empty() || sending != Sending::Go {
                 return sending;
             }
+            waits();
             inner.sleeping_writers += 1;
             inner = self.writers.wait(inner).unwrap_or_else(PoisonError::into_inner);
             inner.sleeping_writers -= 1;
@@ -343,8 +358,8 @@ impl Hub {
             let now = Instant::now();
             let is_congested = waiting.is_compiling || waiting.pending_bytes > WINDOW.bytes || inner.link.is_congested();
             match inner.inbox.front() {
-                Some(Input::Operation { payload, .. }) if !is_congested => {
-                    let (bytes, generation) = (payload.len(), inner.generation);
+                Some(Input::Operation { bytes, .. }) if !is_congested => {
+                    let (bytes, generation) = (*bytes, inner.generation);
                     if inner.link.take(generation, bytes) {
                         self.wake_writers(&inner);
                     }

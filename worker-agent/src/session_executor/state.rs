@@ -65,7 +65,7 @@ pub struct Malformed {
     /// Number of the operation.
     pub sequence: u64,
     /// What is wrong with it.
-    pub reason: &'static str,
+    pub reason: String,
 }
 
 /// From one `Synchronise` to the next: the first failure in it.
@@ -211,7 +211,10 @@ impl<E: Engine> State<E> {
     pub fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: impl Into<Payload>) -> Result<(), Malformed> {
         let payload = payload.into();
         use client_frame::Kind as Operation;
-        let malformed = |reason| Malformed { sequence, reason };
+        let malformed = |reason: &str| Malformed {
+            sequence,
+            reason: reason.to_owned(),
+        };
         // Whoever asks sees to it that nothing comes meanwhile.
         self.finish_compilation();
         if self.incoming.is_some() && !matches!(kind, Operation::Part(_)) {
@@ -223,7 +226,7 @@ impl<E: Engine> State<E> {
         match kind {
             Operation::Hello(_) => return Err(malformed("a connection begins only once")),
             Operation::Upload(upload) => self.upload(sequence, upload),
-            Operation::Part(part) => self.part(part, payload).map_err(malformed)?,
+            Operation::Part(part) => self.part(part, payload).map_err(|error| malformed(&error.to_string()))?,
             Operation::Allocate(allocate) => self.allocate(sequence, &allocate),
             Operation::Compile(compile) => self.compile(sequence, compile, &payload.into_bytes()),
             Operation::Execute(execute) => self.execute(sequence, &execute),

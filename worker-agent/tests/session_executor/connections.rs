@@ -89,7 +89,7 @@ fn after_a_close_nobody_resumes_and_another_may_begin() {
 }
 
 /// What ends a session whose frames make no sense.
-fn ends_as_malformed(executor: &Executor, client: &mut Client) {
+pub fn ends_as_malformed(executor: &Executor, client: &mut Client) {
     let (answer, _) = client.next().expect("it is told");
     match answer {
         server_frame::Kind::Failed(failed) => assert_eq!((failed.request, failed.code()), (0, FailureCode::Malformed), "{failed:?}"),
@@ -115,6 +115,7 @@ fn frames_that_make_no_sense_end_the_session_and_leave_nothing() {
     let lz4 = Kind::Part(Part {
         encoding: 1,
         decoded_bytes: 4,
+        width: 0,
     });
     let four = Bytes::from_static(&[1, 2, 3, 4]);
     let cases: Vec<Vec<(Kind, Bytes)>> = vec![
@@ -182,6 +183,7 @@ fn parts_may_be_compressed() {
     let lz4 = Part {
         encoding: 1,
         decoded_bytes: 2000,
+        width: 0,
     };
     client.send(Kind::Part(lz4), lz4_flex::block::compress(&[2; 2000]).into());
     let expected = [vec![1; 1000], vec![2; 2000]].concat();
@@ -208,6 +210,7 @@ fn large_parts_may_be_raw_and_compressed_in_turn() {
             let message = Part {
                 encoding: is_compressed.into(),
                 decoded_bytes: part.len() as u64,
+                width: 0,
             };
             let payload = if is_compressed {
                 lz4_flex::block::compress(part)

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use sahasra_wire::session::{
-    Allocate, ClientFrame, Close, Compile, Compiled, Delete, Download, Execute, Failed, FailureCode, Figures, Format, Hello, Load,
-    PART_BYTES, Part, Refused, ServerFrame, Synchronise, Upload, VERSION, Welcome, client_frame,
+    Allocate, ClientFrame, Close, Compile, Compiled, Delete, Download, Encoding, Execute, Failed, FailureCode, Figures, Format, Hello,
+    Load, PART_BYTES, Part, Refused, ServerFrame, Synchronise, Upload, VERSION, Welcome, client_frame,
     frame::{self, Decoder},
     server_frame::Kind,
 };
@@ -96,6 +96,14 @@ impl Executor {
         client
     }
 
+    /// As [`Executor::client`], of one that says so.
+    pub fn client_saying(&self, hello: Hello) -> Client {
+        let mut client = Client::new(self.connection(&[]));
+        client.says = hello.clone();
+        client.welcome = client.greet(hello).expect("it is let in");
+        client
+    }
+
     /// As [`Executor::client`], over a connection of which both ends are given.
     pub fn client_over(&self, ours: OwnedFd, theirs: OwnedFd) -> Client {
         self.adopt(&theirs);
@@ -167,6 +175,12 @@ pub struct Client {
     request: u64,
     /// Frames that go out before the connection is cut; none for as many as there are.
     pub frames_left: Option<usize>,
+    /// What it says when it resumes, but for the secret.
+    pub says: Hello,
+    /// Parts of downloads, as they came: bytes on the way, and whether encoded.
+    pub parts: Vec<(usize, bool)>,
+    /// After each read: it plays a slow line.
+    pub pause: Duration,
 }
 
 impl Client {
@@ -180,6 +194,9 @@ impl Client {
             received: 0,
             request: 0,
             frames_left: None,
+            says: hello(),
+            parts: Vec::new(),
+            pause: Duration::ZERO,
         }
     }
 
@@ -209,7 +226,7 @@ impl Client {
         self.frames_left = None;
         let welcome = self.greet(Hello {
             resume: self.welcome.resume.clone(),
-            ..hello()
+            ..self.says.clone()
         })?;
         assert!(welcome.resumed);
         self.frames_left = frames;
@@ -269,6 +286,9 @@ impl Client {
         loop {
             if let Some(frame) = self.decoder.next_frame().expect("frames make sense") {
                 return Some(frame);
+            }
+            if !self.pause.is_zero() {
+                std::thread::sleep(self.pause);
             }
             match self.stream.read(&mut buffer) {
                 Ok(0) | Err(_) => return None,
@@ -388,16 +408,26 @@ impl Client {
         };
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < tensor.bytes {
-            match self.next() {
-                Some((Kind::Part(_), payload)) => bytes.extend_from_slice(&payload),
-                other => panic!("{other:?}"),
-            }
+            self.part(&mut bytes);
         }
         Ok(Array {
             element_type: tensor.element_type,
             dimensions: tensor.dimensions,
             bytes,
         })
+    }
+
+    /// The next part of a download, decoded.
+    pub fn part(&mut self, into: &mut Vec<u8>) {
+        match self.next() {
+            Some((Kind::Part(part), payload)) => {
+                self.parts.push((payload.len(), part.encoding() != Encoding::Raw));
+                let there = into.len();
+                into.resize(there + part.bytes(payload.len()).unwrap(), 0);
+                part.decode(&payload, &mut into[there..]).unwrap();
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     pub fn download(&mut self, tensor: u64) -> Result<Array, Failed> {

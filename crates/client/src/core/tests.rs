@@ -1,9 +1,11 @@
 //! The client's half against an executor's half that is a script.
 
-use sahasra_wire::session::server_frame;
+use bytes::BytesMut;
+use sahasra_wire::session::{Encoder, Part, frame, server_frame};
 
 use super::*;
 
+mod compression;
 mod executor;
 mod order;
 mod resume;
@@ -17,15 +19,21 @@ struct Pair {
     executor: Executor,
     down: BytesMut,
     answers: Vec<(u64, Result<Event, Failure>)>,
+    encodes: bool,
 }
 
 impl Pair {
     fn new(ours: Window, theirs: Window) -> Self {
+        Self::compressing(ours, theirs, Mode::Never)
+    }
+
+    fn compressing(ours: Window, theirs: Window, mode: Mode) -> Self {
         let mut pair = Self {
-            core: Core::new(ours),
+            core: Core::new(ours).compressing(mode),
             executor: Executor::new(theirs),
             down: BytesMut::new(),
             answers: Vec::new(),
+            encodes: mode != Mode::Never,
         };
         pair.connect();
         pair
@@ -41,8 +49,20 @@ impl Pair {
         self.down.clear();
     }
 
+    /// Every part is encoded that becomes shorter by it.
+    fn encode(&mut self) {
+        while let Some(part) = self.core.candidate() {
+            if let Some((encoded, payload)) = Encoder::default().encode(&part.payload, part.width, usize::MAX) {
+                self.core.encode(part.sequence, encoded, payload);
+            }
+        }
+    }
+
     /// Writes up to so much; all of it arrives but for what is cut off.
     fn up(&mut self, at_most: usize, cut: usize) -> bool {
+        if self.encodes {
+            self.encode();
+        }
         let mut pieces = VecDeque::new();
         self.core.write(&mut pieces, at_most).unwrap();
         let bytes: Vec<u8> = pieces.iter().flatten().copied().collect();
@@ -66,13 +86,13 @@ impl Pair {
             match self.core.take(message, payload_bytes as u64).unwrap() {
                 Incoming::Nothing => {}
                 Incoming::Answer(request, answer) => self.answers.push((request, answer)),
-                Incoming::Fill(mut buffer) => {
-                    buffer.extend_from_slice(&payload);
+                Incoming::Fill(mut taking) => {
+                    taking.buffer().extend_from_slice(&payload);
                     if there < payload_bytes {
-                        self.core.interrupted(buffer);
+                        self.core.interrupted(taking);
                         break;
                     }
-                    if let Incoming::Answer(request, answer) = self.core.filled(buffer).unwrap() {
+                    if let Incoming::Answer(request, answer) = self.core.filled(taking.finish().unwrap()).unwrap() {
                         self.answers.push((request, answer));
                     }
                 }

@@ -97,6 +97,8 @@ pub(crate) struct Shared {
     /// Bytes of frames, in each direction.
     pub sent: AtomicU64,
     pub received: AtomicU64,
+    /// Of what was sent, payloads as they were before they were encoded.
+    pub uploaded: AtomicU64,
     pub options: Options,
     /// Which session it is and where, for errors.
     session: String,
@@ -111,7 +113,8 @@ impl Shared {
                 core: Core::new(Window {
                     frames: options.window_frames,
                     bytes: options.window_bytes,
-                }),
+                })
+                .compressing(options.compression),
                 waiting: HashMap::new(),
                 ended: None,
                 closing: None,
@@ -125,6 +128,7 @@ impl Shared {
             room: Condvar::new(),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
+            uploaded: AtomicU64::new(0),
             options,
             session: target.session.clone(),
             worker: target.worker.clone(),

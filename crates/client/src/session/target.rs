@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sahasra_wire::session::compression::Mode as Compression;
+
 use crate::{
     Error, Gateway,
     credentials::Token,
@@ -85,6 +87,8 @@ pub struct Options {
     pub window_bytes: u64,
     /// Bytes of tensors that may wait for the executor before a call that adds more waits itself.
     pub queued_bytes: u64,
+    /// When tensors are compressed on their way, in either direction.
+    pub compression: Compression,
 }
 
 impl Default for Options {
@@ -96,6 +100,7 @@ impl Default for Options {
             window_frames: 4096,
             window_bytes: 64 << 20,
             queued_bytes: 256 << 20,
+            compression: Compression::default(),
         }
     }
 }

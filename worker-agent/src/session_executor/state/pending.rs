@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use sahasra_wire::session::{self, Done, FailureCode, PART_BYTES, Part, server_frame::Kind};
+use sahasra_wire::session::{self, Done, FailureCode, PART_BYTES, Part, element_width, server_frame::Kind};
 
 use super::{Epoch, Execution, Failure, State, Tensor};
 use crate::session_executor::engine::{Completion, Engine, Fault};
@@ -139,16 +139,13 @@ impl<E: Engine> State<E> {
             dimensions: tensor.shape.dimensions.clone(),
             bytes: data.len() as u64,
         };
+        let width = element_width(&head.element_type);
         self.answers.push(Kind::Tensor(head).into());
         let mut start = 0;
         while start < data.len() {
             let end = data.len().min(start + PART_BYTES);
-            let part = Part {
-                decoded_bytes: (end - start) as u64,
-                ..Part::default()
-            };
             self.answers.push(Answer {
-                kind: Kind::Part(part),
+                kind: Kind::Part(Part::raw(end - start, width)),
                 payload: data.slice(start..end),
             });
             start = end;

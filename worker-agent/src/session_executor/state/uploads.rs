@@ -5,7 +5,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use sahasra_memory::{Filling, Region};
 use sahasra_pjrt::Shape;
-use sahasra_wire::session::{Encoding, FailureCode, Part, Upload};
+use sahasra_wire::session::{Encoding, FailureCode, Part, PartError, Upload};
 
 use super::{Failure, State};
 use crate::session_executor::engine::{Engine, Fault, element_type};
@@ -21,6 +21,20 @@ pub(super) struct Incoming {
     missing: u64,
     /// Where it goes; nowhere once it has failed.
     outcome: Result<(Shape, Gathered), Rc<Failure>>,
+}
+
+/// A part that makes no sense where it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MalformedPart {
+    /// There is no upload.
+    #[error("a part of no upload")]
+    Stray,
+    /// It is too long for it.
+    #[error("more bytes than the upload has")]
+    More,
+    /// In itself.
+    #[error(transparent)]
+    Part(#[from] PartError),
 }
 
 /// Bytes that come one after the other. Where a connection has read them into memory of the tensor's size they are the tensor already.
@@ -121,30 +135,23 @@ impl<E: Engine> State<E> {
     ///
     /// # Errors
     /// Why they make no sense.
-    pub(super) fn part(&mut self, part: Part, payload: Payload) -> Result<(), &'static str> {
+    pub(super) fn part(&mut self, part: Part, payload: Payload) -> Result<(), MalformedPart> {
         let Some(mut incoming) = self.incoming.take() else {
-            return Err("a part of no upload");
+            return Err(MalformedPart::Stray);
         };
-        let bytes = match Encoding::try_from(part.encoding) {
-            Ok(Encoding::Raw) => payload.len() as u64,
-            Ok(Encoding::Lz4) => part.decoded_bytes,
-            Err(_) => return Err("a part in an unknown encoding"),
-        };
-        if bytes > incoming.missing {
-            return Err("more bytes than the upload has");
+        let bytes = part.bytes(payload.len())?;
+        if bytes as u64 > incoming.missing {
+            return Err(MalformedPart::More);
         }
-        incoming.missing -= bytes;
+        incoming.missing -= bytes as u64;
         if let Ok((_, gathered)) = &mut incoming.outcome {
             let put = match part.encoding() {
                 Encoding::Raw => gathered.push(payload),
-                Encoding::Lz4 => match gathered.memory() {
+                _ => match gathered.memory() {
+                    // At most what is missing, for which there is room.
                     Ok(memory) => {
-                        // At most what is missing, for which there is room.
-                        let decoded = memory.extend_zeroed(bytes as usize);
-                        match lz4_flex::block::decompress_into(&payload.into_bytes(), decoded) {
-                            Ok(length) if length as u64 == bytes => Ok(()),
-                            _ => return Err("a part that does not decode to what it says"),
-                        }
+                        part.decode(&payload.into_bytes(), memory.extend_zeroed(bytes))?;
+                        Ok(())
                     }
                     Err(fault) => Err(fault),
                 },

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 use sahasra_wire::session::{
-    ClientFrame, Done, Part, ServerFrame, Synchronise, Tensor, VERSION, Welcome, client_frame::Kind, frame, frame::Decoder, server_frame,
+    ClientFrame, Done, Encoder, Part, ServerFrame, Synchronise, Tensor, VERSION, Welcome, client_frame::Kind, encodings, frame,
+    frame::Decoder, server_frame,
 };
 
 use crate::core::Window;
 
 const SECRET: &[u8] = b"secret";
+/// Bytes of a part of a download.
+const PART: usize = 40;
 
 /// Counts what it does, keeps tensors, answers; an execution makes the sum of its arguments' bytes, one byte at a time.
 pub(crate) struct Executor {
@@ -28,6 +31,11 @@ pub(crate) struct Executor {
     decoder: Decoder,
     /// Frames and bytes that came since the client was told.
     untold: (u32, u64),
+    /// The client takes encoded parts; the next part goes encoded: every other one, so that what goes again may be another frame.
+    encodes: bool,
+    is_next_encoded: bool,
+    /// Parts that came encoded, and that went so.
+    pub(crate) encoded: (u32, u32),
 }
 
 impl Executor {
@@ -46,6 +54,9 @@ impl Executor {
             received: 0,
             decoder: Decoder::default(),
             untold: (0, 0),
+            encodes: false,
+            is_next_encoded: false,
+            encoded: (0, 0),
         }
     }
 
@@ -58,6 +69,7 @@ impl Executor {
             frames: said.window_frames,
             bytes: said.window_bytes,
         };
+        self.encodes = !said.encodings.is_empty();
         let resumed = self.begun;
         self.begun = true;
         self.receive(hello.received);
@@ -70,6 +82,7 @@ impl Executor {
             resumed,
             window_frames: self.window.frames,
             window_bytes: self.window.bytes,
+            encodings: encodings(),
             ..Welcome::default()
         };
         ServerFrame {
@@ -97,7 +110,10 @@ impl Executor {
             };
             let little = self.untold.0 <= self.window.frames / 4 && self.untold.1 <= self.window.bytes / 4;
             self.untold.0 += 1;
-            self.untold.1 += payload.len() as u64;
+            self.untold.1 += match &kind {
+                Kind::Part(part) => part.bytes(payload.len()).unwrap() as u64,
+                _ => payload.len() as u64,
+            };
             let within = self.untold.0 <= self.window.frames && self.untold.1 <= self.window.bytes;
             assert!(within || little, "more than the window is on its way: {:?}", self.untold);
             if frame.sequence <= self.taken {
@@ -116,10 +132,13 @@ impl Executor {
                 self.uploading = (upload.bytes > 0).then_some((upload.tensor, upload.bytes as usize));
                 self.done.push(format!("upload {} {}", upload.tensor, upload.bytes));
             }
-            Kind::Part(_) => {
+            Kind::Part(part) => {
                 let (name, bytes) = self.uploading.expect("a part belongs to an upload");
                 let tensor = self.tensors.get_mut(&name).unwrap();
-                tensor.extend_from_slice(payload);
+                let there = tensor.len();
+                tensor.resize(there + part.bytes(payload.len()).unwrap(), 0);
+                part.decode(payload, &mut tensor[there..]).unwrap();
+                self.encoded.0 += u32::from(part.encoding != 0);
                 self.uploading = (tensor.len() < bytes).then_some((name, bytes));
             }
             Kind::Execute(execute) => {
@@ -144,12 +163,8 @@ impl Executor {
                     bytes: data.len() as u64,
                 };
                 self.answer(server_frame::Kind::Tensor(tensor), Bytes::new());
-                for part in data.chunks(7) {
-                    let head = Part {
-                        encoding: 0,
-                        decoded_bytes: part.len() as u64,
-                    };
-                    self.answer(server_frame::Kind::Part(head), Bytes::copy_from_slice(part));
+                for part in data.chunks(PART) {
+                    self.answer(server_frame::Kind::Part(Part::raw(part.len(), 1)), Bytes::copy_from_slice(part));
                 }
             }
             Kind::Delete(delete) => {
@@ -184,8 +199,19 @@ impl Executor {
                 break;
             }
             frame.received = self.taken;
-            frame::encode(&*frame, payload.len(), into).unwrap();
-            into.extend_from_slice(payload);
+            let (mut frame, mut payload) = (frame.clone(), payload.clone());
+            if matches!(frame.kind, Some(server_frame::Kind::Part(_))) && self.encodes {
+                self.is_next_encoded ^= true;
+                if self.is_next_encoded
+                    && let Some((part, encoded)) = Encoder::default().encode(&payload, 1, usize::MAX)
+                {
+                    frame.kind = Some(server_frame::Kind::Part(part));
+                    payload = encoded;
+                    self.encoded.1 += 1;
+                }
+            }
+            frame::encode(&frame, payload.len(), into).unwrap();
+            into.extend_from_slice(&payload);
             self.sent += 1;
             self.untold = (0, 0);
         }

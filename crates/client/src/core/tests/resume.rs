@@ -18,6 +18,7 @@ fn step() -> impl Strategy<Value = Step> {
     let bytes = prop::collection::vec(any::<u8>(), 0..40);
     prop_oneof![
         bytes.prop_map(Step::Put),
+        (any::<u8>(), 0usize..200).prop_map(|(byte, times)| Step::Put(vec![byte; times])),
         prop::collection::vec(any::<prop::sample::Index>(), 0..4).prop_map(Step::Execute),
         any::<prop::sample::Index>().prop_map(Step::Download),
         any::<prop::sample::Index>().prop_map(Step::Delete),
@@ -37,8 +38,8 @@ fn submit(core: &mut Core, live: &mut Vec<u64>, step: &Step) {
                 bytes: data.len() as u64,
             };
             core.submit(Kind::Upload(upload), Bytes::new());
-            for part in data.chunks(9) {
-                core.submit(Kind::Part(Part::default()), Bytes::copy_from_slice(part));
+            for part in data.chunks(if data.len() < 40 { 9 } else { 50 }) {
+                core.submit(Kind::Part(Part::raw(part.len(), 1)), Bytes::copy_from_slice(part));
             }
             live.push(tensor);
         }
@@ -105,7 +106,9 @@ proptest! {
         script in prop::collection::vec((step(), weather()), 1..60),
         frames in 1u32..12,
         bytes in 1u64..64,
+        compresses in any::<bool>(),
     ) {
+        let mode = if compresses { Mode::Always } else { Mode::Never };
         let window = Window { frames, bytes };
         let mut calm = Pair::new(window, window);
         let mut live = Vec::new();
@@ -114,7 +117,7 @@ proptest! {
         }
         calm.settle();
 
-        let mut stormy = Pair::new(window, window);
+        let mut stormy = Pair::compressing(window, window, mode);
         let mut live = Vec::new();
         for (step, weather) in &script {
             submit(&mut stormy.core, &mut live, step);

@@ -1,0 +1,118 @@
+"""Arrays of several kinds over lines of some bandwidth through the gateway, compressed where it pays and never, in turns.
+
+    paced.py PLACES ROUNDS MIB MEGABITS...      # 0 megabits: no line, loopback
+
+Prints the seconds of every round, and the bytes on the line, by line, kind, direction and whether compressed; for loopback also the seconds
+of CPU of this process, client included.
+"""
+
+import contextlib
+import pathlib
+import subprocess
+import sys
+import time
+
+from places import PLACES, opened, say
+
+MODES = {"adaptive": "adaptive", "off": "never"}
+
+
+def kinds(size):
+    import jax.numpy as jnp
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    floats = size // 4
+    gaussian = random.standard_normal(floats, np.float32) * np.float32(0.02)
+    # Ranks of words, as often as they are in a text.
+    tokens = (np.exp(random.random(floats) * np.log(50257)) - 1).astype(np.int32)
+    sparse = np.where(random.random(floats) < 0.01, gaussian, np.float32(0))
+    one_hot = np.zeros((floats // 1000, 1000), np.float32)
+    one_hot[np.arange(len(one_hot)), random.integers(0, 1000, len(one_hot))] = 1
+    # 28 × 28 digits: strokes of noise in black.
+    row, column = np.mgrid[-14:14, -14:14]
+    stroke = (row**2 + column**2 < 60) & (row**2 + column**2 > 20)
+    digits = random.integers(200, 256, (size // 784, 28, 28), np.uint8) * stroke.astype(np.uint8)
+    return {
+        "zeros_f32": jnp.zeros(floats, jnp.float32),
+        "one_hot_f32": jnp.asarray(one_hot),
+        "sparse_f32": jnp.asarray(sparse),
+        "digits_u8": jnp.asarray(digits),
+        "tokens_s32": jnp.asarray(tokens),
+        "gaussian_bf16": jnp.asarray(random.standard_normal(size // 2, np.float32) * 0.02, jnp.bfloat16),
+        "gaussian_f32": jnp.asarray(gaussian),
+    }
+
+
+@contextlib.contextmanager
+def line(megabits):
+    """The URL of the gateway behind it."""
+    if megabits == 0:
+        yield None
+        return
+    program = pathlib.Path(__file__).with_name("paced_proxy.py")
+    command = [sys.executable, program, PLACES["gateway"].removeprefix("http://"), str(megabits)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+def timed(session, work, index):
+    """Seconds, seconds of CPU, bytes on the line, and what came of it."""
+    bytes_before, cpu_before, began = session.traffic[index], time.process_time(), time.perf_counter()
+    result = work()
+    return time.perf_counter() - began, time.process_time() - cpu_before, session.traffic[index] - bytes_before, result
+
+
+def one_way(session, array):
+    """Up, down."""
+
+    def put():
+        tensor = session.put(array)
+        session.synchronise()
+        return tensor
+
+    *up, tensor = timed(session, put, 0)
+    *down, back = timed(session, tensor.numpy, 1)
+    if back.tobytes() != bytes(memoryview(array_bytes(array))):
+        raise ValueError("what came back is not what was sent")
+    del tensor
+    session.synchronise()
+    return {"up": up, "down": down}
+
+
+def array_bytes(array):
+    import numpy as np
+
+    return np.asarray(array).view(np.uint8).reshape(-1)
+
+
+def measure(megabits, rounds, mebibytes):
+    arrays = kinds(mebibytes << 20)
+    with line(megabits) as url, contextlib.ExitStack() as stack:
+        sessions = {mode: stack.enter_context(opened("gateway", url=url, compression=option)) for mode, option in MODES.items()}
+        for kind, array in arrays.items():
+            figures = {mode: {"up": [], "down": []} for mode in MODES}
+            for turn in range(-1, rounds):
+                for mode, session in sessions.items():
+                    for direction, figure in one_way(session, array).items():
+                        # The first time the line is found out.
+                        if turn >= 0:
+                            figures[mode][direction].append(figure)
+            for mode, directions in figures.items():
+                for direction, measured in directions.items():
+                    seconds, cpu, sent = ([figure[place] for figure in measured] for place in range(3))
+                    where = {"megabits": megabits, "kind": kind, "mode": mode, "direction": direction}
+                    say(name="paced", **where, array_bytes=array.nbytes, seconds=seconds, cpu_seconds=cpu, line_bytes=sent)
+
+
+def main():
+    rounds, mebibytes, *lines = (int(argument) for argument in sys.argv[2:])
+    for megabits in lines:
+        measure(megabits, rounds, mebibytes)
+
+
+main()

@@ -1,0 +1,73 @@
+"""A TCP proxy on loopback that passes no more than so many bits a second on, each way: a line of that bandwidth and of no delay.
+
+    paced_proxy.py HOST:PORT MEGABITS      # prints its own port
+
+What it has no room for waits at the sender, as before a line. Ends with its standard input.
+"""
+
+import asyncio
+import contextlib
+import socket
+import sys
+import threading
+
+READ_BYTES = 64 << 10
+# Memory of the system's at the proxy, each way, so that a sender soon sees the line.
+SOCKET_BYTES = 128 << 10
+# How much a line that was idle, or a loop that was late, may catch up with.
+BURST_SECONDS = 0.005
+
+
+def narrow(connection):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+async def pass_on(reader, writer, bytes_a_second):
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(READ_BYTES):
+            due = max(due, loop.time() - BURST_SECONDS) + len(data) / bytes_a_second
+            if (early := due - loop.time()) > 0:
+                await asyncio.sleep(early)
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def serve(address, bytes_a_second):
+    host, port = address.rsplit(":", 1)
+
+    async def connected(reader, writer):
+        far = socket.socket()
+        narrow(far)
+        far.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(far, (host, int(port)))
+        except OSError:
+            writer.transport.abort()
+            return
+        far_reader, far_writer = await asyncio.open_connection(sock=far, limit=READ_BYTES)
+        await asyncio.gather(pass_on(reader, far_writer, bytes_a_second), pass_on(far_reader, writer, bytes_a_second))
+
+    listener = socket.socket()
+    # Connections have what the listener has.
+    narrow(listener)
+    listener.bind(("127.0.0.1", 0))
+    await asyncio.start_server(connected, sock=listener, limit=READ_BYTES)
+    print(listener.getsockname()[1], flush=True)
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def until_the_end():
+        sys.stdin.read()
+        loop.call_soon_threadsafe(over.set)
+
+    threading.Thread(target=until_the_end, daemon=True).start()
+    await over.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], float(sys.argv[2]) * 1e6 / 8))
