@@ -56,6 +56,26 @@ def bulk(lines, goal):
                 yield Result.of_runs(f"{name}/of_{raw}", values, "%", better="higher", goal=reached)
 
 
+def paced(lines):
+    """Results of arrays over paced lines: megabytes (10⁶) of array a second, compressed where it pays, against the same never compressed in
+    the same rounds; and bytes on the line. Over no line (0 megabits) the seconds of CPU of the client, too."""
+    found = {(line["megabits"], line["kind"], line["direction"], line["mode"]): line for line in lines}
+    for (megabits, kind, direction, mode), ours in found.items():
+        if mode == "off":
+            continue
+        off = found[megabits, kind, direction, "off"]
+        name = f"sessions/paced_{megabits}mbit/{kind}/{direction}" if megabits else f"sessions/unpaced/{kind}/{direction}"
+        rates = {each["mode"]: statistics.median(each["array_bytes"] / seconds / 1e6 for seconds in each["seconds"]) for each in (ours, off)}
+        faster = share(ours["seconds"], off["seconds"])
+        # Where nothing is to be gained nothing is to be lost beyond what rounds differ by.
+        yield Result.of_runs(f"{name}/of_uncompressed", faster, "%", goal=95, better="higher", peer=rates)
+        bytes_share = [100 * sent / ours["array_bytes"] for sent in ours["line_bytes"]]
+        yield Result.of_runs(f"{name}/bytes", bytes_share, "% of the array")
+        if not megabits:
+            more = [100 * (here - there) / seconds for here, there, seconds in zip(ours["cpu_seconds"], off["cpu_seconds"], off["seconds"], strict=True)]
+            yield Result.of_runs(f"{name}/cpu_more", more, "% of a core")
+
+
 def many(lines):
     """Results of many sessions at once: all their steps a second, that of the most against the best, memory."""
     rates = {}

@@ -46,6 +46,24 @@ class Figures(unittest.TestCase):
         self.assertEqual(results["sessions/bulk_64mib/down/gateway/of_raw"].value, 50)
         self.assertIsNone(results["sessions/bulk_64mib/down/gateway/of_raw"].goal)
 
+    def test_what_is_compressed_is_compared_with_the_same_that_is_not_in_the_same_rounds(self):
+        def line(megabits, mode, seconds, sent, cpu):
+            return {
+                "megabits": megabits, "kind": "zeros", "direction": "up", "mode": mode, "array_bytes": 100_000_000,
+                "seconds": seconds, "line_bytes": sent, "cpu_seconds": cpu,
+            }  # fmt: skip
+
+        lines = [line(100, "adaptive", [2.0, 4.0], [1_000_000, 3_000_000], [0.1, 0.1]), line(100, "off", [8.0, 8.0], [100_000_000] * 2, [0.1, 0.1])]
+        lines += [line(0, "adaptive", [0.1], [100_000_000], [0.06]), line(0, "off", [0.1], [100_000_000], [0.05])]
+        results = {result.name: result for result in figures.paced(lines)}
+        faster = results["sessions/paced_100mbit/zeros/up/of_uncompressed"]
+        self.assertEqual(faster.value, 300)
+        self.assertEqual({mode: round(rate, 1) for mode, rate in faster.peer.items()}, {"adaptive": 37.5, "off": 12.5})
+        self.assertEqual(results["sessions/paced_100mbit/zeros/up/bytes"].value, 2)
+        self.assertNotIn("sessions/paced_100mbit/zeros/up/cpu_more", results)
+        self.assertAlmostEqual(results["sessions/unpaced/zeros/up/cpu_more"].value, 10)
+        self.assertTrue(results["sessions/unpaced/zeros/up/of_uncompressed"].met())
+
     def test_many_sessions_collapse_when_less_than_half_is_left_of_the_best(self):
         def line(sessions, seconds):
             return {"sessions": sessions, "steps": 100, "seconds": [seconds], "executors": sessions, "agent_kib": 2048, "executors_kib": 1024 * sessions}

@@ -18,6 +18,9 @@ RUST_ROUNDS = 21
 BULK_ROUNDS = 5
 PEER_ROUNDS = 5
 MANY_ROUNDS = 3
+PACED_ROUNDS = 3
+# Of arrays over lines of so many megabits a second; 0 is none.
+PACED_MEBIBYTES, LINES = 16, (100, 1000, 0)
 SIZES = (64, 256)
 COUNTS = (1, 8, 64)
 # Milliseconds of delay, each way.
@@ -137,6 +140,7 @@ def run(context):
         yield from from_rust(parts, places, folder)
         yield from delayed(parts, places)
         yield from figures.bulk(parts.lines("bulk.py", places, BULK_ROUNDS, *SIZES), BULK_GOAL)
+        yield from figures.paced(parts.lines("paced.py", places, PACED_ROUNDS, PACED_MEBIBYTES, *LINES))
         yield from figures.many(parts.client_lines("many", places, folder / "mlp_32", MANY_ROUNDS, *COUNTS))
     yield from elsewhere(context)
 

@@ -90,8 +90,8 @@ class Worker:
         self.control.close()
         self.process.stderr.close()
 
-    def connect(self):
-        native = _native.Session.connect(None, "default", "tested", endpoint=self.url, token="token", connect=10.0)
+    def connect(self, compression="adaptive"):
+        native = _native.Session.connect(None, "default", "tested", endpoint=self.url, token="token", connect=10.0, compression=compression)
         return sahasra.RemoteJaxSession(native, "tested", "default", "here/cpu-0")
 
 

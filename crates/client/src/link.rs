@@ -321,8 +321,11 @@ async fn write(shared: &Shared, writer: &mut Writer) -> Error {
             let most = if compression.is_idle() { WRITE_BYTES } else { PART_BYTES };
             let candidate = state.core.candidate();
             let trial = candidate.and_then(|part| {
-                let trial = compression.trial(part.payload.len(), part.width, part.is_first)?;
-                Some((trial, part))
+                let trial = compression.trial(part.payload.len(), part.width, part.is_first);
+                if trial.is_none() {
+                    state.core.settle(part.sequence, None);
+                }
+                Some((trial?, part))
             });
             let end = trial.as_ref().map_or(u64::MAX, |(_, part)| part.sequence);
             match state.core.write_before(&mut pieces, most, end) {
@@ -345,7 +348,8 @@ async fn write(shared: &Shared, writer: &mut Writer) -> Error {
         // A part is encoded while those before it go out: whatever is behind it waits for those as well.
         let trying = trial.map(|(trial, part)| {
             let mut encoder = std::mem::take(&mut encoder);
-            tokio::task::spawn_blocking(move || (trial.run(&mut encoder, &part.payload), part.sequence, encoder))
+            let trying = tokio::task::spawn_blocking(move || (trial.run(&mut encoder, &part.payload), encoder));
+            (part.sequence, trying)
         });
         if bytes > 0 {
             let began = Instant::now();
@@ -354,15 +358,14 @@ async fn write(shared: &Shared, writer: &mut Writer) -> Error {
             }
             compression.wrote(bytes, decoded as usize, began, Instant::now());
         }
-        // One that panicked encodes nothing, and its part goes as it is.
-        if let Some(trying) = trying
-            && let Ok((tried, sequence, used)) = trying.await
-        {
-            encoder = used;
-            compression.tried(&tried);
-            if let Some((part, payload)) = tried.encoded {
-                shared.lock().core.encode(sequence, part, payload);
-            }
+        if let Some((sequence, trying)) = trying {
+            // One that panicked encodes nothing, and its part goes as it is.
+            let encoded = trying.await.ok().and_then(|(tried, used)| {
+                encoder = used;
+                compression.tried(&tried);
+                tried.encoded
+            });
+            shared.lock().core.settle(sequence, encoded);
         }
     }
 }

@@ -11,7 +11,8 @@
 //!   client, and each side sends again what the other has not taken. Nothing is lost and nothing happens twice.
 //! - **Credits.** Neither side has more than the other's window of frames and payload bytes outstanding (sent and not in
 //!   `received`), save that a frame may always be sent while no more than a quarter of it is. Each side tells how far it is at the
-//!   latest after a quarter.
+//!   latest after a quarter. An encoded part counts for what it decodes to.
+//! - **Encodings.** A [`Part`] may be compressed where its peer takes that: [`compression`] says when.
 
 mod answer;
 pub mod compression;

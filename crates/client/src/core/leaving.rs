@@ -27,31 +27,35 @@ impl Core {
         usize::try_from(sequence.checked_sub(first)?).ok()
     }
 
-    /// The next part that is to be sent and that nobody has asked about: from here on it has been.
+    /// The next part that is to be sent and of which nobody has said how: [`Core::settle`] does.
     pub fn candidate(&mut self) -> Option<Candidate> {
-        while let Some(sequence) = self.candidates.pop_front() {
-            let Some(place) = self.place(sequence).filter(|place| *place >= self.sent) else {
-                continue;
-            };
-            let before = place.checked_sub(1).and_then(|before| self.operations.get(before));
-            let is_first = before.is_some_and(|before| !matches!(before.message.kind, Some(client_frame::Kind::Part(_))));
-            let Operation { message, payload, .. } = self.operations.get(place)?;
-            let Some(client_frame::Kind::Part(part)) = message.kind else {
-                continue;
-            };
-            return Some(Candidate {
-                sequence,
-                payload: payload.clone(),
-                width: part.width,
-                is_first,
-            });
+        loop {
+            let sequence = *self.candidates.front()?;
+            let place = self.place(sequence).filter(|place| *place >= self.sent);
+            let operation = place.and_then(|place| self.operations.get(place));
+            if let (Some(place), Some(Operation { message, payload, .. })) = (place, operation)
+                && let Some(client_frame::Kind::Part(part)) = message.kind
+            {
+                let before = place.checked_sub(1).and_then(|before| self.operations.get(before));
+                return Some(Candidate {
+                    sequence,
+                    payload: payload.clone(),
+                    width: part.width,
+                    is_first: before.is_some_and(|before| !matches!(before.message.kind, Some(client_frame::Kind::Part(_)))),
+                });
+            }
+            // It has gone as it is.
+            self.candidates.pop_front();
         }
-        None
     }
 
-    /// A part goes in another encoding, and so it will when it has to go again. It counts for what it was.
-    pub fn encode(&mut self, sequence: u64, part: Part, payload: Bytes) {
-        if let Some(place) = self.place(sequence).filter(|place| *place >= self.sent)
+    /// A candidate goes so, or as it is. So it will when it has to go again, and it counts for what it was.
+    pub fn settle(&mut self, sequence: u64, encoded: Option<(Part, Bytes)>) {
+        if self.candidates.front() == Some(&sequence) {
+            self.candidates.pop_front();
+        }
+        if let Some((part, payload)) = encoded
+            && let Some(place) = self.place(sequence).filter(|place| *place >= self.sent)
             && let Some(operation) = self.operations.get_mut(place)
         {
             operation.message.kind = Some(client_frame::Kind::Part(part));

@@ -52,9 +52,8 @@ impl Pair {
     /// Every part is encoded that becomes shorter by it.
     fn encode(&mut self) {
         while let Some(part) = self.core.candidate() {
-            if let Some((encoded, payload)) = Encoder::default().encode(&part.payload, part.width, usize::MAX) {
-                self.core.encode(part.sequence, encoded, payload);
-            }
+            let encoded = Encoder::default().encode(&part.payload, part.width, usize::MAX);
+            self.core.settle(part.sequence, encoded);
         }
     }
 

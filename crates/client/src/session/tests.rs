@@ -5,6 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
     sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
 use bytes::BytesMut;
@@ -13,7 +14,7 @@ use tokio_tungstenite::tungstenite::{self, Message, handshake::server};
 
 use super::*;
 use crate::{
-    Gateway, Token,
+    Compression, Gateway, Token,
     core::{Window, tests::Executor},
 };
 
@@ -26,6 +27,8 @@ enum Connection {
     Cut(usize),
     /// It stands.
     Stands,
+    /// It stands, and takes some megabytes a second.
+    Slow,
     /// It is refused before it stands.
     Refused(u16),
 }
@@ -73,6 +76,21 @@ impl Carrier for tungstenite::WebSocket<TcpStream> {
         for piece in bytes.chunks(11) {
             let _ = tungstenite::WebSocket::send(self, Message::Binary(piece.to_vec().into()));
         }
+    }
+}
+
+/// A connection of which little is read at a time.
+struct Slow(TcpStream);
+
+impl Carrier for Slow {
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        // It plays a line, of whatever speed.
+        thread::sleep(Duration::from_micros(200));
+        self.0.receive()
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.send(bytes);
     }
 }
 
@@ -131,15 +149,18 @@ fn choose(request: &server::Request, mut response: server::Response) -> Result<s
 fn worker(web_socket: bool, connections: Vec<Connection>) -> Worker {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let window = Window { frames: 64, bytes: 4096 };
-    let executor = Arc::new(Mutex::new(Executor::new(window)));
+    let bytes = match connections[..] {
+        [Connection::Slow] => 64 << 20,
+        _ => 4096,
+    };
+    let executor = Arc::new(Mutex::new(Executor::new(Window { frames: 64, bytes })));
     let shared = executor.clone();
     let thread = thread::spawn(move || {
         for connection in connections {
             let (mut stream, _) = listener.accept().unwrap();
             let cut = match connection {
                 Connection::Cut(bytes) => Some(bytes),
-                Connection::Stands => None,
+                Connection::Stands | Connection::Slow => None,
                 Connection::Refused(status) => {
                     head(&mut stream);
                     let body = format!("HTTP/1.1 {status} No\r\nContent-Length: 7\r\nConnection: close\r\n\r\nbecause");
@@ -164,7 +185,10 @@ fn worker(web_socket: bool, connections: Vec<Connection>) -> Worker {
                 assert!(head.contains("Bearer secret"), "{head}");
                 let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sahasra-session.v1\r\n\r\n";
                 stream.write_all(answer.as_bytes()).unwrap();
-                serve(&mut stream, &shared, cut);
+                match connection {
+                    Connection::Slow => serve(&mut Slow(stream), &shared, cut),
+                    _ => serve(&mut stream, &shared, cut),
+                }
             }
         }
     });
@@ -263,6 +287,38 @@ fn connections_that_break_are_replaced() {
             ],
         );
     }
+}
+
+/// Parts of an upload of zeros that came encoded, of 40, and bytes that were sent; the tensor has to be what it was.
+fn zeros_over_a_slow_line(compression: Compression) -> (u32, u64) {
+    let worker = worker(false, vec![Connection::Slow]);
+    let options = Options {
+        compression,
+        ..Options::default()
+    };
+    let session = Session::connect_blocking(target(&worker, false), options).unwrap();
+    let zeros = vec![0; 40 << 20];
+    let tensor = session.put(zeros.clone(), "f32", &[10 << 20]).unwrap();
+    session.synchronise().wait().unwrap();
+    let (traffic, encoded) = {
+        let executor = worker.executor.lock().unwrap();
+        assert!(executor.tensors.values().next() == Some(&zeros));
+        (session.traffic(), executor.encoded.0)
+    };
+    assert_eq!(traffic.uploaded_bytes, 40 << 20);
+    drop((tensor, session));
+    worker.thread.join().unwrap();
+    (encoded, traffic.sent_bytes)
+}
+
+#[test]
+fn uploads_over_a_slow_line_are_compressed_where_that_is_wanted() {
+    let (encoded, sent) = zeros_over_a_slow_line(Compression::WhereItPays);
+    assert!(encoded >= 10 && sent < 32 << 20, "{encoded} parts, {sent} bytes");
+    let (encoded, sent) = zeros_over_a_slow_line(Compression::Always);
+    assert!(encoded == 40 && sent < 1 << 20, "{encoded} parts, {sent} bytes");
+    let (encoded, sent) = zeros_over_a_slow_line(Compression::Never);
+    assert!(encoded == 0 && sent > 40 << 20, "{encoded} parts, {sent} bytes");
 }
 
 #[test]

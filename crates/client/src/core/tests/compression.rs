@@ -37,7 +37,7 @@ fn written(core: &mut Core, end: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_part_is_asked_about_once_while_it_can_still_be_encoded() {
+fn a_part_is_a_candidate_until_it_is_settled_or_has_gone() {
     let mut pair = pair();
     upload(&mut pair.core, [&[7; 1000], &[8; 500]]);
     let first = pair.core.candidate().unwrap();
@@ -49,12 +49,16 @@ fn a_part_is_asked_about_once_while_it_can_still_be_encoded() {
     let bytes = written(&mut pair.core, first.sequence);
     assert!(!bytes.is_empty() && bytes.len() < 100);
     assert!(written(&mut pair.core, first.sequence).is_empty());
+    // A connection that breaks meanwhile changes nothing.
+    pair.connect();
+    assert_eq!(pair.core.candidate(), Some(first));
+    pair.core.settle(2, None);
     let second = pair.core.candidate().unwrap();
     assert_eq!((second.sequence, second.is_first), (3, false));
-    assert_eq!(pair.core.candidate(), None);
     written(&mut pair.core, u64::MAX);
     // It is too late for that one.
-    pair.core.encode(2, Part::default(), Bytes::new());
+    pair.core.settle(3, Some((Part::default(), Bytes::new())));
+    assert_eq!(pair.core.candidate(), None);
     assert_eq!(pair.core.queued(), (4, 1500));
     upload(&mut pair.core, [&[1; 100], &[2; 100]]);
     written(&mut pair.core, 7);
