@@ -189,6 +189,10 @@ impl Pool {
             namespace: SYSTEM_NAMESPACE.to_owned(),
             listen: address,
             advertise_address: None,
+            // On loopback.
+            tls_certificate: None,
+            tls_key: None,
+            tls_client_authority: None,
             no_kubernetes: false,
             kubeconfig: None,
             heartbeat_interval_seconds: Duration::from_secs(5),

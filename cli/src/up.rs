@@ -109,6 +109,8 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         sahasra_access::Access::token(access.token()),
         // Its load is open to everybody here, ahead of the gateway.
         None,
+        // The workers are on loopback.
+        None,
         sahasra_gateway::Limits::default(),
         stop.clone(),
     )

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
 use http::Uri;
-use sahasra_service::logging::LogFormat;
+use sahasra_service::{logging::LogFormat, tls::ServerName};
 
 /// REST, and the byte streams of sessions, for clients outside the cluster. It has no rights: it acts with its callers' tokens.
 #[derive(Clone, Debug, Parser)]
@@ -28,6 +28,12 @@ pub struct Args {
     /// URL of the operator, for /workers.
     #[arg(long, env = "SAHASRA_OPERATOR", value_name = "URL")]
     pub operator: Option<Uri>,
+    /// Certificates of the authority that workers' certificates are of, PEM; read again when they change. Needed where workers speak TLS.
+    #[arg(long, env = "SAHASRA_WORKER_AUTHORITY", value_name = "FILE")]
+    pub worker_authority: Option<PathBuf>,
+    /// Name that a worker's certificate has to be for, where one certificate serves all of them; the host of its URL when absent.
+    #[arg(long, env = "SAHASRA_WORKER_SERVER_NAME", requires = "worker_authority", value_name = "NAME", value_parser = server_name)]
+    pub worker_server_name: Option<ServerName<'static>>,
     /// Connections at the same time, streams of sessions not counted; further ones wait.
     #[arg(long, env = "SAHASRA_MAX_CONNECTIONS", default_value_t = 1024, value_name = "N", value_parser = number)]
     pub max_connections: usize,
@@ -49,6 +55,10 @@ fn number(text: &str) -> Result<usize, String> {
         Ok(number @ 1..=MOST) => Ok(number),
         _ => Err(format!("write a whole number from 1 to {MOST}")),
     }
+}
+
+fn server_name(text: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(text.to_owned()).map_err(|_| "write a DNS name or an IP address".to_owned())
 }
 
 #[cfg(test)]

@@ -19,7 +19,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use sahasra_access::Access;
-use sahasra_service::{server, shutdown};
+use sahasra_service::{
+    server, shutdown,
+    tls::{Connector, Files, RENEW_EVERY, Trust},
+};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -43,13 +46,11 @@ pub mod workers;
 pub use service::{Answer, BoxError, Gateway, Limits};
 
 use args::Args;
-use tls::{Door, Files};
+use tls::Door;
 use workers::Operator;
 
 /// How long open requests and streams may take to end: within a pod's grace of 30 s.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Time between two looks at the certificate's files: a Secret's new content is there within a minute or two anyway.
-const RENEW_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs until told to stop.
 ///
@@ -61,6 +62,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         (Some(certificate), Some(key)) => Some(Files {
             certificate: certificate.clone(),
             key: key.clone(),
+            client_authority: None,
         }),
         _ => None,
     };
@@ -81,11 +83,20 @@ pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener
     let client = api::client(config.clone())?;
     let access = Access::of_api_server(config).context("set up questions to the API server")?;
     let operator = args.operator.as_ref().map(Operator::new).transpose()?;
+    let workers = args.worker_authority.as_ref().map(|authority| {
+        Connector::new(Trust {
+            authority: authority.clone(),
+            server_name: args.worker_server_name.clone(),
+            identity: None,
+            protocol: "http/1.1",
+        })
+    });
+    let workers = workers.transpose().context("--worker-authority")?;
     let limits = Limits {
         streams: args.max_streams,
         ..limits
     };
-    let gateway = Gateway::new(client, access, operator, limits, stop.clone()).context("register metrics")?;
+    let gateway = Gateway::new(client, access, operator, workers.clone(), limits, stop.clone()).context("register metrics")?;
     let address = listener.local_addr().context("find the port")?;
     tracing::info!(%address, tls = args.tls_certificate.is_some(), "started");
     let limits = server::Limits {
@@ -99,7 +110,14 @@ pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener
     });
     let renewing = tokio::spawn({
         let door = door.clone();
-        async move { door.renew(RENEW_EVERY).await }
+        async move {
+            let trusting = async {
+                if let Some(workers) = workers {
+                    workers.renew(RENEW_EVERY).await;
+                }
+            };
+            tokio::join!(door.renew(RENEW_EVERY), trusting);
+        }
     });
     server::serve(listener, door, gateway.clone(), limits, stop).await;
     if tokio::time::timeout(FAREWELL, gateway.streams_ended()).await.is_err() {

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Empty, Full, LengthLimitError, Limited, combinator
 use hyper::body::Body;
 use kube::Client;
 use sahasra_access::Access;
-use sahasra_service::{health, health::Readiness, metrics as metrics_route};
+use sahasra_service::{health, health::Readiness, metrics as metrics_route, tls::Connector};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
@@ -84,8 +84,8 @@ struct Shared {
 }
 
 impl Gateway {
-    /// A gateway to the API server of `client`, which must have no identity of its own. `access` decides who may open streams.
-    /// Streams end with `stop`.
+    /// A gateway to the API server of `client`, which must have no identity of its own. `access` decides who may open streams,
+    /// `workers` how those that speak TLS are verified. Streams end with `stop`.
     ///
     /// # Errors
     /// When a metric cannot be registered.
@@ -93,6 +93,7 @@ impl Gateway {
         client: Client,
         access: Access,
         operator: Option<Operator>,
+        workers: Option<Connector>,
         limits: Limits,
         stop: CancellationToken,
     ) -> Result<Self, prometheus::Error> {
@@ -100,7 +101,7 @@ impl Gateway {
         let shared = Shared {
             api: ApiServer::new(client),
             operator,
-            streams: Streams::new(access, limits.streams, limits.pace, metrics.clone(), stop),
+            streams: Streams::new(access, workers, limits.streams, limits.pace, metrics.clone(), stop),
             limits,
             metrics,
             readiness: Readiness::waiting_for(&[API_SERVER]),

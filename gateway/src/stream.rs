@@ -21,6 +21,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use sahasra_access::{Access, AccessError, Action};
+use sahasra_service::tls::Connector;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -35,6 +36,7 @@ pub use websocket::{RESUME_HEADER, SUBPROTOCOL};
 #[derive(Clone)]
 pub struct Streams {
     access: Access,
+    workers: Option<Connector>,
     slots: Arc<Semaphore>,
     metrics: Metrics,
     pace: Pace,
@@ -62,10 +64,11 @@ impl Default for Pace {
 }
 
 impl Streams {
-    /// At most `limit` at a time, each for whom `access` lets through, until `stop`.
-    pub fn new(access: Access, limit: usize, pace: Pace, metrics: Metrics, stop: CancellationToken) -> Self {
+    /// At most `limit` at a time, each for whom `access` lets through, until `stop`. `workers` verifies those that speak TLS.
+    pub fn new(access: Access, workers: Option<Connector>, limit: usize, pace: Pace, metrics: Metrics, stop: CancellationToken) -> Self {
         Self {
             access,
+            workers,
             slots: Arc::new(Semaphore::new(limit)),
             metrics,
             pace,
@@ -159,11 +162,16 @@ impl Streams {
     /// not settle it.
     async fn resume(&self, place: Place<'_>, resume: &HeaderValue) -> Option<Result<Worker, Refusal>> {
         let endpoint = self.known.get(place.namespace, place.name)?;
-        match worker::connect(&endpoint, place.namespace, place.name, place.token, Some(resume)).await {
+        match self.connect(&endpoint, place, Some(resume)).await {
             Ok(worker) => Some(Ok(worker)),
             Err(gone @ Refusal::WorkerGone { .. }) => Some(Err(gone)),
             Err(_) => None,
         }
+    }
+
+    async fn connect(&self, endpoint: &str, place: Place<'_>, resume: Option<&HeaderValue>) -> Result<Worker, Refusal> {
+        let Place { namespace, name, token } = place;
+        worker::connect(self.workers.as_ref(), endpoint, namespace, name, token, resume).await
     }
 
     /// A stream at the worker that the session's object names, for whom the API server lets.
@@ -173,7 +181,7 @@ impl Streams {
         asked.map_err(refused)?;
         let session = api.object(token, &objects::path(Kind::Session, namespace, name)).await?;
         let endpoint = endpoint(&session, name)?;
-        let worker = worker::connect(endpoint, namespace, name, token, resume).await?;
+        let worker = self.connect(endpoint, place, resume).await?;
         self.known.put(namespace, name, endpoint);
         Ok(worker)
     }

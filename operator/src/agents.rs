@@ -8,3 +8,4 @@ pub mod transport;
 
 pub use client::{AgentClient, AgentError};
 pub use directory::{Directory, Worker};
+pub use transport::Http2;

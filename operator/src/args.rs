@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Parser;
-use sahasra_service::logging::LogFormat;
+use sahasra_service::{
+    logging::LogFormat,
+    tls::{Identity, ServerName, Trust},
+};
 
 use crate::fault::Step;
 
@@ -29,6 +32,29 @@ pub struct Args {
     /// How long a leader that fell silent keeps its office.
     #[arg(long, env = "SAHASRA_LEADER_TIMEOUT", default_value = "15s", value_parser = duration)]
     pub leader_timeout: Duration,
+    /// Certificates of the authority that workers' certificates are of, PEM; read again when they change. Needed where workers speak TLS.
+    #[arg(long, env = "SAHASRA_WORKER_AUTHORITY", value_name = "FILE")]
+    pub worker_authority: Option<PathBuf>,
+    /// Name that a worker's certificate has to be for, where one certificate serves all of them; the host of its URL when absent.
+    #[arg(long, env = "SAHASRA_WORKER_SERVER_NAME", requires = "worker_authority", value_name = "NAME", value_parser = server_name)]
+    pub worker_server_name: Option<ServerName<'static>>,
+    /// Certificate that is shown to workers which ask for one, PEM; read again when it changes.
+    #[arg(
+        long,
+        env = "SAHASRA_WORKER_CLIENT_CERTIFICATE",
+        requires = "worker_authority",
+        requires = "worker_client_key",
+        value_name = "FILE"
+    )]
+    pub worker_client_certificate: Option<PathBuf>,
+    /// Its private key, PEM; read again when it changes.
+    #[arg(
+        long,
+        env = "SAHASRA_WORKER_CLIENT_KEY",
+        requires = "worker_client_certificate",
+        value_name = "FILE"
+    )]
+    pub worker_client_key: Option<PathBuf>,
     /// Folder below which jobs may name files and keep results under file:// URLs; nowhere when absent.
     #[arg(long, env = "SAHASRA_FILE_STORE_ROOT")]
     pub file_store_root: Option<PathBuf>,
@@ -41,6 +67,23 @@ pub struct Args {
     /// For tests: the process kills itself right after the first such step.
     #[arg(long, env = "SAHASRA_FAIL_AT", value_enum, hide = true)]
     pub fail_at: Option<Step>,
+}
+
+impl Args {
+    /// Whom to trust among workers that speak TLS, and who to be.
+    pub fn trust(&self) -> Option<Trust> {
+        let identity = self.worker_client_certificate.clone().zip(self.worker_client_key.clone());
+        Some(Trust {
+            authority: self.worker_authority.clone()?,
+            server_name: self.worker_server_name.clone(),
+            identity: identity.map(|(certificate, key)| Identity { certificate, key }),
+            protocol: "h2",
+        })
+    }
+}
+
+fn server_name(text: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(text.to_owned()).map_err(|_| "write a DNS name or an IP address".to_owned())
 }
 
 /// `250ms`, `15s`, `2m`.
@@ -75,5 +118,31 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn who_is_trusted_is_given_whole_or_not_at_all() {
+        let parse = |more: &[&str]| Args::try_parse_from(std::iter::once(&"sahasra-operator").chain(more));
+        assert!(parse(&[]).unwrap().trust().is_none());
+        let authority = ["--worker-authority", "ca.crt", "--worker-server-name"];
+        let trust = parse(&[&authority[..], &["sahasra-worker"]].concat()).unwrap().trust().unwrap();
+        assert!(trust.identity.is_none() && trust.server_name.is_some_and(|name| name.to_str() == "sahasra-worker"));
+        let identity = ["--worker-client-certificate", "tls.crt", "--worker-client-key", "tls.key"];
+        assert!(
+            parse(&[&identity[..], &authority[..2]].concat())
+                .unwrap()
+                .trust()
+                .unwrap()
+                .identity
+                .is_some()
+        );
+        for half in [
+            &identity[..],
+            &identity[..2],
+            &["--worker-server-name", "name"],
+            &[&authority[..], &["no name"]].concat(),
+        ] {
+            assert!(parse(half).is_err(), "{half:?}");
+        }
     }
 }

@@ -22,7 +22,11 @@ use kube::{
     Client, Config,
     runtime::events::{Recorder, Reporter},
 };
-use sahasra_service::{health::Readiness, part, server, shutdown};
+use sahasra_service::{
+    health::Readiness,
+    part, server, shutdown,
+    tls::{Connector, RENEW_EVERY},
+};
 use sahasra_store::StorePolicy;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -43,7 +47,7 @@ pub mod pool;
 pub mod queue;
 pub mod vram_lease;
 
-use agents::{AgentClient, Directory};
+use agents::{AgentClient, Directory, Http2};
 use args::Args;
 use clock::Clock;
 use context::Context;
@@ -179,7 +183,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         },
         faults: Faults::at(args.fail_at),
     };
-    let operator = Operator::new(client().await?, AgentClient::default(), Clock::default(), settings).context("register metrics")?;
+    let tls = args.trust().map(Connector::new).transpose().context("--worker-authority")?;
+    let agents = AgentClient::over(Arc::new(Http2::new(tls.clone())));
+    let operator = Operator::new(client().await?, agents, Clock::default(), settings).context("register metrics")?;
+    if let Some(tls) = tls {
+        tokio::spawn(async move { tls.renew(RENEW_EVERY).await });
+    }
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("listen on {}", args.listen))?;

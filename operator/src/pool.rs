@@ -240,7 +240,7 @@ impl Pool {
                         }
                     }
                     Err(error) => {
-                        tracing::warn!(worker = %worker, error = %Causes(&error), "acquire failed");
+                        self.failed(&worker, &error, "acquire failed");
                         self.picture().acquire_failed(&worker, &request, now);
                     }
                 }
@@ -250,7 +250,7 @@ impl Pool {
                 let answer = self.agents.renew(&endpoint, &request).await;
                 let now = self.clock.now();
                 if let Err(error) = &answer {
-                    tracing::warn!(worker = %worker, error = %Causes(error), "renewal failed");
+                    self.failed(&worker, error, "renewal failed");
                 }
                 let outcomes = answer.as_ref().ok().map(|answer| answer.outcomes.as_slice());
                 self.picture().renewed(&worker, &request, outcomes, asked, now);
@@ -269,7 +269,7 @@ impl Pool {
                         }
                     }
                     Err(error) => {
-                        tracing::warn!(worker = %worker, error = %Causes(&error), "inventory failed");
+                        self.failed(&worker, &error, "inventory failed");
                         self.picture().inventory_failed(&worker, now);
                     }
                 }
@@ -277,6 +277,17 @@ impl Pool {
         }
         self.changed.notify_one();
         undone
+    }
+
+    /// Tells of a call that failed: where a person has to change something, once until that is something else.
+    fn failed(&self, worker: &Name, error: &AgentError, what: &'static str) {
+        let trouble = error.misconfiguration();
+        let is_known = trouble.is_some();
+        if self.picture().troubled(worker, trouble) || !is_known {
+            tracing::warn!(worker = %worker, error = %Causes(error), "{what}");
+        } else {
+            tracing::debug!(worker = %worker, error = %Causes(error), "{what}");
+        }
     }
 
     async fn give_back(&self, worker: &Name, endpoint: &str, request: &ReleaseRequest) -> Option<String> {

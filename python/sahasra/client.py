@@ -16,13 +16,22 @@ class SahasraClient:
 
     The token is the argument's, or the first that there is of: ``SAHASRA_TOKEN``, the file named by ``SAHASRA_TOKEN_FILE``, the file
     that ``sahasra up`` wrote for this port, the kubeconfig's current user, the pod's service account. ``authority`` is the PEM of
-    the authority that an ``https`` gateway is verified by, where the system does not know it.
+    the authority that an ``https`` gateway is verified by, where the system does not know it; ``server_name`` is the name that its
+    certificate is for, where the URL has another, as through a port-forward.
 
     Nothing is asked of the gateway yet. Raises :class:`ConfigurationError` when URL or token cannot be used.
     """
 
-    def __init__(self, url: str = "http://127.0.0.1:8000", *, token: str | None = None, namespace: str = "default", authority: str | None = None) -> None:
-        self._gateway = _native.Gateway(url, token, authority)
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        *,
+        token: str | None = None,
+        namespace: str = "default",
+        authority: str | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        self._gateway = _native.Gateway(url, token, authority, server_name)
         self._token = token
         #: Where objects are created and looked for.
         self.namespace = namespace

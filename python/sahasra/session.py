@@ -159,6 +159,7 @@ class RemoteJaxSession:
         grace_seconds: float = 60.0,
         direct: bool = False,
         authority: str | None = None,
+        server_name: str | None = None,
         progress: bool | Report | None = None,
         compression: Literal["adaptive", "always", "never"] = "adaptive",
     ) -> RemoteJaxSession:
@@ -166,8 +167,11 @@ class RemoteJaxSession:
 
         ``vram`` is an amount as Kubernetes writes it, such as ``"512Mi"``; ``engine`` is ``"xla"`` for functions of JAX, ``"ptx"`` for
         kernels. The session ends by itself after ``idle_timeout_seconds`` in which nothing was asked of it, and after ``ttl_seconds``
-        whatever happens. ``direct`` connects straight to the worker, inside the cluster, with ``authority`` as the PEM to verify it by.
-        After a broken connection what is there is kept for ``grace_seconds``.
+        whatever happens. After a broken connection what is there is kept for ``grace_seconds``.
+
+        ``direct`` connects straight to the worker, inside the cluster. Where workers speak TLS, ``authority`` is the PEM of the
+        authority that their certificate is verified by, and ``server_name`` the name that it is for, where that is not the host of the
+        session's endpoint: one certificate may serve all workers.
 
         Arrays are compressed on their way, and come out bit for bit as they were. ``compression`` is ``"adaptive"`` to do so where a
         slow line makes it worth while, as measured as it goes; ``"always"`` where it makes an array shorter, for a line on which bytes
@@ -179,7 +183,8 @@ class RemoteJaxSession:
 
         Raises :class:`CapacityError` when no device has room within ``wait_seconds``: the message says why for each.
         :class:`InvalidArgumentError` when the API server refuses the session, :class:`AuthenticationError` or
-        :class:`PermissionDeniedError` when it refuses the caller, :class:`ConnectionLostError` when nobody answers.
+        :class:`PermissionDeniedError` when it refuses the caller, :class:`ConnectionLostError` when nobody answers,
+        :class:`ConfigurationError` when a worker's certificate is not accepted.
         """
         namespace = client.namespace if namespace is None else namespace
         spec: dict[str, Any] = {"vram": vram, "engine": engine, "idleTimeoutSeconds": min(idle_timeout_seconds, ttl_seconds), "ttlSeconds": ttl_seconds}
@@ -206,6 +211,7 @@ class RemoteJaxSession:
                 grace=grace_seconds,
                 worker=device,
                 compression=compression,
+                server_name=server_name,
             )
             session = cls(native, name, namespace, device, progress)
             session._made = Made(client._gateway, namespace, name, made["metadata"]["uid"], os.getpid())

@@ -19,13 +19,17 @@ fn spec(py: Python<'_>, text: &str) -> PyResult<Value> {
 #[pymethods]
 impl Gateway {
     #[new]
-    #[pyo3(signature = (url, token=None, authority=None))]
-    fn new(py: Python<'_>, url: &str, token: Option<&str>, authority: Option<&str>) -> PyResult<Self> {
+    #[pyo3(signature = (url, token=None, authority=None, server_name=None))]
+    fn new(py: Python<'_>, url: &str, token: Option<&str>, authority: Option<&str>, server_name: Option<&str>) -> PyResult<Self> {
         let made = match token {
             Some(token) => Ok(Token::text(token)),
             None => Token::find(url),
         };
         let made = made.and_then(|token| sahasra_client::Gateway::new(url, token, authority));
+        let made = made.and_then(|gateway| match server_name {
+            Some(server_name) => gateway.named(server_name),
+            None => Ok(gateway),
+        });
         made.map(Self).map_err(|error| raise(py, &error))
     }
 

@@ -50,7 +50,7 @@ type Costs = (bool, u64, Vec<(String, Vec<i64>)>, u64, u64, u64, u64, u64, Optio
 impl Session {
     /// Connects through the gateway, or straight to the worker when its endpoint is given.
     #[staticmethod]
-    #[pyo3(signature = (gateway, namespace, name, endpoint=None, token=None, authority=None, connect=30.0, grace=60.0, replace=false, worker=None, compression="adaptive"))]
+    #[pyo3(signature = (gateway, namespace, name, endpoint=None, token=None, authority=None, connect=30.0, grace=60.0, replace=false, worker=None, compression="adaptive", server_name=None))]
     #[allow(clippy::too_many_arguments, reason = "they are named on Python's side")]
     fn connect(
         py: Python<'_>,
@@ -65,6 +65,7 @@ impl Session {
         replace: bool,
         worker: Option<&str>,
         compression: &str,
+        server_name: Option<&str>,
     ) -> PyResult<Self> {
         let compression = match compression {
             "adaptive" => Compression::WhereItPays,
@@ -82,6 +83,10 @@ impl Session {
                     |token| Ok(Token::text(token)),
                 );
                 let target = token.and_then(|token| Target::direct(endpoint, token, authority, namespace, name));
+                let target = target.and_then(|target| match server_name {
+                    Some(server_name) => target.named(server_name),
+                    None => Ok(target),
+                });
                 target.map(|target| match gateway {
                     Some(gateway) => target.explained_by(&gateway.0, namespace, name),
                     None => target,

@@ -15,6 +15,8 @@ use warp::{
 
 use crate::{agent::Agent, dispatch};
 
+pub mod guard;
+
 /// Largest body of `/v1/acquire`: an owner and a few numbers.
 const ACQUIRE_BYTES: u64 = 16 << 10;
 /// Largest body of `/v1/renew` and `/v1/release`: every grant that an agent can hold.

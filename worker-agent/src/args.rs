@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::VramQuantity;
-use sahasra_service::logging::LogFormat;
+use sahasra_service::{logging::LogFormat, tls::Files};
 
 use crate::executors::{CpuEngine, DeviceConfig};
 
@@ -72,9 +72,19 @@ pub struct AgentArguments {
     /// Address to serve on.
     #[arg(long, default_value = "127.0.0.1:8471")]
     pub listen: SocketAddr,
-    /// URL at which the operator reaches it; from --listen when absent.
+    /// URL at which operator, gateway and clients reach it; from --listen when absent, https:// where there is a certificate.
     #[arg(long)]
     pub advertise_address: Option<String>,
+    /// Certificate chain, PEM: everything is served through TLS then. Read again when it changes.
+    #[arg(long, env = "SAHASRA_TLS_CERTIFICATE", requires = "tls_key", value_name = "FILE")]
+    pub tls_certificate: Option<PathBuf>,
+    /// Its private key, PEM; read again when it changes.
+    #[arg(long, env = "SAHASRA_TLS_KEY", requires = "tls_certificate", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Certificates of the authority of operators, PEM: only who shows a certificate of it may take, renew and release slices, run
+    /// chunks and ask what there is. Whoever reaches the port may when absent. Read again when it changes.
+    #[arg(long, env = "SAHASRA_TLS_CLIENT_AUTHORITY", requires = "tls_certificate", value_name = "FILE")]
+    pub tls_client_authority: Option<PathBuf>,
     /// Serve without an API server: no GpuWorker, no heartbeat.
     #[arg(long)]
     pub no_kubernetes: bool,
@@ -137,9 +147,19 @@ pub struct AgentArguments {
 }
 
 impl AgentArguments {
-    /// URL at which the operator reaches the agent.
+    /// URL at which the agent is reached.
     pub fn endpoint(&self, bound: SocketAddr) -> String {
-        self.advertise_address.clone().unwrap_or_else(|| format!("http://{bound}"))
+        let scheme = if self.tls_certificate.is_some() { "https" } else { "http" };
+        self.advertise_address.clone().unwrap_or_else(|| format!("{scheme}://{bound}"))
+    }
+
+    /// Where its certificate stands, if it has one.
+    pub fn tls(&self) -> Option<Files> {
+        Some(Files {
+            certificate: self.tls_certificate.clone()?,
+            key: self.tls_key.clone()?,
+            client_authority: self.tls_client_authority.clone(),
+        })
     }
 
     /// Which devices the agent offers.
@@ -168,6 +188,36 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_agent_with_a_certificate_says_so_in_its_address_and_names_who_may_come() {
+        let parse = |more: &[&str]| {
+            let first = ["sahasra-worker", "agent", "--node-name", "node"];
+            Arguments::try_parse_from(first.iter().chain(more)).map(|arguments| match arguments.command {
+                Command::Agent(arguments) => arguments,
+                Command::Executor { .. } => unreachable!(),
+            })
+        };
+        let bound = "127.0.0.1:8471".parse().unwrap();
+        let plain = parse(&[]).unwrap();
+        assert_eq!(
+            (plain.endpoint(bound).as_str(), plain.tls().is_some()),
+            ("http://127.0.0.1:8471", false)
+        );
+        let certified = parse(&["--tls-certificate", "tls.crt", "--tls-key", "tls.key"]).unwrap();
+        assert_eq!(
+            (certified.endpoint(bound).as_str(), certified.tls().is_some()),
+            ("https://127.0.0.1:8471", true)
+        );
+        // What protects nothing is refused: nobody should think that it does.
+        for half in [
+            &["--tls-certificate", "tls.crt"],
+            &["--tls-key", "tls.key"],
+            &["--tls-client-authority", "ca.crt"],
+        ] {
+            assert!(parse(half).is_err(), "{half:?}");
+        }
     }
 
     #[test]

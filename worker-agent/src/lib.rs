@@ -16,7 +16,12 @@ use std::{ffi::OsString, process::ExitCode, sync::Arc};
 use anyhow::Context;
 use clap::Parser;
 use sahasra_access::Access;
-use sahasra_service::{clock::Clock, health::Readiness, logging, server, shutdown};
+use sahasra_service::{
+    clock::Clock,
+    health::Readiness,
+    logging, server, shutdown,
+    tls::{Acceptor, RENEW_EVERY},
+};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +43,7 @@ mod shared_page;
 pub mod store;
 
 use agent::{Agent, AgentLimits, Executors, Identity};
+use api::guard::OperatorsOnly;
 use args::{AgentArguments, Arguments, Command};
 use executors::{ExecutorPool, PoolConfig};
 use program_cache::ProgramCache;
@@ -129,10 +135,10 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
 }
 
 /// As [`run`], with the classes, the client and the `access` of streams that [`run`] makes of the arguments: for agents that live in a process with
-/// others. Neither a file nor the environment is read.
+/// others. No file is read but the certificate's, and not the environment.
 ///
 /// # Errors
-/// When there is no device.
+/// When there is no device, or the certificate cannot be used.
 pub async fn serve(
     arguments: &AgentArguments,
     classes: classes::ClassTable,
@@ -141,6 +147,7 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
+    let acceptor = arguments.tls().map(Acceptor::new).transpose().context("no TLS")?;
     let limits = AgentLimits {
         shutdown_grace: arguments.shutdown_grace_seconds,
         ..AgentLimits::default()
@@ -179,21 +186,26 @@ pub async fn serve(
             "device"
         );
     }
-    tracing::info!(address = %bound, boot = agent.boot_id(), node = arguments.node_name, "serving");
+    tracing::info!(address = %bound, tls = acceptor.is_some(), boot = agent.boot_id(), node = arguments.node_name, "serving");
 
     let readiness = Readiness::default();
     let stop = CancellationToken::new();
     let timekeeper = tokio::spawn(Arc::clone(&agent).keep_time(stop.clone()));
     let keeper = tokio::spawn(Arc::clone(&agent).keep_sessions(stop.clone()));
     let routes = warp::service(api::routes(Arc::clone(&agent), readiness.clone()));
+    let routes = OperatorsOnly::new(routes, arguments.tls_client_authority.is_some());
     let service = Streams::new(Arc::clone(&agent), access, routes);
-    let server = tokio::spawn(server::serve(
-        listener,
-        server::Cleartext,
-        service,
-        server::Limits::default(),
-        stop.clone(),
-    ));
+    let (limits, stopping) = (server::Limits::default(), stop.clone());
+    let server = tokio::spawn(async move {
+        let Some(acceptor) = acceptor else {
+            return server::serve(listener, server::Cleartext, service, limits, stopping).await;
+        };
+        let renewing = acceptor.clone();
+        tokio::select! {
+            () = server::serve(listener, acceptor, service, limits, stopping) => {}
+            () = renewing.renew(RENEW_EVERY) => {}
+        }
+    });
     let registration = client.map(|client| {
         let config = RegistrationConfig {
             node_name: arguments.node_name.clone(),

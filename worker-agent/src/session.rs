@@ -8,10 +8,12 @@
 //!
 //! A session's executor is one process, started when the first client comes: a session that nobody uses costs no process, and
 //! whoever comes first hears why one does not start. The agent authorises a client's connection and hands its descriptor over;
-//! from then on the process alone speaks to the client, and the agent sees of the session what its board says.
+//! from then on the process alone speaks to the client, and the agent sees of the session what its board says. Only what TLS protects
+//! goes on passing through the agent, which relays it.
 
 pub mod adopt;
 pub mod board;
 pub mod process;
+mod relay;
 pub mod sessions;
 pub mod stream;

@@ -136,6 +136,8 @@ fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
         } => Some(Error::Lost(Arc::new(error.clone()))),
         Error::Refused { .. } => Some(error.clone()),
         Error::Timeout(_) => None,
+        // It was good once: a token or a certificate is being renewed.
+        Error::Configuration(_) if connected => None,
         Error::Failed(failure) if failure.code == FailureCode::Ended => Some(Error::Ended {
             reason: "Ended".to_owned(),
             message: failure.message.clone(),

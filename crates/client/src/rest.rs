@@ -38,6 +38,17 @@ impl Gateway {
         })
     }
 
+    /// The same, whose certificate has to be for this name: where its URL is an address, as through a port-forward.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] when it is no name.
+    pub fn named(self, server_name: &str) -> Result<Self, Error> {
+        Ok(Self {
+            peer: self.peer.named(server_name)?,
+            ..self
+        })
+    }
+
     /// Its URL.
     pub fn url(&self) -> &str {
         self.peer.url.as_str()

@@ -14,7 +14,7 @@ use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
 use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, resume_value};
 use tokio::{
@@ -48,6 +48,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 pub(crate) struct Peer {
     pub url: Url,
     tls: Option<Arc<ClientConfig>>,
+    /// Name that its certificate has to be for, where that is not the URL's host.
+    server_name: Option<ServerName<'static>>,
 }
 
 impl Peer {
@@ -63,7 +65,18 @@ impl Peer {
             "https" => Some(Arc::new(tls_config(authorities_pem)?)),
             other => return Err(wrong(format!("{other} is neither http nor https"))),
         };
-        Ok(Self { url: parsed, tls })
+        Ok(Self {
+            url: parsed,
+            tls,
+            server_name: None,
+        })
+    }
+
+    /// The same, whose certificate has to be for this name.
+    pub(crate) fn named(mut self, name: &str) -> Result<Self, Error> {
+        let parsed = ServerName::try_from(name.to_owned());
+        self.server_name = Some(parsed.map_err(|error| Error::Configuration(format!("{name:?} is no name of a server: {error}")))?);
+        Ok(self)
     }
 
     fn host(&self) -> &str {
@@ -97,11 +110,30 @@ impl Peer {
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
         };
-        let name = ServerName::try_from(self.host().to_owned())
-            .map_err(|error| Error::Configuration(format!("{} cannot be verified: {error}", self.host())))?;
-        let stream = TlsConnector::from(tls.clone()).connect(name, stream).await.map_err(failed)?;
-        Ok(Box::new(stream))
+        let name = match &self.server_name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(self.host().to_owned())
+                .map_err(|error| Error::Configuration(format!("{} cannot be verified: {error}", self.host())))?,
+        };
+        match TlsConnector::from(tls.clone()).connect(name, stream).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(untrusted(&authority, &error).unwrap_or_else(|| failed(error))),
+        }
     }
+}
+
+/// Why a certificate is not accepted and what to do, if that is what went wrong.
+fn untrusted(authority: &str, error: &io::Error) -> Option<Error> {
+    let rustls::Error::InvalidCertificate(problem) = error.get_ref()?.downcast_ref::<rustls::Error>()? else {
+        return None;
+    };
+    let remedy = match problem {
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => "give as server_name a name that it is for",
+        _ => "give as authority the certificate of the authority that signed it",
+    };
+    Some(Error::Configuration(format!(
+        "the certificate of {authority} is not accepted: {problem}; {remedy}"
+    )))
 }
 
 fn tls_config(authorities_pem: Option<&str>) -> Result<ClientConfig, Error> {

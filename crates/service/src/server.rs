@@ -1,6 +1,11 @@
 //! The accept loop.
 
-use std::{convert::Infallible, io, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -49,6 +54,42 @@ pub trait Handshake: Clone + Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     /// Performs it. An error ends this connection alone.
     fn handshake(&self, stream: TcpStream) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Whether the client has shown a certificate that was verified: its requests are [`Certified`].
+    fn is_certified(_stream: &Self::Stream) -> bool {
+        false
+    }
+}
+
+/// Among the extensions of a request: it came from a client whose certificate is of the authority that the server names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Certified;
+
+/// A service, for one connection.
+#[derive(Clone)]
+struct Of<S> {
+    service: S,
+    is_certified: bool,
+}
+
+impl<S, B> tower_service::Service<http::Request<Incoming>> for Of<S>
+where
+    S: tower_service::Service<http::Request<Incoming>, Response = http::Response<B>, Error = Infallible>,
+{
+    type Response = S::Response;
+    type Error = Infallible;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<Incoming>) -> Self::Future {
+        if self.is_certified {
+            request.extensions_mut().insert(Certified);
+        }
+        self.service.call(request)
+    }
 }
 
 /// No TLS: for loopback and for networks closed by policy.
@@ -112,6 +153,10 @@ where
                 Ok(Err(error)) => return tracing::debug!(%error, "handshake failed"),
                 Err(_) => return tracing::debug!("handshake timed out"),
             };
+            let service = Of {
+                service,
+                is_certified: H::is_certified(&stream),
+            };
             let connection = builder
                 // A connection that a route takes over (101) is that route's from then on, and holds no slot here.
                 .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
@@ -131,7 +176,6 @@ where
 mod tests {
     use super::*;
     use http_body_util::Empty;
-    use std::task::{Context, Poll};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use warp::Filter;
 

@@ -124,7 +124,7 @@ where
         .max_write_buffer_size(4 * PIECE_BYTES);
     let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
     let (mut to_client, mut from_client) = client.split();
-    let (mut from_worker, mut to_worker) = worker.connection.into_split();
+    let (mut from_worker, mut to_worker, read) = worker.split();
 
     // Pings are counted, not time: were this process not run for a while, its clients would not have been silent.
     let (unanswered, listening) = (AtomicU32::new(0), AtomicBool::new(true));
@@ -145,7 +145,12 @@ where
                 Message::Binary(bytes) => {
                     // Until the worker has taken them nothing is read, pongs neither: silence means nothing then.
                     listening.store(false, Ordering::Relaxed);
-                    if let Err(error) = to_worker.write_all(&bytes).await {
+                    let written = async {
+                        to_worker.write_all(&bytes).await?;
+                        // Below TLS something may be left of it.
+                        to_worker.flush().await
+                    };
+                    if let Err(error) = written.await {
                         return End::WorkerBroke(error);
                     }
                     unanswered.store(0, Ordering::Relaxed);
@@ -162,7 +167,7 @@ where
         let copied = metrics.stream_bytes.with_label_values(&["client"]);
         let mut pings = interval_at(Instant::now() + pace.ping, pace.ping);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut buffer = BytesMut::from(&worker.read[..]);
+        let mut buffer = BytesMut::from(&read[..]);
         loop {
             if !buffer.is_empty() {
                 let size = buffer.len() as u64;

@@ -8,7 +8,17 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
-use tokio::{net::TcpStream, time::timeout};
+use sahasra_service::tls::{Connector, TlsFault, fault};
+use tokio::{
+    io::{ReadHalf, WriteHalf},
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    time::timeout,
+};
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use super::{RESUME_HEADER, SUBPROTOCOL};
 use crate::{api::causes, refusal::Refusal, token::Token};
@@ -24,29 +34,64 @@ const QUIET: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 
+/// As it is, or with TLS.
+pub type Connection = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+/// What comes from a worker.
+pub type FromWorker = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
+/// What goes to it.
+pub type ToWorker = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
+
 /// A stream to a session, and what came on it already.
 #[derive(Debug)]
 pub struct Worker {
     /// The connection.
-    pub connection: TcpStream,
+    pub connection: Connection,
     /// What was read from it behind the answer's head.
     pub read: Bytes,
 }
 
-/// Opens the stream of a session at its agent.
+impl Worker {
+    /// Both ways, and what came already.
+    pub fn split(self) -> (FromWorker, ToWorker, Bytes) {
+        let (from, to) = match self.connection {
+            Either::Left(plain) => {
+                let (from, to) = plain.into_split();
+                (Either::Left(from), Either::Left(to))
+            }
+            Either::Right(tls) => {
+                let (from, to) = tokio::io::split(tls);
+                (Either::Right(from), Either::Right(to))
+            }
+        };
+        (from, to, self.read)
+    }
+}
+
+/// Opens the stream of a session at its agent; `connector` is for one that speaks TLS.
 ///
 /// # Errors
 /// The agent's own refusal where it is one that the caller can do something about; 502 or 504 otherwise.
-pub async fn connect(endpoint: &str, namespace: &str, name: &str, token: &Token, resume: Option<&HeaderValue>) -> Result<Worker, Refusal> {
+pub async fn connect(
+    connector: Option<&Connector>,
+    endpoint: &str,
+    namespace: &str,
+    name: &str,
+    token: &Token,
+    resume: Option<&HeaderValue>,
+) -> Result<Worker, Refusal> {
     let broken = |problem: String| Refusal::Worker {
         code: StatusCode::BAD_GATEWAY,
         problem: format!("the worker at {endpoint} {problem}"),
     };
     let uri: Uri = endpoint.parse().map_err(|_| broken("has no URL that is one".to_owned()))?;
-    let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
-    let authority =
-        authority.ok_or_else(|| broken("is not reached over http://, and this gateway speaks nothing else to workers".to_owned()))?;
-    let connecting = TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(80)));
+    let (port, tls) = match (uri.scheme_str(), connector) {
+        (Some("http"), _) => (80, None),
+        (Some("https"), Some(connector)) => (443, Some(connector)),
+        (Some("https"), None) => return Err(broken(NO_AUTHORITY.to_owned())),
+        _ => return Err(broken("is reached over neither http:// nor https://".to_owned())),
+    };
+    let authority = uri.authority().ok_or_else(|| broken("has a URL without a host".to_owned()))?;
+    let connecting = TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(port)));
     let connection = match timeout(CONNECT_WITHIN, connecting).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -67,6 +112,14 @@ pub async fn connect(endpoint: &str, namespace: &str, name: &str, token: &Token,
         }
     };
     watch_over(&connection).map_err(|error| broken(format!("left again ({error})")))?;
+    let connection: Connection = match tls {
+        None => Either::Left(connection),
+        Some(connector) => match timeout(CONNECT_WITHIN, connector.connect(authority.host(), connection)).await {
+            Ok(Ok(connection)) => Either::Right(Box::new(connection)),
+            Ok(Err(error)) => return Err(broken(untrusted(&error))),
+            Err(_) => return Err(broken(format!("did not shake hands within {} s", CONNECT_WITHIN.as_secs()))),
+        },
+    };
     let mut request = Request::get(format!("/v1/namespaces/{namespace}/sessions/{name}/stream"))
         .header(header::HOST, authority.as_str())
         .header(header::CONNECTION, "Upgrade")
@@ -104,12 +157,30 @@ pub async fn connect(endpoint: &str, namespace: &str, name: &str, token: &Token,
         .await
         .map_err(|error| broken(format!("broke off ({error})")))?;
     let parts = upgraded
-        .downcast::<TokioIo<TcpStream>>()
-        .map_err(|_| broken("is on no TCP connection".to_owned()))?;
+        .downcast::<TokioIo<Connection>>()
+        .map_err(|_| broken("is on another connection".to_owned()))?;
     Ok(Worker {
         connection: parts.io.into_inner(),
         read: parts.read_buf,
     })
+}
+
+/// Why a worker that speaks TLS is not spoken to without an authority.
+const NO_AUTHORITY: &str = "speaks TLS, and its certificate cannot be verified: start this gateway with --worker-authority FILE, the \
+                            authority that signed it";
+
+/// Why a handshake came to nothing, and what to do.
+fn untrusted(error: &io::Error) -> String {
+    match fault(error) {
+        Some(TlsFault::Name(problem)) => {
+            format!("has a certificate for another name ({problem}): start this gateway with --worker-server-name NAME, one that it is for")
+        }
+        Some(TlsFault::Certificate(problem)) => {
+            format!("has a certificate that is not accepted ({problem}): --worker-authority names who may have signed it")
+        }
+        Some(problem) => format!("did not come to TLS ({problem})"),
+        None => format!("broke off the handshake ({error})"),
+    }
 }
 
 /// Has the kernel look after a connection on which nothing may be said for hours.

@@ -6,7 +6,8 @@ use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName},
 };
-use sahasra_gateway::{Limits, args::Args, serve, tls::Door, tls::Files};
+use sahasra_gateway::{Limits, args::Args, serve, tls::Door};
+use sahasra_service::tls::Files;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -43,6 +44,7 @@ async fn a_new_certificate_is_taken_and_one_that_cannot_be_used_is_not() {
     let files = Files {
         certificate: folder.path().join("tls.crt"),
         key: folder.path().join("tls.key"),
+        client_authority: None,
     };
     let renew = |whole: bool| {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::StatusCode;
+use sahasra_service::tls::TlsFault;
 use sahasra_wire::{
     Message,
     grants::{AcquireRequest, AcquireResponse, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse},
@@ -25,6 +26,17 @@ pub enum AgentError {
     /// Not connected, or cut off.
     #[error("unreachable")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// It speaks TLS, and nothing is there to verify it by.
+    #[error(
+        "it speaks TLS, and its certificate cannot be verified: start this operator with --worker-authority FILE, the authority that signed it"
+    )]
+    NoAuthority,
+    /// One side does not accept the other's certificate, or does not speak TLS.
+    #[error("{}", remedy(.0))]
+    Tls(TlsFault),
+    /// It lets nobody use this path but who shows a certificate.
+    #[error("it refused this operator: {0}")]
+    Forbidden(String),
     /// Nothing came in time.
     #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
@@ -45,10 +57,39 @@ impl AgentError {
         match self {
             Self::Endpoint(_) => "agent_endpoint",
             Self::Unreachable(_) => "agent_unreachable",
+            Self::NoAuthority | Self::Tls(_) => "agent_tls",
+            Self::Forbidden(_) => "agent_forbidden",
             Self::Timeout => "agent_timeout",
             Self::Body(_) | Self::Decode(_) => "agent_protocol",
             Self::Status(..) => "agent_status",
         }
+    }
+
+    /// What a person has to change before the agent can be called at all, if that is why.
+    pub fn misconfiguration(&self) -> Option<String> {
+        match self {
+            Self::NoAuthority | Self::Tls(_) | Self::Forbidden(_) => Some(self.to_string()),
+            _ => None,
+        }
+    }
+}
+
+/// What is wrong, and what to do.
+fn remedy(fault: &TlsFault) -> String {
+    match fault {
+        TlsFault::Name(problem) => {
+            format!(
+                "its certificate is for another name ({problem}): start this operator with --worker-server-name NAME, one that it is for"
+            )
+        }
+        TlsFault::Certificate(problem) => {
+            format!("its certificate is not accepted ({problem}): --worker-authority names who may have signed it")
+        }
+        TlsFault::Identity(problem) => format!(
+            "it does not accept this operator's certificate ({problem}): --worker-client-certificate has to be of the authority in its \
+             --tls-client-authority"
+        ),
+        TlsFault::Protocol(problem) => format!("no TLS comes about ({problem})"),
     }
 }
 

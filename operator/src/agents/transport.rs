@@ -1,6 +1,12 @@
 //! How calls and streams get to agents: [`Transport`], and [`Http2`], which does it over the network.
 
-use std::{convert::Infallible, fmt::Debug, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt::Debug,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::{
@@ -8,18 +14,23 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream, ResolveServerName};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
+use rustls::pki_types::ServerName;
+use sahasra_service::tls::{Connector, fault};
 use sahasra_wire::{
     CONTENT_TYPE,
     burst::{ClientFrame, ServerFrame},
     frame, path,
 };
+use tokio::net::TcpStream;
+use tower_service::Service;
 
 use super::{client::AgentError, stream::StreamError};
 
@@ -42,15 +53,23 @@ pub trait Transport: Debug + Send + Sync {
 }
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// HTTP/2 with prior knowledge, one connection an agent, shared by calls and streams.
+/// HTTP/2, with prior knowledge or by ALPN, one connection an agent, shared by calls and streams.
 #[derive(Clone, Debug)]
 pub struct Http2 {
-    http: Client<HttpConnector, Body>,
+    http: Client<Agents, Body>,
 }
 
 impl Default for Http2 {
     fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+impl Http2 {
+    /// `tls` is for agents whose endpoint is `https`; without it they are not called.
+    pub fn new(tls: Option<Connector>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -64,12 +83,10 @@ impl Default for Http2 {
             // An agent that vanished without a word is noticed within ten seconds, if anything is open to it.
             .http2_keep_alive_interval(Duration::from_secs(5))
             .http2_keep_alive_timeout(Duration::from_secs(5))
-            .build(connector);
+            .build(Agents { tcp: connector, tls });
         Self { http }
     }
-}
 
-impl Http2 {
     async fn request(&self, endpoint: &str, path: &str, body: Body) -> Result<Response<Incoming>, AgentError> {
         let method = match path {
             path::INVENTORY | path::LOAD => Method::GET,
@@ -81,11 +98,61 @@ impl Http2 {
             .header(http::header::CONTENT_TYPE, CONTENT_TYPE)
             .body(body)
             .map_err(|_| AgentError::Endpoint(endpoint.to_owned()))?;
-        self.http
-            .request(request)
-            .await
-            .map_err(|error| AgentError::Unreachable(error.into()))
+        self.http.request(request).await.map_err(|error| match fault(&error) {
+            Some(fault) => AgentError::Tls(fault),
+            None if is_without_authority(&error) => AgentError::NoAuthority,
+            None => AgentError::Unreachable(error.into()),
+        })
     }
+}
+
+/// Connections to agents, through TLS where their URL says so, made with the certificates of that moment.
+#[derive(Clone, Debug)]
+struct Agents {
+    tcp: HttpConnector,
+    tls: Option<Connector>,
+}
+
+/// An agent with TLS, and nothing to verify it by.
+#[derive(Debug, thiserror::Error)]
+#[error("no authority")]
+struct NoAuthority;
+
+/// Resolves the name as [`Connector`] does.
+struct Names(Connector);
+
+impl ResolveServerName for Names {
+    fn resolve(&self, uri: &Uri) -> Result<ServerName<'static>, BoxError> {
+        Ok(self.0.server_name(uri.host().unwrap_or_default())?)
+    }
+}
+
+impl Service<Uri> for Agents {
+    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.tcp.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        if uri.scheme() != Some(&http::uri::Scheme::HTTPS) {
+            let connecting = self.tcp.call(uri);
+            return Box::pin(async move { Ok(MaybeHttpsStream::Http(connecting.await?)) });
+        }
+        let Some(tls) = &self.tls else {
+            return Box::pin(std::future::ready(Err(NoAuthority.into())));
+        };
+        let mut tcp = self.tcp.clone();
+        tcp.enforce_http(false);
+        HttpsConnector::new(tcp, tls.config(), true, Arc::new(Names(tls.clone()))).call(uri)
+    }
+}
+
+/// Whether that is what lies beneath it.
+fn is_without_authority(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<NoAuthority>())
 }
 
 impl Transport for Http2 {
@@ -99,7 +166,7 @@ impl Transport for Http2 {
                 .map_err(AgentError::Body)?
                 .to_bytes();
             if status != StatusCode::OK {
-                return Err(AgentError::Status(status, excerpt(&bytes)));
+                return Err(refused(status, &bytes));
             }
             Ok(bytes)
         })
@@ -121,7 +188,7 @@ impl Transport for Http2 {
                     .await
                     .map(|body| body.to_bytes())
                     .unwrap_or_default();
-                return Err(AgentError::Status(status, excerpt(&text)).into());
+                return Err(refused(status, &text).into());
             }
             let state = (incoming, frame::Decoder::default());
             let frames = stream::unfold(state, |(mut incoming, mut decoder)| async move {
@@ -144,6 +211,13 @@ async fn read(incoming: &mut Incoming, decoder: &mut frame::Decoder) -> Result<O
         if let Ok(data) = part.into_data() {
             decoder.extend(data);
         }
+    }
+}
+
+fn refused(status: StatusCode, text: &[u8]) -> AgentError {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => AgentError::Forbidden(excerpt(text)),
+        _ => AgentError::Status(status, excerpt(text)),
     }
 }
 

@@ -76,6 +76,8 @@ struct WorkerView {
     ask_at: Option<u64>,
     /// When calls began to fail, and how long to wait after the next failure.
     failing: Option<(u64, u64)>,
+    /// What a person has to change before it can be called at all.
+    trouble: Option<String>,
     /// Sum of leased MiB as the API server tells it: a change by others shows here first.
     reported_mib: i64,
 }
@@ -200,6 +202,7 @@ impl Picture {
                     old.as_ref().and_then(|old| old.ask_at)
                 },
                 failing: old.as_ref().and_then(|old| old.failing).filter(|_| live),
+                trouble: old.as_ref().and_then(|old| old.trouble.clone()).filter(|_| live),
                 reported_mib,
             };
             self.workers.insert(name, view);

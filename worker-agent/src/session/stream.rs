@@ -2,8 +2,8 @@
 //!
 //! Who may is asked with the caller's token ([`sahasra_access`]), but for a client whose connection broke: it shows the secret that the
 //! session's executor gave it, which is proof that it was let in, and needs no API server. After the answer `101` the connection's descriptor goes to the
-//! session's executor, and the agent does not see a byte of it any more. Where the connection is no plain socket (TLS), a socket
-//! pair takes its place and bytes are copied.
+//! session's executor, and the agent does not see a byte of it any more. Where the connection is no plain socket (TLS), the executor
+//! gets one end of a socket pair, and what lies between is [`relay`]ed.
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -15,24 +15,21 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::upgrade::downcast;
 use sahasra_access::{Access, AccessError, Action, bearer};
-use sahasra_service::part;
+use sahasra_service::{part, server::Handshake, tls::Acceptor};
 use sahasra_wire::{
     path,
     session::{PROTOCOL, RESUME_HEADER, resume_secret},
 };
-use tokio::io::copy_bidirectional_with_sizes;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 
 use super::process::Process;
+use super::relay;
 use super::sessions::Session;
 use crate::agent::{Agent, sessions::ConnectError};
-
-/// Bytes copied at a time where a connection cannot be handed over.
-const COPY: usize = 256 << 10;
 
 /// Streams of sessions, and whatever `rest` serves.
 #[derive(Clone, Debug)]
@@ -210,15 +207,19 @@ async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>) {
         Ok(upgraded) => upgraded,
         Err(error) => return tracing::debug!(%error, "a stream's connection ended before it began"),
     };
+    let number = process.id();
     let handed = match downcast::<TokioIo<TcpStream>>(upgraded) {
         Ok(parts) => match descriptor(parts.io.into_inner()) {
             Ok(connection) => process.adopt(connection, parts.read_buf).await,
             Err(error) => Err(error),
         },
-        Err(upgraded) => copy(upgraded, &process).await,
+        Err(upgraded) => match downcast::<TokioIo<<Acceptor as Handshake>::Stream>>(upgraded) {
+            Ok(parts) => relay::through_tls(parts.io.into_inner(), parts.read_buf, process).await,
+            Err(_) => Err(std::io::Error::other("it is neither a socket nor TLS on one")),
+        },
     };
     if let Err(error) = handed {
-        tracing::info!(process = process.id(), %error, "a stream was not taken by the session's executor");
+        tracing::info!(process = number, %error, "a stream was not taken by the session's executor");
     }
 }
 
@@ -227,18 +228,6 @@ fn descriptor(stream: TcpStream) -> std::io::Result<OwnedFd> {
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
     Ok(stream.into())
-}
-
-/// Copies between a connection that is more than a socket and a socket that the executor gets.
-async fn copy(upgraded: Upgraded, process: &Process) -> std::io::Result<()> {
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-    ours.set_nonblocking(true)?;
-    let mut ours = UnixStream::from_std(ours)?;
-    process.adopt(theirs.into(), Bytes::new()).await?;
-    let mut upgraded = TokioIo::new(upgraded);
-    // However it ends, both sides see the end.
-    let _ = copy_bidirectional_with_sizes(&mut upgraded, &mut ours, COPY, COPY).await;
-    Ok(())
 }
 
 #[cfg(test)]

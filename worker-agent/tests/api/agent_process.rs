@@ -49,11 +49,23 @@ impl AgentProcess {
         });
         let address = address.recv_timeout(PATIENCE);
         let address = address.unwrap_or_else(|_| panic!("the agent does not serve: {:#?}", log.lock().unwrap()));
+        let scheme = if command.get_args().any(|argument| argument == "--tls-certificate") {
+            "https"
+        } else {
+            "http"
+        };
         Self {
             child,
-            url: format!("http://{address}"),
+            url: format!("{scheme}://{address}"),
             log,
         }
+    }
+
+    /// Sockets that it holds open.
+    pub fn sockets(&self) -> usize {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let targets = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
     }
 
     pub fn log(&self) -> Vec<String> {

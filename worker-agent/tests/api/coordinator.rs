@@ -1,15 +1,17 @@
 //! A coordinator as small as one can be: unary calls, and streams whose frames a test sends and takes itself.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::body::{Frame, Incoming};
+use hyper_rustls::{DefaultServerNameResolver, HttpsConnector};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use rustls::{ClientConfig, RootCertStore};
 use sahasra_wire::{
     CONTENT_TYPE, Message,
     burst::{
@@ -35,7 +37,8 @@ type Body = BoxBody<Bytes, std::convert::Infallible>;
 
 #[derive(Clone)]
 pub struct Coordinator {
-    client: Client<HttpConnector, Body>,
+    client: Client<HttpsConnector<HttpConnector>, Body>,
+    tls: Arc<ClientConfig>,
     url: String,
     pub boot_id: String,
     pub owner: Owner,
@@ -59,23 +62,47 @@ pub fn range(first: u64, count: u64, attempt: u32) -> ChunkRange {
     }
 }
 
+/// Connections of one coordinator's own.
+fn connections(tls: &Arc<ClientConfig>) -> Client<HttpsConnector<HttpConnector>, Body> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    let connector = HttpsConnector::new(tcp, Arc::clone(tls), false, Arc::new(DefaultServerNameResolver::default()));
+    Client::builder(TokioExecutor::new()).http2_only(true).build(connector)
+}
+
 impl Coordinator {
     pub async fn new(url: &str, uid: &str) -> Self {
-        let mut coordinator = Self {
-            client: Client::builder(TokioExecutor::new()).http2_only(true).build_http(),
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        Self::through_tls(url, uid, Arc::new(config)).await
+    }
+
+    /// Where the agent speaks TLS.
+    pub async fn through_tls(url: &str, uid: &str, tls: Arc<ClientConfig>) -> Self {
+        let mut coordinator = Self::silent(url, uid, tls);
+        coordinator.boot_id = coordinator.inventory().await.boot_id;
+        coordinator
+    }
+
+    /// One that has asked nothing yet.
+    pub fn silent(url: &str, uid: &str, tls: Arc<ClientConfig>) -> Self {
+        Self {
+            client: connections(&tls),
+            tls,
             url: url.to_owned(),
             boot_id: String::new(),
             owner: owner(uid, 1),
-        };
-        coordinator.boot_id = coordinator.inventory().await.boot_id;
-        coordinator
+        }
     }
 
     /// The same owner, coordinated by another.
     pub fn of_term(&self, term: u64) -> Self {
         Self {
             owner: owner(&self.owner.uid, term),
-            client: Client::builder(TokioExecutor::new()).http2_only(true).build_http(),
+            client: connections(&self.tls),
             ..self.clone()
         }
     }

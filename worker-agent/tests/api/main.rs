@@ -5,10 +5,12 @@
 mod agent_process;
 mod api_server;
 mod bursts;
+mod certificates;
 mod coordinator;
 mod loss;
 mod programs;
 mod registration;
 mod sessions;
 mod shutdown;
+mod tls;
 mod unary;

@@ -27,13 +27,14 @@ const TTL: Duration = Duration::from_secs(60);
 const UPGRADE: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", PROTOCOL)];
 
 /// An API server that knows two tokens, and an agent that asks it.
-struct Place {
-    agent: AgentProcess,
+pub struct Place {
+    pub agent: AgentProcess,
+    pub objects: Objects,
     _directory: tempfile::TempDir,
     server: Option<DropGuard>,
 }
 
-async fn place(arguments: &[&str]) -> Place {
+pub async fn place(arguments: &[&str]) -> Place {
     let directory = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let kubeconfig = kubeconfig(directory.path(), listener.local_addr().unwrap());
@@ -44,12 +45,13 @@ async fn place(arguments: &[&str]) -> Place {
     objects.until(WORKER, |worker| worker["status"]["devices"][0].is_object()).await;
     Place {
         agent,
+        objects,
         _directory: directory,
         server: Some(stop.drop_guard()),
     }
 }
 
-fn terms(name: &str) -> SessionTerms {
+pub fn terms(name: &str) -> SessionTerms {
     SessionTerms {
         namespace: "team".to_owned(),
         name: name.to_owned(),
@@ -59,7 +61,7 @@ fn terms(name: &str) -> SessionTerms {
     }
 }
 
-fn acquisition(coordinator: &Coordinator, terms: SessionTerms) -> AcquireRequest {
+pub fn acquisition(coordinator: &Coordinator, terms: SessionTerms) -> AcquireRequest {
     AcquireRequest {
         session: Some(terms),
         ..coordinator.acquisition(1, TTL)

@@ -57,6 +57,18 @@ impl Target {
         })
     }
 
+    /// Has the worker's certificate be for this name, whatever its endpoint says: endpoints are addresses, and one certificate may serve
+    /// all workers.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] when it is no name.
+    pub fn named(self, server_name: &str) -> Result<Self, Error> {
+        Ok(Self {
+            peer: self.peer.named(server_name)?,
+            ..self
+        })
+    }
+
     /// What the session's worker is called in errors, such as `node-0/cpu-0`.
     #[must_use]
     pub fn on(mut self, worker: &str) -> Self {

@@ -10,6 +10,9 @@ use sahasra_wire::{
 
 use super::{Action, Held, Picture, REFRESH_EVERY, REFUSED_FOR, RETURNED_WITHIN, UNREACHABLE_FOR};
 
+/// As much of a reason as stands in a condition, for each of some devices.
+const TROUBLE_BYTES: usize = 400;
+
 impl Picture {
     /// The answer to an acquire; `asked` is when it was sent. Gives back the request that undoes it when nobody wants it any more.
     pub(in crate::pool) fn acquired(
@@ -121,6 +124,18 @@ impl Picture {
         view.ask_at = Some(now + wait);
     }
 
+    /// Takes note of why an agent cannot be called, where a person has to change it; gives whether that is news. It holds until an
+    /// inventory has come.
+    pub(in crate::pool) fn troubled(&mut self, worker: &Name, trouble: Option<String>) -> bool {
+        let (Some(view), Some(mut trouble)) = (self.workers.get_mut(worker), trouble) else {
+            return false;
+        };
+        trouble.truncate(trouble.floor_char_boundary(TROUBLE_BYTES));
+        let is_news = view.trouble.as_ref() != Some(&trouble);
+        view.trouble = Some(trouble);
+        is_news
+    }
+
     /// An inventory had no answer.
     pub(in crate::pool) fn inventory_failed(&mut self, worker: &Name, now: u64) {
         if let Some(view) = self.workers.get_mut(worker) {
@@ -151,6 +166,7 @@ impl Picture {
         }
         view.failing = None;
         view.heard = Some(asked);
+        view.trouble = None;
         view.known = !inventory.shutting_down;
         let endpoint = view.endpoint.clone();
         let draining = inventory.grants.iter().any(|grant| grant.draining);

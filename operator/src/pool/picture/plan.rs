@@ -354,9 +354,10 @@ impl Picture {
     pub(super) fn explain(&self, id: &Name, refusal: &sahasra_scheduler::Refusal) -> String {
         let mut text = refusal.summary.to_string();
         let refused = self.claims.get(id).map(|claim| &claim.refused);
-        let said = |device| match refused.and_then(|refused| refused.get(device)) {
-            Some((_, said)) => format!(" ({said})"),
-            None => String::new(),
+        let said = |device: &DeviceId| {
+            let refused = refused.and_then(|refused| refused.get(device)).map(|(_, said)| said);
+            let trouble = self.workers.get(&device.worker).and_then(|worker| worker.trouble.as_ref());
+            trouble.or(refused).map_or_else(String::new, |said| format!(" ({said})"))
         };
         if let Some((device, _)) = refusal.nearest.and_then(|place| refusal.why_not.get(place)) {
             text.push_str(&said(device));

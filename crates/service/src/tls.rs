@@ -1,0 +1,197 @@
+//! TLS of every process: certificates and authorities in PEM files, taken anew when the files change.
+//!
+//! ```text
+//! tls.crt, tls.key, client-ca.crt ── Files ──► Acceptor   a server's side of the handshake
+//! ca.crt, tls.crt, tls.key ───────── Trust ──► Connector  a client's side of it
+//! ```
+//!
+//! Both look at their files' contents, not at their times: what a Secret's volume shows is a link that is turned to another folder.
+//! Connections that stand keep what they were made with.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use rustls::{
+    RootCertStore,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+mod client;
+mod server;
+
+pub use client::{Connector, Identity, TlsFault, Trust, fault};
+pub use rustls::pki_types::ServerName;
+pub use server::{Acceptor, Files};
+
+/// Time between two looks at the files: a Secret's new content is there within a minute or two anyway.
+pub const RENEW_EVERY: Duration = Duration::from_secs(5);
+
+/// Why files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A file holds something else.
+    #[error("{} holds no {what} in PEM", path.display())]
+    Pem {
+        /// Which.
+        path: PathBuf,
+        /// What was looked for.
+        what: &'static str,
+    },
+    /// Certificate and key do not serve together.
+    #[error("certificate and key cannot be used")]
+    Use(#[source] rustls::Error),
+    /// The certificates of an authority are of no use as such.
+    #[error("{} cannot be used as an authority", path.display())]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with them.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Some files, and what is made of them.
+trait Source {
+    type Made: Clone;
+    /// Which, in an order of their own.
+    fn paths(&self) -> Vec<&Path>;
+    /// Makes it of their contents, in that order.
+    fn make(&self, contents: &[Vec<u8>]) -> Result<Self::Made, TlsError>;
+}
+
+/// What files hold, in their source's order: what tells a change.
+type Contents = Vec<Vec<u8>>;
+
+/// What a source gave last. Clones share it.
+#[derive(Clone)]
+struct Renewing<S: Source> {
+    source: Arc<S>,
+    current: Arc<RwLock<(Contents, S::Made)>>,
+}
+
+impl<S: Source> Renewing<S> {
+    fn new(source: S) -> Result<Self, TlsError> {
+        let contents = read(&source)?;
+        let made = source.make(&contents)?;
+        Ok(Self {
+            source: Arc::new(source),
+            current: Arc::new(RwLock::new((contents, made))),
+        })
+    }
+
+    fn current(&self) -> S::Made {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// Reads the files again every `interval` and takes what has changed. What cannot be used is complained of once, and what was
+    /// there before stays.
+    async fn renew(&self, interval: Duration) {
+        let files = self
+            .source
+            .paths()
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect::<Vec<_>>()
+            .join(", ");
+        let mut complained_of = None;
+        loop {
+            tokio::time::sleep(interval).await;
+            let unchanged = |contents: &Contents| self.current.read().unwrap_or_else(PoisonError::into_inner).0 == *contents;
+            let renewed = match read(&*self.source) {
+                Ok(contents) if unchanged(&contents) || complained_of.as_ref() == Some(&Some(contents.clone())) => continue,
+                Ok(contents) => match self.source.make(&contents) {
+                    Ok(made) => Ok((contents, made)),
+                    Err(error) => Err((error, Some(contents))),
+                },
+                Err(_) if complained_of == Some(None) => continue,
+                Err(error) => Err((error, None)),
+            };
+            match renewed {
+                Ok(renewed) => {
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+                    complained_of = None;
+                    tracing::info!(files, "the certificate has changed");
+                }
+                Err((error, contents)) => {
+                    let error = causes(&error);
+                    tracing::warn!(
+                        files,
+                        error,
+                        "the certificate has changed into what cannot be used; the one before stays"
+                    );
+                    complained_of = Some(contents);
+                }
+            }
+        }
+    }
+}
+
+fn read<S: Source>(source: &S) -> Result<Contents, TlsError> {
+    let read = |path: &Path| {
+        fs::read(path).map_err(|source| TlsError::Read {
+            path: path.to_owned(),
+            source,
+        })
+    };
+    source.paths().into_iter().map(read).collect()
+}
+
+/// Cryptography of every connection.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// All certificates of a file; one at the least.
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let certificates = certificates.ok().filter(|certificates| !certificates.is_empty());
+    certificates.ok_or_else(|| TlsError::Pem {
+        path: path.to_owned(),
+        what: "certificate",
+    })
+}
+
+fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| TlsError::Pem {
+        path: path.to_owned(),
+        what: "private key",
+    })
+}
+
+fn authority(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path, pem)? {
+        roots.add(certificate).map_err(|error| TlsError::Authority {
+            path: path.to_owned(),
+            source: error.into(),
+        })?;
+    }
+    Ok(roots)
+}
+
+/// An error with its causes, in one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

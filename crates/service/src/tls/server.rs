@@ -1,0 +1,93 @@
+//! A server's side.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustls::{ServerConfig, server::WebPkiClientVerifier};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use super::{Renewing, Source, TlsError, authority, certificates, private_key, provider};
+use crate::server::Handshake;
+
+/// Where a server's certificate stands.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The chain, PEM.
+    pub certificate: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
+    /// Certificates of the authority whose clients are [`Certified`](crate::server::Certified), PEM. Clients without a certificate
+    /// get in all the same, with one of another authority they do not.
+    pub client_authority: Option<PathBuf>,
+}
+
+impl Source for Files {
+    type Made = TlsAcceptor;
+
+    fn paths(&self) -> Vec<&Path> {
+        let files = [&self.certificate, &self.key].into_iter().chain(&self.client_authority);
+        files.map(PathBuf::as_path).collect()
+    }
+
+    fn make(&self, contents: &[Vec<u8>]) -> Result<TlsAcceptor, TlsError> {
+        let chain = certificates(&self.certificate, &contents[0])?;
+        let key = private_key(&self.key, &contents[1])?;
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Use)?;
+        let builder = match &self.client_authority {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let roots = Arc::new(authority(path, &contents[2])?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                    .allow_unauthenticated()
+                    .build();
+                builder.with_client_cert_verifier(verifier.map_err(|error| TlsError::Authority {
+                    path: path.clone(),
+                    source: error.into(),
+                })?)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(TlsError::Use)?;
+        // What upgrades a connection needs HTTP/1.1; clients that do offer that alone.
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+/// Accepts connections with the certificate as it is now. Clones share it.
+#[derive(Clone)]
+pub struct Acceptor(Renewing<Files>);
+
+impl Acceptor {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn new(files: Files) -> Result<Self, TlsError> {
+        Renewing::new(files).map(Self)
+    }
+
+    /// Takes what changes in the files, looking every `interval`, until dropped: connections from then on see it.
+    pub async fn renew(&self, interval: Duration) {
+        self.0.renew(interval).await;
+    }
+}
+
+impl Handshake for Acceptor {
+    type Stream = Box<TlsStream<TcpStream>>;
+
+    async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
+        Ok(Box::new(self.0.current().accept(stream).await?))
+    }
+
+    fn is_certified(stream: &Self::Stream) -> bool {
+        // One that could not be verified has ended the handshake.
+        stream.get_ref().1.peer_certificates().is_some()
+    }
+}

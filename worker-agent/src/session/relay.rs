@@ -1,0 +1,119 @@
+//! Bytes between a client that speaks TLS and the executor, which knows of none: each way only as fast as the other side takes them.
+//!
+//! ```text
+//! client ═ TLS ═ this ═ socket pair ═ executor
+//! ```
+//!
+//! Each way has one buffer. A side that ends ends its way; the other way then has [`FAREWELL`] for what is still on it.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use rustix::net::sockopt;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
+};
+use tokio_rustls::server::TlsStream;
+
+use super::process::Process;
+
+/// Bytes copied at a time: some records of TLS, of 16 KiB each.
+const PIECE_BYTES: usize = 256 << 10;
+/// How long a side may take to end once the other has: an executor's last words, and a client's answer to them.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// A client that is silent is asked after so many seconds, then this often, and is gone after so many questions: as the executor has it
+/// of a socket of its own.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
+
+/// Has the executor serve a client; returns when it is over. `already_read` came from the client before.
+///
+/// # Errors
+/// When the executor does not take it.
+pub async fn through_tls(client: Box<TlsStream<TcpStream>>, already_read: Bytes, process: Arc<Process>) -> io::Result<()> {
+    watch_over(client.get_ref().0)?;
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let ours = UnixStream::from_std(ours)?;
+    process.adopt(theirs.into(), already_read).await?;
+    // A process ends when nobody holds it: a client does not.
+    drop(process);
+    let ended = between(client, ours).await;
+    tracing::debug!(?ended, "a stream through TLS is over");
+    Ok(())
+}
+
+/// Has the kernel look after a connection on which nothing may be said for hours.
+fn watch_over(client: &TcpStream) -> io::Result<()> {
+    let (idle, interval, count) = KEEPALIVE;
+    sockopt::set_socket_keepalive(client, true)?;
+    sockopt::set_tcp_keepidle(client, idle)?;
+    sockopt::set_tcp_keepintvl(client, interval)?;
+    Ok(sockopt::set_tcp_keepcnt(client, count)?)
+}
+
+/// Both ways, to the end.
+async fn between<C, E>(client: C, executor: E) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite,
+    E: AsyncRead + AsyncWrite,
+{
+    let (from_client, to_client) = tokio::io::split(client);
+    let (from_executor, to_executor) = tokio::io::split(executor);
+    let up = std::pin::pin!(way(from_client, to_executor));
+    let down = std::pin::pin!(way(from_executor, to_client));
+    let other = match futures::future::select(up, down).await {
+        futures::future::Either::Left((ended, down)) => (ended, futures::future::Either::Left(down)),
+        futures::future::Either::Right((ended, up)) => (ended, futures::future::Either::Right(up)),
+    };
+    let (ended, other) = other;
+    // One that broke takes the other way with it.
+    ended?;
+    tokio::time::timeout(FAREWELL, other).await?
+}
+
+/// One way, until its source ends, which the target is told.
+async fn way(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let bytes = from.read(&mut piece).await?;
+        if bytes == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&piece[..bytes]).await?;
+        // Nothing waits for what comes next.
+        to.flush().await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::duplex;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_side_that_ends_is_answered_and_one_that_never_does_is_left() {
+        // The executor has a last word for a client that has said all.
+        let ((mut client, near), (far, mut executor)) = (duplex(64), duplex(64));
+        let relay = tokio::spawn(between(near, far));
+        client.write_all(b"close").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut heard = String::new();
+        executor.read_to_string(&mut heard).await.unwrap();
+        executor.write_all(b"closed").await.unwrap();
+        drop(executor);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!((heard.as_str(), answer.as_str()), ("close", "closed"));
+        relay.await.unwrap().unwrap();
+
+        // A client that does not hang up although its executor is gone.
+        let ((client, near), (far, executor)) = (duplex(64), duplex(64));
+        let relay = tokio::spawn(between(near, far));
+        drop(executor);
+        let began = tokio::time::Instant::now();
+        assert!(relay.await.unwrap().is_err());
+        assert_eq!(began.elapsed(), FAREWELL);
+        drop(client);
+    }
+}
