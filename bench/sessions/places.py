@@ -9,7 +9,7 @@ from sahasra import RemoteJaxSession, SahasraClient
 
 PLACES = json.loads(sys.argv[1])
 # Ways to a session, as `opened` knows them.
-WAYS = ("direct", "gateway", "gateway_tls")
+WAYS = ("direct", "direct_tls", "gateway", "gateway_tls")
 
 
 def client(way="gateway", url=None):
@@ -21,7 +21,12 @@ def client(way="gateway", url=None):
 @contextlib.contextmanager
 def opened(way, vram="1Gi", url=None, compression="adaptive"):
     """A session reached that way; through another URL than the gateway's where one is given."""
-    with RemoteJaxSession.create(client(way, url), vram=vram, direct=way == "direct", compression=compression) as session:
+    options = {"gpu_class": "cpu", "direct": way.startswith("direct"), "compression": compression}
+    if way == "direct_tls":
+        # A worker of its own: one speaks TLS or it does not.
+        worker = PLACES["agent_tls"]
+        options |= {"gpu_class": worker["class"], "authority": pathlib.Path(worker["authority"]).read_text(), "server_name": worker["server_name"]}
+    with RemoteJaxSession.create(client(way, url), vram=vram, **options) as session:
         yield session
 
 

@@ -138,7 +138,7 @@ impl There {
         let token = || Ok::<_, Failure>(Token::text(text("token")?));
         let gateway = Gateway::new(text("gateway")?, token()?, None)?;
         let namespace = text("namespace")?.to_owned();
-        let spec = json!({"vram": vram, "engine": "xla"});
+        let spec = json!({"class": "cpu", "vram": vram, "engine": "xla"});
         let made = gateway.create_session(&namespace, None, "bench", &spec).await?;
         let name = made["metadata"]["name"].as_str().ok_or("a session without a name")?.to_owned();
         let placed = gateway.session_placed(&namespace, &name, WITHIN).await?;

@@ -1,9 +1,9 @@
 //! A pool for measuring sessions, every part a process of its own: API server and etcd, an operator, one agent whose CPU device runs
-//! engine `xla`, and two gateways, one of which speaks TLS. `SAHASRA_BIN_DIR` must name optimised binaries, `SAHASRA_PJRT_PLUGIN` the
-//! plugin.
+//! engine `xla`, two gateways, one of which speaks TLS, and another agent, of class `tls`, that does. `SAHASRA_BIN_DIR` must name optimised
+//! binaries, `SAHASRA_PJRT_PLUGIN` the plugin.
 //!
 //! Prints one JSON object once everything is ready: where the gateways and the agent are, a caller's token and namespace, the file of the
-//! authority that the TLS gateway is verified by, process ids. Ends when its standard input does.
+//! authority that the TLS gateway is verified by, class, authority and name of the agent with TLS, process ids. Ends when its standard input does.
 
 use std::error::Error;
 use std::io::Read;
@@ -14,13 +14,15 @@ use kube::{
     Api,
     api::{ObjectMeta, PostParams},
 };
-use sahasra_e2e::{Pool, PoolOptions, Port, Process, Specification, eventually, tools};
+use sahasra_e2e::{Pool, PoolOptions, Port, Process, Specification, WorkerCertificates, eventually, tools};
 use serde_json::{Value, json};
 
 type Failure = Box<dyn Error>;
 
 /// Memory of the only device: 64 sessions of 64 MiB beside one of 4 GiB.
 const MEMORY: &str = "9Gi";
+/// Of the one that speaks TLS: a session of bulk.
+const TLS_MEMORY: &str = "2Gi";
 const WITHIN: Duration = Duration::from_secs(60);
 
 #[tokio::main(flavor = "current_thread")]
@@ -29,7 +31,14 @@ async fn main() -> Result<(), Failure> {
         return Err("SAHASRA_PJRT_PLUGIN names no plugin".into());
     }
     let agent = ["--no-cuda", "--cpu-memory", MEMORY];
-    let pool = Pool::start(PoolOptions::default().agents(1).agent_arguments(agent)).await?;
+    let mut pool = Pool::start(
+        PoolOptions::default()
+            .agents(1)
+            .agent_arguments(agent)
+            .certificates(WorkerCertificates::NAME),
+    )
+    .await?;
+    let tls_agent = tls_agent(&mut pool).await?;
     let authority = pool.control_plane.directory().join("ca.crt");
     let certificate = pool.control_plane.directory().join("apiserver.crt");
     let key = pool.control_plane.directory().join("apiserver.key");
@@ -49,6 +58,7 @@ async fn main() -> Result<(), Failure> {
         "gateway_tls": format!("https://localhost:{}", tls_port.number()),
         "authority": authority,
         "agent": agent.url(),
+        "agent_tls": tls_agent,
         "namespace": namespace,
         "token": token,
         "pids": {
@@ -59,6 +69,22 @@ async fn main() -> Result<(), Failure> {
     let until_the_end = || std::io::stdin().read_to_end(&mut Vec::new());
     tokio::task::spawn_blocking(until_the_end).await??;
     Ok(())
+}
+
+/// Starts an agent that speaks TLS: its class, and what its certificate is verified by.
+async fn tls_agent(pool: &mut Pool) -> Result<Value, Failure> {
+    const CLASS: &str = "tls";
+    let classes = pool.control_plane.directory().join("classes.yaml");
+    std::fs::write(&classes, json!({"classes": [{"class": CLASS, "model": "*"}]}).to_string())?;
+    let certificates = pool.certificates.as_ref().ok_or("no certificates")?;
+    let (authority, mut arguments) = (certificates.path("ca.crt"), certificates.agent_arguments());
+    let own = ["--no-cuda", "--cpu-memory", TLS_MEMORY, "--class-table"];
+    arguments.extend(own.map(str::to_owned));
+    arguments.push(classes.display().to_string());
+    let agent = pool.add_agent_with(&arguments, true).await?;
+    Ok(json!({
+        "class": CLASS, "authority": authority, "server_name": WorkerCertificates::NAME, "pid": agent.process.pid(),
+    }))
 }
 
 async fn gateway(pool: &Pool, name: &str, more: &[&std::ffi::OsStr]) -> Result<(Process, Port), Failure> {

@@ -1,5 +1,6 @@
 //! The keys and certificates of one control plane: an authority, the API server's own certificate, client certificates and
-//! the key that signs ServiceAccount tokens. All are made new for each control plane and live as long as its folder.
+//! the key that signs ServiceAccount tokens; and those of a pool whose agents speak TLS. All are made new for each control plane and live
+//! as long as its folder.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -45,17 +46,8 @@ impl Authority {
     /// Makes the authority in `directory`, with `ca.crt`, `apiserver.{crt,key}` and `service-account.{key,pub}`
     /// there.
     pub(crate) fn create(directory: &Path) -> Result<Self, CertificateError> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "sahasra-e2e");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = generate_key("the authority's key")?;
-        let issuer = CertifiedIssuer::self_signed(params, key).map_err(|source| CertificateError::Generate {
-            what: "the authority's certificate",
-            source,
-        })?;
         let authority = Self {
-            issuer,
+            issuer: issuer()?,
             directory: directory.to_owned(),
         };
 
@@ -99,12 +91,141 @@ impl Authority {
     }
 
     fn sign(&self, params: &CertificateParams, what: &'static str) -> Result<(String, String), CertificateError> {
-        let key = generate_key(what)?;
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .map_err(|source| CertificateError::Generate { what, source })?;
-        Ok((certificate.pem(), key.serialize_pem()))
+        sign(&self.issuer, params, what)
     }
+}
+
+/// Certificates with which the parts of Sahasra know each other: one for all workers, and one for the operator, each of an authority of
+/// its own.
+pub struct WorkerCertificates {
+    workers: CertifiedIssuer<'static, KeyPair>,
+    directory: PathBuf,
+}
+
+impl std::fmt::Debug for WorkerCertificates {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The key is nobody's business.
+        formatter
+            .debug_struct("WorkerCertificates")
+            .field("directory", &self.directory)
+            .finish_non_exhaustive()
+    }
+}
+
+impl WorkerCertificates {
+    /// Name that the workers' certificate is for, and no other: their endpoints are addresses.
+    pub const NAME: &str = "sahasra-worker";
+
+    /// Makes them in `directory`, which is made too: `ca.crt`, `worker.{crt,key}`, `clients.crt`, `operator.{crt,key}`.
+    ///
+    /// # Errors
+    /// [`CertificateError`].
+    pub fn create(directory: &Path) -> Result<Self, CertificateError> {
+        std::fs::create_dir_all(directory).map_err(|source| CertificateError::Write {
+            path: directory.to_owned(),
+            source,
+        })?;
+        let made = Self {
+            workers: issuer()?,
+            directory: directory.to_owned(),
+        };
+        write(&made.path("ca.crt"), &made.workers.pem())?;
+        made.renew()?;
+        let operators = issuer()?;
+        write(&made.path("clients.crt"), &operators.pem())?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "sahasra-operator");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let (certificate, key) = sign(&operators, &params, "the operator's certificate")?;
+        write(&made.path("operator.crt"), &certificate)?;
+        write(&made.path("operator.key"), &key)?;
+        Ok(made)
+    }
+
+    /// Puts another certificate in the place of the workers'.
+    ///
+    /// # Errors
+    /// [`CertificateError`].
+    pub fn renew(&self) -> Result<(), CertificateError> {
+        const WHAT: &str = "the workers' certificate";
+        let params = CertificateParams::new(vec![Self::NAME.to_owned()]);
+        let mut params = params.map_err(|source| CertificateError::Generate { what: WHAT, source })?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let (certificate, key) = sign(&self.workers, &params, WHAT)?;
+        write(&self.path("worker.key"), &key)?;
+        write(&self.path("worker.crt"), &certificate)
+    }
+
+    /// One of the files.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// The authority of the workers, PEM.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        self.workers.pem()
+    }
+
+    /// With which an agent speaks TLS, and lets operators alone do what is theirs.
+    #[must_use]
+    pub fn agent_arguments(&self) -> Vec<String> {
+        self.arguments(&[
+            ("--tls-certificate", "worker.crt"),
+            ("--tls-key", "worker.key"),
+            ("--tls-client-authority", "clients.crt"),
+        ])
+    }
+
+    /// With which a gateway knows the agents.
+    #[must_use]
+    pub fn gateway_arguments(&self) -> Vec<String> {
+        self.knowing(Self::NAME)
+    }
+
+    fn knowing(&self, name: &str) -> Vec<String> {
+        let name = ["--worker-server-name".to_owned(), name.to_owned()];
+        [self.arguments(&[("--worker-authority", "ca.crt")]), name.to_vec()].concat()
+    }
+
+    /// With which an operator knows the agents under this name, and they it.
+    #[must_use]
+    pub fn operator_arguments(&self, name: &str) -> Vec<String> {
+        let shown = self.arguments(&[
+            ("--worker-client-certificate", "operator.crt"),
+            ("--worker-client-key", "operator.key"),
+        ]);
+        [self.knowing(name), shown].concat()
+    }
+
+    fn arguments(&self, files: &[(&str, &str)]) -> Vec<String> {
+        let file = |(flag, name): &(&str, &str)| [(*flag).to_owned(), self.path(name).display().to_string()];
+        files.iter().flat_map(file).collect()
+    }
+}
+
+fn issuer() -> Result<CertifiedIssuer<'static, KeyPair>, CertificateError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "sahasra-e2e");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = generate_key("the authority's key")?;
+    CertifiedIssuer::self_signed(params, key).map_err(|source| CertificateError::Generate {
+        what: "the authority's certificate",
+        source,
+    })
+}
+
+fn sign(
+    issuer: &CertifiedIssuer<'static, KeyPair>,
+    params: &CertificateParams,
+    what: &'static str,
+) -> Result<(String, String), CertificateError> {
+    let key = generate_key(what)?;
+    let certificate = params.signed_by(&key, issuer);
+    let certificate = certificate.map_err(|source| CertificateError::Generate { what, source })?;
+    Ok((certificate.pem(), key.serialize_pem()))
 }
 
 /// Writes a kubeconfig for `user` in `group`, with a client certificate, to `path`: JSON, which every reader of YAML takes.

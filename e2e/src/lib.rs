@@ -24,7 +24,7 @@ mod ports;
 mod process;
 pub mod tools;
 
-pub use certificates::CertificateError;
+pub use certificates::{CertificateError, WorkerCertificates};
 pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options, Shared, condition, true_condition};
 pub use embedded::Embedded;
 pub use eventually::eventually;

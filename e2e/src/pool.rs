@@ -18,6 +18,7 @@ use http::StatusCode;
 use serde_json::Value;
 
 pub use self::shared::{SharedPool, Turn};
+use crate::certificates::{CertificateError, WorkerCertificates};
 use crate::control_plane::{ControlPlane, ControlPlaneError, Options};
 use crate::identities::{Identities, NAMESPACE};
 use crate::kubectl::CommandError;
@@ -40,6 +41,9 @@ pub enum PoolError {
     /// No port was free.
     #[error("reserve a port")]
     Port(#[from] PortError),
+    /// A certificate could not be made.
+    #[error("make certificates")]
+    Certificate(#[from] CertificateError),
     /// A command failed.
     #[error("run a command")]
     Command(#[from] CommandError),
@@ -69,6 +73,11 @@ pub struct PoolOptions {
     agents: u32,
     agent_arguments: Vec<String>,
     operator_environment: Vec<(String, String)>,
+    operator_arguments: Vec<String>,
+    /// There are certificates for agents and operator; what the agents' has to be for.
+    certificates: Option<String>,
+    /// The agents use them.
+    tls: bool,
     control_plane: Options,
 }
 
@@ -79,6 +88,9 @@ impl Default for PoolOptions {
             agents: 2,
             agent_arguments: vec!["--cpu-memory".to_owned(), "4Gi".to_owned()],
             operator_environment: Vec::new(),
+            operator_arguments: Vec::new(),
+            certificates: None,
+            tls: false,
             control_plane: Options::default(),
         }
     }
@@ -103,6 +115,20 @@ impl PoolOptions {
     #[must_use]
     pub fn operator_environment(mut self, name: &str, value: &str) -> Self {
         self.operator_environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The agents speak TLS, and the operator shows them who it is: [`Pool::certificates`].
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self.certificates(WorkerCertificates::NAME)
+    }
+
+    /// The operator knows agents that speak TLS, by a certificate for this name, and they it: [`Pool::add_agent_with`].
+    #[must_use]
+    pub fn certificates(mut self, name: &str) -> Self {
+        self.certificates = Some(name.to_owned());
         self
     }
 
@@ -132,6 +158,8 @@ pub struct Pool {
     pub agents: Vec<Server>,
     /// What they run against.
     pub control_plane: ControlPlane,
+    /// Where the agents speak TLS: theirs, and the operator's.
+    pub certificates: Option<WorkerCertificates>,
     identities: Identities,
     options: PoolOptions,
 }
@@ -142,10 +170,21 @@ impl Pool {
     ///
     /// # Errors
     /// When something does not start; its log then goes to stderr.
-    pub async fn start(options: PoolOptions) -> Result<Self, PoolError> {
+    pub async fn start(mut options: PoolOptions) -> Result<Self, PoolError> {
         // Built first: a build beside a control plane slows both.
         tools::binaries().await?;
         let control_plane = ControlPlane::start(options.control_plane.clone()).await?;
+        let certificates = match &options.certificates {
+            Some(name) => {
+                let made = WorkerCertificates::create(&control_plane.directory().join("workers"))?;
+                options.operator_arguments.extend(made.operator_arguments(name));
+                Some(made)
+            }
+            None => None,
+        };
+        if let Some(made) = certificates.as_ref().filter(|_| options.tls) {
+            options.agent_arguments.extend(made.agent_arguments());
+        }
         let (identities, operator, agents) = match start_servers(&control_plane, &options).await {
             Ok(started) => started,
             Err(error) => {
@@ -157,6 +196,7 @@ impl Pool {
             operator,
             agents,
             control_plane,
+            certificates,
             identities,
             options,
         };
@@ -183,9 +223,18 @@ impl Pool {
     /// # Errors
     /// When it does not start.
     pub async fn add_agent(&mut self) -> Result<&mut Server, PoolError> {
+        let (arguments, tls) = (self.options.agent_arguments.clone(), self.options.tls);
+        self.add_agent_with(&arguments, tls).await
+    }
+
+    /// As [`Pool::add_agent`], with arguments of its own; `tls` when these have it speak TLS.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn add_agent_with(&mut self, arguments: &[String], tls: bool) -> Result<&mut Server, PoolError> {
         let index = u32::try_from(self.agents.len()).unwrap_or(u32::MAX);
         self.control_plane.create_node(&node_name(index), &[]).await?;
-        let agent = start_agent(&self.control_plane, &self.identities, &self.options, index).await?;
+        let agent = start_agent(&self.control_plane, &self.identities, arguments, tls, index).await?;
         wait_for_worker(&self.control_plane, index).await?;
         let at = self.agents.len();
         self.agents.push(agent);
@@ -204,7 +253,7 @@ impl Server {
     /// Where it listens.
     #[must_use]
     pub fn url(&self) -> String {
-        self.port.url()
+        url(&self.port, self.tls)
     }
 
     /// `GET path`, as text.
@@ -245,6 +294,10 @@ impl Server {
     }
 }
 
+fn url(port: &Port, tls: bool) -> String {
+    format!("{}://{}", if tls { "https" } else { "http" }, port.address())
+}
+
 /// The sum of the samples called `name` in a page of the Prometheus text format.
 #[must_use]
 pub fn metric(page: &str, name: &str) -> Option<f64> {
@@ -265,7 +318,8 @@ async fn start_servers(control_plane: &ControlPlane, options: &PoolOptions) -> R
         control_plane.create_node(&node_name(index), &[]).await?;
     }
     let operator = start_operator(control_plane, &identities, options, "operator");
-    let agents = (0..options.agents).map(|index| start_agent(control_plane, &identities, options, index));
+    let start = |index| start_agent(control_plane, &identities, &options.agent_arguments, options.tls, index);
+    let agents = (0..options.agents).map(start);
     let (operator, agents) = tokio::try_join!(operator, futures::future::try_join_all(agents))?;
     Ok((identities, operator, agents))
 }
@@ -284,6 +338,7 @@ async fn start_operator(
     let program = tools::binaries().await?.join("sahasra-operator");
     let mut specification = Specification::new(name, program, &control_plane.log_directory())
         .arguments(["--listen", &port.address(), "--identity", name, "--namespace", NAMESPACE])
+        .arguments(&options.operator_arguments)
         .environment("KUBECONFIG", &identities.operator)
         .ready_at(format!("{}/readyz", port.url()));
     for (variable, value) in &options.operator_environment {
@@ -292,26 +347,30 @@ async fn start_operator(
     Ok(Server {
         process: specification.start().await?,
         port,
+        tls: false,
     })
 }
 
 async fn start_agent(
     control_plane: &ControlPlane,
     identities: &Identities,
-    options: &PoolOptions,
+    arguments: &[String],
+    tls: bool,
     index: u32,
 ) -> Result<Server, PoolError> {
     let port = Port::reserve()?;
+    let url = url(&port, tls);
     let program = tools::binaries().await?.join("sahasra-worker");
     let specification = Specification::new(&format!("agent-{index}"), program, &control_plane.log_directory())
         .arguments(["agent", "--node-name", &node_name(index), "--listen", &port.address()])
-        .arguments(["--advertise-address", &port.url(), "--namespace", NAMESPACE])
-        .arguments(&options.agent_arguments)
+        .arguments(["--advertise-address", &url, "--namespace", NAMESPACE])
+        .arguments(arguments)
         .environment("KUBECONFIG", &identities.agent)
-        .ready_at(format!("{}/readyz", port.url()));
+        .ready_at(format!("{url}/readyz"));
     Ok(Server {
         process: specification.start().await?,
         port,
+        tls,
     })
 }
 

@@ -35,6 +35,7 @@ impl Server {
         Ok(Self {
             process: specification.start().await?,
             port,
+            tls: false,
         })
     }
 

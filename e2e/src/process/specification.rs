@@ -57,7 +57,7 @@ impl Specification {
         self
     }
 
-    /// It is ready when `GET url` (plain http) answers 200. Without this it counts as ready once started.
+    /// It is ready when `GET url` answers 200; a certificate is not verified. Without this it counts as ready once started.
     #[must_use]
     pub fn ready_at(mut self, url: impl Into<String>) -> Self {
         self.ready_url = Some(url.into());

@@ -5,3 +5,4 @@ mod described;
 mod port;
 mod rest;
 mod stream;
+mod worker_tls;
