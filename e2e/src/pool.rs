@@ -146,6 +146,7 @@ pub struct Server {
     /// The process: kill it, stop it, start it again.
     pub process: Process,
     port: Port,
+    tls: bool,
 }
 
 /// A control plane with an operator and agents.

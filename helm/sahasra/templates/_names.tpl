@@ -58,3 +58,20 @@ fsGroup: 65532
 seccompProfile:
   type: RuntimeDefault
 {{- end -}}
+
+{{/* Arguments with which operator and gateway know the agents' certificate. */}}
+{{- define "sahasra.workerTrust" -}}
+- --worker-authority=/var/run/secrets/sahasra/workers/ca.crt
+{{- with .Values.worker.tls.serverName }}
+- --worker-server-name={{ . }}
+{{- end }}
+{{- end }}
+
+{{/* The volume that these need: of the agents' Secret no more than the authority. */}}
+{{- define "sahasra.workerAuthority" -}}
+- name: worker-authority
+  secret:
+    secretName: {{ .Values.worker.tls.authoritySecretName | default .Values.worker.tls.secretName }}
+    items:
+      - {key: ca.crt, path: ca.crt}
+{{- end }}
