@@ -46,7 +46,12 @@ async fn burst(pool: &Pool, name: &str) {
     let complete = |burst: Option<&DynamicObject>| burst.is_some_and(|burst| true_condition(burst, "Complete").is_some());
     let burst = pool.control_plane.wait_until("BurstJob", "default", name, WITHIN, complete).await;
     let burst = burst.expect("it completes").expect("it is there");
-    assert_eq!(number(&burst, "/status/succeeded"), CHUNKS as i64, "{}", burst.data["status"]);
+    assert_eq!(
+        number(&burst, "/status/chunks/succeeded"),
+        CHUNKS as i64,
+        "{}",
+        burst.data["status"]
+    );
 }
 
 /// Up and down, bit by bit the same.

@@ -160,6 +160,29 @@ fn a_refusal_teaches_what_is_free_and_is_explained() {
 }
 
 #[test]
+fn what_a_person_has_to_mend_at_a_worker_is_told_to_who_waits_until_it_answers() {
+    let mut picture = picture();
+    let trouble = "its certificate is for another name: --worker-server-name";
+    picture.inventory_failed(&"a".into(), 1);
+    assert!(picture.troubled(&"a".into(), Some(trouble.to_owned())));
+    assert!(!picture.troubled(&"a".into(), Some(trouble.to_owned())), "it is no news");
+    assert!(
+        !picture.troubled(&"a".into(), None),
+        "a call that failed otherwise says nothing of it"
+    );
+    let view = picture.claim(request("one", 1, 1), Vec::new(), 1);
+    assert_eq!(acquires(&picture.plan(2).0), []);
+    let why_not = view.borrow().why_not.clone().unwrap();
+    assert!(why_not.contains(trouble), "{why_not}");
+    // What the directory tells anew changes nothing of it.
+    picture.observe(&[worker("a", "boot")], 3);
+    picture.plan(3);
+    assert!(view.borrow().why_not.clone().unwrap().contains(trouble));
+    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 4, 4);
+    assert_eq!(acquires(&picture.plan(4).0).len(), 1);
+}
+
+#[test]
 fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_agent_says_so() {
     let mut picture = picture();
     let one = picture.claim(request("one", 1, 4), Vec::new(), 0);
