@@ -97,6 +97,18 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
+    /// For tests of sessions: two agents, each with one CPU device of 1 GiB, and an operator that takes a worker for lost, and another
+    /// operator for gone, within 5 s.
+    #[must_use]
+    pub fn watchful() -> Self {
+        let agent = ["--no-cuda", "--cpu-memory", "1Gi", "--heartbeat-interval-seconds", "1"];
+        Self::default()
+            .agents(2)
+            .agent_arguments(agent)
+            .operator_environment("SAHASRA_WORKER_TIMEOUT", "5s")
+            .operator_environment("SAHASRA_LEADER_TIMEOUT", "5s")
+    }
+
     /// So many agents, on nodes `node-0`, `node-1`, ...
     #[must_use]
     pub fn agents(mut self, agents: u32) -> Self {

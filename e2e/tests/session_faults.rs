@@ -5,8 +5,9 @@
 
 use std::time::{Duration, Instant};
 
+use kube::api::DynamicObject;
 use sahasra_client::{Compression, Error, Options, Target};
-use sahasra_e2e::{PoolOptions, SharedPool, Signal, condition, eventually, signal, true_condition};
+use sahasra_e2e::{PoolOptions, SharedPool, Signal, condition, eventually, is_alive, signal, true_condition};
 use serde_json::json;
 
 #[path = "session_faults/place.rs"]
@@ -17,27 +18,18 @@ mod proxy;
 use place::{Place, WITHIN, Work, text};
 use proxy::{Faults, Proxy};
 
-static POOL: SharedPool = SharedPool::new(options);
+static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
 /// Where the API server goes away.
 static OUTAGE: SharedPool = SharedPool::new(|| {
     // Shorter than the outage, unless that is a long one: see `outage`.
     match outage() > LONGEST_EXPIRY {
-        true => options(),
-        false => options().operator_environment("SAHASRA_SESSION_LEASE", "5s"),
+        true => PoolOptions::watchful(),
+        false => PoolOptions::watchful().operator_environment("SAHASRA_SESSION_LEASE", "5s"),
     }
 });
 
 /// What an operator takes for granted unless it is told otherwise lasts no longer than this.
 const LONGEST_EXPIRY: Duration = Duration::from_secs(60);
-
-fn options() -> PoolOptions {
-    let agent = ["--no-cuda", "--cpu-memory", "1Gi", "--heartbeat-interval-seconds", "1"];
-    PoolOptions::default()
-        .agents(2)
-        .agent_arguments(agent)
-        .operator_environment("SAHASRA_WORKER_TIMEOUT", "5s")
-        .operator_environment("SAHASRA_LEADER_TIMEOUT", "5s")
-}
 
 /// A number that a longer run sets: see `make soak`.
 fn setting(name: &str, otherwise: u64) -> u64 {
@@ -141,6 +133,64 @@ async fn a_worker_that_hangs_is_told_when_the_operator_takes_it_for_lost() {
         signal(*pid, Signal::CONT).expect("it goes on");
     }
     place.leaves_nothing(&["one", "other"], &executors).await;
+}
+
+/// Stops the agent of a session alone: its executor goes on. Gives the agent and the executors once the session has failed.
+async fn stop_agent(place: &Place, name: &str, session: &DynamicObject) -> (usize, Vec<u32>) {
+    let agent = place.agent_of(session);
+    let executors = place.executors(agent);
+    assert_eq!(executors.len(), 1);
+    place.pool.agents[agent].process.signal(Signal::STOP).expect("stopped");
+    let failed = place.until(name, |session| true_condition(session, "Failed").is_some()).await;
+    assert_eq!(condition(&failed, "Failed").expect("a condition")["reason"], "WorkerLost");
+    (agent, executors)
+}
+
+#[tokio::test]
+async fn a_session_that_its_agent_left_alone_ends_as_soon_as_the_agent_is_back() {
+    let mut place = Place::start(&POOL).await;
+    let session = place.session("left", json!({})).await;
+    let mut work = Work::start(place.target(&session, false), Options::default()).await;
+    work.step();
+    work.is_right().await;
+    let (agent, executors) = stop_agent(&place, "left", &session).await;
+    // Nothing of it was lent to anybody else, so that it may go on for as long as it was extended before: a minute.
+    work.step();
+    work.is_right().await;
+    let since = Instant::now();
+    place.pool.agents[agent].process.signal(Signal::CONT).expect("it goes on");
+    let (error, after) = work.ends(since).await;
+    println!("{after:?} after its agent came back: {error}");
+    assert!(matches!(error, Error::Ended { .. } | Error::WorkerLost(_)), "{error:?}");
+    place.leaves_nothing(&["left"], &executors).await;
+}
+
+#[tokio::test]
+async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_over() {
+    // Where a grant lasts for seconds.
+    let mut place = Place::start(&OUTAGE).await;
+    let session = place.session("alone", json!({})).await;
+    let mut work = Work::start(place.target(&session, true), Options::default()).await;
+    work.step();
+    work.is_right().await;
+    let since = Instant::now();
+    let (agent, executors) = stop_agent(&place, "alone", &session).await;
+    // However busy its client is.
+    let ended = async {
+        loop {
+            work.step();
+            if let Err(error) = work.session.synchronise().await {
+                return error;
+            }
+        }
+    };
+    let error = tokio::time::timeout(WITHIN, ended).await.expect("it ends");
+    println!("{:?} after its agent began to hang: {error}", since.elapsed());
+    assert!(matches!(error, Error::Ended { .. } | Error::WorkerLost(_)), "{error:?}");
+    let gone = eventually(WITHIN, async || executors.iter().all(|pid| !is_alive(*pid)).then_some(()));
+    gone.await.expect("its process ends, and its memory is free");
+    place.pool.agents[agent].process.signal(Signal::CONT).expect("it goes on");
+    place.leaves_nothing(&["alone"], &executors).await;
 }
 
 #[tokio::test]
@@ -255,8 +305,7 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
     // It still stands when whoever decides about that has looked again.
     for (name, _, work) in &mut works {
         let session = place.until(name, |session| true_condition(session, "Ready").is_some()).await;
-        let renewed =
-            |lease: Option<&kube::api::DynamicObject>| lease.is_some_and(|lease| lease.data["status"]["term"].as_i64() >= Some(2));
+        let renewed = |lease: Option<&DynamicObject>| lease.is_some_and(|lease| lease.data["status"]["term"].as_i64() >= Some(2));
         let waited = place
             .pool
             .control_plane

@@ -14,20 +14,11 @@ const WITHIN: Duration = Duration::from_secs(240);
 /// What is released is free at once; what expires, within its lease's time.
 const FREE_WITHIN: Duration = Duration::from_secs(90);
 
-static POOL: SharedPool = SharedPool::new(options);
+static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
 
 /// Where the API server goes away. When it has just come back it refuses what its authorizer has not read yet, so that only
 /// elsewhere can be checked that nothing is ever forbidden.
-static OUTAGE: SharedPool = SharedPool::new(options);
-
-fn options() -> PoolOptions {
-    let agent = ["--no-cuda", "--cpu-memory", "1Gi", "--heartbeat-interval-seconds", "1"];
-    PoolOptions::default()
-        .agents(2)
-        .agent_arguments(agent)
-        .operator_environment("SAHASRA_WORKER_TIMEOUT", "5s")
-        .operator_environment("SAHASRA_LEADER_TIMEOUT", "5s")
-}
+static OUTAGE: SharedPool = SharedPool::new(PoolOptions::watchful);
 
 async fn pool() -> Turn {
     POOL.borrow().await.expect("Sahasra starts")

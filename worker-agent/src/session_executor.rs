@@ -39,12 +39,14 @@ use crate::device::cuda::CudaDevice;
 use crate::executor::end_process;
 use crate::program_cache::Folder;
 use crate::session::adopt;
-use crate::session::board::Board;
+use crate::session::board::{Board, monotonic_nanoseconds};
 
 /// Stack of the engine's thread and of compilations: compilers recurse deeply.
 const ENGINE_STACK: usize = 64 << 20;
 /// A client that is connected when the session ends is told within this.
 const LAST_WORDS: Duration = Duration::from_millis(50);
+/// Before the agent has said how long the session lasts it is looked for again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Memory for a plugin, its compiler and threads' stacks.
 const OWN_BYTES: u64 = 4 << 30;
 /// Where the engine does not open, whoever comes within this is told why.
@@ -121,6 +123,12 @@ pub fn serve(control: UnixStream, board: Board, options: Options) -> ExitCode {
 }
 
 fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
+    let watching = Arc::clone(hub);
+    let watch = std::thread::Builder::new().name("session-expiry".to_owned());
+    if let Err(error) = watch.spawn(move || watch_expiry(&watching)) {
+        // It can be ended by its agent all the same.
+        eprintln!("nobody watches how long the session lasts: {error}");
+    }
     let connections = Connections::default();
     loop {
         match adopt::receive(control) {
@@ -142,6 +150,27 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
                 end_process()
             }
         }
+    }
+}
+
+/// Ends the session when its time is over and its agent has neither extended nor ended it: an agent that hangs does neither, and
+/// whoever relies on the time that was agreed may lend the memory again some day.
+fn watch_expiry(hub: &Hub) -> ! {
+    loop {
+        let left = match hub.board().until() {
+            0 => LOOK_AGAIN,
+            until => match until.checked_sub(monotonic_nanoseconds()) {
+                Some(left) => Duration::from_nanos(left + 1),
+                None => {
+                    hub.end(
+                        "the session is over: its worker's agent has stopped answering, and has not extended it in time",
+                        LAST_WORDS,
+                    );
+                    end_process()
+                }
+            },
+        };
+        std::thread::sleep(left);
     }
 }
 

@@ -71,25 +71,36 @@ impl Place {
 
     /// A session of 256 MiB for PTX, ready.
     pub async fn session(&self, name: &str, more: Value) -> DynamicObject {
+        self.session_in("default", name, more).await
+    }
+
+    /// As [`Place::session`], in any namespace.
+    pub async fn session_in(&self, namespace: &str, name: &str, more: Value) -> DynamicObject {
         let mut spec = json!({"class": "cpu", "vram": "256Mi", "engine": "ptx"});
         for (field, value) in more.as_object().expect("fields") {
             spec[field] = value.clone();
         }
         let session = json!({
             "apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession",
-            "metadata": {"namespace": "default", "name": name}, "spec": spec,
+            "metadata": {"namespace": namespace, "name": name}, "spec": spec,
         });
         self.pool.control_plane.apply(&session.to_string()).await.expect("applied");
-        self.until(name, |session| true_condition(session, "Ready").is_some()).await
+        self.until_in(namespace, name, |session| true_condition(session, "Ready").is_some())
+            .await
     }
 
     /// Waits until a session is as wanted.
     pub async fn until(&self, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
+        self.until_in("default", name, wanted).await
+    }
+
+    /// As [`Place::until`], in any namespace.
+    pub async fn until_in(&self, namespace: &str, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
         let wanted = |session: Option<&DynamicObject>| session.is_some_and(&wanted);
         let session = self
             .pool
             .control_plane
-            .wait_until("GpuSession", "default", name, WITHIN, wanted)
+            .wait_until("GpuSession", namespace, name, WITHIN, wanted)
             .await;
         session.expect("it comes to that").expect("it is there")
     }
@@ -131,14 +142,16 @@ impl Place {
         running.await.expect("it runs");
     }
 
+    /// Deletes a session.
+    pub async fn delete_in(&self, namespace: &str, name: &str) {
+        let deleted = self.pool.control_plane.delete("GpuSession", namespace, name).await;
+        deleted.expect("deleted");
+    }
+
     /// Deletes these sessions and checks that nothing is left of them: no object, lease, slice, process or tensor.
     pub async fn leaves_nothing(&mut self, sessions: &[&str], executors: &[u32]) {
         for name in sessions {
-            self.pool
-                .control_plane
-                .delete("GpuSession", "default", name)
-                .await
-                .expect("deleted");
+            self.delete_in("default", name).await;
         }
         for name in sessions {
             let gone = |session: Option<&DynamicObject>| session.is_none();

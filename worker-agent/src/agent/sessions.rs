@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Agent;
 use crate::session::{
+    board::monotonic_nanoseconds,
     process::{LaunchError, Process},
     sessions::{Session, Sessions},
 };
@@ -17,6 +18,8 @@ mod tests;
 
 /// How often the grants of connected sessions are extended: a small part of the shortest that they last.
 const EXTEND_EVERY: Duration = Duration::from_secs(1);
+/// An executor ends by itself so long after its grant has: an agent that does not hang is faster.
+const HANGING: Duration = Duration::from_secs(2);
 /// How long executors of sessions may take to end when the agent does.
 const ENDING: Duration = Duration::from_secs(2);
 
@@ -128,7 +131,8 @@ impl Agent {
         drop(trimming);
     }
 
-    /// Keeps the grants of sessions whose client is connected, each within its limit, whoever else is gone. Until cancelled.
+    /// Keeps the grants of sessions whose client is connected, each within its limit, whoever else is gone, and tells their
+    /// executors how long they last. Until cancelled.
     pub async fn keep_sessions(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = interval(EXTEND_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -138,9 +142,17 @@ impl Agent {
                 _ = ticks.tick() => {}
             }
             for session in self.sessions.all() {
-                let connected = session.process().is_some_and(|process| process.board().figures().connected);
-                if connected {
-                    self.change(|ledger, now| ledger.extend(now, &session.owner_uid, session.ttl(), session.limit()));
+                let Some(process) = session.process() else { continue };
+                let connected = process.board().figures().connected;
+                let left = self.change(|ledger, now| {
+                    if connected {
+                        ledger.extend(now, &session.owner_uid, session.ttl(), session.limit());
+                    }
+                    Some(ledger.ends(&session.owner_uid)?.saturating_sub(now))
+                });
+                if let Some(left) = left {
+                    let left = u64::try_from((left + HANGING).as_nanos()).unwrap_or(u64::MAX);
+                    process.board().set_until(monotonic_nanoseconds().saturating_add(left));
                 }
             }
         }

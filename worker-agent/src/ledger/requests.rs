@@ -187,6 +187,13 @@ impl Ledger {
         held
     }
 
+    /// When the last active grant of an owner ends unless it is extended.
+    pub fn ends(&self, owner_uid: &str) -> Option<Duration> {
+        let holdings = self.owners.get(owner_uid)?.holdings.values();
+        let active = holdings.flat_map(|holding| holding.parts()).filter(|part| !part.draining);
+        active.map(|part| part.expires).max()
+    }
+
     /// Ends what an owner holds at once, without a coordinator: what it was held for is no more.
     pub fn forfeit(&mut self, now: Duration, owner_uid: &str) {
         self.expire(now);

@@ -1,5 +1,7 @@
 //! The board of a session: a page that its executor writes and the agent reads.
 //!
+//! One word goes the other way: until when the agent has said that the session lasts, which its executor looks at in case the agent hangs.
+//!
 //! Figures only, each by itself: a reader never needs two of them to belong together. The executor decides what it writes, so
 //! the agent takes nothing here for more than what a tenant says of itself; what counts against a device is the grant. The one
 //! thing besides figures is the digest of the secret by which the session's client may come back.
@@ -28,6 +30,7 @@ const RECEIVED: usize = 7 * LINE;
 const SENT: usize = 8 * LINE;
 /// Four words.
 const SECRET: usize = 9 * LINE;
+const UNTIL: usize = 10 * LINE;
 
 /// What a board says at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +117,16 @@ impl Board {
         let given = digest(secret);
         let differs = shown.iter().zip(given).fold(0, |differs, (shown, given)| differs | (shown ^ given));
         shown != [0; 4] && differs == 0
+    }
+
+    /// The agent says until when the session lasts unless it is extended, in nanoseconds of the machine's monotonic clock.
+    pub fn set_until(&self, until: u64) {
+        self.page.word(UNTIL).store(until, Release);
+    }
+
+    /// Until when the session lasts, as far as the agent has said; 0 before it has.
+    pub fn until(&self) -> u64 {
+        self.page.word(UNTIL).load(Acquire)
     }
 
     /// Says that the engine is open.

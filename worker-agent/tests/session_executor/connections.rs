@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use sahasra_wire::session::{ClientFrame, FailureCode, Format, Hello, Part, RefusalCode, Upload, client_frame::Kind, frame, server_frame};
+use sahasra_worker::session::board::monotonic_nanoseconds;
 
 use crate::harness::{Client, Executor, hello};
 
@@ -274,6 +275,24 @@ fn the_process_ends_with_its_control_socket_and_tells_its_client() {
     assert_eq!(executor.end(), "");
     match client.answer() {
         server_frame::Kind::Failed(failed) => assert_eq!((failed.request, failed.code()), (0, FailureCode::Ended)),
+        other => panic!("{other:?}"),
+    }
+    assert!(client.next().is_none());
+}
+
+#[test]
+fn the_process_ends_when_the_time_that_its_agent_last_said_is_over() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    // Nobody has said anything yet.
+    client.upload(1, "u8", &[3], &[1, 2, 3]);
+    assert_eq!(client.download(1).unwrap().bytes, [1, 2, 3]);
+    executor.board.set_until(monotonic_nanoseconds());
+    match client.answer() {
+        server_frame::Kind::Failed(failed) => {
+            assert_eq!((failed.request, failed.code()), (0, FailureCode::Ended));
+            assert!(failed.message.contains("has not extended it"), "{}", failed.message);
+        }
         other => panic!("{other:?}"),
     }
     assert!(client.next().is_none());
