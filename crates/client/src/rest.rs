@@ -257,9 +257,14 @@ pub(crate) fn status_error(status: StatusCode, body: &[u8]) -> Error {
             text
         }
     };
+    let mut message = field("message").unwrap_or_else(sentence);
+    // The API server's whole answer.
+    if status == StatusCode::UNAUTHORIZED && message == "Unauthorized" {
+        message = "the token is not one that the API server knows, or has expired".to_owned();
+    }
     Error::Http {
         status: status.as_u16(),
-        message: field("message").unwrap_or_else(sentence),
+        message,
         reason: field("reason").unwrap_or_default(),
     }
 }
