@@ -74,10 +74,20 @@ impl Agent {
             process = process.id(),
             "executor started"
         );
+        self.say_how_long(session, &process);
         *executor = Some(Arc::clone(&process));
         session.set_process(Some(Arc::clone(&process)));
         part::spawn(Arc::clone(self).watch_executor(Arc::clone(session), Arc::clone(&process)));
         Ok(process)
+    }
+
+    /// Tells an executor until when its session lasts as things stand.
+    fn say_how_long(&self, session: &Session, process: &Process) {
+        let left = self.change(|ledger, now| Some(ledger.ends(&session.owner_uid)?.saturating_sub(now)));
+        if let Some(left) = left {
+            let left = u64::try_from((left + HANGING).as_nanos()).unwrap_or(u64::MAX);
+            process.board().set_until(monotonic_nanoseconds().saturating_add(left));
+        }
     }
 
     fn vacate_session(&self, session: &Session, slices: u32) {
@@ -143,17 +153,10 @@ impl Agent {
             }
             for session in self.sessions.all() {
                 let Some(process) = session.process() else { continue };
-                let connected = process.board().figures().connected;
-                let left = self.change(|ledger, now| {
-                    if connected {
-                        ledger.extend(now, &session.owner_uid, session.ttl(), session.limit());
-                    }
-                    Some(ledger.ends(&session.owner_uid)?.saturating_sub(now))
-                });
-                if let Some(left) = left {
-                    let left = u64::try_from((left + HANGING).as_nanos()).unwrap_or(u64::MAX);
-                    process.board().set_until(monotonic_nanoseconds().saturating_add(left));
+                if process.board().figures().connected {
+                    self.change(|ledger, now| ledger.extend(now, &session.owner_uid, session.ttl(), session.limit()));
                 }
+                self.say_how_long(&session, &process);
             }
         }
     }
