@@ -47,6 +47,7 @@ pub struct Pool {
     picture: Mutex<Picture>,
     changed: Notify,
     sessions_changed: Notify,
+    strays_found: Notify,
     calls: Semaphore,
 }
 
@@ -69,6 +70,7 @@ impl Pool {
             picture: Mutex::new(Picture::new(metrics)),
             changed: Notify::new(),
             sessions_changed: Notify::new(),
+            strays_found: Notify::new(),
             calls: Semaphore::new(CONCURRENT_CALLS),
         })
     }
@@ -139,6 +141,18 @@ impl Pool {
                 return changed;
             }
             self.sessions_changed.notified().await;
+        }
+    }
+
+    /// Waits until agents hold slices of sessions that nobody here has claimed for a while: their owners. For one caller, who is told
+    /// again as long as it is so, every few seconds.
+    pub async fn strays(&self) -> Vec<Owner> {
+        loop {
+            self.strays_found.notified().await;
+            let strays = self.picture().strays(self.clock.now());
+            if !strays.is_empty() {
+                return strays;
+            }
         }
     }
 
@@ -262,6 +276,7 @@ impl Pool {
                     Ok(inventory) => {
                         let releases = self.picture().inventoried(&worker, &inventory, asked, now);
                         self.sessions_changed.notify_one();
+                        self.strays_found.notify_one();
                         for action in releases {
                             if let Action::Release { worker, endpoint, request } = action {
                                 self.give_back(&worker, &endpoint, &request).await;

@@ -15,7 +15,7 @@ use std::{
 use futures::StreamExt;
 use kube::{
     Api, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
     runtime::{
         applier,
         controller::{Action, Config},
@@ -122,13 +122,38 @@ pub async fn run(context: Arc<Context>) {
     let (store, queue) = queue(Api::<VramLease>::all(context.client.clone()), changed);
     let config = Config::default().concurrency(CONCURRENCY);
     let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
-    applier(reconcile, on_error, reconciler, store, queue, config)
-        .for_each(|outcome| async move {
-            if let Err(error) = outcome {
-                tracing::debug!(error = %Causes(&error), "a VramLease was not reconciled");
+    let reconciling = applier(reconcile, on_error, reconciler, store, queue, config).for_each(|outcome| async move {
+        if let Err(error) = outcome {
+            tracing::debug!(error = %Causes(&error), "a VramLease was not reconciled");
+        }
+    });
+    tokio::join!(reconciling, end_strays(&context));
+}
+
+/// Gives back what agents hold for sessions' leases that are gone.
+async fn end_strays(context: &Context) {
+    loop {
+        let mut by_namespace: BTreeMap<String, Vec<Owner>> = BTreeMap::new();
+        for owner in context.pool.strays().await {
+            by_namespace.entry(owner.namespace.clone()).or_default().push(owner);
+        }
+        for (namespace, owners) in by_namespace {
+            let leases = Api::<VramLease>::namespaced(context.client.clone(), &namespace);
+            // Whatever stands is somebody's, or will be taken up: also when nobody can tell.
+            let Ok(standing) = leases.list(&ListParams::default()).await else {
+                continue;
+            };
+            for owner in owners {
+                if standing.iter().any(|lease| lease.uid().as_deref() == Some(&owner.uid)) {
+                    continue;
+                }
+                tracing::warn!(owner = owner.name, namespace, "giving back a slice of a session that is no more");
+                if let Err(error) = context.pool.release_everywhere(&owner).await {
+                    tracing::info!(owner = owner.name, %error, "waiting for an agent, or for the expiry");
+                }
             }
-        })
-        .await;
+        }
+    }
 }
 
 async fn reconcile(lease: Arc<VramLease>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {

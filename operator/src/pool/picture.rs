@@ -12,11 +12,13 @@ use tokio::sync::watch;
 use super::claim::{ClaimRequest, ClaimView, HeldGrant};
 use crate::{agents::Worker, metrics::Metrics};
 use sessions::Seen;
+use strays::Stray;
 
 mod answers;
 mod assumed;
 mod plan;
 mod sessions;
+mod strays;
 #[cfg(test)]
 mod tests;
 
@@ -132,6 +134,8 @@ pub(super) struct Picture {
     returning: BTreeMap<GrantId, u64>,
     /// What agents say of sessions, by the owner of the grant.
     sessions: BTreeMap<Name, Seen>,
+    /// Sessions of which nobody here knows, by the owner of the grant.
+    strays: BTreeMap<Name, Stray>,
     /// Sessions of which something else was said than before: namespace and name.
     changed_sessions: BTreeSet<(String, String)>,
 }
@@ -144,6 +148,7 @@ impl Picture {
             claims: BTreeMap::new(),
             returning: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            strays: BTreeMap::new(),
             changed_sessions: BTreeSet::new(),
         }
     }
@@ -300,6 +305,7 @@ impl Picture {
     /// Everything held on a worker is gone.
     fn lose_worker(&mut self, worker: &str, why: &str) {
         self.sessions.retain(|_, seen| *seen.worker != *worker);
+        self.strays.retain(|_, stray| *stray.worker != *worker);
         let ids: Vec<Name> = self.claims.keys().cloned().collect();
         for id in ids {
             let Some(claim) = self.claims.get_mut(&id) else { continue };

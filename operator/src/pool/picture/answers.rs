@@ -238,6 +238,7 @@ impl Picture {
             }
         }
         self.hear_of_sessions(worker, inventory, now);
+        self.hear_of_strays(worker, inventory, now);
         for id in changed {
             self.publish(&id);
         }

@@ -61,10 +61,11 @@ impl Picture {
         }
     }
 
-    /// The workers that hold a slice of a session.
+    /// The workers that hold a slice of a session, somebody's or nobody's.
     pub(super) fn workers_with_sessions(&self) -> BTreeSet<Name> {
         let claims = self.claims.values().filter(|claim| claim.request.kind == ClaimKind::Session);
         let held = claims.flat_map(|claim| &claim.grants);
-        held.map(|held| held.device.worker.clone()).collect()
+        let held = held.map(|held| &held.device.worker);
+        held.chain(self.strays.values().map(|stray| &stray.worker)).cloned().collect()
     }
 }

@@ -465,6 +465,31 @@ fn what_an_agent_says_of_a_session_is_news_when_more_than_time_has_passed() {
 }
 
 #[test]
+fn a_sessions_slice_that_nobody_claims_is_nobodys_after_a_while() {
+    let mut picture = with_session();
+    picture.inventoried(&"a".into(), &says(0, true), 10, 10);
+    assert!(picture.strays(1_000_000).is_empty(), "it is claimed");
+    // Given up without an answer of its agent, which has it still.
+    picture.claims.clear();
+    picture.inventoried(&"a".into(), &says(0, true), 20, 20);
+    assert!(picture.strays(20).is_empty(), "somebody may be about to take it up");
+    let asked = |picture: &mut Picture, now| picture.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
+    assert!(
+        asked(&mut picture, 20 + SESSIONS_EVERY) || asked(&mut picture, 21 + SESSIONS_EVERY),
+        "it is looked at"
+    );
+    picture.inventoried(&"a".into(), &says(0, true), 30_000, 30_000);
+    let strays = picture.strays(30_000);
+    assert_eq!(
+        (strays[0].uid.as_str(), strays[0].namespace.as_str(), strays[0].term),
+        ("lease", "team", 2)
+    );
+    // It is given back; or drains; or was taken up after all.
+    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 30_001, 30_001);
+    assert!(picture.strays(1_000_000).is_empty());
+}
+
+#[test]
 fn nothing_is_known_of_the_sessions_of_a_worker_that_is_lost() {
     let mut picture = with_session();
     picture.inventoried(&"a".into(), &says(0, false), 10, 10);
