@@ -178,7 +178,6 @@ async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_ove
     // However busy its client is.
     let ended = async {
         loop {
-            work.step();
             if let Err(error) = work.session.synchronise().await {
                 return error;
             }
@@ -191,6 +190,33 @@ async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_ove
     gone.await.expect("its process ends, and its memory is free");
     place.pool.agents[agent].process.signal(Signal::CONT).expect("it goes on");
     place.leaves_nothing(&["alone"], &executors).await;
+}
+
+#[tokio::test]
+async fn a_session_that_was_taken_away_by_force_while_nobody_looked_is_given_back() {
+    let mut place = Place::start(&POOL).await;
+    let session = place.session("stray", json!({})).await;
+    let work = Work::start(place.target(&session, true), Options::default()).await;
+    work.is_right().await;
+    let executors = place.executors(place.agent_of(&session));
+    place.pool.operator.process.kill().await.expect("killed");
+    let lease = format!("vramlease/{}", text(&session, "lease"));
+    for object in ["gpusession/stray", lease.as_str()] {
+        let delete = format!("delete {object} --wait=false");
+        let deleted = place.pool.control_plane.kubectl(delete.split(' ')).await.expect("kubectl runs");
+        deleted.success().expect("deleted");
+        let patch = ["patch", object, "--type=merge", "--patch", r#"{"metadata": {"finalizers": null}}"#];
+        let patched = place.pool.control_plane.kubectl(patch).await.expect("kubectl runs");
+        patched.success().expect("its finalizer is gone");
+    }
+    // Its agent keeps it for its client, who is there: nobody has told it anything else.
+    work.is_right().await;
+    let since = Instant::now();
+    place.pool.operator.process.start().await.expect("it starts again");
+    let error = eventually(WITHIN, async || work.session.ended()).await.expect("it is given back");
+    println!("{:?} after an operator was there again: {error}", since.elapsed());
+    assert!(matches!(error, Error::Ended { .. } | Error::WorkerLost(_)), "{error:?}");
+    place.leaves_nothing(&[], &executors).await;
 }
 
 #[tokio::test]
