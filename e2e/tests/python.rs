@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use sahasra_e2e::{Pool, PoolOptions, Server, tools};
+use sahasra_e2e::{Pool, PoolOptions, Server, WorkerCertificates, tools};
 use tokio::process::Command;
 
 /// They take a minute on a machine with nothing else to do.
@@ -63,6 +63,11 @@ async fn pytest(python: &Path, plugin: &Path, pool: &Pool, gateway: &Server, tok
         .env("SAHASRA_TEST_CLASS", "cpu")
         .env("SAHASRA_TEST_KUBECONFIG", pool.control_plane.kubeconfig())
         .env("SAHASRA_TEST_AGENTS", agents.collect::<Vec<_>>().join(" "))
+        .env(
+            "SAHASRA_TEST_AUTHORITY",
+            pool.certificates.as_ref().expect("certificates").path("ca.crt"),
+        )
+        .env("SAHASRA_TEST_SERVER_NAME", WorkerCertificates::NAME)
         .env("SAHASRA_TOKEN", token)
         .env("SAHASRA_KUBECTL", tools::kubectl().await.expect("kubectl"))
         .env("SAHASRA_BIN_DIR", tools::binaries().await.expect("binaries"))
@@ -79,12 +84,16 @@ async fn the_python_package_passes_its_tests_on_a_real_control_plane() {
     let Some((python, plugin)) = environment().await else { return };
     let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--pjrt-plugin"];
     let agent = agent.into_iter().map(str::to_owned).chain([plugin.display().to_string()]);
-    let options = PoolOptions::default().agents(2).agent_arguments(agent);
+    // Workers speak TLS: some tests go straight to them, the others through the gateway.
+    let options = PoolOptions::default().agents(2).agent_arguments(agent).tls();
     let mut pool = Pool::start(options).await.expect("Sahasra starts");
     let operator = pool.operator.url();
-    let gateway = Server::gateway(&pool.control_plane, &["--operator", &operator])
-        .await
-        .expect("it starts");
+    let known = pool.certificates.as_ref().expect("certificates").gateway_arguments();
+    let arguments: Vec<&str> = ["--operator", &operator]
+        .into_iter()
+        .chain(known.iter().map(String::as_str))
+        .collect();
+    let gateway = Server::gateway(&pool.control_plane, &arguments).await.expect("it starts");
     let token = pool.control_plane.editor("default").await.expect("an account");
     pool.control_plane.let_list_workers("default").await.expect("it is bound");
 

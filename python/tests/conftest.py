@@ -132,6 +132,12 @@ class Pool:
     def client(self):
         return sahasra.SahasraClient(self.url)
 
+    def way(self, direct):
+        """How a session is reached: straight to its worker, with what the worker's certificate is verified by where it has one, or not."""
+        if direct and (authority := os.environ.get("SAHASRA_TEST_AUTHORITY")):
+            return {"direct": True, "authority": pathlib.Path(authority).read_text(), "server_name": os.environ["SAHASRA_TEST_SERVER_NAME"]}
+        return {"direct": direct}
+
     def workers(self):
         """Names of the workers, in order."""
         return sorted(worker["id"] for worker in self.client().workers())

@@ -41,7 +41,7 @@ def shown(pool, worker):
 def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everything(pool, client, direct):
     pool.kubectl("get", "gpusessions")
     before = pool.executors()
-    session = sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="256Mi", name="afternoon", direct=direct)
+    session = sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="256Mi", name="afternoon", **pool.way(direct))
     x = session.put(np.ones(1024, np.float32))
     y = session.jit(endless)(x)
 

@@ -112,8 +112,8 @@ def test_two_sessions_have_their_own_tensors(client):
 
 
 @pytest.mark.parametrize("direct", [False, True])
-def test_through_the_gateway_or_straight_to_the_worker(client, direct):
-    session = sahasra.RemoteJaxSession.create(client, engine="ptx", direct=direct)
+def test_through_the_gateway_or_straight_to_the_worker(pool, client, direct):
+    session = sahasra.RemoteJaxSession.create(client, engine="ptx", **pool.way(direct))
     status = next(made for made in client.sessions() if made["metadata"]["name"] == session.name)["status"]
     assert status["worker"] in session.device
     x = session.zeros((3,))

@@ -1,0 +1,43 @@
+"""Sessions straight to workers that speak TLS, with one certificate for all of them: `e2e/tests/python.rs` starts such."""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+from conftest import eventually
+
+import sahasra
+
+AUTHORITY = pathlib.Path(os.environ.get("SAHASRA_TEST_AUTHORITY", ""))
+NAME = os.environ.get("SAHASRA_TEST_SERVER_NAME", "")
+
+pytestmark = pytest.mark.skipif(not NAME, reason="the workers of `sahasra up` speak no TLS: e2e/tests/python.rs starts some that do")
+
+
+def direct(client, **options):
+    return sahasra.RemoteJaxSession.create(client, vram="256Mi", engine="ptx", direct=True, **options)
+
+
+def test_arrays_go_straight_to_a_worker_through_tls(client):
+    with direct(client, authority=AUTHORITY.read_text(), server_name=NAME) as session:
+        there = np.arange(4 << 20, dtype=np.uint32)
+        assert np.array_equal(session.put(there).numpy(), there)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        # The endpoint's host is an address that the certificate is not for.
+        ({"authority": "ca.crt"}, "give as server_name"),
+        ({"authority": "ca.crt", "server_name": "elsewhere"}, "elsewhere.*give as server_name"),
+        ({"authority": "clients.crt", "server_name": NAME}, "give as authority"),
+        ({"authority": "ca.crt", "server_name": "no name"}, "no name"),
+    ],
+)
+def test_a_certificate_that_is_not_accepted_is_an_error_that_says_what_to_give(client, options, remedy):
+    options = {**options, "authority": AUTHORITY.with_name(options["authority"]).read_text()}
+    with pytest.raises(sahasra.ConfigurationError, match=remedy):
+        direct(client, **options)
+    # What was created for it is not left behind.
+    assert eventually(lambda: not client.sessions())
