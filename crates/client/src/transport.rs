@@ -56,6 +56,9 @@ impl Peer {
     /// `https` takes this PEM's certificates for authorities, or the system's where there is none.
     pub(crate) fn new(url: &str, authorities_pem: Option<&str>) -> Result<Self, Error> {
         let wrong = |why: String| Error::Configuration(format!("{url} cannot be used: {why}"));
+        if !url.contains("://") {
+            return Err(wrong(format!("begin with http:// or https://, as in http://{url}")));
+        }
         let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
         if parsed.host_str().is_none() {
             return Err(wrong("it names no host".to_owned()));
@@ -422,5 +425,21 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
         }
         written -= first.len();
         pieces.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_cannot_be_used_is_told_with_the_remedy() {
+        let told = |url: &str| Peer::new(url, None).unwrap_err().to_string();
+        for bare in ["127.0.0.1:8000", "localhost:8000", "gateway"] {
+            assert!(told(bare).contains(&format!("as in http://{bare}")), "{}", told(bare));
+        }
+        assert!(told("ftp://gateway").contains("neither http nor https"));
+        assert!(told("http://").contains("host"));
+        assert!(Peer::new("http://127.0.0.1:8000/", None).is_ok());
     }
 }
