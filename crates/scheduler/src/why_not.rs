@@ -121,6 +121,8 @@ impl fmt::Display for WhyNot {
         match self {
             Self::PinnedTo { device } => write!(formatter, "the session lives on {device}"),
             Self::ClassMismatch { wanted, has } => write!(formatter, "class is {has}, wanted {wanted}"),
+            // The one that is brought along.
+            Self::EngineMissing { wanted } if &**wanted == "xla" => formatter.write_str("has no engine xla: its worker has no PJRT plugin"),
             Self::EngineMissing { wanted } => write!(formatter, "has no engine {wanted}"),
             Self::NotReady => formatter.write_str("worker is not ready"),
             Self::Unhealthy => formatter.write_str("device is unhealthy"),

@@ -402,3 +402,17 @@ fn bytes_that_look_equal_are_told_apart() {
     };
     assert_eq!(hair.to_string(), "8 GiB free, slice needs 1 MiB more");
 }
+
+#[test]
+fn a_missing_engine_that_is_brought_along_is_told_with_what_is_missing() {
+    let told = |engine: &str| {
+        let wish = Claim {
+            engine: Some(engine.into()),
+            ..burst("b", 1, 1, 1)
+        };
+        let solution = solve(&pool(&[gpu("a/gpu0", 8)], &[wish]), &[], 0);
+        solution.refusals[0].why_not[0].1.to_string()
+    };
+    assert_eq!(told("xla"), "has no engine xla: its worker has no PJRT plugin");
+    assert_eq!(told("other"), "has no engine other");
+}
