@@ -15,8 +15,9 @@ const WITHIN: Duration = Duration::from_secs(240);
 const FREE_WITHIN: Duration = Duration::from_secs(60);
 /// Chunks of the bursts here.
 const CHUNKS: u64 = 1000;
-/// Steps of a chunk: some milliseconds on one core.
-const STEPS: u32 = 100_000;
+/// Steps of a chunk: some tens of milliseconds on one core, so that the burst is not over before an API server has ended, which takes
+/// seconds on a machine under load.
+const STEPS: u32 = 300_000;
 /// So many chunks done are in the middle.
 const SOME: u64 = 100;
 
