@@ -5,30 +5,14 @@
 Prints the seconds of every round by line, and those of round trips.
 """
 
-import contextlib
-import pathlib
-import subprocess
 import sys
 import time
 
 from mlp import beginning, train_step
-from places import PLACES, opened, say
+from places import behind, opened, say
 
 STEPS, TRIPS = 100, 20
 MILLISECONDS, ROUNDS = float(sys.argv[2]), int(sys.argv[3])
-
-
-@contextlib.contextmanager
-def proxy():
-    program = pathlib.Path(__file__).with_name("delay_proxy.py")
-    target = PLACES["gateway"].removeprefix("http://")
-    command = [sys.executable, program, target, str(MILLISECONDS)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.stdin.close()
-        process.wait()
 
 
 def loop(session, step, held):
@@ -48,7 +32,7 @@ def trip(session):
 
 
 def main():
-    with proxy() as url, opened("gateway") as near, opened("gateway", url=url) as far:
+    with behind("delay_proxy.py", MILLISECONDS) as url, opened("gateway") as near, opened("gateway", url=url) as far:
         lines = {}
         for name, session in (("near", near), ("far", far)):
             lines[name] = (session, session.jit(train_step, donate_argnums=0), list(session.put(beginning(32))))

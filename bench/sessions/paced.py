@@ -7,12 +7,10 @@ of CPU of this process, client included.
 """
 
 import contextlib
-import pathlib
-import subprocess
 import sys
 import time
 
-from places import PLACES, opened, say
+from places import behind, opened, say
 
 MODES = {"adaptive": "adaptive", "off": "never"}
 
@@ -42,22 +40,6 @@ def kinds(size):
         "gaussian_bf16": jnp.asarray(random.standard_normal(size // 2, np.float32) * 0.02, jnp.bfloat16),
         "gaussian_f32": jnp.asarray(gaussian),
     }
-
-
-@contextlib.contextmanager
-def line(megabits):
-    """The URL of the gateway behind it."""
-    if megabits == 0:
-        yield None
-        return
-    program = pathlib.Path(__file__).with_name("paced_proxy.py")
-    command = [sys.executable, program, PLACES["gateway"].removeprefix("http://"), str(megabits)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.stdin.close()
-        process.wait()
 
 
 def timed(session, work, index):
@@ -92,7 +74,7 @@ def array_bytes(array):
 
 def measure(megabits, rounds, mebibytes):
     arrays = kinds(mebibytes << 20)
-    with line(megabits) as url, contextlib.ExitStack() as stack:
+    with behind("paced_proxy.py", megabits) if megabits else contextlib.nullcontext() as url, contextlib.ExitStack() as stack:
         sessions = {mode: stack.enter_context(opened("gateway", url=url, compression=option)) for mode, option in MODES.items()}
         for kind, array in arrays.items():
             figures = {mode: {"up": [], "down": []} for mode in MODES}

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import subprocess
 import sys
 
 from sahasra import RemoteJaxSession, SahasraClient
@@ -28,6 +29,18 @@ def opened(way, vram="1Gi", url=None, compression="adaptive"):
         options |= {"gpu_class": worker["class"], "authority": pathlib.Path(worker["authority"]).read_text(), "server_name": worker["server_name"]}
     with RemoteJaxSession.create(client(way, url), vram=vram, **options) as session:
         yield session
+
+
+@contextlib.contextmanager
+def behind(program, figure):
+    """The URL of the gateway behind a proxy of this folder, which plays a line of that figure."""
+    command = [sys.executable, pathlib.Path(__file__).with_name(program), PLACES["gateway"].removeprefix("http://"), str(figure)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.stdin.close()
+        process.wait()
 
 
 def say(**figures):
