@@ -18,6 +18,8 @@ use crate::{
 
 /// Operations that may wait for the executor before a call that adds one waits itself.
 const QUEUED_OPERATIONS: usize = 16_384;
+/// The same for a call that adds a question: it carries no array, and whoever asks waits for the answer and not for room.
+const QUEUED_QUESTIONS: usize = 4 * QUEUED_OPERATIONS;
 
 pub(crate) enum Waiting {
     /// Of this program.
@@ -188,8 +190,14 @@ impl Shared {
         self.room.notify_all();
     }
 
-    /// Runs `submit` when the queue has room.
+    /// Runs `submit` when the queue has room for an operation.
     pub(super) fn submit<R>(&self, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
+        let most_bytes = self.options.queued_bytes;
+        self.submit_into(|operations, bytes| operations < QUEUED_OPERATIONS && bytes <= most_bytes, submit)
+    }
+
+    /// As [`Self::submit`], where `has_room` says of operations and bytes that are queued whether there is room.
+    fn submit_into<R>(&self, has_room: impl Fn(usize, u64) -> bool, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
         let mut state = self.lock();
         loop {
             if let Some(error) = &state.ended {
@@ -199,7 +207,7 @@ impl Shared {
                 return Err(Error::Closed);
             }
             let (operations, bytes) = state.core.queued();
-            if operations < QUEUED_OPERATIONS && bytes <= self.options.queued_bytes {
+            if has_room(operations, bytes) {
                 break;
             }
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -210,6 +218,8 @@ impl Shared {
         Ok(result)
     }
 
+    /// Asks something. Behind uploads that fill the queue it waits in the queue, not before it: callers such as the Python package hold
+    /// more than their own thread meanwhile.
     pub(super) fn ask<T>(
         &self,
         wanted: Wanted,
@@ -218,31 +228,38 @@ impl Shared {
     ) -> Pending<T> {
         let (promise, answer) = pending();
         let mut promise = Some(promise);
-        let submitted = self.submit(|state| {
-            let request = state.core.request(wanted);
-            if let Some(promise) = promise.take() {
-                state.waiting.insert(request, waiting(promise));
-            }
-            let kind = kind(&mut state.core, request);
-            state.core.submit(kind, Bytes::new());
-        });
+        let submitted = self.submit_into(
+            |operations, _| operations < QUEUED_QUESTIONS,
+            |state| {
+                let request = state.core.request(wanted);
+                if let Some(promise) = promise.take() {
+                    state.waiting.insert(request, waiting(promise));
+                }
+                let kind = kind(&mut state.core, request);
+                state.core.submit(kind, Bytes::new());
+            },
+        );
         if let (Err(error), Some(promise)) = (submitted, promise) {
             promise.keep(Err(error));
         }
         answer
     }
 
+    /// Closes it, whether the queue has room or not: there is one of these, and a session that is dropped waits for nothing.
     pub(super) fn close(&self) -> Pending<()> {
         let (promise, answer) = pending();
         let mut promise = Some(promise);
-        let submitted = self.submit(|state| {
-            let request = state.core.request(Wanted::Done);
-            if let Some(promise) = promise.take() {
-                state.waiting.insert(request, Waiting::Done(promise));
-            }
-            state.core.submit(Kind::Close(Close { request }), Bytes::new());
-            state.closing = Some(request);
-        });
+        let submitted = self.submit_into(
+            |_, _| true,
+            |state| {
+                let request = state.core.request(Wanted::Done);
+                if let Some(promise) = promise.take() {
+                    state.waiting.insert(request, Waiting::Done(promise));
+                }
+                state.core.submit(Kind::Close(Close { request }), Bytes::new());
+                state.closing = Some(request);
+            },
+        );
         if let Some(promise) = promise {
             promise.keep(match submitted {
                 // It is closed, or about to be.

@@ -393,3 +393,34 @@ fn what_does_not_fit_is_refused_before_it_is_sent() {
     worker.thread.join().unwrap();
     assert!(worker.executor.lock().unwrap().done.is_empty());
 }
+
+#[test]
+fn nobody_waits_for_room_to_ask_to_close_or_to_leave() {
+    // Nobody accepts: what is put stays in the queue.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let options = Options {
+        queued_bytes: 10,
+        connect: Duration::from_secs(3600),
+        ..Options::default()
+    };
+    let uses: [fn(Session, Tensor); 4] = [
+        |session, tensor| drop((tensor.download(), session)),
+        |session, _tensor| drop((session.synchronise(), session.load())),
+        |session, _tensor| drop(session.close()),
+        |session, _tensor| drop(session),
+    ];
+    for (number, used) in uses.into_iter().enumerate() {
+        let target = Target::direct(&url, Token::text(TOKEN), None, "default", "mine").unwrap();
+        let (session, connected) = Session::begin(target, options).unwrap();
+        let tensor = session.put(vec![0; 11], "u8", &[11]).unwrap();
+        let (say, said) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            used(session, tensor);
+            say.send(()).unwrap();
+        });
+        let done = said.recv_timeout(Duration::from_secs(20));
+        assert_eq!(done, Ok(()), "use {number} waits for room in the queue");
+        drop(connected);
+    }
+}
