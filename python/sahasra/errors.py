@@ -17,6 +17,10 @@ class PermissionDeniedError(SahasraError):
     """The token's owner may not do that."""
 
 
+class ForkedProcessError(SahasraError, RuntimeError):
+    """This process was forked from one that uses sahasra: it has the memory, but neither the connections nor the sessions."""
+
+
 class NotFoundError(SahasraError):
     """There is no such object."""
 

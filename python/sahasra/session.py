@@ -88,6 +88,8 @@ class Made(NamedTuple):
 
     def end(self, native: _native.Session) -> None:
         """Frees what is there, and deletes the object. Raises what :meth:`RemoteJaxSession.close` does."""
+        if os.getpid() != self.process:
+            return
         over = False
         try:
             native.close()
@@ -106,9 +108,8 @@ class Made(NamedTuple):
 
     def give_back(self, native: _native.Session) -> None:
         """As :meth:`end`, where nobody is there to be told of a failure: the session's own times end it then."""
-        if os.getpid() == self.process:
-            with contextlib.suppress(SahasraError):
-                self.end(native)
+        with contextlib.suppress(SahasraError):
+            self.end(native)
 
 
 class RemoteJaxSession:
@@ -229,7 +230,8 @@ class RemoteJaxSession:
         self.close()
 
     def close(self) -> None:
-        """Frees everything that is there and gives the device back. It may be called again.
+        """Frees everything that is there and gives the device back. It may be called again. In a process that was forked from the one
+        that made the session it does nothing.
 
         Raises nothing about the session itself, which is over either way; :class:`ConnectionLostError` when the gateway does not answer.
         """

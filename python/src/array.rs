@@ -5,10 +5,15 @@ use bytes::Bytes;
 use pyo3::{prelude::*, types::PyDict};
 use sahasra_client::{Filling, OutOfMemory, Region};
 
+use crate::process::Own;
+
 /// Bytes that came from a session. `numpy.asarray` takes them as they are, and holds this.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Block {
-    data: Region,
+    /// Held: a process that was forked from this one reads it, and leaves it.
+    _data: Own<Region>,
+    address: usize,
+    bytes: usize,
     element_type: String,
     dimensions: Vec<i64>,
 }
@@ -16,7 +21,9 @@ pub(crate) struct Block {
 impl Block {
     pub(crate) fn new(array: sahasra_client::Array) -> Self {
         Self {
-            data: array.data,
+            address: array.data.as_ptr() as usize,
+            bytes: array.data.len(),
+            _data: Own::new(array.data),
             element_type: array.element_type,
             dimensions: array.dimensions,
         }
@@ -40,9 +47,9 @@ impl Block {
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
         interface.set_item("typestr", "|u1")?;
-        interface.set_item("shape", (self.data.len(),))?;
+        interface.set_item("shape", (self.bytes,))?;
         // Written to by nobody but numpy from here on: nothing in Rust looks at it again.
-        interface.set_item("data", (self.data.as_ptr() as usize, false))?;
+        interface.set_item("data", (self.address, false))?;
         Ok(interface)
     }
 }

@@ -5,28 +5,29 @@ use std::{sync::mpsc, time::Duration};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use sahasra_client::{Error, FailureCode, Pending, RefusalCode};
 
+use crate::process;
+
 /// How long Ctrl-C may take.
 const ATTENTION: Duration = Duration::from_millis(100);
 
 /// The exception for an error: an instance of the class in `sahasra.errors` that names its cause.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
-    let class = class(error);
-    let made = py
-        .import("sahasra.errors")
-        .and_then(|errors| errors.getattr(class))
-        .and_then(|class| class.call1((error.chain(),)));
-    match made {
-        Ok(exception) => {
-            if let Error::WorkerLost(loss) = error {
-                // Without them the text has it all the same.
-                let _ = exception.setattr("session", &loss.session);
-                let _ = exception.setattr("worker", &loss.worker);
-                let _ = exception.setattr("operation", &loss.operation);
-            }
-            PyErr::from_value(exception)
-        }
-        Err(_) => PyRuntimeError::new_err(error.chain()),
+    let raised = raise_as(py, class(error), &error.chain());
+    if let Error::WorkerLost(loss) = error {
+        let exception = raised.value(py);
+        // Without them the text has it all the same.
+        let _ = exception.setattr("session", &loss.session);
+        let _ = exception.setattr("worker", &loss.worker);
+        let _ = exception.setattr("operation", &loss.operation);
     }
+    raised
+}
+
+/// An instance of the class of this name in `sahasra.errors`.
+pub(crate) fn raise_as(py: Python<'_>, class: &str, message: &str) -> PyErr {
+    let errors = py.import("sahasra.errors");
+    let made = errors.and_then(|errors| errors.getattr(class)?.call1((message,)));
+    made.map_or_else(|_| PyRuntimeError::new_err(message.to_owned()), PyErr::from_value)
 }
 
 fn class(error: &Error) -> &'static str {
@@ -84,6 +85,7 @@ pub(crate) fn wait<T: Send>(py: Python<'_>, pending: &Pending<T>) -> PyResult<T>
 
 /// Runs a request to its end without the interpreter. A signal leaves it to end by itself.
 pub(crate) fn run<T: Send + 'static>(py: Python<'_>, request: impl Future<Output = Result<T, Error>> + Send + 'static) -> PyResult<T> {
+    process::connects(py)?;
     let runtime = sahasra_client::runtime().map_err(|error| raise(py, &error))?;
     let (send, receive) = mpsc::sync_channel(1);
     runtime.spawn(async move {

@@ -1,6 +1,6 @@
 //! Sessions, tensors and programs.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::{exceptions::PyMemoryError, prelude::*};
 use sahasra_client::{Argument, Array, Compression, Error, Format, Options, Pending, Target, Token};
@@ -9,29 +9,34 @@ use crate::{
     array::{self, Block},
     failure::{raise, wait},
     gateway::{Gateway, duration},
+    process::{self, Own},
 };
 
 /// A connection to a session.
 #[pyclass(frozen, module = "sahasra._native")]
-pub(crate) struct Session(sahasra_client::Session);
+pub(crate) struct Session(Own<sahasra_client::Session>);
 
 /// A tensor of a session; freed there when this is.
 #[pyclass(frozen, module = "sahasra._native")]
-pub(crate) struct Tensor(sahasra_client::Tensor);
+pub(crate) struct Tensor(Own<sahasra_client::Tensor>);
 
 /// A program of a session.
 #[pyclass(frozen, module = "sahasra._native")]
-pub(crate) struct Program(sahasra_client::Program);
+pub(crate) struct Program(Own<sahasra_client::Program>);
 
 /// A download that was asked for.
 #[pyclass(frozen, module = "sahasra._native")]
-pub(crate) struct Download(Mutex<Option<Pending<Array>>>);
+pub(crate) struct Download(Own<Mutex<Option<Pending<Array>>>>);
 
 /// A tensor, or a scalar's bytes.
 #[derive(FromPyObject)]
 enum Passed<'py> {
     Tensor(PyRef<'py, Tensor>),
     Scalar(Vec<u8>),
+}
+
+fn tensor(tensor: sahasra_client::Tensor) -> Tensor {
+    Tensor(Own::new(tensor))
 }
 
 fn format(py: Python<'_>, name: &str) -> PyResult<Format> {
@@ -42,6 +47,9 @@ fn format(py: Python<'_>, name: &str) -> PyResult<Format> {
         other => return Err(raise(py, &Error::Invalid(format!("{other} is no format of code")))),
     })
 }
+
+/// What `Welcome` says: engine, platform, its version, device, limit in bytes, highest StableHLO version.
+type Welcomed = (String, String, String, String, u64, String);
 
 /// What `Compiled` says, in its order, with the results as (element type, dimensions).
 type Costs = (bool, u64, Vec<(String, Vec<i64>)>, u64, u64, u64, u64, u64, Option<f64>, u64, u64);
@@ -67,6 +75,7 @@ impl Session {
         compression: &str,
         server_name: Option<&str>,
     ) -> PyResult<Self> {
+        process::connects(py)?;
         let compression = match compression {
             "adaptive" => Compression::WhereItPays,
             "always" => Compression::Always,
@@ -109,40 +118,41 @@ impl Session {
         let begun = target.and_then(|target| sahasra_client::Session::begin(target, options));
         let (session, connected) = begun.map_err(|error| raise(py, &error))?;
         wait(py, &connected)?;
-        Ok(Self(session))
+        Ok(Self(Own::new(session)))
     }
 
-    /// Engine, platform, its version, device, limit in bytes, highest StableHLO version.
-    fn welcome(&self) -> Option<(String, String, String, String, u64, String)> {
-        let welcome = self.0.welcome()?;
-        Some((
-            welcome.engine,
-            welcome.platform,
-            welcome.platform_version,
-            welcome.device,
-            welcome.limit_bytes,
-            welcome.stablehlo_version,
-        ))
+    /// None before it is connected.
+    fn welcome(&self, py: Python<'_>) -> PyResult<Option<Welcomed>> {
+        Ok(self.0.get(py)?.welcome().map(|welcome| {
+            (
+                welcome.engine,
+                welcome.platform,
+                welcome.platform_version,
+                welcome.device,
+                welcome.limit_bytes,
+                welcome.stablehlo_version,
+            )
+        }))
     }
 
     /// Bytes sent and received.
-    fn traffic(&self) -> (u64, u64) {
-        let traffic = self.0.traffic();
-        (traffic.sent_bytes, traffic.received_bytes)
+    fn traffic(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let traffic = self.0.get(py)?.traffic();
+        Ok((traffic.sent_bytes, traffic.received_bytes))
     }
 
     /// Bytes of arrays and code that were sent, before any were compressed.
-    fn uploaded(&self) -> u64 {
-        self.0.traffic().uploaded_bytes
+    fn uploaded(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.0.get(py)?.traffic().uploaded_bytes)
     }
 
-    fn resumed(&self) -> u64 {
-        self.0.resumed()
+    fn resumed(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.0.get(py)?.resumed())
     }
 
     /// Raises what ended the session, if anything did.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        self.0.ended().map_or(Ok(()), |error| Err(raise(py, &error)))
+        self.0.get(py)?.ended().map_or(Ok(()), |error| Err(raise(py, &error)))
     }
 
     /// The bytes at `address` belong to `owner`, and nobody writes to them any more, or they are to be copied now.
@@ -158,6 +168,7 @@ impl Session {
         dimensions: Vec<i64>,
         copy: bool,
     ) -> PyResult<Tensor> {
+        let session = self.0.get(py)?;
         let data = if copy {
             // SAFETY: the package passes the address that the array gives, which is an argument of this call.
             let copied = py.detach(|| unsafe { array::copy(address, bytes) });
@@ -166,25 +177,28 @@ impl Session {
             // SAFETY: the package passes the address that the array it holds gives, immutable or a copy of its own.
             unsafe { array::borrow(owner, address, bytes) }
         };
-        let put = py.detach(|| self.0.put(data, element_type, &dimensions));
-        put.map(Tensor).map_err(|error| raise(py, &error))
+        let put = py.detach(|| session.put(data, element_type, &dimensions));
+        put.map(tensor).map_err(|error| raise(py, &error))
     }
 
     fn allocate(&self, py: Python<'_>, element_type: &str, dimensions: Vec<i64>) -> PyResult<Tensor> {
-        let allocated = py.detach(|| self.0.allocate(element_type, &dimensions));
-        allocated.map(Tensor).map_err(|error| raise(py, &error))
+        let session = self.0.get(py)?;
+        let allocated = py.detach(|| session.allocate(element_type, &dimensions));
+        allocated.map(tensor).map_err(|error| raise(py, &error))
     }
 
     fn compile(&self, py: Python<'_>, name: &str, kind: &str, code: Vec<u8>) -> PyResult<Program> {
-        let kind = format(py, kind)?;
-        let compiled = py.detach(|| self.0.compile(name, kind, code));
-        compiled.map(Program).map_err(|error| raise(py, &error))
+        let (session, kind) = (self.0.get(py)?, format(py, kind)?);
+        let compiled = py.detach(|| session.compile(name, kind, code));
+        compiled
+            .map(|program| Program(Own::new(program)))
+            .map_err(|error| raise(py, &error))
     }
 
     /// Waits until it is compiled.
     fn compile_and_ask(&self, py: Python<'_>, name: &str, kind: &str, code: Vec<u8>) -> PyResult<(Program, Costs)> {
-        let kind = format(py, kind)?;
-        let compiled = py.detach(|| self.0.compile_and_ask(name, kind, code));
+        let (session, kind) = (self.0.get(py)?, format(py, kind)?);
+        let compiled = py.detach(|| session.compile_and_ask(name, kind, code));
         let (program, costs) = compiled.map_err(|error| raise(py, &error))?;
         let costs = wait(py, &costs)?;
         let outputs = costs
@@ -205,7 +219,7 @@ impl Session {
             costs.limit_bytes,
             costs.used_bytes,
         );
-        Ok((Program(program), costs))
+        Ok((Program(Own::new(program)), costs))
     }
 
     fn execute(
@@ -216,11 +230,12 @@ impl Session {
         outputs: usize,
         donated: Vec<u32>,
     ) -> PyResult<Vec<Tensor>> {
-        let arguments: Vec<_> = arguments.iter().map(|tensor| &tensor.0).collect();
+        let (session, program) = (self.0.get(py)?, program.0.get(py)?);
+        let arguments: Vec<_> = arguments.iter().map(|tensor| tensor.0.get(py)).collect::<PyResult<_>>()?;
         // Without the interpreter, for it waits when the queue is full.
-        let executed = py.detach(|| self.0.execute(&program.0, &arguments, outputs, &donated));
+        let executed = py.detach(|| session.execute(program, &arguments, outputs, &donated));
         let results = executed.map_err(|error| raise(py, &error))?;
-        Ok(results.into_iter().map(Tensor).collect())
+        Ok(results.into_iter().map(tensor).collect())
     }
 
     #[allow(clippy::too_many_arguments, reason = "they are a launch's")]
@@ -234,24 +249,25 @@ impl Session {
         shared_bytes: u32,
         arguments: Vec<Passed<'_>>,
     ) -> PyResult<()> {
+        let (session, program) = (self.0.get(py)?, program.0.get(py)?);
         let arguments: Vec<_> = arguments
             .iter()
             .map(|argument| match argument {
-                Passed::Tensor(tensor) => Argument::Tensor(&tensor.0),
-                Passed::Scalar(bytes) => Argument::Scalar(bytes),
+                Passed::Tensor(tensor) => tensor.0.get(py).map(Argument::Tensor),
+                Passed::Scalar(bytes) => Ok(Argument::Scalar(bytes)),
             })
-            .collect();
-        let launched = py.detach(|| self.0.launch(&program.0, entry, grid, block, shared_bytes, &arguments));
+            .collect::<PyResult<_>>()?;
+        let launched = py.detach(|| session.launch(program, entry, grid, block, shared_bytes, &arguments));
         launched.map_err(|error| raise(py, &error))
     }
 
     fn synchronise(&self, py: Python<'_>) -> PyResult<()> {
-        wait(py, &self.0.synchronise())
+        wait(py, &self.0.get(py)?.synchronise())
     }
 
     /// Tensors, their bytes, limit in bytes, programs, executions that have not ended.
     fn load(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64)> {
-        let figures = wait(py, &self.0.load())?;
+        let figures = wait(py, &self.0.get(py)?.load())?;
         Ok((
             figures.tensors,
             figures.used_bytes,
@@ -262,28 +278,29 @@ impl Session {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        wait(py, &self.0.close())
+        wait(py, &self.0.get(py)?.close())
     }
 }
 
 #[pymethods]
 impl Tensor {
     /// Asks for its bytes, of which there are so many.
-    fn download(&self, bytes: u64) -> Download {
-        Download(Mutex::new(Some(self.0.download_expecting(Some(bytes)))))
+    fn download(&self, py: Python<'_>, bytes: u64) -> PyResult<Download> {
+        let pending = self.0.get(py)?.download_expecting(Some(bytes));
+        Ok(Download(Own::new(Mutex::new(Some(pending)))))
     }
 }
 
 #[pymethods]
 impl Download {
-    fn is_there(&self) -> bool {
-        let pending = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        pending.as_ref().is_none_or(Pending::is_there)
+    fn is_there(&self, py: Python<'_>) -> PyResult<bool> {
+        let pending = self.0.get(py)?.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(pending.as_ref().is_none_or(Pending::is_there))
     }
 
     /// Waits for the bytes, which can be had once.
     fn wait(&self, py: Python<'_>) -> PyResult<Block> {
-        let taken = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let taken = self.0.get(py)?.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(pending) = taken else {
             return Err(raise(py, &Error::Invalid("a download is taken once".to_owned())));
         };

@@ -157,7 +157,8 @@ class Pool:
         program = os.environ.get("SAHASRA_KUBECTL") or shutil.which("kubectl")
         if program is None:
             pytest.skip("there is no kubectl on PATH, and SAHASRA_KUBECTL names none: `make tools` builds one")
-        run = subprocess.run([program, *arguments], capture_output=True, text=True, env={**os.environ, "KUBECONFIG": self.kubeconfig})
+        environment = {**os.environ, "KUBECONFIG": self.kubeconfig}
+        run = subprocess.run([program, *arguments], capture_output=True, text=True, env=environment, timeout=180)
         assert run.returncode == 0, run.stderr
         return run.stdout
 

@@ -42,7 +42,7 @@ def direct(tmp_path_factory, pool):
     script.write_text(DIRECT)
     environment = {"JAX_PLATFORMS": "direct,cpu", "PATH": "/usr/bin:/bin", "HOME": str(folder)}
     command = [sys.executable, "-P", script, PLUGIN, folder / "results.npz", pathlib.Path(__file__).parent]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert run.returncode == 0, run.stderr
     with np.load(folder / "results.npz") as results:
         return dict(results)

@@ -25,24 +25,66 @@ def test_a_session_is_listed_until_it_is_closed(client):
     assert session.name not in [made["metadata"]["name"] for made in client.sessions() if "deletionTimestamp" not in made["metadata"]]
 
 
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
 PROGRAM = """
-import os, sys
+import sys
 import numpy as np
 import sahasra
 
 session = sahasra.RemoteJaxSession.create(sahasra.SahasraClient(sys.argv[1]), name="of-a-program")
 x = session.put(np.ones(3))
-if os.fork() == 0:
-    sys.exit()  # what was forked has it in memory: it is not its own
-os.wait()
 print(x.numpy().sum())
 """
 
 
 def test_a_program_that_ends_gives_its_session_back(pool, client):
-    outcome = subprocess.run([sys.executable, "-P", "-c", PROGRAM, pool.url], capture_output=True, text=True)
+    outcome = run(sys.executable, "-P", "-c", PROGRAM, pool.url)
     assert (outcome.returncode, outcome.stdout) == (0, "3.0\n"), outcome.stdout + outcome.stderr
     eventually(lambda: "of-a-program" not in names(client))
+
+
+FORKING = """
+import gc, os, signal, sys, warnings
+import numpy as np
+import sahasra
+
+def attempt(use):
+    try:
+        use()
+    except sahasra.ForkedProcessError:
+        return
+    sys.exit(f"{use} is had by a process that was forked")
+
+# JAX warns of forks, and has no part in this.
+warnings.simplefilter("ignore")
+with sahasra.RemoteJaxSession.create(sahasra.SahasraClient(sys.argv[1])) as session:
+    for number in range(100):
+        # Its connection is at work while it forks.
+        x, block = session.put(np.ones(3)), session.zeros(5).numpy()
+        download = x._handle().download(x.nbytes)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            if number == 0:
+                for use in (x.numpy, session.synchronise, download.wait, sahasra.SahasraClient(sys.argv[1]).sessions, lambda: session.zeros(1)):
+                    attempt(use)
+                assert block.sum() == 0
+                session.close()
+            del x, download, block
+            gc.collect()
+            sys.exit()
+        assert os.waitpid(child, 0)[1] == 0, number
+        assert x.numpy().sum() == 3
+print("still here")
+"""
+
+
+def test_a_session_stays_its_own_when_its_process_forks(pool):
+    outcome = run(sys.executable, "-P", "-c", FORKING, pool.url)
+    assert (outcome.returncode, outcome.stdout) == (0, "still here\n"), outcome.stdout + outcome.stderr
 
 
 def test_a_session_that_nobody_refers_to_is_given_back(client):
@@ -76,7 +118,7 @@ def test_the_example_trains_and_leaves_nothing(pool):
     # What another test had is reported a moment after it has gone, and a device that seems to be in use comes last.
     eventually(pool.reports_idle)
     command = [sys.executable, ROOT / "examples/jax-mlp/train.py", "--url", pool.url, "--workers", "2"]
-    outcome = subprocess.run(command, capture_output=True, text=True)
+    outcome = run(*command)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     # Idle devices first: one session on each.
     one, other = pool.workers()
