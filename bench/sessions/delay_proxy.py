@@ -9,10 +9,9 @@ import asyncio
 import collections
 import socket
 import sys
-import threading
 import time
 
-READ_BYTES = 1 << 20
+from proxying import until_told
 
 
 class Line(asyncio.Protocol):
@@ -82,17 +81,8 @@ class Entrance(Line):
 
 async def serve(address, delay):
     host, port = address.rsplit(":", 1)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Entrance(delay, host, int(port)), "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    over = asyncio.Event()
-
-    def until_the_end():
-        sys.stdin.read()
-        loop.call_soon_threadsafe(over.set)
-
-    threading.Thread(target=until_the_end, daemon=True).start()
-    await over.wait()
+    server = await asyncio.get_running_loop().create_server(lambda: Entrance(delay, host, int(port)), "127.0.0.1", 0)
+    await until_told(server.sockets[0].getsockname()[1])
 
 
 if __name__ == "__main__":

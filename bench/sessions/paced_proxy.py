@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import socket
 import sys
-import threading
+
+from proxying import until_told
 
 READ_BYTES = 64 << 10
 # Memory of the system's at the proxy, each way, so that a sender soon sees the line.
@@ -57,16 +58,7 @@ async def serve(address, bytes_a_second):
     narrow(listener)
     listener.bind(("127.0.0.1", 0))
     await asyncio.start_server(connected, sock=listener, limit=READ_BYTES)
-    print(listener.getsockname()[1], flush=True)
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def until_the_end():
-        sys.stdin.read()
-        loop.call_soon_threadsafe(over.set)
-
-    threading.Thread(target=until_the_end, daemon=True).start()
-    await over.wait()
+    await until_told(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

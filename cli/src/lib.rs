@@ -69,14 +69,3 @@ fn on_runtime(work: impl Future<Output = Exit>) -> Exit {
         }
     }
 }
-
-/// An error with its causes, in one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(&format!(": {next}"));
-        cause = next.source();
-    }
-    text
-}

@@ -72,7 +72,7 @@ async fn perform(arguments: &RunArgs, manifests: &[Manifest]) -> Exit {
     let pool = match Pool::start(settings(&arguments.pool, arguments.devices, manifests)).await {
         Ok(pool) => pool,
         Err(error) => {
-            output::complain(&crate::causes(&error));
+            output::complain(&sahasra_service::causes(&error));
             return Exit::Failed;
         }
     };
@@ -157,7 +157,7 @@ async fn create(pool: &Pool, manifests: &[Manifest]) -> Exit {
     let named: BTreeSet<&str> = manifests.iter().map(|manifest| manifest.namespace.as_str()).collect();
     for namespace in named.into_iter().filter(|name| !name.is_empty() && !declared(name)) {
         if let Err(error) = create_namespace(pool.client(), namespace).await {
-            output::complain(&crate::causes(&error));
+            output::complain(&sahasra_service::causes(&error));
             return Exit::Refused;
         }
     }
@@ -242,7 +242,7 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs) -> Exit {
             match results::csv(pool.client(), job).await {
                 Ok(csv) => Some(csv),
                 Err(error) => {
-                    output::complain(&crate::causes(&error));
+                    output::complain(&sahasra_service::causes(&error));
                     exit = exit.or(if arguments.output == RunOutput::Csv {
                         Exit::Failed
                     } else {

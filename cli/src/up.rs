@@ -62,7 +62,7 @@ pub fn run(arguments: &UpArgs) -> Exit {
         match stay(arguments).await {
             Ok(exit) => exit,
             Err(error) => {
-                output::complain(&crate::causes(&error));
+                output::complain(&sahasra_service::causes(&error));
                 Exit::Failed
             }
         }

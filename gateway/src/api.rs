@@ -10,6 +10,7 @@ use kube::{
     client::Body,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use sahasra_service::causes;
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -179,18 +180,4 @@ pub fn passed_on(answer: Response<Body>) -> Answer {
         passed.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
     }
     passed
-}
-
-/// An error with its causes, in one line.
-pub fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let next_text = next.to_string();
-        if !text.ends_with(&next_text) {
-            text = format!("{text}: {next_text}");
-        }
-        cause = next.source();
-    }
-    text
 }

@@ -191,7 +191,7 @@ fn refused(error: AccessError) -> Refusal {
     match error.status() {
         StatusCode::UNAUTHORIZED => Refusal::Unauthorized(error.to_string()),
         StatusCode::FORBIDDEN => Refusal::Forbidden(error.to_string()),
-        _ => Refusal::ApiServer(crate::api::causes(&error)),
+        _ => Refusal::ApiServer(sahasra_service::causes(&error)),
     }
 }
 

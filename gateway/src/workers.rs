@@ -9,10 +9,11 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use sahasra_service::causes;
 use tokio::time::timeout;
 
 use crate::{
-    api::{ApiServer, causes, passed_on},
+    api::{ApiServer, passed_on},
     refusal::Refusal,
     service::{Answer, json},
     token::Token,
@@ -57,7 +58,7 @@ impl Operator {
     }
 
     async fn workers(&self) -> Result<Bytes, Refusal> {
-        let wrong = |error: &dyn std::error::Error| Refusal::Operator(causes(error));
+        let wrong = |error: &(dyn std::error::Error + 'static)| Refusal::Operator(causes(error));
         let url = format!("{}workers", self.url);
         let request = Request::get(url).body(Empty::new()).map_err(|error| wrong(&error))?;
         let asked = async {

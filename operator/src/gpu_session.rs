@@ -24,6 +24,7 @@ use kube::{
     },
 };
 use sahasra_crds::{GpuSession, VramLease};
+use sahasra_service::causes;
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
@@ -31,7 +32,6 @@ use crate::{
     clock::timestamp,
     context::Context,
     objects::{self, code},
-    pool::Causes,
     queue::queue,
 };
 
@@ -87,7 +87,7 @@ pub async fn run(context: Arc<Context>) {
     let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
     let reconciling = applier(reconcile, on_error, reconciler, store, queue, config).for_each(|outcome| async move {
         if let Err(error) = outcome {
-            tracing::debug!(error = %Causes(&error), "a GpuSession was not reconciled");
+            tracing::debug!(error = %causes(&error), "a GpuSession was not reconciled");
         }
     });
     tokio::join!(
@@ -130,7 +130,7 @@ fn on_error(session: Arc<GpuSession>, error: &ReconcileError, reconciler: Arc<Re
     if error.category() == "conflict" {
         return Action::requeue(SOON);
     }
-    tracing::warn!(session = session.name_any(), namespace = session.namespace(), error = %Causes(error), "reconcile failed");
+    tracing::warn!(session = session.name_any(), namespace = session.namespace(), error = %causes(error), "reconcile failed");
     Action::requeue(Duration::from_secs(1))
 }
 

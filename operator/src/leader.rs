@@ -15,10 +15,11 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
+use sahasra_service::causes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{clock::timestamp, objects::code, pool::Causes};
+use crate::{clock::timestamp, objects::code};
 
 /// Name of the Lease.
 pub const LEASE: &str = "sahasra-operator";
@@ -70,7 +71,7 @@ impl Candidate {
                     return Some(lease);
                 }
                 Ok(None) => {}
-                Err(error) => tracing::warn!(error = %Causes(&error), "the leader Lease was not read or written"),
+                Err(error) => tracing::warn!(error = %causes(&error), "the leader Lease was not read or written"),
             }
             tokio::select! {
                 () = tokio::time::sleep(self.timeout / 8) => {}
@@ -103,9 +104,9 @@ impl Candidate {
                         let other = found.as_ref().and_then(holder).unwrap_or("nobody");
                         return Err(LeaderError::Deposed(other.to_owned()));
                     }
-                    Err(error) => tracing::warn!(error = %Causes(&error), "the leader Lease was not read"),
+                    Err(error) => tracing::warn!(error = %causes(&error), "the leader Lease was not read"),
                 },
-                Ok(Err(error)) => tracing::warn!(error = %Causes(&error), "the leader Lease was not renewed"),
+                Ok(Err(error)) => tracing::warn!(error = %causes(&error), "the leader Lease was not renewed"),
                 Err(_) => tracing::warn!("the leader Lease was not renewed in time"),
             }
             // Others count from what they saw last, which is later.
@@ -176,7 +177,7 @@ impl Candidate {
     /// Lets the next one lead at once.
     async fn resign(&self, lease: Lease) {
         if let Err(error) = self.write(lease, "").await {
-            tracing::debug!(error = %Causes(&error), "the leader Lease was not given back");
+            tracing::debug!(error = %causes(&error), "the leader Lease was not given back");
         }
     }
 }

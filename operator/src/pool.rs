@@ -14,7 +14,7 @@ use std::{
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use sahasra_scheduler::Name;
-use sahasra_service::part;
+use sahasra_service::{causes, part};
 use sahasra_wire::{
     grants::{Grant, Owner, ReleaseRequest},
     inventory::Inventory,
@@ -299,9 +299,9 @@ impl Pool {
         let trouble = error.misconfiguration();
         let is_known = trouble.is_some();
         if self.picture().troubled(worker, trouble) || !is_known {
-            tracing::warn!(worker = %worker, error = %Causes(error), "{what}");
+            tracing::warn!(worker = %worker, error = %causes(error), "{what}");
         } else {
-            tracing::debug!(worker = %worker, error = %Causes(error), "{what}");
+            tracing::debug!(worker = %worker, error = %causes(error), "{what}");
         }
     }
 
@@ -317,7 +317,7 @@ impl Pool {
                     return None;
                 }
                 Err(error) => {
-                    tracing::warn!(worker = %worker, owner = request.owner.name, error = %Causes(&error), "release failed");
+                    tracing::warn!(worker = %worker, owner = request.owner.name, error = %causes(&error), "release failed");
                     if attempt > 0 || !matches!(error, AgentError::Unreachable(_)) {
                         break;
                     }
@@ -331,20 +331,5 @@ impl Pool {
 
     fn picture(&self) -> MutexGuard<'_, Picture> {
         self.picture.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An error with its causes, in one line.
-pub(crate) struct Causes<'a>(pub(crate) &'a (dyn std::error::Error + 'static));
-
-impl std::fmt::Display for Causes<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(next) = cause {
-            write!(f, ": {next}")?;
-            cause = next.source();
-        }
-        Ok(())
     }
 }

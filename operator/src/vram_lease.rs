@@ -28,7 +28,7 @@ use sahasra_crds::{
     vram_lease::{GrantStatus, Renewal},
 };
 use sahasra_scheduler::ClaimKind;
-use sahasra_service::part;
+use sahasra_service::{causes, part};
 use sahasra_wire::grants::{Grant, Owner, SessionTerms};
 use serde_json::json;
 use tokio::{
@@ -42,7 +42,7 @@ use crate::{
     clock::timestamp,
     context::Context,
     objects::{self, code},
-    pool::{Causes, ClaimRequest, ClaimView},
+    pool::{ClaimRequest, ClaimView},
     queue::queue,
 };
 
@@ -124,7 +124,7 @@ pub async fn run(context: Arc<Context>) {
     let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
     let reconciling = applier(reconcile, on_error, reconciler, store, queue, config).for_each(|outcome| async move {
         if let Err(error) = outcome {
-            tracing::debug!(error = %Causes(&error), "a VramLease was not reconciled");
+            tracing::debug!(error = %causes(&error), "a VramLease was not reconciled");
         }
     });
     tokio::join!(reconciling, end_strays(&context));
@@ -168,7 +168,7 @@ async fn reconcile(lease: Arc<VramLease>, reconciler: Arc<Reconciler>) -> Result
 
 fn on_error(lease: Arc<VramLease>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     reconciler.context.metrics.reconcile_failed("VramLease", error.category());
-    tracing::warn!(lease = lease.name_any(), namespace = lease.namespace(), error = %Causes(error), "reconcile failed");
+    tracing::warn!(lease = lease.name_any(), namespace = lease.namespace(), error = %causes(error), "reconcile failed");
     Action::requeue(Duration::from_secs(1))
 }
 

@@ -23,6 +23,8 @@ use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use sahasra_service::causes;
+
 mod connection;
 pub mod engine;
 mod hub;
@@ -213,10 +215,15 @@ fn open(board: Board, options: &Options, tell: impl FnOnce(Result<Arc<Hub>, Stri
     }
 }
 
-fn run<E: Engine, F: std::error::Error>(board: Board, engine: Result<E, F>, limit_bytes: u64, tell: impl FnOnce(Result<Arc<Hub>, String>)) {
+fn run<E: Engine, F: std::error::Error + 'static>(
+    board: Board,
+    engine: Result<E, F>,
+    limit_bytes: u64,
+    tell: impl FnOnce(Result<Arc<Hub>, String>),
+) {
     let engine = match engine {
         Ok(engine) => engine,
-        Err(error) => return tell(Err(chain(&error))),
+        Err(error) => return tell(Err(causes(&error))),
     };
     let hub = Arc::new(Hub::new(board, engine.description(), limit_bytes));
     let (begins, ends, downloads) = (Arc::clone(&hub), Arc::clone(&hub), Arc::clone(&hub));
@@ -229,18 +236,6 @@ fn run<E: Engine, F: std::error::Error>(board: Board, engine: Result<E, F>, limi
     hub.board().set_ready();
     tell(Ok(Arc::clone(&hub)));
     work(&hub, state)
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        cause = source.source();
-    }
-    text
 }
 
 /// The engine's thread.

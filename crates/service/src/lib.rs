@@ -7,6 +7,7 @@
 //! token that all tasks watch. [`clock`] and [`part`] are what lets several operators and agents live, and crash, in one
 //! runtime under a clock that stands still: the whole-system simulation.
 
+mod causes;
 pub mod clock;
 pub mod health;
 pub mod logging;
@@ -15,3 +16,5 @@ pub mod part;
 pub mod server;
 pub mod shutdown;
 pub mod tls;
+
+pub use causes::causes;

@@ -28,6 +28,8 @@ pub use client::{Connector, Identity, TlsFault, Trust, fault};
 pub use rustls::pki_types::ServerName;
 pub use server::{Acceptor, Files};
 
+use crate::causes;
+
 /// Time between two looks at the files: a Secret's new content is there within a minute or two anyway.
 pub const RENEW_EVERY: Duration = Duration::from_secs(5);
 
@@ -180,17 +182,6 @@ fn authority(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
         })?;
     }
     Ok(roots)
-}
-
-/// An error with its causes, in one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
 }
 
 #[cfg(test)]

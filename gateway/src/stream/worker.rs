@@ -8,7 +8,10 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
-use sahasra_service::tls::{Connector, TlsFault, fault};
+use sahasra_service::{
+    causes,
+    tls::{Connector, TlsFault, fault},
+};
 use tokio::{
     io::{ReadHalf, WriteHalf},
     net::{
@@ -21,7 +24,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
 use super::{RESUME_HEADER, SUBPROTOCOL};
-use crate::{api::causes, refusal::Refusal, token::Token};
+use crate::{refusal::Refusal, token::Token};
 
 /// A worker inside the cluster answers a SYN at once or not at all.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);

@@ -10,6 +10,7 @@ use k8s_openapi::{
 use kube::{Api, Client};
 use object_store::ObjectStoreExt;
 use sahasra_crds::burst_job::{BurstJobSpec, BytesSource, PtxSource, kernel::ConfigMapKeyReference};
+use sahasra_service::causes;
 use sahasra_store::StorePolicy;
 
 /// Largest PTX read from a store, in bytes: what NVCC makes of a large library.
@@ -74,7 +75,7 @@ pub async fn observe(client: &Client, stores: &StorePolicy, namespace: &str, spe
     };
     if let Some(output) = &spec.output {
         let opened = sahasra_store::open(stores, &output.store.url, &store_options);
-        opened.map_err(|error| missing("spec.output.store", "StoreInvalid", with_causes(&error)))?;
+        opened.map_err(|error| missing("spec.output.store", "StoreInvalid", causes(&error)))?;
     }
     let ptx = reader.ptx(&spec.kernel.ptx, &store_options).await?;
     let mut inputs = Vec::with_capacity(spec.kernel.args.len());
@@ -193,17 +194,13 @@ impl Reader<'_> {
 async fn fetch(stores: &StorePolicy, path: &str, url: &str, options: &BTreeMap<String, String>, limit: u64) -> Result<Bytes, ObserveError> {
     let failed = |error: object_store::Error| missing(path, "StoreUnreadable", error.to_string());
     let (store, key) =
-        sahasra_store::open_object(stores, url, options).map_err(|error| missing(path, "StoreUnreadable", with_causes(&error)))?;
+        sahasra_store::open_object(stores, url, options).map_err(|error| missing(path, "StoreUnreadable", causes(&error)))?;
     let found = store.get(&key).await.map_err(failed)?;
     if found.meta.size > limit {
         let message = format!("the object has {} bytes, more than {limit}", found.meta.size);
         return Err(missing(path, "InputTooLarge", message));
     }
     found.bytes().await.map_err(failed)
-}
-
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    crate::pool::Causes(error).to_string()
 }
 
 fn missing(path: &str, reason: &'static str, message: String) -> ObserveError {

@@ -23,7 +23,7 @@ use sahasra_crds::{
     BurstJob, FINALIZER,
     conditions::{self, ACCEPTED},
 };
-use sahasra_service::part;
+use sahasra_service::{causes, part};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -36,7 +36,7 @@ use super::{
     status::{self, Verdict},
     validate::{Invalid, ValidBurst, validate},
 };
-use crate::{clock::timestamp, context::Context, objects::code, pool::Causes, queue::queue};
+use crate::{clock::timestamp, context::Context, objects::code, queue::queue};
 
 /// Reconciles at the same time.
 const CONCURRENCY: u16 = 16;
@@ -117,7 +117,7 @@ pub async fn run(context: Arc<Context>) {
     applier(reconcile, on_error, reconciler, store, queue, config)
         .for_each(|outcome| async move {
             if let Err(error) = outcome {
-                tracing::debug!(error = %Causes(&error), "a BurstJob was not reconciled");
+                tracing::debug!(error = %causes(&error), "a BurstJob was not reconciled");
             }
         })
         .await;
@@ -139,7 +139,7 @@ fn on_error(job: Arc<BurstJob>, error: &ReconcileError, reconciler: Arc<Reconcil
     };
     // Someone else's write in between is no failure: look again at once.
     let wait = if category == "conflict" { RETRY.0 / 10 } else { backoff(attempts) };
-    tracing::warn!(job = job.name_any(), namespace = job.namespace(), error = %Causes(error), ?wait, "reconcile failed");
+    tracing::warn!(job = job.name_any(), namespace = job.namespace(), error = %causes(error), ?wait, "reconcile failed");
     Action::requeue(wait)
 }
 

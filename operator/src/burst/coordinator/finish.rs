@@ -190,7 +190,7 @@ async fn patient(error: CoordinatorError, began: tokio::time::Instant, wait: &mu
     if !passing || began.elapsed() > PATIENCE {
         return Err(error);
     }
-    tracing::warn!(error = %crate::pool::Causes(&error), "the end was not written, trying again");
+    tracing::warn!(error = %sahasra_service::causes(&error), "the end was not written, trying again");
     tokio::time::sleep(*wait).await;
     *wait = (*wait * 2).min(WAIT.1);
     Ok(())

@@ -9,7 +9,7 @@ use sahasra_crds::{
     conditions::{ADMITTED, GRANTED},
     vram_lease::GrantStatus,
 };
-use sahasra_service::part;
+use sahasra_service::{causes, part};
 use sahasra_wire::burst::Store;
 
 use super::{Coordinator, CoordinatorError};
@@ -22,7 +22,6 @@ use crate::{
     },
     clock::timestamp,
     fault::Step,
-    pool::Causes,
 };
 
 /// A burst that has waited for so long for its first slices says why, in milliseconds.
@@ -319,7 +318,7 @@ impl Coordinator {
         match outcome {
             Ok(value) => Ok(Some(value)),
             Err(error @ WriteError::Api { .. }) => {
-                tracing::warn!(error = %Causes(&error), "progress was not written");
+                tracing::warn!(error = %causes(&error), "progress was not written");
                 Ok(None)
             }
             Err(error) => Err(error.into()),

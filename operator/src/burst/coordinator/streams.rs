@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use sahasra_service::causes;
 use sahasra_wire::{
     burst::{Acknowledge, FailureCode, Failures, Open, Opened, Program, Results as ResultsFrame, client_frame, server_frame},
     grants::RefusalCode,
@@ -15,7 +16,6 @@ use crate::{
         checkpoint::Results,
         index_set::IndexSet,
     },
-    pool::Causes,
 };
 
 /// First and longest wait before a broken stream is opened again, in milliseconds.
@@ -115,7 +115,7 @@ impl Coordinator {
         match event {
             StreamEvent::Closed(error) => {
                 match &error {
-                    Some(error) => tracing::warn!(worker = id.worker, error = %Causes(error), "stream broke"),
+                    Some(error) => tracing::warn!(worker = id.worker, error = %causes(error), "stream broke"),
                     None => tracing::debug!(worker = id.worker, "stream ended"),
                 }
                 self.close(&id.worker);
