@@ -55,7 +55,7 @@ def aval_of(leaf: Any) -> Aval:
     if isinstance(leaf, (bool, int, float, complex)):
         return ((), np.dtype(jax.dtypes.result_type(leaf)), not isinstance(leaf, bool))
     array = leaf if isinstance(leaf, (np.ndarray, np.generic)) else np.asarray(leaf)
-    if array.dtype == object:
+    if array.dtype.kind in "OSUMm":
         raise TypeError(f"{type(leaf).__name__} is no array: name its place in static_argnums")
     return (array.shape, np.dtype(jax.dtypes.canonicalize_dtype(array.dtype)), False)
 

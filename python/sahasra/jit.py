@@ -61,19 +61,17 @@ class Prepared:
         self.donated = [places[leaf] for leaf in donated if leaf in places]
 
 
-class RemoteFunction:
-    """What :meth:`RemoteJaxSession.jit` gives: called like the function, it runs in the session and returns at once."""
+class Traced:
+    """A function, and the programs that were made of it for a session."""
 
     def __init__(
         self,
-        session: RemoteJaxSession,
         function: Callable[..., Any],
         static_argnums: int | Iterable[int] | None = None,
         static_argnames: str | Iterable[str] | None = None,
         donate_argnums: int | Iterable[int] | None = None,
         donate_argnames: str | Iterable[str] | None = None,
     ) -> None:
-        self._session = session
         self._function = function
         self._name = getattr(function, "__name__", type(function).__name__).strip("<>") or "function"
         # What a `jax.jit` of the user's own says of static and donated arguments is said of this function too: tracing through
@@ -84,9 +82,8 @@ class RemoteFunction:
         numbers, names = (tuple(getattr(own, f"donate_{kind}", ())) for kind in ("argnums", "argnames"))
         self._donated, self._donated_names = _both(function, _numbers(donate_argnums) + numbers, _names(donate_argnames) + names)
         self._programs: dict[Any, Prepared] = {}
-        functools.update_wrapper(self, function, updated=())
 
-    def _flatten(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any, tuple[int, ...]]:
+    def flatten(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any, tuple[int, ...]]:
         """Leaves, how they belong together with the static values in it, and which of them are donated."""
         if self._static_numbers or self._static_names:
             count = len(arguments)
@@ -111,29 +108,31 @@ class RemoteFunction:
             start += count
         return leaves, tree, tuple(donated)
 
-    def _export(self, tree: Any, avals: Sequence[Any], donated: Sequence[int], *, cost: bool = False) -> Exported:
+    def export(self, platform: str, tree: Any, avals: Sequence[Any], donated: Sequence[int], *, cost: bool = False) -> Exported:
+        """Raises as :func:`export.export` does."""
+
         def plain(*arguments: Any, **keywords: Any) -> Any:
             opened = [argument.value if isinstance(argument, _Static) else argument for argument in arguments]
             named = {name: value.value if isinstance(value, _Static) else value for name, value in keywords.items()}
             return self._function(*opened, **named)
 
-        return export(plain, self._name, tree, avals, donated, self._session.platform, cost=cost)
+        return export(plain, self._name, tree, avals, donated, platform, cost=cost)
 
-    def _prepare(self, tree: Any, avals: tuple[Any, ...], donated: tuple[int, ...]) -> Prepared:
+    def _prepare(self, session: RemoteJaxSession, tree: Any, avals: tuple[Any, ...], donated: tuple[int, ...]) -> Prepared:
         key = (tree, avals, donated)
         found = self._programs.get(key)
         if found is None:
-            exported = self._export(tree, avals, donated)
-            with self._session._watch.during("compile", exported.name):
-                program = self._session._native.compile(exported.name, "stablehlo", exported.code)
+            exported = self.export(session.platform, tree, avals, donated)
+            with session._watch.during("compile", exported.name):
+                program = session._native.compile(exported.name, "stablehlo", exported.code)
             found = self._programs[key] = Prepared(exported, program, donated)
         return found
 
-    def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[RemoteTensor], Any]:
-        session = self._session
-        leaves, tree, donated = self._flatten(arguments, keywords)
+    def call(self, session: RemoteJaxSession, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[RemoteTensor], Any]:
+        """Its results' leaves, and how they belong together. It is the same session each time."""
+        leaves, tree, donated = self.flatten(arguments, keywords)
         avals = tuple([leaf._aval if type(leaf) is RemoteTensor else aval_of(leaf) for leaf in leaves])
-        prepared = self._prepare(tree, avals, donated)
+        prepared = self._prepare(session, tree, avals, donated)
         passed = []
         for place in prepared.exported.kept:
             leaf = leaves[place]
@@ -150,12 +149,21 @@ class RemoteFunction:
         made = [RemoteTensor(session, native, *aval) for native, aval in zip(results, outputs)]
         return made, prepared.exported.tree
 
+
+class RemoteFunction(Traced):
+    """What :meth:`RemoteJaxSession.jit` gives: called like the function, it runs in the session and returns at once."""
+
+    def __init__(self, session: RemoteJaxSession, function: Callable[..., Any], *options: Any) -> None:
+        super().__init__(function, *options)
+        self._session = session
+        functools.update_wrapper(self, function, updated=())
+
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """The function's results as :class:`RemoteTensor`s, put together as the function does.
 
         Arguments may be arrays, numbers, remote tensors, and pytrees of them. Failures come with the next look at a value.
         """
-        made, tree = self._call(arguments, keywords)
+        made, tree = self.call(self._session, arguments, keywords)
         return jax.tree_util.tree_unflatten(tree, made)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

@@ -21,7 +21,7 @@ from .tensor import RemoteTensor
 
 if TYPE_CHECKING:
     from .client import SahasraClient
-    from .jit import RemoteFunction
+    from .jit import RemoteFunction, Traced
     from .kernel import RemoteKernel
 
 
@@ -140,6 +140,8 @@ class RemoteJaxSession:
         #: Where it is: ``worker/device``.
         self.device = device
         self._watch = Watch(native, device, reporter(progress))
+        # Functions of `operators`, by their names.
+        self._operators: dict[str, Traced] = {}
         #: Its engine (``xla`` or ``ptx``), the engine's platform and version, the device's model, the limit in bytes, the highest
         #: version of StableHLO that it reads (empty where it does not say).
         self.engine, self.platform, self.platform_version, self.model, self.limit_bytes, self.stablehlo_version = welcome
@@ -320,7 +322,11 @@ class RemoteJaxSession:
     def _function(self, function: Any) -> RemoteFunction:
         from .jit import RemoteFunction
 
-        return function if isinstance(function, RemoteFunction) else RemoteFunction(self, function)
+        if not isinstance(function, RemoteFunction):
+            return RemoteFunction(self, function)
+        if function._session is not self:
+            raise InvalidArgumentError(f"{function!r} is a function of session {function._session.name}")
+        return function
 
     def estimate_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any]) -> Estimate:
         """What the function takes for arguments of these shapes and types, and whether that fits. It is compiled, not executed.
@@ -332,8 +338,8 @@ class RemoteJaxSession:
         from .export import aval_of
 
         remote = self._function(function)
-        leaves, tree, donated = remote._flatten(tuple(sample_inputs), {})
-        exported = remote._export(tree, tuple(aval_of(leaf) for leaf in leaves), donated, cost=True)
+        leaves, tree, donated = remote.flatten(tuple(sample_inputs), {})
+        exported = remote.export(self.platform, tree, tuple(aval_of(leaf) for leaf in leaves), donated, cost=True)
         try:
             with self._watch.during("compile", exported.name):
                 _, costs = self._native.compile_and_ask(exported.name, "stablehlo", exported.code)
@@ -356,7 +362,7 @@ class RemoteJaxSession:
         self._need("xla", "execute_jitted")
         import jax
 
-        made, tree = self._function(function)._call(tuple(sample_inputs), {})
+        made, tree = self._function(function).call(self, tuple(sample_inputs), {})
         self.synchronise()
         return Execution("jax_export_local", made, jax.tree_util.tree_unflatten(tree, made))
 

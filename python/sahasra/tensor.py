@@ -11,6 +11,7 @@ import numpy as np
 
 from .elements import dense, element_type
 from .errors import InvalidArgumentError
+from .operators import binary, indexed, transposed, unary
 
 if TYPE_CHECKING:
     from . import _native
@@ -22,6 +23,10 @@ class RemoteTensor:
 
     It is freed there when nothing refers to it any more, or by :meth:`delete`. Its value comes back only when it is asked for:
     ``numpy()``, ``numpy.asarray(tensor)``, ``float(tensor)``. That waits for everything before it and raises what went wrong.
+
+    Python's operators, comparisons and indices run there, with other tensors of the session, arrays and numbers, and give tensors there, of the shapes
+    and types that JAX gives: ``total = total + loss``, ``w.T @ x[0]``. Each is a small program of its own; many of them at once belong into
+    a function for :meth:`RemoteJaxSession.jit`. They raise what :meth:`RemoteJaxSession.jit` does.
     """
 
     __slots__ = ("__weakref__", "_aval", "_native", "_session", "dtype", "shape")
@@ -121,6 +126,31 @@ class RemoteTensor:
     def tolist(self) -> Any:
         """The elements, as nested lists. Raises as :meth:`numpy` does."""
         return self.numpy().tolist()
+
+    # Arrays of numpy's leave ``array + tensor`` to the tensor, which stays there.
+    __array_priority__ = 100
+
+    __add__, __radd__ = binary("add")
+    __sub__, __rsub__ = binary("sub")
+    __mul__, __rmul__ = binary("mul")
+    __matmul__, __rmatmul__ = binary("matmul")
+    __truediv__, __rtruediv__ = binary("truediv")
+    __floordiv__, __rfloordiv__ = binary("floordiv")
+    __mod__, __rmod__ = binary("mod")
+    __pow__, __rpow__ = binary("pow")
+    __and__, __rand__ = binary("and_")
+    __or__, __ror__ = binary("or_")
+    __xor__, __rxor__ = binary("xor")
+    __lshift__, __rlshift__ = binary("lshift")
+    __rshift__, __rrshift__ = binary("rshift")
+    __lt__, __gt__ = binary("lt")
+    __le__, __ge__ = binary("le")
+    __eq__, __ne__ = binary("eq")[0], binary("ne")[0]
+    __neg__, __pos__, __abs__, __invert__ = unary("neg"), unary("pos"), unary("abs"), unary("invert")
+    __getitem__ = indexed
+    T = property(transposed)
+    # As an array's: what is equal is found out there.
+    __hash__ = None  # type: ignore[assignment]
 
     def __float__(self) -> float:
         return float(self.item())

@@ -61,7 +61,7 @@ def attempt(use):
 # JAX warns of forks, and has no part in this.
 warnings.simplefilter("ignore")
 with sahasra.RemoteJaxSession.create(sahasra.SahasraClient(sys.argv[1])) as session:
-    for number in range(50):
+    for number in range(30):
         # Its connection is at work while it forks.
         x, block = session.put(np.ones(3)), session.zeros(5).numpy()
         download = x._handle().download(x.nbytes)

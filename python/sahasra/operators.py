@@ -1,0 +1,106 @@
+"""Python's operators and indices on remote tensors: functions that run in the session, as those of ``session.jit`` do, and return at once."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from .session import RemoteJaxSession
+    from .tensor import RemoteTensor
+
+Operator = Callable[["RemoteTensor", Any], Any]
+
+
+def _run(session: RemoteJaxSession, function: Callable[..., Any], *arguments: Any, static: tuple[int, ...] = ()) -> Any:
+    session._need("xla", function.__name__)
+    import jax
+
+    if any(isinstance(argument, jax.core.Tracer) for argument in arguments):
+        raise InvalidArgumentError(f"{function.__name__}: a remote tensor inside a function that JAX traces is to be an argument of the function")
+    found = session._operators.get(function.__name__)
+    if found is None:
+        from .jit import Traced
+
+        # It does not hold the session that holds it: what nobody refers to any more is to go at once.
+        found = session._operators[function.__name__] = Traced(function, static)
+    (result,), _ = found.call(session, arguments, {})
+    return result
+
+
+def _is_operand(value: Any) -> bool:
+    """What may stand beside an array of JAX's: arrays and numbers, but no lists."""
+    return isinstance(value, (bool, int, float, complex)) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+def binary(name: str) -> tuple[Operator, Operator]:
+    """``tensor + other`` and ``other + tensor``, for ``add`` of the module ``operator``."""
+    function: Callable[..., Any] = getattr(operator, name)
+
+    def forward(self: RemoteTensor, other: Any) -> Any:
+        return _run(self._session, function, self, other) if _is_operand(other) else NotImplemented
+
+    def reflected(self: RemoteTensor, other: Any) -> Any:
+        return _run(self._session, function, other, self) if _is_operand(other) else NotImplemented
+
+    return forward, reflected
+
+
+def unary(name: str) -> Callable[[RemoteTensor], Any]:
+    """``-tensor``, for ``neg`` of the module ``operator``."""
+    function: Callable[..., Any] = getattr(operator, name)
+    return lambda self: _run(self._session, function, self)
+
+
+def transpose(x: Any) -> Any:
+    return x.T
+
+
+def transposed(self: RemoteTensor) -> RemoteTensor:
+    """With its dimensions in reverse order, there."""
+    result: RemoteTensor = _run(self._session, transpose, self)
+    return result
+
+
+def _part(part: Any) -> Any:
+    """What a program knows of a part of an index: None for a number or an array, which it takes as an argument."""
+    if part is None or isinstance(part, EllipsisType):
+        return (part,)
+    if isinstance(part, slice):
+        return (part.start, part.stop, part.step)
+    return None
+
+
+def getitem(x: Any, parts: tuple[Any, ...], *taken: Any) -> Any:
+    arguments = iter(taken)
+    return x[tuple(next(arguments) if part is None else part[0] if len(part) == 1 else slice(*part) for part in parts)]
+
+
+def indexed(self: RemoteTensor, index: Any) -> RemoteTensor:
+    """``tensor[index]``, there: whole numbers, slices, ``None``, ``...``, and arrays of whole numbers or, where their values are here, of booleans.
+
+    One program serves every number in the same place. Raises ``IndexError`` for numbers out of range, for too many of them and for booleans of another
+    shape; what an array of numbers has out of range is as JAX has it.
+    """
+    parts: list[Any] = []
+    # The same index of an array of this shape that takes no memory: whole dimensions in the place of arrays, whose values nobody looks at.
+    probe: list[Any] = []
+    for part in index if isinstance(index, tuple) else (index,):
+        array = np.asarray(part) if isinstance(part, list) else part
+        if isinstance(array, np.ndarray) and array.dtype == bool:
+            probe.append(array)
+            # The shape of what it gives depends on its values.
+            parts += array.nonzero()
+        else:
+            probe.append((slice(None) if array.shape else 0) if hasattr(array, "shape") and not isinstance(array, np.generic) else array)
+            parts.append(array)
+    np.broadcast_to(np.int8(0), self.shape)[tuple(probe)]
+    known = tuple(_part(part) for part in parts)
+    result: RemoteTensor = _run(self._session, getitem, self, known, *(part for part, is_known in zip(parts, known) if is_known is None), static=(1,))
+    return result

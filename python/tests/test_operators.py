@@ -1,0 +1,154 @@
+"""Python's operators and indices on remote tensors give what arrays of JAX give, and stay there."""
+
+import gc
+import operator
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sahasra
+
+pytestmark = pytest.mark.only_up("they are functions of session.jit, which runs on every pool")
+
+X = np.linspace(-3, 4, 12, dtype=np.float32).reshape(3, 4)
+WHOLE = np.arange(1, 13, dtype=np.int32).reshape(3, 4)
+ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow]
+BITS = [operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift]
+COMPARISONS = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
+
+
+def same(remote, local):
+    assert type(remote) is sahasra.RemoteTensor
+    assert (remote.shape, remote.dtype, remote._aval[2]) == (local.shape, local.dtype, local.weak_type)
+    np.testing.assert_allclose(remote.numpy(), local, rtol=1e-5)
+
+
+@pytest.mark.parametrize("function", ARITHMETIC + COMPARISONS)
+@pytest.mark.parametrize("other", [2, np.abs(X), jnp.asarray(X)[:1]], ids=lambda other: type(other).__name__)
+def test_an_operator_is_that_of_jax_from_both_sides(session, function, other):
+    here, there = jnp.abs(jnp.asarray(X)), session.put(np.abs(X))
+    same(function(there, other), function(here, jnp.asarray(other) if isinstance(other, np.ndarray) else other))
+    same(function(other, there), function(jnp.asarray(other) if isinstance(other, np.ndarray) else other, here))
+
+
+@pytest.mark.parametrize("function", BITS)
+def test_operators_on_bits(session, function):
+    here, there = jnp.asarray(WHOLE), session.put(WHOLE)
+    same(function(there, 2), function(here, 2))
+    same(function(2, there), function(2, here))
+
+
+def test_the_type_is_that_of_jax(session):
+    half = session.put(jnp.ones(3, jnp.bfloat16))
+    assert (half * 2.5).dtype == jnp.bfloat16
+    assert (half * np.float32(2.5)).dtype == np.float32
+    assert (session.put(1) + 1)._aval[2]
+    assert (1j * half).dtype == np.complex64
+    assert (np.bool_(True) * half).dtype == jnp.bfloat16
+
+
+def test_a_product_of_matrices_and_what_has_one_operand(session):
+    here, there = jnp.asarray(X), session.put(X)
+    same(there @ there.T, here @ here.T)
+    same(X.T @ there, X.T @ here)
+    for function in (operator.neg, operator.pos, operator.abs):
+        same(function(there), function(here))
+    same(~session.put(WHOLE), ~jnp.asarray(WHOLE))
+    there += 1
+    same(there, here + 1)
+
+
+INDICES = [
+    1, -1, (0, 3), (-3, -4), slice(1, None), slice(None, None, -2), (slice(None), 2), (..., 0), None, (slice(0, 2), None, -1), np.int64(2),
+    [0, 2, 0], (slice(None), np.array([3, 1])), (np.array([[0], [2]]), np.array([1, 3])), (1, slice(None, 5)), (),
+    X[:, 0] > -1, X > 0, (slice(None), [True, False, False, True]), ([0, 1], 2), jnp.array([2, 1]), jnp.int32(1), np.array(2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_an_index_is_that_of_jax(session, index):
+    # JAX takes no lists.
+    parts = index if isinstance(index, tuple) else (index,)
+    same(session.put(X)[index], jnp.asarray(X)[tuple(np.asarray(part) if isinstance(part, list) else part for part in parts)])
+
+
+def test_an_index_may_be_remote(session):
+    x, i = session.put(X), session.put(np.array([2, 0]))
+    np.testing.assert_array_equal(x[i].numpy(), X[[2, 0]])
+    np.testing.assert_array_equal(x[i[1], 1:].numpy(), X[0, 1:])
+    keys = session.jit(lambda: jax.random.split(jax.random.key(3), 4))()
+    np.testing.assert_array_equal(keys[2].numpy(), jax.random.key_data(jax.random.split(jax.random.key(3), 4)[2]))
+
+
+@pytest.mark.parametrize("index", [3, -4, (0, 4), (0, 0, 0), np.array([True, False]), X[:2] > 0, (slice(None), 9)], ids=str)
+def test_an_index_out_of_range_is_refused_here(session, index):
+    with pytest.raises(IndexError):
+        session.put(X)[index]
+
+
+def test_one_program_serves_every_number_and_nothing_comes_back(session):
+    x = session.put(np.arange(100.0, dtype=np.float32))
+    total = x[0] + x[1]
+    session.synchronise()
+    programs, before = session.load()["programs"], session.traffic
+    for place in range(2, 100):
+        total = total + x[place]
+    session.synchronise()
+    assert session.load()["programs"] == programs
+    # What says that operations arrived: a fifth of what the values would take if each came back in a message.
+    assert session.traffic.received_bytes - before.received_bytes < 10_000
+    assert float(total) == 4950
+
+
+def test_what_is_no_operand_is_refused_as_python_does(session):
+    x = session.put(X)
+    for other in ("x", None, [1.0, 2.0]):
+        with pytest.raises(TypeError):
+            x + other
+        assert (x == other) is False
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x)
+    with pytest.raises((TypeError, ValueError), match="ncompatible shapes"):
+        x + np.ones(5, np.float32)
+    with pytest.raises(sahasra.InvalidArgumentError, match="deleted"):
+        gone = session.put(X)
+        gone.delete()
+        gone + 1
+    with pytest.raises(sahasra.InvalidArgumentError, match="argument of the function"):
+        session.jit(lambda y: y + x)(X)
+    for text in ("x", np.array(["x"])):
+        with pytest.raises(TypeError, match="is no array"):
+            session.put(text)
+        with pytest.raises(TypeError, match="is no array"):
+            session.jit(jnp.tanh)(text)
+
+
+def test_operators_need_the_engine_that_has_them(ptx_session):
+    with pytest.raises(sahasra.InvalidArgumentError, match='add needs a session with engine="xla"'):
+        ptx_session.zeros(3) + 1
+
+
+def test_tensors_and_functions_of_another_session_are_refused(session, client):
+    with sahasra.RemoteJaxSession.create(client) as other:
+        with pytest.raises(sahasra.InvalidArgumentError, match=f"of session {other.name}"):
+            session.put(X) + other.put(X)
+        double = other.jit(lambda x: 2 * x)
+        for use in (session.execute_jitted, session.estimate_jitted):
+            with pytest.raises(sahasra.InvalidArgumentError, match=other.name):
+                use(double, (X,))
+
+
+def test_a_session_that_operators_were_used_in_needs_no_collector_of_garbage(client):
+    session = sahasra.RemoteJaxSession.create(client)
+    gc.disable()
+    try:
+        x = session.put(X)
+        assert (x + 1)[0, 0] == -2
+        held = weakref.ref(session)
+        del x, session
+        assert held() is None
+    finally:
+        gc.enable()
