@@ -5,10 +5,14 @@ mod harness;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use harness::{argument, executors_of, kernel};
 use sahasra_worker::executors::WorkRange;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Plays the agent: starts an executor that never ends its chunk, says so, and waits to be killed.
 #[tokio::test(flavor = "multi_thread")]
@@ -29,9 +33,7 @@ async fn agent_with_an_endless_chunk() {
         attempt: 1,
     }])
     .unwrap();
-    while pool.load("cpu-0").unwrap().active_executions == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    harness::until_active(&pool, 1).await;
     println!("\nrunning {}", pool.processes("cpu-0")[0]);
     while events.next().await.is_some() {}
 }
@@ -46,10 +48,18 @@ fn executors_die_with_a_killed_agent_and_see_nothing_of_its_secrets() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(agent.stdout.take().unwrap()).lines();
-    let executor: u32 = lines
-        .map_while(Result::ok)
-        .find_map(|line| line.strip_prefix("running ")?.parse().ok())
-        .expect("the agent says which executor runs");
+    let (say, said) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut lines = lines.map_while(Result::ok);
+        let running = lines.find_map(|line| line.strip_prefix("running ")?.parse().ok());
+        // Who asked may have given up.
+        let _ = say.send(running);
+    });
+    let running: Option<u32> = said.recv_timeout(PATIENCE).unwrap_or_default();
+    let Some(executor) = running else {
+        agent.kill().unwrap();
+        panic!("the agent does not say which executor runs: {:?}", agent.wait());
+    };
     assert_eq!(executors_of(agent.id()), [executor]);
 
     let environment = std::fs::read(format!("/proc/{executor}/environ")).unwrap();
@@ -79,7 +89,7 @@ fn executors_die_with_a_killed_agent_and_see_nothing_of_its_secrets() {
 
     agent.kill().unwrap();
     agent.wait().unwrap();
-    let patience = Instant::now() + Duration::from_secs(10);
+    let patience = Instant::now() + PATIENCE;
     let alive = || {
         std::fs::read_to_string(format!("/proc/{executor}/stat")).is_ok_and(|stat| {
             !stat

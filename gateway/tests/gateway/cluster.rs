@@ -122,13 +122,18 @@ impl Cluster {
     pub async fn send(&self, path: &str, request: http::request::Builder, body: Bytes) -> Answered {
         let uri = format!("http://{}{path}", self.address);
         let request = request.uri(uri).body(Full::new(body)).expect("a request");
-        let answer = self.client.request(request).await.expect("an answer");
-        let (parts, body) = answer.into_parts();
-        Answered {
-            status: parts.status,
-            headers: parts.headers,
-            body: body.collect().await.expect("a body").to_bytes(),
-        }
+        let answered = tokio::time::timeout(WITHIN, async {
+            let answer = self.client.request(request).await.expect("an answer");
+            let (parts, body) = answer.into_parts();
+            Answered {
+                status: parts.status,
+                headers: parts.headers,
+                body: body.collect().await.expect("a body").to_bytes(),
+            }
+        });
+        answered
+            .await
+            .unwrap_or_else(|_| panic!("{path} is not answered within {WITHIN:?}"))
     }
 
     /// Makes an object in the namespace `default`, straight at the control plane.

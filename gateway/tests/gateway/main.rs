@@ -2,6 +2,7 @@
 
 mod cluster;
 mod described;
+mod ends;
 mod port;
 mod rest;
 mod stream;

@@ -1,7 +1,6 @@
 //! The stream of a session through the gateway, to a worker that is a socket of the test's own.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,136 +17,14 @@ use sahasra_gateway::{
     stream::{Pace, RESUME_HEADER, relay::MESSAGE_BYTES},
     token::SUBPROTOCOL as TOKEN_SUBPROTOCOL,
 };
-use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::{
+    cluster::{TOKEN, WITHIN, eventually},
+    ends::{STREAM, close_of, connect_with, ended, exactly, message, open, placed, refused, request, some},
 };
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{self, Message, client::IntoClientRequest, protocol::WebSocketConfig},
-};
-
-use crate::cluster::{Cluster, TOKEN, WITHIN, eventually};
-
-const STREAM: &str = "/v1/namespaces/default/sessions/mine/stream";
-
-/// A worker's agent, as far as the gateway sees it.
-struct Agent {
-    listener: TcpListener,
-    address: SocketAddr,
-}
-
-impl Agent {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        Self { listener, address }
-    }
-
-    /// Takes a connection and reads its head.
-    async fn asked(&self) -> (TcpStream, String) {
-        let (mut connection, _) = self.listener.accept().await.expect("a connection");
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            head.push(char::from(connection.read_u8().await.expect("a head")));
-        }
-        (connection, head.to_lowercase())
-    }
-
-    /// Takes a connection over, with `first` right behind the head.
-    async fn accept(&self, first: &str) -> TcpStream {
-        let (mut connection, head) = self.asked().await;
-        for expected in [
-            &format!("get {STREAM} http/1.1\r\n"),
-            "connection: upgrade\r\n",
-            "upgrade: sahasra-session.v1\r\n",
-            &format!("authorization: bearer {TOKEN}\r\n"),
-        ] {
-            assert!(head.contains(expected), "{head}");
-        }
-        let answer = format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sahasra-session.v1\r\n\r\n{first}");
-        connection.write_all(answer.as_bytes()).await.expect("sent");
-        connection
-    }
-}
-
-type Client = WebSocketStream<TcpStream>;
-
-/// A cluster with a session that is at the agent.
-async fn placed(arguments: &[&str], limits: Limits) -> (Cluster, Agent) {
-    let cluster = Cluster::start_with(arguments, limits).await;
-    let agent = Agent::start().await;
-    let session = json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "metadata": {}, "spec": {"vram": "1Gi"}});
-    cluster.apply("GpuSession", "mine", session).await;
-    let endpoint = format!("http://{}", agent.address);
-    cluster.report("GpuSession", "mine", json!({"endpoint": endpoint})).await;
-    (cluster, agent)
-}
-
-fn request(cluster: &Cluster) -> Request<()> {
-    let mut request = format!("ws://{}{STREAM}", cluster.address)
-        .into_client_request()
-        .expect("a request");
-    let headers = request.headers_mut();
-    headers.insert(header::AUTHORIZATION, format!("Bearer {TOKEN}").parse().expect("a value"));
-    headers.insert(header::SEC_WEBSOCKET_PROTOCOL, "sahasra-session.v1".parse().expect("a value"));
-    request
-}
-
-async fn connect_with(cluster: &Cluster, request: Request<()>) -> Result<Client, tungstenite::Error> {
-    let connection = TcpStream::connect(cluster.address).await.expect("it listens");
-    let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
-    let (client, answer) = tokio_tungstenite::client_async_with_config(request, connection, Some(config)).await?;
-    assert_eq!(answer.headers()[header::SEC_WEBSOCKET_PROTOCOL], "sahasra-session.v1");
-    Ok(client)
-}
-
-/// An open stream: the client's end and the worker's.
-async fn open(cluster: &Cluster, agent: &Agent) -> (Client, TcpStream) {
-    let (client, worker) = tokio::join!(connect_with(cluster, request(cluster)), agent.accept(""));
-    (client.expect("a WebSocket"), worker)
-}
-
-/// Code and message of the Status with which a stream is refused.
-async fn refused(cluster: &Cluster, request: Request<()>) -> (u16, String) {
-    match connect_with(cluster, request).await {
-        Err(tungstenite::Error::Http(answer)) => {
-            // tungstenite reads of the body what came with the head; the rest is not of interest.
-            let body = answer.body().clone().unwrap_or_default();
-            let status: Value = serde_json::from_slice(&body).unwrap_or_default();
-            (answer.status().as_u16(), status["message"].as_str().unwrap_or_default().to_owned())
-        }
-        other => panic!("not refused: {other:?}"),
-    }
-}
-
-/// The close frame that a client gets: code and reason.
-async fn close_of(client: &mut Client) -> (u16, String) {
-    let waited = tokio::time::timeout(WITHIN, async {
-        loop {
-            match client.next().await {
-                Some(Ok(Message::Close(Some(frame)))) => {
-                    // Reading on sends the answer, which the gateway waits for.
-                    while let Some(Ok(_)) = client.next().await {}
-                    return (u16::from(frame.code), frame.reason.to_string());
-                }
-                Some(Ok(Message::Close(None))) | None => panic!("no reason was given"),
-                Some(Ok(_)) => {}
-                Some(Err(error)) => panic!("it broke off: {error}"),
-            }
-        }
-    });
-    waited.await.expect("it closes")
-}
-
-/// The worker's end is at its end.
-async fn ended(worker: &mut TcpStream) {
-    let read = tokio::time::timeout(WITHIN, worker.read_to_end(&mut Vec::new()))
-        .await
-        .expect("it ends");
-    let _ = read;
-}
 
 /// Bytes that differ from place to place.
 fn pattern(from: usize, length: usize) -> Vec<u8> {
@@ -194,7 +71,8 @@ async fn bytes_go_both_ways_whole_and_in_order_however_they_are_cut() {
         .expect("all of it");
     assert_eq!(cluster.metric("gateway_streams").await, 1.0);
     sink.send(Message::Close(None)).await.expect("closed");
-    echo.await.expect("the worker sees the end");
+    let echoed = tokio::time::timeout(WITHIN, echo).await;
+    echoed.expect("the worker sees the end").expect("it echoes");
     eventually("it is over", async || {
         (cluster.metric("gateway_streams ").await == 0.0).then_some(())
     })
@@ -212,14 +90,15 @@ async fn what_the_worker_says_with_its_answer_is_not_lost_and_the_token_may_be_a
         .headers_mut()
         .insert(header::SEC_WEBSOCKET_PROTOCOL, offered.parse().expect("a value"));
     let (client, _worker) = tokio::join!(connect_with(&cluster, request), agent.accept("hello"));
-    let first = client.expect("a WebSocket").next().await.expect("a message").expect("a message");
-    assert_eq!(first, Message::Binary("hello".into()));
+    assert_eq!(message(&mut client.expect("a WebSocket")).await, Message::Binary("hello".into()));
 }
 
 /// Waits until a figure stands still for a while, and gives it.
 async fn settled(figure: &AtomicU64) -> u64 {
     let mut last = figure.load(Ordering::Relaxed);
+    let since = tokio::time::Instant::now();
     loop {
+        assert!(since.elapsed() < WITHIN, "it never stands still: {last}");
         tokio::time::sleep(Duration::from_millis(500)).await;
         let now = figure.load(Ordering::Relaxed);
         if now == last && now > 0 {
@@ -252,10 +131,10 @@ async fn a_side_that_does_not_read_stops_the_other_and_nothing_piles_up() {
     let mut buffer = vec![0; PIECE];
     let mut read = 0;
     while read < TOTAL {
-        read += worker.read(&mut buffer).await.expect("more") as u64;
+        read += some(&mut worker, &mut buffer).await;
     }
     assert_eq!(read, TOTAL);
-    let mut client = sending.await.expect("all is sent");
+    let mut client = tokio::time::timeout(WITHIN, sending).await.expect("it ends").expect("all is sent");
 
     let written = Arc::new(AtomicU64::new(0));
     let counting = written.clone();
@@ -271,14 +150,19 @@ async fn a_side_that_does_not_read_stops_the_other_and_nothing_piles_up() {
     assert!(taken < PILE, "{taken} bytes were taken for a client that reads nothing");
     let mut read = 0;
     while read < TOTAL {
-        match client.next().await.expect("more").expect("a message") {
+        match message(&mut client).await {
             Message::Binary(piece) => read += piece.len() as u64,
             Message::Ping(_) => {}
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(read, TOTAL);
-    drop(writing.await.expect("all is written"));
+    drop(
+        tokio::time::timeout(WITHIN, writing)
+            .await
+            .expect("it ends")
+            .expect("all is written"),
+    );
 }
 
 #[tokio::test]
@@ -407,10 +291,7 @@ async fn the_client_is_told_why_a_stream_ends() {
     let (mut client, mut worker) = open(&cluster, &agent).await;
     worker.write_all(b"last words").await.expect("written");
     worker.shutdown().await.expect("ended");
-    assert_eq!(
-        client.next().await.expect("a message").expect("a message"),
-        Message::Binary("last words".into())
-    );
+    assert_eq!(message(&mut client).await, Message::Binary("last words".into()));
     assert_eq!(close_of(&mut client).await, (1000, "the worker ended the stream".to_owned()));
     ended(&mut worker).await;
 
@@ -443,14 +324,12 @@ async fn the_client_is_told_why_a_stream_ends() {
     let (mut client, mut worker) = open(&cluster, &agent).await;
     let mut pings = 0;
     while pings < 80 {
-        if let Message::Ping(_) = client.next().await.expect("more").expect("a message") {
+        if let Message::Ping(_) = message(&mut client).await {
             pings += 1;
         }
     }
     client.send(Message::Binary("still here".into())).await.expect("sent");
-    let mut said = [0; 10];
-    worker.read_exact(&mut said).await.expect("more");
-    assert_eq!(&said, b"still here");
+    assert_eq!(&exactly::<10>(&mut worker).await, b"still here");
     client.close(None).await.expect("closed");
     ended(&mut worker).await;
 
@@ -477,9 +356,7 @@ async fn streams_opened_and_closed_by_the_hundred_leave_nothing() {
         })
         .await;
         client.send(Message::Binary(vec![turn as u8; 100].into())).await.expect("sent");
-        let mut read = [0; 100];
-        worker.read_exact(&mut read).await.expect("more");
-        assert_eq!(read, [turn as u8; 100]);
+        assert_eq!(exactly::<100>(&mut worker).await, [turn as u8; 100]);
         match turn % 3 {
             0 => drop(client),
             1 => client.close(None).await.expect("closed"),

@@ -3,7 +3,7 @@
 use std::{fs, net::SocketAddr, path::PathBuf};
 
 use futures::{SinkExt, StreamExt};
-use http::{Request, header};
+use http::Request;
 use sahasra_gateway::Limits;
 use sahasra_service::{
     server::Handshake,
@@ -15,11 +15,13 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
-use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest};
+use tokio_tungstenite::tungstenite::{self, Message};
 
-use crate::cluster::{Cluster, TOKEN};
+use crate::{
+    cluster::{Cluster, WITHIN},
+    ends::{STREAM, request},
+};
 
-const STREAM: &str = "/v1/namespaces/default/sessions/mine/stream";
 /// Name that workers' certificate is for.
 const NAME: &str = "sahasra-worker";
 
@@ -62,16 +64,6 @@ async fn placed(arguments: &[&str], worker: SocketAddr) -> Cluster {
     cluster
 }
 
-fn request(cluster: &Cluster) -> Request<()> {
-    let mut request = format!("ws://{}{STREAM}", cluster.address)
-        .into_client_request()
-        .expect("a request");
-    let headers = request.headers_mut();
-    headers.insert(header::AUTHORIZATION, format!("Bearer {TOKEN}").parse().expect("a value"));
-    headers.insert(header::SEC_WEBSOCKET_PROTOCOL, "sahasra-session.v1".parse().expect("a value"));
-    request
-}
-
 #[tokio::test]
 async fn bytes_go_both_ways_through_a_workers_tls() {
     let (certificate, listener) = (Certificate::new(), TcpListener::bind("127.0.0.1:0").await.expect("a port"));
@@ -92,7 +84,8 @@ async fn bytes_go_both_ways_through_a_workers_tls() {
         worker
     };
     let connection = TcpStream::connect(cluster.address).await.expect("it listens");
-    let (client, mut worker) = tokio::join!(tokio_tungstenite::client_async(request(&cluster), connection), accepting);
+    let both = async { tokio::join!(tokio_tungstenite::client_async(request(&cluster), connection), accepting) };
+    let (client, mut worker) = tokio::time::timeout(WITHIN, both).await.expect("they meet");
     let (mut client, _) = client.expect("a WebSocket");
     // A last piece that is smaller than any buffer: nothing waits for more.
     let data: Vec<u8> = (0..(3 << 20) + 7).map(|at: usize| (at % 251) as u8).collect();
@@ -115,12 +108,13 @@ async fn bytes_go_both_ways_through_a_workers_tls() {
         worker.write_all(&heard).await.expect("sent");
         worker.flush().await.expect("sent");
     };
-    let (heard, ()) = tokio::join!(up, echo);
+    let both = async { tokio::join!(up, echo) };
+    let (heard, ()) = tokio::time::timeout(WITHIN, both).await.expect("all of it");
     assert!(heard == data);
     // The end of one side is the end of the other's.
     drop(worker);
     loop {
-        match client.next().await {
+        match tokio::time::timeout(WITHIN, client.next()).await.expect("it ends") {
             Some(Ok(Message::Close(_)) | Err(tungstenite::Error::ConnectionClosed)) | None => break,
             Some(Ok(_)) => {}
             Some(Err(error)) => panic!("{error}"),

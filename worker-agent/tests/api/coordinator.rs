@@ -114,8 +114,12 @@ impl Coordinator {
             .header("content-type", content_type)
             .body(Full::new(body).boxed())
             .unwrap();
-        let response = self.client.request(request).await.unwrap();
-        (response.status(), response.into_body().collect().await.unwrap().to_bytes())
+        let answered = async {
+            let response = self.client.request(request).await.unwrap();
+            (response.status(), response.into_body().collect().await.unwrap().to_bytes())
+        };
+        let answered = tokio::time::timeout(PATIENCE, answered).await;
+        answered.unwrap_or_else(|_| panic!("the agent does not answer {path}"))
     }
 
     async fn call<A: Message + Default>(&self, path: &str, message: &impl Message) -> A {
@@ -233,7 +237,7 @@ impl Coordinator {
         sender.send(first).await.unwrap();
         Stream {
             sender,
-            body: stream.await,
+            body: tokio::time::timeout(PATIENCE, stream).await.expect("the agent answers"),
             decoder: Decoder::default(),
         }
     }

@@ -1,7 +1,6 @@
 //! Chunks reach the kernel with what is theirs, and come back once with what they gave.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use sahasra_wire::burst::FailureCode;
 use sahasra_worker::executors::{PoolConfig, SubmitError};
@@ -125,9 +124,8 @@ async fn large_outputs_come_whole_and_wait_for_a_slow_taker() {
     run.set_concurrency(2);
     run.submit(vec![range(0, 40)]).unwrap();
     // Taken late: the executor must have paused, not filled the agent.
-    while pool.load("cpu-0").unwrap().active_executions > 0 || run.outstanding() > 37 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let has_paused = || pool.load("cpu-0").unwrap().active_executions == 0 && run.outstanding() <= 37;
+    harness::until("it pauses", has_paused).await;
     let settled = run.outstanding();
     assert!(settled >= 40 - 8, "{settled} are outstanding: the rest would be more than may wait");
     let expected: Vec<u8> = (1..=BYTES as u32 / 4).flat_map(u32::to_le_bytes).collect();

@@ -206,11 +206,24 @@ pub fn failed_with(outcome: &BTreeMap<u64, Outcome>, code: FailureCode) -> usize
     outcome.values().filter(failed).count()
 }
 
+/// Waits until it is so.
+pub async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{what}: not within {PATIENCE:?}");
+}
+
 /// Waits until so many chunks run.
 pub async fn until_active(pool: &ExecutorPool, chunks: u64) {
-    while pool.load("cpu-0").unwrap().active_executions < chunks {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("chunks run", || pool.load("cpu-0").unwrap().active_executions >= chunks).await;
+}
+
+/// The next event.
+pub async fn next(events: &mut Events) -> Option<Event> {
+    tokio::time::timeout(PATIENCE, events.next()).await.expect("something happens")
 }
 
 /// Executor processes that this process has.

@@ -17,7 +17,7 @@ async fn a_killed_executor_loses_only_what_was_in_flight() {
     run.submit(vec![range(0, 3000)]).unwrap();
     let mut outcome = BTreeMap::new();
     while outcome.len() < 50 {
-        harness::note(&mut outcome, events.next().await.unwrap());
+        harness::note(&mut outcome, harness::next(&mut events).await.unwrap());
     }
     let executor = pool.processes("cpu-0")[0];
     harness::kill(executor);
@@ -45,7 +45,7 @@ async fn killing_a_run_fails_its_chunks_with_the_given_code_and_settles() {
     let work = spin(100, 0).timeout(600_000);
     let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
     run.set_concurrency(2);
-    assert_eq!(events.next().await, Some(Event::Settled { concurrency: 2 }));
+    assert_eq!(harness::next(&mut events).await, Some(Event::Settled { concurrency: 2 }));
     run.submit(vec![range(0, 100)]).unwrap();
     harness::until_active(&pool, 2).await;
     run.set_concurrency(0);
@@ -53,7 +53,7 @@ async fn killing_a_run_fails_its_chunks_with_the_given_code_and_settles() {
     let mut outcome = BTreeMap::new();
     let mut settled = false;
     while outcome.len() < 100 || !settled {
-        match events.next().await.unwrap() {
+        match harness::next(&mut events).await.unwrap() {
             Event::Settled { concurrency: 0 } => {
                 assert_eq!(outcome.len(), 100, "settled means that nothing is to come");
                 settled = true;

@@ -17,7 +17,7 @@ async fn nothing_starts_without_slices_and_what_waits_can_be_withdrawn() {
     assert!(outcome.values().all(|outcome| *outcome == Outcome::Returned), "{outcome:?}");
     assert_eq!(pool.processes("cpu-0").len(), 0, "no process was needed");
     run.set_concurrency(1);
-    assert_eq!(events.next().await, Some(Event::Settled { concurrency: 1 }));
+    assert_eq!(harness::next(&mut events).await, Some(Event::Settled { concurrency: 1 }));
     run.submit(vec![range(0, 10)]).unwrap();
     let outcome = collect(&mut events, 10).await;
     assert_eq!(outcome[&9], Outcome::Succeeded(u32s(&[28])));
@@ -38,9 +38,7 @@ async fn namespaces_have_processes_of_their_own_and_idle_ones_end() {
         collect(&mut events, 10).await;
         runs.push((run, events));
     }
-    while !pool.processes("cpu-0").is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    harness::until("idle processes end", || pool.processes("cpu-0").is_empty()).await;
     // The run is still open: work starts a process again.
     let (run, events) = &mut runs[0];
     run.submit(vec![range(0, 10)]).unwrap();
@@ -93,7 +91,7 @@ async fn shutting_down_accounts_for_everything_and_ends_the_processes() {
     let outcome = collect(&mut events, 100).await;
     let in_flight = failed_with(&outcome, FailureCode::ShuttingDown);
     assert_eq!(in_flight, 1);
-    assert_eq!(events.next().await, None);
+    assert_eq!(harness::next(&mut events).await, None);
     assert!(pool.open("cpu-0", "default", affine(1)).is_err());
     assert!(pool.processes("cpu-0").is_empty());
 }

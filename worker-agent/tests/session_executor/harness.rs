@@ -84,7 +84,6 @@ impl Executor {
     /// A new connection, of which the executor has the other end; these bytes of it were read already.
     pub fn connection(&self, already_read: &[u8]) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
         adopt::send(&self.control, theirs.as_fd(), already_read).unwrap();
         ours
     }
@@ -155,6 +154,13 @@ pub fn hello() -> Hello {
     }
 }
 
+/// Nobody waits on it for ever.
+fn patient(stream: UnixStream) -> UnixStream {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
 /// A tensor that came back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
@@ -186,7 +192,7 @@ pub struct Client {
 impl Client {
     pub fn new(stream: UnixStream) -> Self {
         Self {
-            stream,
+            stream: patient(stream),
             decoder: Decoder::default(),
             welcome: Welcome::default(),
             kept: VecDeque::new(),
@@ -221,7 +227,7 @@ impl Client {
 
     /// As [`Client::resume`], until the connection is cut after so many frames.
     pub fn resume_for(&mut self, stream: UnixStream, frames: Option<usize>) -> Result<(), Refused> {
-        self.stream = stream;
+        self.stream = patient(stream);
         self.decoder = Decoder::default();
         self.frames_left = None;
         let welcome = self.greet(Hello {
@@ -291,6 +297,7 @@ impl Client {
                 std::thread::sleep(self.pause);
             }
             match self.stream.read(&mut buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("nothing comes within {PATIENCE:?}"),
                 Ok(0) | Err(_) => return None,
                 Ok(read) => self.decoder.buffer().extend_from_slice(&buffer[..read]),
             }
