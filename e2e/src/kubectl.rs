@@ -4,11 +4,15 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::tools::{self, ToolError};
+
+/// No command takes longer on a machine under load: one that does waits for what will not come.
+const WITHIN: Duration = Duration::from_secs(600);
 
 /// Why a command could not be run, or what it said when it failed.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +27,12 @@ pub enum CommandError {
         program: PathBuf,
         /// The system's reason.
         source: std::io::Error,
+    },
+    /// It did not end.
+    #[error("{command} has not ended after {WITHIN:?}")]
+    StillRunning {
+        /// The command line.
+        command: String,
     },
     /// It printed something else than JSON.
     #[error("read what it printed as JSON")]
@@ -104,7 +114,10 @@ pub(crate) async fn run<A: AsRef<OsStr>>(
             let _ = stdin.write_all(input.as_bytes()).await;
         }
     };
-    let ((), output) = tokio::join!(feed, child.wait_with_output());
+    let ended = tokio::time::timeout(WITHIN, async { tokio::join!(feed, child.wait_with_output()).1 });
+    let Ok(output) = ended.await else {
+        return Err(CommandError::StillRunning { command: shown });
+    };
     let output = output.map_err(failed)?;
     Ok(Output {
         command: shown,

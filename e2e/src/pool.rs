@@ -388,7 +388,7 @@ async fn start_agent(
 }
 
 async fn wait_for_worker(control_plane: &ControlPlane, index: u32) -> Result<(), PoolError> {
-    const WITHIN: Duration = Duration::from_secs(30);
+    const WITHIN: Duration = Duration::from_secs(120);
     let worker = format!("gpuworkers/{}", node_name(index));
     let timeout = format!("--timeout={}s", WITHIN.as_secs());
     // `wait` fails at once for what does not exist.

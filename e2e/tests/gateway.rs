@@ -19,6 +19,9 @@ use tokio::{
 /// A machine under load gets minutes.
 const WITHIN: Duration = Duration::from_secs(120);
 
+/// Longer than any poll here lasts.
+const ANSWER_WITHIN: Duration = Duration::from_secs(240);
+
 /// A gateway, and callers of it.
 struct Gateway {
     server: Server,
@@ -40,10 +43,13 @@ impl Gateway {
         }
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = request.body(Full::new(Bytes::from(body))).expect("a request");
-        let answer = self.client.request(request).await.expect("an answer");
-        let (parts, body) = answer.into_parts();
-        let body = body.collect().await.expect("a body").to_bytes();
-        (parts.status, serde_json::from_slice(&body).unwrap_or_default())
+        let answered = tokio::time::timeout(ANSWER_WITHIN, async {
+            let answer = self.client.request(request).await.expect("an answer");
+            let (parts, body) = answer.into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+            (parts.status, serde_json::from_slice(&body).unwrap_or_default())
+        });
+        answered.await.unwrap_or_else(|_| panic!("{path} is not answered"))
     }
 
     /// Status code of the answer to a WebSocket's handshake.
@@ -55,7 +61,10 @@ impl Gateway {
         );
         connection.write_all(head.as_bytes()).await.expect("sent");
         let mut answer = [0; 12];
-        connection.read_exact(&mut answer).await.expect("an answer");
+        let answered = tokio::time::timeout(ANSWER_WITHIN, connection.read_exact(&mut answer)).await;
+        answered
+            .unwrap_or_else(|_| panic!("{path}/stream is not answered"))
+            .expect("an answer");
         String::from_utf8_lossy(&answer[9..]).into_owned()
     }
 

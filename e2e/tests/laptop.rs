@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Output, Stdio},
     time::Duration,
 };
 
@@ -11,22 +11,30 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, ChildStdout, Command},
+    time::timeout,
 };
 
 /// A machine under load gets minutes.
 const WITHIN: Duration = Duration::from_secs(240);
 
+/// What a command printed, once it has ended.
+async fn output(mut command: Command) -> Output {
+    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let ended = timeout(WITHIN, running).await;
+    ended
+        .unwrap_or_else(|_| panic!("{:?} has not ended after {WITHIN:?}", command.as_std()))
+        .expect("it runs")
+}
+
 /// What `sahasra run` keeps of an example: the finished job and the results of its chunks.
 async fn embedded(name: &str, folder: &Path) -> (Value, String) {
     let program = tools::binaries().await.expect("binaries").join("sahasra");
-    let output = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(["run", &format!("examples/{name}/"), "--devices", "2", "--results"])
         .arg(folder)
-        .current_dir(tools::workspace_root())
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .expect("sahasra runs");
+        .current_dir(tools::workspace_root());
+    let output = output(command).await;
     let said = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -97,7 +105,8 @@ impl Up {
             .spawn()
             .expect("sahasra runs");
         let mut output = BufReader::new(process.stdout.take().expect("output")).lines();
-        let welcome = output.next_line().await.expect("output").expect("a welcome");
+        let welcome = timeout(WITHIN, output.next_line()).await.expect("it comes up");
+        let welcome = welcome.expect("output").expect("a welcome");
         assert!(welcome.starts_with("Sahasra is up on 127.0.0.1:"), "{welcome}");
         Self {
             process,
@@ -109,15 +118,13 @@ impl Up {
 
     /// Runs kubectl in the repository's root; what it says.
     async fn kubectl(&self, arguments: &str) -> String {
-        let output = Command::new(tools::kubectl().await.expect("kubectl"))
+        let mut command = Command::new(tools::kubectl().await.expect("kubectl"));
+        command
             .args(arguments.split_whitespace())
             .env("KUBECONFIG", &self.kubeconfig)
             .env("HOME", self.kubeconfig.parent().expect("a folder"))
-            .current_dir(tools::workspace_root())
-            .stdin(Stdio::null())
-            .output()
-            .await
-            .expect("kubectl runs");
+            .current_dir(tools::workspace_root());
+        let output = output(command).await;
         let said = format!(
             "{}{}",
             String::from_utf8_lossy(&output.stdout),
@@ -132,10 +139,14 @@ impl Up {
         let id = self.process.id().expect("it runs");
         signal(id, Signal::INT).expect("signalled");
         let mut said = String::new();
-        while let Some(line) = self.output.next_line().await.expect("output") {
-            said.push_str(&format!("{line}\n"));
-        }
-        let status = self.process.wait().await.expect("it ends");
+        let ended = timeout(WITHIN, async {
+            while let Some(line) = self.output.next_line().await.expect("output") {
+                said.push_str(&format!("{line}\n"));
+            }
+            self.process.wait().await.expect("it ends")
+        });
+        let ended = ended.await;
+        let status = ended.unwrap_or_else(|_| panic!("it does not end: {said}"));
         assert!(status.success(), "{status}: {said}");
         said
     }

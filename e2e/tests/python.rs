@@ -2,14 +2,14 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use sahasra_e2e::{Pool, PoolOptions, Server, WorkerCertificates, tools};
 use tokio::process::Command;
 
 /// They take a minute on a machine with nothing else to do.
-const WITHIN: Duration = Duration::from_secs(900);
+const WITHIN: Duration = Duration::from_secs(1800);
 /// What is released is free at once.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
 
@@ -50,13 +50,17 @@ async fn environment() -> Option<(PathBuf, PathBuf)> {
     Some((python, plugin))
 }
 
-async fn pytest(python: &Path, plugin: &Path, pool: &Pool, gateway: &Server, token: &str) -> std::process::Output {
+/// Runs them: how that ended, and what was said.
+async fn pytest(python: &Path, plugin: &Path, pool: &Pool, gateway: &Server, token: &str) -> (ExitStatus, String) {
     let agents = pool
         .agents
         .iter()
         .filter_map(|agent| agent.process.pid())
         .map(|pid| pid.to_string());
-    let tests = Command::new(python)
+    let log = pool.control_plane.log_directory().join("pytest.log");
+    let said = std::fs::File::create(&log).expect("a log");
+    let mut tests = Command::new(python);
+    tests
         .args(["-P", "-m", "pytest", "-q", "--durations=5"])
         .current_dir(tools::workspace_root().join("python"))
         .env("SAHASRA_TEST_URL", gateway.url())
@@ -73,10 +77,14 @@ async fn pytest(python: &Path, plugin: &Path, pool: &Pool, gateway: &Server, tok
         .env("SAHASRA_BIN_DIR", tools::binaries().await.expect("binaries"))
         .env("SAHASRA_PJRT_PLUGIN", plugin)
         .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(WITHIN, tests).await.expect("they end in time");
-    output.expect("they run")
+        .stdout(said.try_clone().expect("a log"))
+        .stderr(said)
+        .kill_on_drop(true);
+    let mut tests = tests.spawn().expect("they run");
+    let ended = tokio::time::timeout(WITHIN, tests.wait()).await;
+    let said = || String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
+    let status = ended.unwrap_or_else(|_| panic!("they have not ended after {WITHIN:?}: {}", said()));
+    (status.expect("they run"), said())
 }
 
 #[tokio::test]
@@ -97,13 +105,8 @@ async fn the_python_package_passes_its_tests_on_a_real_control_plane() {
     let token = pool.control_plane.editor("default").await.expect("an account");
     pool.control_plane.let_list_workers("default").await.expect("it is bound");
 
-    let output = pytest(&python, &plugin, &pool, &gateway, &token).await;
-    let said = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(output.status.success(), "{said}");
+    let (status, said) = pytest(&python, &plugin, &pool, &gateway, &token).await;
+    assert!(status.success(), "{said}");
     let summary = said.lines().rev().find(|line| line.contains(" passed")).unwrap_or_default();
     assert!(!summary.is_empty(), "{said}");
     say(&format!("the Python package's tests on a real control plane: {summary}"));

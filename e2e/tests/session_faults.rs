@@ -15,7 +15,7 @@ mod place;
 #[path = "session_faults/proxy.rs"]
 mod proxy;
 
-use place::{Place, WITHIN, Work, text};
+use place::{Place, WITHIN, Work, answered, text};
 use proxy::{Faults, Proxy};
 
 static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
@@ -261,7 +261,7 @@ async fn a_stream_goes_on_where_it_was_when_the_gateway_starts_anew() {
     }
     work.is_right().await;
     assert!(work.session.resumed() >= 2, "{}", work.session.resumed());
-    work.session.close().await.expect("closed");
+    answered(work.session.close()).await.expect("closed");
     place.leaves_nothing(&["through"], &[]).await;
 }
 
@@ -339,7 +339,7 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
         waited.await.expect("the operator has taken it up");
         work.step();
         work.is_right().await;
-        work.session.close().await.expect("closed");
+        answered(work.session.close()).await.expect("closed");
     }
     place.leaves_nothing(&["straight", "around"], &[]).await;
 }
@@ -377,7 +377,9 @@ async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing(
             }
             work.around().await;
         }
-        let back = upload.download().await.unwrap_or_else(|error| panic!("seed {seed}: {error:?}"));
+        let back = answered(upload.download())
+            .await
+            .unwrap_or_else(|error| panic!("seed {seed}: {error:?}"));
         assert!(back.data == large, "seed {seed}: the upload is not what it was");
         if compression == Compression::Always {
             let traffic = work.session.traffic();
@@ -386,14 +388,14 @@ async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing(
         drop(upload);
         work.is_right().await;
         proxy.set(None);
-        let figures = work.session.load().await.expect("figures");
+        let figures = answered(work.session.load()).await.expect("figures");
         assert_eq!(
             (figures.tensors, figures.used_bytes),
             (1, 4 * place::ELEMENTS as u64),
             "seed {seed}"
         );
         resumed += work.session.resumed();
-        work.session.close().await.expect("closed");
+        answered(work.session.close()).await.expect("closed");
     }
     assert!(resumed >= seeds, "{resumed} cuts in {seeds} runs");
     println!(

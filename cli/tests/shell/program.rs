@@ -5,12 +5,16 @@ use std::{
     fs,
     io::Write,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 /// What takes milliseconds may take so long on a machine under load.
-const WITHIN: Duration = Duration::from_secs(60);
+pub const WITHIN: Duration = Duration::from_secs(60);
+/// No call takes longer from its start to its end.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// A call of the program, from the repository's root.
 pub struct Sahasra(Command);
@@ -36,20 +40,54 @@ impl Sahasra {
         self.0
     }
 
-    pub fn output(mut self) -> Output {
-        self.0.output().expect("sahasra runs")
+    pub fn output(self) -> Output {
+        self.output_with_input("")
     }
 
     pub fn output_with_input(mut self, input: &str) -> Output {
-        let mut child = self
-            .0
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("sahasra runs");
-        child.stdin.take().expect("input").write_all(input.as_bytes()).expect("it reads");
+        self.0.stdout(Stdio::piped()).stderr(Stdio::piped());
+        if !input.is_empty() {
+            self.0.stdin(Stdio::piped());
+        }
+        let mut child = self.0.spawn().expect("sahasra runs");
+        let _limit = Limit::of(&child);
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(input.as_bytes()).expect("it reads");
+        }
         child.wait_with_output().expect("it ends")
+    }
+}
+
+/// Kills a process that runs for too long, so that whoever reads what it prints, or waits for its end, does not do so for ever.
+pub struct Limit {
+    over: Option<mpsc::Sender<()>>,
+    watching: Option<JoinHandle<()>>,
+}
+
+impl Limit {
+    pub fn of(child: &Child) -> Self {
+        let process = child.id();
+        let (over, is_over) = mpsc::channel();
+        let watching = std::thread::spawn(move || {
+            if is_over.recv_timeout(LONGEST) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("killed: it had not ended after {LONGEST:?}");
+                signal(process, "KILL");
+            }
+        });
+        Self {
+            over: Some(over),
+            watching: Some(watching),
+        }
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        // Another process may have the number later.
+        drop(self.over.take());
+        if let Some(watching) = self.watching.take() {
+            let _ = watching.join();
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::program::{Sahasra, signal, text, wait};
+use crate::program::{Limit, Sahasra, signal, text, wait};
 use serde_json::Value;
 
 /// PTX whose chunks never end.
@@ -256,7 +256,7 @@ fn two_bursts_are_a_list_and_csv_is_refused_before_anything_starts() {
 #[test]
 fn an_interrupt_gives_every_slice_back_and_says_so() {
     for (name, code) in [("INT", 130), ("TERM", 143)] {
-        let (mut child, mut news) = endless();
+        let (mut child, mut news, _limit) = endless();
         let executors = wait("executors run", || {
             let executors = crate::program::descendants(child.id());
             (!executors.is_empty()).then_some(executors)
@@ -279,7 +279,7 @@ fn an_interrupt_gives_every_slice_back_and_says_so() {
 
 #[test]
 fn a_second_interrupt_ends_at_once_and_leaves_no_process() {
-    let (mut child, _news) = endless();
+    let (mut child, _news, _limit) = endless();
     let executors = wait("executors run", || {
         let executors = crate::program::descendants(child.id());
         (!executors.is_empty()).then_some(executors)
@@ -304,7 +304,7 @@ fn a_timeout_gives_every_slice_back() {
 }
 
 /// A run whose chunks never end, once it holds slices.
-fn endless() -> (std::process::Child, BufReader<std::process::ChildStderr>) {
+fn endless() -> (std::process::Child, BufReader<std::process::ChildStderr>, Limit) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = written(
         folder.path(),
@@ -313,11 +313,12 @@ fn endless() -> (std::process::Child, BufReader<std::process::ChildStderr>) {
     );
     let mut command: Command = Sahasra::new(["run"]).arg(&file).command();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sahasra runs");
+    let limit = Limit::of(&child);
     let mut news = BufReader::new(child.stderr.take().expect("news"));
     let mut line = String::new();
     while !line.starts_with("2 slices held") {
         line.clear();
         assert!(news.read_line(&mut line).expect("news") > 0, "it ended: {line}");
     }
-    (child, news)
+    (child, news, limit)
 }

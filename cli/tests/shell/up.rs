@@ -9,12 +9,13 @@ use std::{
     process::{Child, ChildStdout, Stdio},
 };
 
-use crate::program::{Sahasra, signal, text, wait};
+use crate::program::{Limit, Sahasra, WITHIN, signal, text, wait};
 use serde_json::Value;
 
 /// A pool that stays up, until the test ends it.
 struct Up {
     child: Child,
+    _limit: Limit,
     output: BufReader<ChildStdout>,
     address: String,
     kubeconfig: PathBuf,
@@ -27,6 +28,7 @@ impl Up {
         let kubeconfig = folder.path().join("kubeconfig");
         let mut command = Sahasra::new(["up", "--port", "0", "--kubeconfig"]).arg(&kubeconfig).command();
         let mut child = command.args(more).stdout(Stdio::piped()).spawn().expect("sahasra runs");
+        let limit = Limit::of(&child);
         let mut output = BufReader::new(child.stdout.take().expect("output"));
         let mut line = String::new();
         output.read_line(&mut line).expect("a welcome");
@@ -38,6 +40,7 @@ impl Up {
             .to_owned();
         Self {
             child,
+            _limit: limit,
             output,
             address,
             kubeconfig,
@@ -58,6 +61,8 @@ impl Up {
     /// Status and body of a plain HTTP request.
     fn request(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        // The longest poll here lasts as long.
+        stream.set_read_timeout(Some(2 * WITHIN)).expect("a time");
         let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
             "{method} {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kube::api::DynamicObject;
-use sahasra_client::{Argument, Format, Gateway, Options, Program, Session, Target, Tensor, Token};
+use sahasra_client::{Argument, Array, Format, Gateway, Options, Program, Session, Target, Tensor, Token};
 use sahasra_e2e::{Server, SharedPool, Turn, eventually, is_alive, true_condition};
 use serde_json::{Value, json};
 
@@ -178,6 +178,11 @@ pub fn text<'a>(session: &'a DynamicObject, field: &str) -> &'a str {
     session.data["status"][field].as_str().unwrap_or_default()
 }
 
+/// What somebody waits for, who does not wait for ever.
+pub async fn answered<T>(asked: impl Future<Output = T>) -> T {
+    tokio::time::timeout(WITHIN, asked).await.expect("it is answered")
+}
+
 /// A client with work whose result is known.
 pub struct Work {
     pub session: Session,
@@ -223,24 +228,27 @@ impl Work {
         launched.expect("sent");
     }
 
+    /// What is there now.
+    async fn there(&self) -> Array {
+        answered(self.tensor.download()).await.expect("it comes back")
+    }
+
     /// Brings the tensor back, and puts its bytes there as another one that takes its place: nothing of it may be lost on the way.
     pub async fn around(&mut self) {
-        let array = self.tensor.download().await.expect("it comes back");
+        let array = self.there().await;
         assert!(array.data == bytes(&self.expected), "the loop went wrong");
         self.tensor = self.session.put(array.data, "u32", &[ELEMENTS as i64]).expect("sent");
     }
 
     /// What is there is exactly what was computed.
     pub async fn is_right(&self) {
-        let array = self.tensor.download().await.expect("it comes back");
-        assert!(array.data == bytes(&self.expected), "something was lost or repeated");
-        self.session.synchronise().await.expect("nothing failed");
+        assert!(self.there().await.data == bytes(&self.expected), "something was lost or repeated");
+        answered(self.session.synchronise()).await.expect("nothing failed");
     }
 
     /// Waits for the error with which everything here ends; gives it, and how long that took.
     pub async fn ends(&self, since: Instant) -> (sahasra_client::Error, Duration) {
-        let ended = tokio::time::timeout(WITHIN, self.session.synchronise()).await;
-        let error = ended.expect("it ends").expect_err("nothing answers any more");
+        let error = answered(self.session.synchronise()).await.expect_err("nothing answers any more");
         (error, since.elapsed())
     }
 }
