@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -44,7 +45,9 @@ class Worker:
         command = [BINARIES / "sahasra-worker", "executor", "session", f"--engine={engine}", f"--memory-bytes={limit}", f"--parent={os.getpid()}"]
         if engine == "xla":
             command.append(f"--plugin={PLUGIN}")
-        self.process = subprocess.Popen(command, stdin=theirs, stdout=board, stderr=subprocess.PIPE, cwd="/")
+        # No pipe: nobody reads it, and whoever writes into a full one waits.
+        self.errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=board, stderr=self.errors, cwd="/")
         theirs.close()
         os.close(board)
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -54,16 +57,30 @@ class Worker:
         self.thread.start()
 
     def serve(self):
-        with contextlib.suppress(OSError):
-            while True:
+        while True:
+            try:
                 connection, _ = self.listener.accept()
-                head = b""
-                while b"\r\n\r\n" not in head and (byte := connection.recv(1)):
-                    head += byte
-                connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sahasra-session.v1\r\n\r\n")
-                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [connection.fileno()]))]
-                self.control.sendmsg([struct.pack("<I", 0)], ancillary)
-                self.connections.append(connection)
+            except OSError:
+                # Nobody listens any more.
+                return
+            # From here on it is one of those that are cut.
+            self.connections.append(connection)
+            # One that breaks is no reason not to serve the next.
+            with contextlib.suppress(OSError):
+                self.hand_over(connection)
+
+    def hand_over(self, connection):
+        connection.settimeout(60)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            byte = connection.recv(1)
+            if not byte:
+                return
+            head += byte
+        connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: sahasra-session.v1\r\n\r\n")
+        connection.settimeout(None)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [connection.fileno()]))]
+        self.control.sendmsg([struct.pack("<I", 0)], ancillary)
 
     def cut(self):
         """Breaks the connections that there are."""
@@ -77,7 +94,9 @@ class Worker:
         self.process.kill()
         # A thread that waits in accept() holds the socket open until it is shut down.
         self.listener.shutdown(socket.SHUT_RDWR)
-        self.thread.join()
+        self.cut()
+        self.thread.join(60)
+        assert not self.thread.is_alive(), "a connection is still being handed over"
         self.listener.close()
         self.cut()
 
@@ -88,7 +107,7 @@ class Worker:
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.control.close()
-        self.process.stderr.close()
+        self.errors.close()
 
     def connect(self, compression="adaptive"):
         native = _native.Session.connect(None, "default", "tested", endpoint=self.url, token="token", connect=10.0, compression=compression)
@@ -189,25 +208,42 @@ def on_this_machine(state):
         process = subprocess.Popen(
             [BINARIES / "sahasra", "up", "--workers", "2", "--port", "0", "--class", "g5"], stdout=subprocess.PIPE, stderr=errors, text=True
         )
-        first = process.stdout.readline()
-        found = re.search(r"127\.0\.0\.1:(\d+)", first)
+        # Whatever it prints is to find somebody who reads, to its end.
+        said = []
+
+        def read():
+            for line in process.stdout:
+                said.append(line)
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+
+        def shown():
+            return "".join(said) + (state / "errors").read_text()
+
+        end = time.monotonic() + 120
+        while not said and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        found = re.search(r"127\.0\.0\.1:(\d+)", "".join(said))
         if found is None:
             process.kill()
-            pytest.fail(f"sahasra up does not come up: {first!r} {(state / 'errors').read_text()}")
-        # What it prints at its end is to find somebody who reads.
-        said = []
-        reader = threading.Thread(target=lambda: said.append(process.stdout.read()))
-        reader.start()
+            pytest.fail(f"sahasra up does not come up: {shown()}")
         try:
             yield Pool(f"http://{found.group()}", "g5", str(state / f"sahasra/kubeconfig-{found.group(1)}"), [process.pid])
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=60)
-            reader.join()
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+            try:
+                process.wait(timeout=120)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                pytest.fail(f"sahasra up does not end: {shown()}")
+            finally:
+                # Its last words are there when it has ended.
+                reader.join(timeout=60)
+                for name, value in before.items():
+                    os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         # It fails when a slice is still lent.
-        assert process.returncode == 0, said[0] + (state / "errors").read_text()
+        assert process.returncode == 0, shown()
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,8 @@ def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everythi
     with pytest.raises(sahasra.SessionClosedError, match="default/afternoon was deleted") as caught:
         y.numpy()
     assert type(caught.value) is sahasra.SessionClosedError
-    deleting.join()
+    deleting.join(timeout=180)
+    assert not deleting.is_alive(), "kubectl delete does not end"
     # Whatever else is asked for says the same.
     for ask in (session.synchronise, x.numpy, session.load, lambda: session.put(np.ones(3)), lambda: session.jit(endless)(x)):
         with pytest.raises(sahasra.SessionClosedError, match="deleted"):
