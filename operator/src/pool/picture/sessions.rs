@@ -38,10 +38,16 @@ impl Picture {
 
     /// Takes up what an agent says of its sessions.
     pub(super) fn hear_of_sessions(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
-        let listed: BTreeSet<&str> = inventory.sessions.iter().map(|load| load.owner_uid.as_str()).collect();
+        // An agent that was asked for a slice, and not heard when it gave it, has a session that is somewhere else.
+        let is_elsewhere = |load: &SessionLoad| {
+            let claim = self.claims.get(load.owner_uid.as_str());
+            claim.is_some_and(|claim| !claim.grants.is_empty() && claim.grants.iter().all(|held| held.device.worker != *worker))
+        };
+        let loads: Vec<&SessionLoad> = inventory.sessions.iter().filter(|load| !is_elsewhere(load)).collect();
+        let listed: BTreeSet<&str> = loads.iter().map(|load| load.owner_uid.as_str()).collect();
         self.sessions
             .retain(|owner, seen| seen.worker != *worker || listed.contains(&**owner));
-        for load in &inventory.sessions {
+        for load in loads {
             let seen = Seen {
                 worker: worker.clone(),
                 load: load.clone(),

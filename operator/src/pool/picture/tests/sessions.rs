@@ -74,6 +74,22 @@ fn what_an_agent_says_of_a_session_is_news_when_more_than_time_has_passed() {
 }
 
 #[test]
+fn what_is_said_of_a_session_where_it_is_not_is_not_heard() {
+    let mut picture = with_session();
+    picture.observe(&[worker("a", "boot"), worker("b", "other")], 1);
+    picture.inventoried(&"a".into(), &says(0, true), 10, 10);
+    picture.take_changed_sessions();
+    // It was asked first, and what it answered got lost: there the session has been idle ever since.
+    let mut elsewhere = says(90_000, false);
+    (elsewhere.boot_id, elsewhere.grants) = ("other".into(), vec![grant("lease", "other", 1, 1)]);
+    let returned = picture.inventoried(&"b".into(), &elsewhere, 20, 20);
+    assert_eq!(releases(&returned)[0].grants, [grant("lease", "other", 1, 1).id]);
+    assert_eq!(picture.take_changed_sessions(), []);
+    let seen = picture.session("lease", 20).unwrap().load;
+    assert!(seen.connected && seen.idle_milliseconds == 0, "{seen:?}");
+}
+
+#[test]
 fn a_sessions_slice_that_nobody_claims_is_nobodys_after_a_while() {
     let mut picture = with_session();
     picture.inventoried(&"a".into(), &says(0, true), 10, 10);
