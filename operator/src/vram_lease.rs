@@ -197,15 +197,19 @@ fn was_granted(lease: &VramLease) -> bool {
     status.is_some_and(|status| conditions::is_true(&status.conditions, GRANTED))
 }
 
-/// Of what agents hold for a lease, what its next coordinator takes up. A session stays where it is: what was lent beside that, to
-/// a predecessor that never heard of it, is left to its expiry.
+/// Of what agents hold for a lease, what its next coordinator takes up. A session stays where it is, in one place: what was lent beside
+/// that, to a predecessor that never heard of it, is given back or expires.
 fn taken_up(lease: &VramLease, mut held: Vec<(String, Grant)>) -> Vec<(String, Grant)> {
-    if let Some(status) = lease.status.as_ref().filter(|_| is_a_sessions(lease) && was_granted(lease)) {
+    if !is_a_sessions(lease) {
+        return held;
+    }
+    if let Some(status) = lease.status.as_ref().filter(|_| was_granted(lease)) {
         held.retain(|(worker, grant)| {
             let is_named = |named: &GrantStatus| named.worker == *worker && named.id == grant.id.text();
             status.grants.iter().any(is_named)
         });
     }
+    held.truncate(1);
     held
 }
 
