@@ -242,10 +242,9 @@ fn ended(
             message: format!("{}; what it held is gone with it: create another session", seen.load.ended),
         });
     }
-    if lease.and_then(granted).is_none() {
-        let place = [&status.worker, &status.device]
-            .map(|name| name.as_deref().unwrap_or("?"))
-            .join("/");
+    let placed_on = (status.worker.as_deref().unwrap_or("?"), status.device.as_deref().unwrap_or("?"));
+    if lease.and_then(granted) != Some(placed_on) {
+        let place = [placed_on.0, placed_on.1].join("/");
         return Err(End {
             reason: "WorkerLost",
             message: format!("its slice on {place} is lost with what was on it; sessions are never moved: create another"),
@@ -263,6 +262,8 @@ fn ended(
         });
     }
     // What the agent said, at the time it said so: something may have been done since.
+    // Where both are the same it is the time that is over, whoever counted first.
+    let seen = seen.filter(|_| spec.idle_timeout_seconds < spec.ttl_seconds);
     let idle = seen.map(|seen| Duration::from_millis(seen.load.idle_milliseconds));
     let timeout = Duration::from_secs(u64::try_from(spec.idle_timeout_seconds).unwrap_or_default());
     if idle.is_some_and(|idle| idle >= timeout) {

@@ -144,6 +144,8 @@ fn an_end_names_its_cause_and_gives_the_slice_back_once_and_for_all() {
     let session = placed();
     let granted = lease(&session, None);
     let lost = lease(&session, Some("its worker or its grant is gone"));
+    let mut moved = lease(&session, None);
+    moved.status.as_mut().unwrap().grants[0].worker = "node-b".to_owned();
     let mut dead = idle(90, 0);
     dead.load.ended = "its executor was ended by signal 9: out of memory".to_owned();
     for (lease, now, seen, reason) in [
@@ -151,6 +153,7 @@ fn an_end_names_its_cause_and_gives_the_slice_back_once_and_for_all() {
         (Some(&granted), 110, busy(), "Expired"),
         (Some(&lost), 20, busy(), "WorkerLost"),
         (None, 20, busy(), "WorkerLost"),
+        (Some(&moved), 20, busy(), "WorkerLost"),
         (Some(&lost), 20, dead, "ExecutorLost"),
     ] {
         let decision = decide(&session, lease, Some(&seen), None, endpoint, at(now));
@@ -245,6 +248,23 @@ fn a_session_is_idle_by_what_its_agent_said_and_never_for_want_of_news() {
     assert!(!ends(None).0, "placed long ago, but nobody said that it is idle");
     assert_eq!(ends(Some(&idle(45, 2))), (false, Some(Duration::from_secs(3))));
     assert_eq!(ends(Some(&idle(45, 20))), (false, Some(LOOK_AGAIN)), "old news");
+}
+
+#[test]
+fn a_session_that_may_be_idle_for_all_its_time_ends_with_its_time() {
+    let mut session = placed();
+    session.spec.idle_timeout_seconds = session.spec.ttl_seconds;
+    let lease = lease(&session, None);
+    // Its agent counts from the grant, which came before it was placed.
+    let decision = decide(&session, Some(&lease), Some(&idle(101, 0)), None, endpoint, at(109));
+    assert_eq!(
+        (decision.lease, decision.again),
+        (LeaseStep::Keep, Some(Duration::from_millis(1_001)))
+    );
+    let status = decide(&session, Some(&lease), Some(&idle(101, 0)), None, endpoint, at(110))
+        .status
+        .unwrap();
+    assert_eq!(why(&status, FAILED).1, "Expired");
 }
 
 #[test]
