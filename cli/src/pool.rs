@@ -214,6 +214,7 @@ impl Pool {
             // All devices of this process share its cores.
             cpu_threads: Some(cores.div_ceil(playing.max(1))),
             executors_per_device: 8,
+            require_executor_walls: false,
             executor_idle_seconds: Duration::from_secs(60),
             log: String::new(),
             log_format: LogFormat::Text,

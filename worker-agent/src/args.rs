@@ -135,6 +135,9 @@ pub struct AgentArguments {
     /// Namespaces that one device serves at the same time.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub executors_per_device: u32,
+    /// Refuse to start where the kernel lacks what executors are walled in with (Landlock, seccomp), instead of a warning.
+    #[arg(long)]
+    pub require_executor_walls: bool,
     /// Seconds after which an executor without work ends.
     #[arg(long, default_value = "60", value_parser = seconds)]
     pub executor_idle_seconds: Duration,

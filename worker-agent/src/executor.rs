@@ -18,7 +18,7 @@ pub mod protocol;
 mod queue;
 mod report;
 mod results;
-mod sandbox;
+pub mod sandbox;
 mod watch;
 
 use std::ffi::OsString;
@@ -38,6 +38,7 @@ use self::board::{Board, MAX_LANES};
 use self::protocol::{Ready, ToExecutor, from_executor::Kind, to_executor};
 use self::queue::message;
 use self::report::Reporter;
+use self::sandbox::Reach;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::{self, CudaDevice};
 use crate::device::{Device, DeviceError};
@@ -118,8 +119,14 @@ enum Command {
     /// Serves one session, whose connections come over standard input.
     Session(SessionArguments),
     /// Prints the GPUs as JSON and ends.
-    Probe,
-    /// Loads a PJRT plugin, opens its device, prints what it is as JSON and ends.
+    Probe {
+        /// As an executor's walls let it see them.
+        #[arg(long)]
+        within_walls: bool,
+    },
+    /// Puts up an executor's walls, prints which of them stand as JSON and ends.
+    Walls,
+    /// Loads a PJRT plugin within an executor's walls, opens its device, prints what it is as JSON and ends.
     Plugin {
         /// The library.
         path: std::path::PathBuf,
@@ -133,15 +140,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => error.exit(),
     };
     match command {
-        Command::Probe => match serde_json::to_writer(std::io::stdout(), &cuda::probe()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        },
+        Command::Probe { within_walls: false } => answer(&cuda::probe()),
+        Command::Probe { within_walls: true } => answer(&probe_within_walls()),
+        Command::Walls => answer(&sandbox::put_up_walls(&Reach::default()).map_err(|error| words(&error))),
         Command::Session(arguments) => session(arguments),
-        Command::Plugin { path } => match serde_json::to_writer(std::io::stdout(), &platform(&path)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        },
+        Command::Plugin { path } => answer(&platform(&path)),
         Command::Run {
             engine,
             ordinal,
@@ -150,10 +153,14 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             parent,
         } => {
             let own_memory = matches!(engine, Engine::Cpu).then_some(memory_bytes);
-            let inherited = match sandbox::enter(parent, own_memory) {
+            let reach = Reach {
+                gpu: matches!(engine, Engine::Cuda),
+                ..Reach::default()
+            };
+            let inherited = match sandbox::enter(parent, own_memory, &reach) {
                 Ok(inherited) => inherited,
                 Err(error) => {
-                    eprintln!("cannot enter the sandbox: {error}");
+                    eprintln!("cannot enter the sandbox: {}", words(&error));
                     return ExitCode::FAILURE;
                 }
             };
@@ -175,10 +182,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn session(arguments: SessionArguments) -> ExitCode {
     let own_memory = matches!(arguments.device, Engine::Cpu).then(|| session_executor::own_memory_bytes(arguments.memory_bytes));
-    let inherited = match sandbox::enter(arguments.parent, own_memory) {
+    let reach = Reach {
+        gpu: matches!(arguments.device, Engine::Cuda),
+        plugin: arguments.plugin.clone(),
+        program_cache: arguments.program_cache.clone(),
+    };
+    let inherited = match sandbox::enter(arguments.parent, own_memory, &reach) {
         Ok(inherited) => inherited,
         Err(error) => {
-            eprintln!("cannot enter the sandbox: {error}");
+            eprintln!("cannot enter the sandbox: {}", words(&error));
             return ExitCode::FAILURE;
         }
     };
@@ -216,17 +228,50 @@ fn session(arguments: SessionArguments) -> ExitCode {
     session_executor::serve(inherited.socket, board, options)
 }
 
-/// What a plugin says of itself once it has opened its device.
-fn platform(path: &std::path::Path) -> Result<crate::session::process::Platform, String> {
-    let text = |error: &dyn std::error::Error| match error.source() {
+/// Prints what the agent asked for.
+fn answer(answer: &impl serde::Serialize) -> ExitCode {
+    match serde_json::to_writer(std::io::stdout(), answer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// An error with its cause.
+fn words(error: &dyn std::error::Error) -> String {
+    match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
+    }
+}
+
+/// GPUs as executors will find them.
+fn probe_within_walls() -> cuda::Probe {
+    let reach = Reach {
+        gpu: true,
+        ..Reach::default()
     };
-    let plugin = sahasra_pjrt::Plugin::load(path).map_err(|error| text(&error))?;
-    let client = sahasra_pjrt::Client::create(&plugin, &[]).map_err(|error| text(&error))?;
+    match sandbox::put_up_walls(&reach) {
+        Ok(_) => cuda::probe(),
+        Err(error) => cuda::Probe {
+            gpus: Vec::new(),
+            reason: Some(words(&error)),
+        },
+    }
+}
+
+/// What a plugin says of itself once it has opened its device. It may be a GPU's.
+fn platform(path: &std::path::Path) -> Result<crate::session::process::Platform, String> {
+    let reach = Reach {
+        gpu: true,
+        plugin: Some(path.to_owned()),
+        program_cache: None,
+    };
+    sandbox::put_up_walls(&reach).map_err(|error| words(&error))?;
+    let plugin = sahasra_pjrt::Plugin::load(path).map_err(|error| words(&error))?;
+    let client = sahasra_pjrt::Client::create(&plugin, &[]).map_err(|error| words(&error))?;
     Ok(crate::session::process::Platform {
-        name: client.platform_name().map_err(|error| text(&error))?,
-        version: client.platform_version().map_err(|error| text(&error))?,
+        name: client.platform_name().map_err(|error| words(&error))?,
+        version: client.platform_version().map_err(|error| words(&error))?,
     })
 }
 

@@ -28,6 +28,7 @@ mod program;
 mod run;
 pub(crate) mod spawn;
 mod supervise;
+pub(crate) mod walls;
 pub(crate) mod words;
 
 use std::collections::BTreeMap;

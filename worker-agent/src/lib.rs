@@ -45,7 +45,7 @@ pub mod store;
 use agent::{Agent, AgentLimits, Executors, Identity};
 use api::guard::OperatorsOnly;
 use args::{AgentArguments, Arguments, Command};
-use executors::{ExecutorPool, PoolConfig};
+use executors::{DeviceKind, ExecutorPool, PoolConfig, walls};
 use program_cache::ProgramCache;
 use registration::{Registration, RegistrationConfig};
 use session::{process::Launcher, stream::Streams};
@@ -72,6 +72,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
     logging::start(&arguments.log, arguments.log_format);
+    // It holds a token and a key: nobody with its uid reads its memory, and no core file holds them.
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "others with this uid may read this process's memory");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
         .max_blocking_threads(8)
@@ -158,11 +162,14 @@ pub async fn serve(
         max_outstanding_chunks: limits.max_outstanding_chunks,
         ..PoolConfig::default()
     };
+    let program = config.program.clone();
     let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone(), program_cache(arguments)).await;
     let executors = Executors {
         sessions: Some(launcher.context("no thread to start executors from")?),
         chunks: ExecutorPool::start(config).await?,
     };
+    let gpu = executors.chunks.devices().iter().any(|device| device.kind == DeviceKind::Cuda);
+    walls::check(&program, gpu, arguments.require_executor_walls).await?;
     let bound = listener.local_addr()?;
     let agent = Agent::new(
         Identity {

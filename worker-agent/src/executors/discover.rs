@@ -22,6 +22,10 @@ pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
         if let Some(reason) = &probe.reason {
             tracing::info!(reason, gpus = probe.gpus.len(), "looked for GPUs");
         }
+        let probe = match probe.gpus.len() {
+            0 => probe,
+            count => within_walls(config, count).await,
+        };
         devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config.devices.executors_per_device)));
     }
     let cpu = match config.devices.cpu {
@@ -42,6 +46,27 @@ pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
         );
     }
     devices
+}
+
+/// What executors will find of so many GPUs. Asked after the first probe, which may still start the driver's own program that makes its
+/// devices.
+async fn within_walls(config: &PoolConfig, count: usize) -> Probe {
+    let mut command = spawn::command(&config.program, "probe");
+    command.arg("--within-walls");
+    let probe = ask(command, config.devices.probe_timeout).await.unwrap_or_else(|error| Probe {
+        gpus: Vec::new(),
+        reason: Some(error.to_string()),
+    });
+    if probe.gpus.len() < count {
+        let reason = probe.reason.as_deref().unwrap_or_default();
+        tracing::error!(
+            reason,
+            gpus = probe.gpus.len(),
+            of = count,
+            "a GPU cannot be opened within the walls of executors, and is left out"
+        );
+    }
+    probe
 }
 
 fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {

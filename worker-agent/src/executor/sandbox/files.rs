@@ -1,0 +1,253 @@
+//! Files that an executor may open, and what else Landlock keeps it from.
+//!
+//! It reads what engines are made of (system libraries, the plugin, the driver's files and devices where there is a GPU) and what
+//! tells about the machine and itself, and writes to the folder of its namespace's compiled programs. Nothing may be executed.
+//!
+//! A process in a Landlock domain cannot trace one outside of it, and everything for which Linux asks whether one process may trace
+//! another goes with that: memory, environment, descriptors, root and maps in `/proc`, `process_vm_readv`, `pidfd_getfd`. Every
+//! executor is in a domain of its own. (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".)
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope, make_bitflags, path_beneath_rules,
+};
+use rustix::fs::{Mode, OFlags};
+
+use super::Reach;
+
+/// The newest interface whose rights were looked at here. Of what a kernel does not have yet nothing is asked of it.
+const NEWEST: ABI = ABI::V9;
+
+/// Libraries and what they look for.
+const LIBRARIES: &[&str] = &[
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/usr/local/lib64",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/usr/share/zoneinfo",
+    // Where distributions without the folders above have theirs.
+    "/nix/store",
+    "/gnu/store",
+];
+/// What tells about the machine.
+const MACHINE: &[&str] = &[
+    "/sys/devices/system/cpu",
+    "/sys/devices/system/node",
+    "/sys/fs/cgroup",
+    "/sys/kernel/mm/transparent_hugepage",
+    "/dev/random",
+    "/dev/urandom",
+];
+/// The same in `/proc`, where a rule holds only for as long as somebody has the file open.
+const MACHINE_IN_PROC: &[&str] = &[
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/version",
+    "/proc/filesystems",
+    "/proc/sys/vm",
+];
+const NOTHING: &[&str] = &["/dev/null", "/dev/zero"];
+/// The driver of GPUs, and what it finds them by.
+const DRIVER: &[&str] = &[
+    "/sys/devices",
+    "/sys/bus",
+    "/sys/class",
+    "/sys/module",
+    "/usr/local/cuda",
+    "/usr/local/nvidia",
+    "/usr/share/nvidia",
+    "/opt/cuda",
+    "/run/opengl-driver",
+];
+const DRIVER_IN_PROC: &[&str] = &["/proc/devices", "/proc/modules", "/proc/driver"];
+/// Where MPS listens unless CUDA_MPS_PIPE_DIRECTORY says otherwise.
+const MPS: &str = "/tmp/nvidia-mps";
+
+const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
+const DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | IoctlDev});
+const KEEP: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile});
+
+/// Why files are not restricted.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// The kernel has Landlock and does not take the rules.
+    #[error("Landlock: {0}")]
+    Ruleset(#[from] RulesetError),
+    /// The folder for compiled programs is to be reached, and cannot be.
+    #[error("cannot open {path}")]
+    Missing {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Restricts this thread, and all that it starts. Gives the version of the interface that is in force, 0 where there is none.
+///
+/// # Errors
+/// [`FilesError`]. That the kernel has no Landlock is none.
+pub fn restrict(reach: &Reach) -> Result<u32, FilesError> {
+    let ruleset = Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .handle_access(AccessNet::from_all(NEWEST))?
+        .scope(Scope::from_all(NEWEST))?
+        .create()?;
+    let mut ruleset = ruleset
+        .add_rules(path_beneath_rules(LIBRARIES, READ))?
+        .add_rules(path_beneath_rules(MACHINE, READ))?
+        .add_rules(path_beneath_rules(std::env::current_exe(), READ))?
+        .add_rules(path_beneath_rules(library_path(), READ))?
+        .add_rules(path_beneath_rules(NOTHING, DEVICE))?;
+    ruleset = held(ruleset, MACHINE_IN_PROC, READ)?;
+    if reach.gpu {
+        ruleset = driver(ruleset)?;
+    }
+    if let Some(plugin) = &reach.plugin {
+        ruleset = ruleset.add_rules(path_beneath_rules(of_plugin(plugin), READ))?;
+    }
+    if let Some(path) = &reach.program_cache {
+        let folder = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let folder = folder.map_err(|error| FilesError::Missing {
+            path: path.clone(),
+            source: error.into(),
+        })?;
+        ruleset = ruleset.add_rule(PathBeneath::new(folder, KEEP))?;
+    }
+    let status = ruleset.restrict_self()?;
+    Ok(match (status.ruleset, status.landlock) {
+        (RulesetStatus::NotEnforced, _) => 0,
+        (_, LandlockStatus::Available { effective_abi, .. }) => effective_abi as u32,
+        (_, _) => 0,
+    })
+}
+
+/// Rules for files of `/proc`. Their inodes are made anew after the kernel has forgotten them for want of memory, and a new one is under
+/// no rule: so they are kept open, as mere places, for as long as the process lives.
+fn held(mut ruleset: RulesetCreated, paths: &[&str], access: BitFlags<AccessFs>) -> Result<RulesetCreated, FilesError> {
+    for path in paths {
+        let Ok(place) = rustix::fs::open(*path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
+            continue;
+        };
+        let is_folder = fs::metadata(path).is_ok_and(|about| about.is_dir());
+        let access = if is_folder { access } else { access & AccessFs::from_file(NEWEST) };
+        ruleset = ruleset.add_rule(PathBeneath::new(&place, access))?;
+        let _ = place.into_raw_fd();
+    }
+    Ok(ruleset)
+}
+
+/// What NVIDIA's driver is documented to need, or known to from others' rules for it.
+fn driver(ruleset: RulesetCreated) -> Result<RulesetCreated, FilesError> {
+    let devices = entries(Path::new("/dev"), |name| name.starts_with("nvidia") || name == "dxg");
+    let pipes = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").map_or_else(|| PathBuf::from(MPS), PathBuf::from);
+    let meeting = KEEP | make_bitflags!(AccessFs::{MakeSock | MakeFifo | ResolveUnix});
+    let ruleset = ruleset
+        .add_rules(path_beneath_rules(DRIVER, READ))?
+        .add_rules(path_beneath_rules(devices, DEVICE))?
+        .add_rules(path_beneath_rules(["/dev/shm"], KEEP))?
+        .add_rules(path_beneath_rules([pipes], meeting))?
+        .add_rules(path_beneath_rules(["/run/nvidia-persistenced"], READ | AccessFs::ResolveUnix))?;
+    let ruleset = held(ruleset, DRIVER_IN_PROC, READ)?;
+    // It gives its threads names, by way of their files.
+    held(ruleset, &["/proc/self/task"], READ | AccessFs::WriteFile)
+}
+
+/// Folders of LD_LIBRARY_PATH: the libraries in them, as whoever names a folder there need not mean all that lies in it.
+fn library_path() -> Vec<PathBuf> {
+    let folders = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    std::env::split_paths(&folders)
+        .filter(|folder| folder.is_absolute())
+        .flat_map(|folder| libraries(&folder))
+        .collect()
+}
+
+fn libraries(folder: &Path) -> Vec<PathBuf> {
+    entries(folder, |name| name.ends_with(".so") || name.contains(".so."))
+}
+
+fn entries(folder: &Path, which: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().and_then(OsStr::to_str).is_some_and(&which))
+        .collect()
+}
+
+/// A plugin, and the libraries that it may load: those beside it and, where it was installed as a Python package, its package, the
+/// vendor's, and what packagers put beside packages. Not whole folders elsewhere: a plugin may lie in somebody's home.
+fn of_plugin(plugin: &Path) -> Vec<PathBuf> {
+    let mut found = vec![plugin.to_owned()];
+    let real = plugin.canonicalize().unwrap_or_else(|_| plugin.to_owned());
+    for plugin in [plugin, &real] {
+        found.extend(plugin.parent().map(libraries).unwrap_or_default());
+        let is_packages = |folder: &Path| {
+            folder
+                .file_name()
+                .is_some_and(|name| name == "site-packages" || name == "dist-packages")
+        };
+        let Some(packages) = plugin.ancestors().find(|folder| is_packages(folder)) else {
+            continue;
+        };
+        let own = plugin.strip_prefix(packages).ok().and_then(|inside| inside.iter().next());
+        found.extend(own.map(|own| packages.join(own)));
+        found.push(packages.join("nvidia"));
+        found.extend(entries(packages, |name| name.ends_with(".libs")));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(path: &Path) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+
+    #[test]
+    fn of_a_plugin_in_somebodys_home_no_more_than_libraries_is_reached() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        for name in ["plugin.so", "libother.so.1", ".ssh/id_ed25519", "letter.txt"] {
+            touch(&at(name));
+        }
+        let mut found = of_plugin(&at("plugin.so"));
+        found.sort();
+        found.dedup();
+        assert_eq!(found, [at("libother.so.1"), at("plugin.so")]);
+    }
+
+    #[test]
+    fn of_a_plugin_in_a_python_package_the_vendors_libraries_are_reached() {
+        let root = tempfile::tempdir().unwrap();
+        let packages = root.path().join("lib/python3.13/site-packages");
+        let plugin = packages.join("jax_plugins/xla_cuda13/xla_cuda_plugin.so");
+        for path in [&plugin, &packages.join("numpy.libs/libblas.so"), &packages.join("secrets/key.pem")] {
+            touch(path);
+        }
+        let found = of_plugin(&plugin);
+        for reached in [
+            &plugin,
+            &packages.join("jax_plugins"),
+            &packages.join("nvidia"),
+            &packages.join("numpy.libs"),
+        ] {
+            assert!(found.contains(reached), "{reached:?}: {found:?}");
+        }
+        assert!(!found.iter().any(|path| path.ends_with("secrets") || *path == packages));
+    }
+}

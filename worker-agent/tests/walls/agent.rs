@@ -1,0 +1,110 @@
+//! What an agent says and does where its machine has the walls, and where it has not.
+//!
+//! A machine without them is played by a filter around the agent that answers the calls which make walls as an old kernel does.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use libtest_mimic::Failed;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+use crate::NOBODY;
+
+/// The agent, without an API server.
+fn agent(program: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args([
+        "agent",
+        "--node-name=node",
+        "--no-kubernetes",
+        "--no-cuda",
+        "--listen=127.0.0.1:0",
+        "--cpu-memory=64Mi",
+    ]);
+    command.args(more).stdin(Stdio::null());
+    command
+}
+
+/// Runs this with the rest as arguments of the agent, on a machine of old.
+pub fn on_an_old_kernel(program: &str) -> ExitCode {
+    let calls = [libc::SYS_landlock_create_ruleset, libc::SYS_seccomp];
+    let filter = SeccompFilter::new(
+        calls.into_iter().map(|call| (call, Vec::new())).collect(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+        TargetArch::try_from(std::env::consts::ARCH).unwrap(),
+    );
+    let filter: BpfProgram = filter.unwrap().try_into().unwrap();
+    seccompiler::apply_filter(&filter).unwrap();
+    let arguments: Vec<String> = std::env::args().skip(4).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let error = agent(Path::new(program), &arguments).exec();
+    eprintln!("{error}");
+    ExitCode::FAILURE
+}
+
+fn old_kernel(probe: &Path, agent: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(probe);
+    command.args(["probe", "old-kernel"]).arg(agent).args(more);
+    command
+}
+
+/// Its words until it serves or ends; killed where it serves.
+fn words(mut command: Command, look: impl FnOnce(&Child) -> Result<(), Failed>) -> Result<String, Failed> {
+    let (reader, writer) = std::io::pipe()?;
+    let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
+    // It holds the other end of the pipe.
+    drop(command);
+    let mut words = String::new();
+    let mut serving = false;
+    for line in BufReader::new(reader).lines() {
+        let line = line?;
+        serving = line.contains("serving");
+        words.push_str(&line);
+        words.push('\n');
+        if serving {
+            break;
+        }
+    }
+    let looked = if serving { look(&child) } else { Ok(()) };
+    let _ = child.kill();
+    child.wait()?;
+    looked.map(|()| words)
+}
+
+fn says(words: &str, what: &[&str], not: &[&str]) -> Result<(), Failed> {
+    let missing = what.iter().find(|what| !words.contains(**what));
+    let wrong = not.iter().find(|what| words.contains(**what));
+    match missing.or(wrong) {
+        Some(about) => Err(format!("about {about:?}, it says:\n{words}").into()),
+        None => Ok(()),
+    }
+}
+
+pub fn without_walls(probe: &Path, agent: &Path) -> Result<(), Failed> {
+    let told = words(old_kernel(probe, agent, &[]), |_| Ok(()))?;
+    says(&told, &["WARN", "NOT WALLED IN", "Landlock", "seccomp", "lsm=", "serving"], &[])?;
+    let told = words(old_kernel(probe, agent, &["--require-executor-walls"]), |_| Ok(()))?;
+    says(&told, &["are required", "Landlock", "seccomp", "lsm="], &["serving"])
+}
+
+pub fn with_walls(agent_program: &Path) -> Result<(), Failed> {
+    let mut command = agent(agent_program, &["--require-executor-walls"]);
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let told = words(command, |agent| {
+        // What cannot be dumped belongs to root in /proc, and is shut to whoever has the agent's uid.
+        let owner = std::fs::metadata(format!("/proc/{}/environ", agent.id()))?.uid();
+        if owner == 0 {
+            Ok(())
+        } else {
+            Err(format!("its memory is open to its uid: {owner}").into())
+        }
+    })?;
+    says(&told, &["walled in", "serving"], &["NOT WALLED IN"])
+}

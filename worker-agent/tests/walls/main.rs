@@ -1,0 +1,166 @@
+//! What an executor that was broken into can reach: probes that try, outside of the walls and within them.
+//!
+//! Each probe is this program in a process of its own. Outside of the walls everything that is tried succeeds (or fails for the reason
+//! that it is tried with nonsense), so that a refusal within them is the walls'. As root everything is tried as root and as a user without rights,
+//! which is what agents are in a cluster: there no owner and no capability stands between an executor and its agent.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod agent;
+mod attempts;
+mod probe;
+mod scene;
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use attempts::Kind;
+use probe::Around;
+use scene::Scene;
+
+/// A user without rights and without a name.
+const NOBODY: u32 = 65_532;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some("probe") {
+        let (what, how) = (arguments.next().expect("what"), arguments.next().expect("how"));
+        return match what.as_str() {
+            "old-kernel" => agent::on_an_old_kernel(&how),
+            _ => probe::main(&what, &how),
+        };
+    }
+    let users: &[(&str, Option<u32>)] = if rustix::process::geteuid().is_root() {
+        &[("root", None), ("nobody", Some(NOBODY))]
+    } else {
+        &[("self", None)]
+    };
+    // Where every user may run it.
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("walls-test");
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let agent = folder.path().join("sahasra-worker");
+    for (from, to) in [
+        (std::env::current_exe().unwrap(), &program),
+        (env!("CARGO_BIN_EXE_sahasra-worker").into(), &agent),
+    ] {
+        std::fs::copy(from, to).unwrap();
+        std::fs::set_permissions(to, Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut trials = Vec::new();
+    for (name, user) in users {
+        let trial = |what: &str, run: fn(&Scene) -> Result<(), Failed>| {
+            let (program, user) = (program.clone(), *user);
+            Trial::test(format!("{what}_as_{name}"), move || run(&Scene::new(program, user)))
+        };
+        trials.extend([
+            trial("what_executors_have_no_business_with_is_refused_within_their_walls", all_walls),
+            trial("landlock_alone_keeps_files_and_other_processes_shut", landlock_alone),
+            trial("seccomp_alone_keeps_sockets_programs_and_signals_in", seccomp_alone),
+            trial("the_executor_of_a_gpu_has_sockets_that_lead_nowhere_else", of_a_gpu),
+            trial("what_engines_do_goes_on_within_the_walls", engines_go_on),
+        ]);
+    }
+    let (without, with) = ((program.clone(), agent.clone()), (program, agent));
+    trials.extend([
+        Trial::test(
+            "an_agent_says_what_its_machine_lacks_and_does_not_start_where_that_is_required",
+            move || agent::without_walls(&without.0, &without.1),
+        ),
+        Trial::test(
+            "an_agent_starts_where_walls_are_required_and_there_and_shuts_its_memory",
+            move || {
+                if has(&Scene::new(with.0, None), 3, true) {
+                    agent::with_walls(&with.1)
+                } else {
+                    Ok(())
+                }
+            },
+        ),
+    ]);
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Whether this machine has what is to be tested. Says so where it does not.
+fn has(scene: &Scene, landlock: u32, seccomp: bool) -> bool {
+    let walls = scene.walls();
+    let has = walls.landlock >= landlock && (walls.seccomp || !seccomp);
+    if !has {
+        eprintln!("SKIPPED: this kernel has {walls:?}, and Landlock {landlock} and seccomp are to be tested");
+    }
+    has
+}
+
+/// Everything is tried outside, where it succeeds, and within, where it does not.
+fn compare(scene: &Scene, around: Around, refused: impl Fn(&attempts::Attempt) -> bool) -> Result<(), Failed> {
+    let (outside, within) = (scene.outcomes(Around::Nothing), scene.outcomes(around));
+    let mut wrong = Vec::new();
+    for attempt in attempts::all().iter().filter(|attempt| refused(attempt)) {
+        let (outside, within) = (outside[attempt.name], within[attempt.name]);
+        if !attempt.outside.allows(outside) {
+            wrong.push(format!("{} outside of the walls: errno {outside}", attempt.name));
+        }
+        if !attempt.is_refusal(within) {
+            wrong.push(format!("{} within the walls: errno {within}", attempt.name));
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n").into()) }
+}
+
+fn all_walls(scene: &Scene) -> Result<(), Failed> {
+    if !has(scene, 3, true) {
+        return Ok(());
+    }
+    compare(scene, Around::AllWalls, |_| true)?;
+    scene.is_unharmed(Around::AllWalls)
+}
+
+fn landlock_alone(scene: &Scene) -> Result<(), Failed> {
+    if !has(scene, 6, false) {
+        return Ok(());
+    }
+    let kinds = [Kind::File, Kind::Memory, Kind::Tcp, Kind::Abstract, Kind::Signal];
+    compare(scene, Around::Landlock, |attempt| {
+        // Modes, times and watches are not its affair.
+        kinds.contains(&attempt.kind) && !(attempt.kind == Kind::File && attempt.name.contains("call"))
+    })?;
+    scene.is_unharmed(Around::Landlock)
+}
+
+fn seccomp_alone(scene: &Scene) -> Result<(), Failed> {
+    if !has(scene, 0, true) {
+        return Ok(());
+    }
+    compare(scene, Around::Seccomp, |attempt| {
+        !matches!(attempt.kind, Kind::File | Kind::Memory) || attempt.name.contains("call")
+    })?;
+    scene.is_unharmed(Around::Seccomp)
+}
+
+fn of_a_gpu(scene: &Scene) -> Result<(), Failed> {
+    if !has(scene, 6, true) {
+        return Ok(());
+    }
+    compare(scene, Around::WallsOfGpu, |attempt| attempt.kind != Kind::Local)?;
+    // It is there that walls differ: were this refused, the test would be of something else.
+    let outcome = scene.outcomes(Around::WallsOfGpu)["make a socket of this machine"];
+    if outcome != 0 {
+        return Err(format!("a GPU's executor may make no local socket: errno {outcome}").into());
+    }
+    scene.is_unharmed(Around::WallsOfGpu)
+}
+
+fn engines_go_on(scene: &Scene) -> Result<(), Failed> {
+    for around in [Around::AllWalls, Around::WallsOfGpu] {
+        let outcomes = scene.outcomes(around);
+        for (name, _) in attempts::ordinary() {
+            if outcomes[name] != 0 {
+                return Err(format!("{name}, {around:?}: errno {}", outcomes[name]).into());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! A process that puts walls around itself and tries.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use sahasra_worker::executor::sandbox::{self, Reach, Walls, calls, files};
+use serde::{Deserialize, Serialize};
+
+use crate::attempts::{self, Place};
+use crate::scene::Told;
+
+/// What is around a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Around {
+    Nothing,
+    /// As an executor enters them.
+    AllWalls,
+    WallsOfGpu,
+    Landlock,
+    Seccomp,
+}
+
+/// What a probe prints.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    pub walls: Walls,
+    pub outcomes: BTreeMap<String, i32>,
+}
+
+/// What others should not read.
+static SECRET: [u8; 8] = *b"s3cr3t!\n";
+
+pub fn main(what: &str, how: &str) -> ExitCode {
+    let (around, told): (Around, Told) = serde_json::from_str(how).unwrap();
+    let reach = Reach {
+        gpu: around == Around::WallsOfGpu,
+        plugin: None,
+        program_cache: Some(told.folder.join("programs/mine")),
+    };
+    let mut walls = Walls::default();
+    let (mut socket, output): (OwnedFd, OwnedFd) = match around {
+        Around::AllWalls | Around::WallsOfGpu => {
+            // The same, in a thread's place: which walls stand is told by none but the inner function.
+            let inherited = sandbox::enter(told.parent, Some(1 << 30), &reach).unwrap();
+            (inherited.socket.into(), inherited.board)
+        }
+        _ => {
+            let copy = |descriptor| rustix::io::fcntl_dupfd_cloexec(descriptor, 3).unwrap();
+            (copy(rustix::stdio::stdin()), copy(rustix::stdio::stdout()))
+        }
+    };
+    match around {
+        Around::Landlock => {
+            walls.landlock = files::restrict(&reach).unwrap();
+        }
+        Around::Seccomp => {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            walls.seccomp = calls::restrict(false).unwrap();
+        }
+        Around::AllWalls | Around::WallsOfGpu => walls = standing(),
+        Around::Nothing => {}
+    }
+    let mut output = File::from(output);
+    if what == "wait" {
+        attempts::let_everybody_trace();
+        writeln!(output, "{}", SECRET.as_ptr() as usize).unwrap();
+        let _ = File::from(socket).read(&mut [0]);
+        return ExitCode::SUCCESS;
+    }
+    let place = Place {
+        told,
+        socket: socket.as_raw_fd(),
+        secret: SECRET,
+    };
+    let mut outcomes = BTreeMap::new();
+    for (name, attempt) in attempts::ordinary() {
+        outcomes.insert(name.to_owned(), attempts::errno(attempt(&place)));
+    }
+    for attempt in attempts::all() {
+        outcomes.insert(attempt.name.to_owned(), attempts::errno((attempt.run)(&place)));
+    }
+    serde_json::to_writer(&mut output, &Report { walls, outcomes }).unwrap();
+    // Kept open until now.
+    socket = OwnedFd::from(output);
+    drop(socket);
+    ExitCode::SUCCESS
+}
+
+/// Which walls stand around this process, by what the kernel says of it.
+fn standing() -> Walls {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    Walls {
+        landlock: attempts::landlock_version(),
+        seccomp: status.lines().any(|line| line.starts_with("Seccomp:") && line.ends_with('2')),
+    }
+}

@@ -1,0 +1,173 @@
+//! What probes are made among: files of an agent, who listens, and two processes, one outside of any walls and one within its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+
+use libtest_mimic::Failed;
+use sahasra_worker::executor::sandbox::Walls;
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::probe::{Around, Report};
+
+/// What a probe is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Told {
+    pub folder: PathBuf,
+    pub parent: i32,
+    pub port: u16,
+    pub abstract_name: String,
+    /// Process ids, and where each has its secret.
+    pub others: Vec<(i32, usize)>,
+}
+
+/// A process that waits to be probed.
+struct Other {
+    child: Child,
+    id: i32,
+    secret: usize,
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub struct Scene {
+    folder: TempDir,
+    program: PathBuf,
+    user: Option<u32>,
+    tcp: TcpListener,
+    _local: UnixListener,
+    _abstract: UnixListener,
+    abstract_name: String,
+    /// Of each round: who was there, and what came of it.
+    rounds: Mutex<BTreeMap<Around, (Vec<Other>, Report)>>,
+}
+
+impl Scene {
+    pub fn new(program: PathBuf, user: Option<u32>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["programs", "programs/mine", "programs/other"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        for name in ["token", "tls.key", "programs/other/program"] {
+            fs::write(at(name), "secret").unwrap();
+            fs::set_permissions(at(name), fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let abstract_name = folder.path().display().to_string();
+        let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
+        let scene = Self {
+            _local: UnixListener::bind(at("socket")).unwrap(),
+            _abstract: UnixListener::bind_addr(&address).unwrap(),
+            tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
+            folder,
+            program,
+            user,
+            abstract_name,
+            rounds: Mutex::default(),
+        };
+        scene.give_away(scene.folder.path());
+        scene
+    }
+
+    /// All is the user's, as an agent's files are its executors'.
+    fn give_away(&self, path: &Path) {
+        let Some(user) = self.user else { return };
+        std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+        if path.is_dir() {
+            for entry in fs::read_dir(path).unwrap() {
+                self.give_away(&entry.unwrap().path());
+            }
+        }
+    }
+
+    fn start(&self, around: Around, what: &str, others: &[Other]) -> Child {
+        let told = Told {
+            folder: self.folder.path().to_owned(),
+            parent: std::process::id() as i32,
+            port: self.tcp.local_addr().unwrap().port(),
+            abstract_name: self.abstract_name.clone(),
+            others: others.iter().map(|other| (other.id, other.secret)).collect(),
+        };
+        let how = serde_json::to_string(&(around, told)).unwrap();
+        // Any socket will do for the agent's: here it is as a client's connection, handed over.
+        let connection = TcpStream::connect(self.tcp.local_addr().unwrap()).unwrap();
+        let mut command = Command::new(&self.program);
+        command
+            .args(["probe", what, &how])
+            .env_clear()
+            .env("SECRET", "hush")
+            .current_dir("/");
+        command.stdin(Stdio::from(OwnedFd::from(connection))).stdout(Stdio::piped());
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command.spawn().unwrap()
+    }
+
+    fn other(&self, around: Around) -> Other {
+        let mut child = self.start(around, "wait", &[]);
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let secret = line.trim().parse().expect("it says where its secret is");
+        Other {
+            id: child.id() as i32,
+            child,
+            secret,
+        }
+    }
+
+    fn report(&self, around: Around) -> Report {
+        let mut rounds = self.rounds.lock().unwrap();
+        let (_, report) = rounds.entry(around).or_insert_with(|| {
+            let removable = self.folder.path().join("removable");
+            fs::write(&removable, "").unwrap();
+            self.give_away(&removable);
+            let others = vec![self.other(Around::Nothing), self.other(Around::AllWalls)];
+            let child = self.start(around, "try", &others);
+            let output = child.wait_with_output().unwrap();
+            let report = serde_json::from_slice(&output.stdout);
+            let report = report.unwrap_or_else(|error| panic!("{around:?}: {error}: {output:?}"));
+            (others, report)
+        });
+        report.clone()
+    }
+
+    /// What came of everything that was tried: 0, or the number of the error.
+    pub fn outcomes(&self, around: Around) -> BTreeMap<String, i32> {
+        self.report(around).outcomes
+    }
+
+    /// What this machine has.
+    pub fn walls(&self) -> Walls {
+        self.report(Around::AllWalls).walls
+    }
+
+    /// Nobody was killed, and outside of the walls both were.
+    pub fn is_unharmed(&self, around: Around) -> Result<(), Failed> {
+        let mut rounds = self.rounds.lock().unwrap();
+        for other in &mut rounds.get_mut(&Around::Nothing).unwrap().0 {
+            other.child.wait().unwrap();
+        }
+        let others = &mut rounds.get_mut(&around).unwrap().0;
+        if others.iter_mut().all(|other| other.child.try_wait().unwrap().is_none()) {
+            Ok(())
+        } else {
+            Err("a process was killed from within the walls".into())
+        }
+    }
+}
