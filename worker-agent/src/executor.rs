@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
+use sahasra_service::causes;
 use sahasra_wire::frame::Decoder;
 
 pub use self::program::bounded_message;
@@ -142,7 +143,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match command {
         Command::Probe { within_walls: false } => answer(&cuda::probe()),
         Command::Probe { within_walls: true } => answer(&probe_within_walls()),
-        Command::Walls => answer(&sandbox::put_up_walls(&Reach::default()).map_err(|error| words(&error))),
+        Command::Walls => answer(&sandbox::put_up_walls(&Reach::default()).map_err(|error| causes(&error))),
         Command::Session(arguments) => session(arguments),
         Command::Plugin { path } => answer(&platform(&path)),
         Command::Run {
@@ -160,7 +161,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             let inherited = match sandbox::enter(parent, own_memory, &reach) {
                 Ok(inherited) => inherited,
                 Err(error) => {
-                    eprintln!("cannot enter the sandbox: {}", words(&error));
+                    eprintln!("cannot enter the sandbox: {}", causes(&error));
                     return ExitCode::FAILURE;
                 }
             };
@@ -190,7 +191,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
     let inherited = match sandbox::enter(arguments.parent, own_memory, &reach) {
         Ok(inherited) => inherited,
         Err(error) => {
-            eprintln!("cannot enter the sandbox: {}", words(&error));
+            eprintln!("cannot enter the sandbox: {}", causes(&error));
             return ExitCode::FAILURE;
         }
     };
@@ -236,14 +237,6 @@ fn answer(answer: &impl serde::Serialize) -> ExitCode {
     }
 }
 
-/// An error with its cause.
-fn words(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
-}
-
 /// GPUs as executors will find them.
 fn probe_within_walls() -> cuda::Probe {
     let reach = Reach {
@@ -254,7 +247,7 @@ fn probe_within_walls() -> cuda::Probe {
         Ok(_) => cuda::probe(),
         Err(error) => cuda::Probe {
             gpus: Vec::new(),
-            reason: Some(words(&error)),
+            reason: Some(causes(&error)),
         },
     }
 }
@@ -266,12 +259,12 @@ fn platform(path: &std::path::Path) -> Result<crate::session::process::Platform,
         plugin: Some(path.to_owned()),
         program_cache: None,
     };
-    sandbox::put_up_walls(&reach).map_err(|error| words(&error))?;
-    let plugin = sahasra_pjrt::Plugin::load(path).map_err(|error| words(&error))?;
-    let client = sahasra_pjrt::Client::create(&plugin, &[]).map_err(|error| words(&error))?;
+    sandbox::put_up_walls(&reach).map_err(|error| causes(&error))?;
+    let plugin = sahasra_pjrt::Plugin::load(path).map_err(|error| causes(&error))?;
+    let client = sahasra_pjrt::Client::create(&plugin, &[]).map_err(|error| causes(&error))?;
     Ok(crate::session::process::Platform {
-        name: client.platform_name().map_err(|error| words(&error))?,
-        version: client.platform_version().map_err(|error| words(&error))?,
+        name: client.platform_name().map_err(|error| causes(&error))?,
+        version: client.platform_version().map_err(|error| causes(&error))?,
     })
 }
 
