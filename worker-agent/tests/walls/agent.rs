@@ -2,8 +2,9 @@
 //!
 //! A machine without them is played by a filter around the agent that answers the calls which make walls as an old kernel does.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -107,4 +108,25 @@ pub fn with_walls(agent_program: &Path) -> Result<(), Failed> {
         }
     })?;
     says(&told, &["walled in", "serving"], &["NOT WALLED IN"])
+}
+
+/// In a folder that is shut to others, somebody else's for root; and by a link from elsewhere.
+pub fn plugin_opens(agent: &Path) -> Result<(), Failed> {
+    let Some(plugin) = std::env::var_os("SAHASRA_PJRT_PLUGIN").filter(|path| !path.is_empty()) else {
+        eprintln!("SKIPPED: no PJRT plugin is named in SAHASRA_PJRT_PLUGIN (crates/pjrt/plugin installs one and prints where)");
+        return Ok(());
+    };
+    let (home, elsewhere) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let (copy, link) = (home.path().join("plugin.so"), elsewhere.path().join("link.so"));
+    std::fs::copy(plugin, &copy)?;
+    symlink(&copy, &link)?;
+    std::fs::set_permissions(home.path(), Permissions::from_mode(0o700))?;
+    if rustix::process::geteuid().is_root() {
+        chown(home.path(), Some(NOBODY), Some(NOBODY))?;
+    }
+    for path in [copy, link] {
+        let output = Command::new(agent).args(["executor", "plugin"]).arg(&path).env_clear().output()?;
+        says(&String::from_utf8_lossy(&output.stdout), &["Ok", "cpu"], &["Err"])?;
+    }
+    Ok(())
 }

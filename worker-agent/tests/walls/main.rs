@@ -64,8 +64,11 @@ fn main() -> ExitCode {
             trial("what_engines_do_goes_on_within_the_walls", engines_go_on),
         ]);
     }
-    let (without, with) = ((program.clone(), agent.clone()), (program, agent));
+    let (without, with, opening) = ((program.clone(), agent.clone()), (program, agent.clone()), agent);
     trials.extend([
+        Trial::test("a_plugin_opens_within_the_walls_wherever_it_lies", move || {
+            agent::plugin_opens(&opening)
+        }),
         Trial::test(
             "an_agent_says_what_its_machine_lacks_and_does_not_start_where_that_is_required",
             move || agent::without_walls(&without.0, &without.1),
