@@ -7,8 +7,8 @@ use super::ask::{AskError, ask};
 use super::spawn;
 use crate::executor::sandbox::Walls;
 
-/// How long that may take.
-const WITHIN: Duration = Duration::from_secs(10);
+/// How long that may take, on a machine that has much else to do.
+const WITHIN: Duration = Duration::from_secs(60);
 /// What helps where something is missing.
 const REMEDY: &str = "a kernel from 6.12 on with CONFIG_SECURITY_LANDLOCK and `landlock` among the `lsm=` of its command line (6.2 for executors of \
                       the CPU engine), and a container runtime that lets Landlock and seccomp through";
