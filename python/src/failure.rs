@@ -8,7 +8,7 @@ use sahasra_client::{Error, FailureCode, Pending, RefusalCode};
 use crate::process;
 
 /// How long Ctrl-C may take.
-const ATTENTION: Duration = Duration::from_millis(100);
+pub(crate) const ATTENTION: Duration = Duration::from_millis(100);
 
 /// The exception for an error: an instance of the class in `sahasra.errors` that names its cause.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {

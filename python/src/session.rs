@@ -1,13 +1,16 @@
 //! Sessions, tensors and programs.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use pyo3::{exceptions::PyMemoryError, prelude::*};
 use sahasra_client::{Argument, Array, Compression, Error, Format, Options, Pending, Target, Token};
 
 use crate::{
     array::{self, Block},
-    failure::{raise, wait},
+    failure::{ATTENTION, raise, wait},
     gateway::{Gateway, duration},
     process::{self, Own},
 };
@@ -37,6 +40,14 @@ enum Passed<'py> {
 
 fn tensor(tensor: sahasra_client::Tensor) -> Tensor {
     Tensor(Own::new(tensor))
+}
+
+/// Waits until the queue has room, and looks for signals meanwhile.
+fn room(py: Python<'_>, session: &sahasra_client::Session) -> PyResult<()> {
+    while !session.room_within(Duration::ZERO) && !py.detach(|| session.room_within(ATTENTION)) {
+        py.check_signals()?;
+    }
+    Ok(())
 }
 
 fn format(py: Python<'_>, name: &str) -> PyResult<Format> {
@@ -177,18 +188,21 @@ impl Session {
             // SAFETY: the package passes the address that the array it holds gives, immutable or a copy of its own.
             unsafe { array::borrow(owner, address, bytes) }
         };
+        room(py, session)?;
         let put = py.detach(|| session.put(data, element_type, &dimensions));
         put.map(tensor).map_err(|error| raise(py, &error))
     }
 
     fn allocate(&self, py: Python<'_>, element_type: &str, dimensions: Vec<i64>) -> PyResult<Tensor> {
         let session = self.0.get(py)?;
+        room(py, session)?;
         let allocated = py.detach(|| session.allocate(element_type, &dimensions));
         allocated.map(tensor).map_err(|error| raise(py, &error))
     }
 
     fn compile(&self, py: Python<'_>, name: &str, kind: &str, code: Vec<u8>) -> PyResult<Program> {
         let (session, kind) = (self.0.get(py)?, format(py, kind)?);
+        room(py, session)?;
         let compiled = py.detach(|| session.compile(name, kind, code));
         compiled
             .map(|program| Program(Own::new(program)))
@@ -198,6 +212,7 @@ impl Session {
     /// Waits until it is compiled.
     fn compile_and_ask(&self, py: Python<'_>, name: &str, kind: &str, code: Vec<u8>) -> PyResult<(Program, Costs)> {
         let (session, kind) = (self.0.get(py)?, format(py, kind)?);
+        room(py, session)?;
         let compiled = py.detach(|| session.compile_and_ask(name, kind, code));
         let (program, costs) = compiled.map_err(|error| raise(py, &error))?;
         let costs = wait(py, &costs)?;
@@ -232,7 +247,8 @@ impl Session {
     ) -> PyResult<Vec<Tensor>> {
         let (session, program) = (self.0.get(py)?, program.0.get(py)?);
         let arguments: Vec<_> = arguments.iter().map(|tensor| tensor.0.get(py)).collect::<PyResult<_>>()?;
-        // Without the interpreter, for it waits when the queue is full.
+        room(py, session)?;
+        // Without the interpreter, for another thread may have filled the queue.
         let executed = py.detach(|| session.execute(program, &arguments, outputs, &donated));
         let results = executed.map_err(|error| raise(py, &error))?;
         Ok(results.into_iter().map(tensor).collect())
@@ -257,6 +273,7 @@ impl Session {
                 Passed::Scalar(bytes) => Ok(Argument::Scalar(bytes)),
             })
             .collect::<PyResult<_>>()?;
+        room(py, session)?;
         let launched = py.detach(|| session.launch(program, entry, grid, block, shared_bytes, &arguments));
         launched.map_err(|error| raise(py, &error))
     }

@@ -1,6 +1,10 @@
 """What a session promises, against a real executor."""
 
+import contextlib
 import gc
+import os
+import signal
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -245,6 +249,49 @@ def test_a_lost_worker_is_named(worker):
         session.synchronise()
     with pytest.raises(sahasra.WorkerLostError):
         x.numpy()
+
+
+@contextlib.contextmanager
+def full(worker):
+    """A session whose worker takes nothing, with as many operations as may wait for it, and one of its tensors."""
+    session = worker.connect()
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    try:
+        # They are not deleted: that would be more of them.
+        made = [session.zeros(1) for _ in range(16_384)]
+        yield session, made[0]
+    finally:
+        os.kill(worker.process.pid, signal.SIGCONT)
+    session.close()
+
+
+def test_what_waits_for_room_is_interrupted_by_a_signal(worker):
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with full(worker) as (session, _):
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(Interrupted):
+                session.zeros(1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_whoever_asks_while_there_is_no_room_lets_other_threads_run(worker):
+    with full(worker) as (session, tensor):
+        asks = [threading.Thread(target=ask, daemon=True) for ask in (session.synchronise, tensor.numpy, session.load)]
+        for ask in asks:
+            # It comes back once the thread runs.
+            ask.start()
+        assert all(ask.is_alive() for ask in asks)
+    for ask in asks:
+        ask.join(60)
+        assert not ask.is_alive()
 
 
 def test_a_closed_session_says_so(worker):

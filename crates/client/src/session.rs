@@ -3,6 +3,7 @@
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -135,6 +136,12 @@ impl Session {
             program: false,
             shared: self.shared().clone(),
         }))
+    }
+
+    /// Waits until an operation that is added would not have to wait for those before it, for a caller that has to look after something
+    /// else now and then. Gives whether that is so; when the session is over it is.
+    pub fn room_within(&self, time: Duration) -> bool {
+        self.shared().room_within(time)
     }
 
     /// A tensor with these bytes: dense, row-major, little-endian. They go to the socket as they are, or compressed where

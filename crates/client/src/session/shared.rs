@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -190,10 +191,27 @@ impl Shared {
         self.room.notify_all();
     }
 
+    fn has_room(&self, operations: usize, bytes: u64) -> bool {
+        operations < QUEUED_OPERATIONS && bytes <= self.options.queued_bytes
+    }
+
     /// Runs `submit` when the queue has room for an operation.
     pub(super) fn submit<R>(&self, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
-        let most_bytes = self.options.queued_bytes;
-        self.submit_into(|operations, bytes| operations < QUEUED_OPERATIONS && bytes <= most_bytes, submit)
+        self.submit_into(|operations, bytes| self.has_room(operations, bytes), submit)
+    }
+
+    /// Waits, no longer than so, until an operation would not have to wait. Gives whether it would not.
+    pub(super) fn room_within(&self, time: Duration) -> bool {
+        let waits = |state: &mut State| {
+            let (operations, bytes) = state.core.queued();
+            state.ended.is_none() && state.closing.is_none() && !self.has_room(operations, bytes)
+        };
+        let mut state = self.lock();
+        if waits(&mut state) && !time.is_zero() {
+            let waited = self.room.wait_timeout_while(state, time, waits);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        !waits(&mut state)
     }
 
     /// As [`Self::submit`], where `has_room` says of operations and bytes that are queued whether there is room.

@@ -414,6 +414,7 @@ fn nobody_waits_for_room_to_ask_to_close_or_to_leave() {
         let target = Target::direct(&url, Token::text(TOKEN), None, "default", "mine").unwrap();
         let (session, connected) = Session::begin(target, options).unwrap();
         let tensor = session.put(vec![0; 11], "u8", &[11]).unwrap();
+        assert!(!session.room_within(Duration::ZERO) && !session.room_within(Duration::from_millis(1)));
         let (say, said) = std::sync::mpsc::channel();
         thread::spawn(move || {
             used(session, tensor);
