@@ -99,6 +99,14 @@ async fn a_pod_of_a_local_image_runs_to_its_end_as_nobody() {
 async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lease_when_uninstalled() {
     let cluster = Cluster::find().await;
     let helm = tools::helm().await.expect("helm");
+    // The same kernel, and no container around: where that has all walls, the runtime's own profile must not be in their way.
+    let worker = tools::binaries().await.expect("binaries").join("sahasra-worker");
+    let walls: serde_json::Value = serde_json::from_str(&cluster.run(worker, &["executor", "walls"]).await).expect("JSON");
+    let has_walls = walls["Ok"]["landlock"].as_u64() >= Some(3) && walls["Ok"]["seccomp"] == true;
+    if !has_walls {
+        eprintln!("SKIPPED: this kernel has {walls}, so that no walls are required of agents in pods");
+    }
+    let required = format!("worker.requireExecutorWalls={has_walls}");
     let images = "operator.image.repository=localhost/sahasra-operator,operator.image.tag=e2e,\
                   worker.image.repository=localhost/sahasra-worker,worker.image.tag=e2e";
     let install = [
@@ -110,6 +118,8 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
         "--create-namespace",
         "--set",
         images,
+        "--set",
+        &required,
     ];
     cluster.run(helm.clone(), &install).await;
     cluster
@@ -120,6 +130,8 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
         .await;
     cluster.kubectl("wait --for=create gpuworkers/node0 --timeout=30s").await;
     cluster.kubectl("wait --for=condition=Ready gpuworkers/node0 --timeout=30s").await;
+    let log = cluster.kubectl("logs -n sahasra-system daemonset/sahasra-worker").await;
+    assert_eq!(log.contains("executors are walled in"), has_walls, "{log}");
 
     cluster.kubectl("apply --server-side -f examples/hyperparameter-search/").await;
     cluster
