@@ -139,7 +139,7 @@ impl Users {
         self.world.note(format_args!("{name} is deleted"));
     }
 
-    /// Asks for a session, looks whether it stays where it was placed, and deletes it.
+    /// Asks for a session, looks whether it stays where it was placed and holds one slice, and deletes it.
     pub async fn session(self, place: usize, plan: SessionPlan) {
         sleep_until(self.world.instant(plan.at)).await;
         let name = session_name(place);
@@ -164,6 +164,14 @@ impl Users {
                 self.world.broken(format!("{name} was moved from {placed:?} to {where_it_is:?}"));
             }
             placed = where_it_is;
+            let lease = match &status.lease {
+                Some(lease) => self.leases().get_opt(lease).await.ok().flatten(),
+                None => None,
+            };
+            let held = lease.and_then(|lease| lease.status).map_or(0, |status| status.slices);
+            if held > 1 {
+                self.world.broken(format!("{name} holds {held} slices"));
+            }
             sleep(LOOK).await;
         }
         let _ = self.sessions().delete(&name, &DeleteParams::default()).await;
