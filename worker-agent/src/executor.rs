@@ -90,6 +90,9 @@ struct SessionArguments {
     /// Most that may lie there, in bytes.
     #[arg(long, default_value_t = 1 << 30)]
     program_cache_bytes: u64,
+    /// Folder of its own for files that live as long as it.
+    #[arg(long)]
+    scratch: Option<PathBuf>,
     /// Process id of the agent.
     #[arg(long)]
     parent: i32,
@@ -187,6 +190,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
         gpu: matches!(arguments.device, Engine::Cuda),
         plugin: arguments.plugin.clone(),
         program_cache: arguments.program_cache.clone(),
+        scratch: arguments.scratch,
     };
     let inherited = match sandbox::enter(arguments.parent, own_memory, &reach) {
         Ok(inherited) => inherited,
@@ -257,7 +261,7 @@ fn platform(path: &std::path::Path) -> Result<crate::session::process::Platform,
     let reach = Reach {
         gpu: true,
         plugin: Some(path.to_owned()),
-        program_cache: None,
+        ..Reach::default()
     };
     sandbox::put_up_walls(&reach).map_err(|error| causes(&error))?;
     let plugin = sahasra_pjrt::Plugin::load(path).map_err(|error| causes(&error))?;

@@ -47,6 +47,16 @@ pub struct Reach {
     pub plugin: Option<PathBuf>,
     /// The folder in which compiled programs are read and written.
     pub program_cache: Option<PathBuf>,
+    /// A folder of its own for files that live as long as it.
+    pub scratch: Option<PathBuf>,
+}
+
+impl Reach {
+    /// Whether the plugin may start the vendor's compilers, which are programs of their own, within these walls: XLA hands what it has made
+    /// for a GPU to `ptxas`.
+    pub fn has_compilers(&self) -> bool {
+        self.gpu && self.plugin.is_some()
+    }
 }
 
 /// Which walls stand: what the kernel has of those that were put up.
@@ -138,7 +148,7 @@ pub fn put_up_walls(reach: &Reach) -> Result<Walls, SandboxError> {
     drop_capabilities()?;
     Ok(Walls {
         landlock: files::restrict(reach)?,
-        seccomp: calls::restrict(reach.gpu)?,
+        seccomp: calls::restrict(reach)?,
     })
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
+use rustix::process::{Pid, Signal};
 use sahasra_wire::frame::{self, Decoder};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -21,10 +22,21 @@ use crate::executor::protocol::{FromExecutor, ToExecutor, from_executor, to_exec
 #[derive(Debug)]
 pub(crate) struct Child(pub(crate) Option<std::process::Child>);
 
+impl Child {
+    /// Kills it, with what it started: each executor leads a group of processes.
+    pub(crate) fn kill(&mut self) {
+        let id = self.0.as_ref().and_then(|child| i32::try_from(child.id()).ok());
+        if let Some(group) = id.and_then(Pid::from_raw) {
+            // It has not been reaped, so that the number is still its own; that all have ended is no error.
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
 impl Drop for Child {
     fn drop(&mut self) {
+        self.kill();
         let Some(mut child) = self.0.take() else { return };
-        let _ = child.kill();
         if !matches!(child.try_wait(), Ok(Some(_))) {
             // It ends soon; a driver may take its time to clean up. Without a thread it stays a zombie until the agent ends.
             let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(move || child.wait());

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
@@ -144,9 +145,14 @@ impl Launcher {
             arguments.push(format!("--plugin={}", path.display()));
             arguments.extend(self.cache_arguments(namespace));
         }
+        // Compilers of programs for a GPU are handed files.
+        let scratch = match device.kind {
+            DeviceKind::Cuda if engine == "xla" => Some(tempfile::Builder::new().prefix("sahasra-session-").tempdir()?),
+            _ => None,
+        };
         let started = self
             .spawner
-            .on_thread(move |program| spawn(program, &arguments, limit_bytes))
+            .on_thread(move |program| spawn(program, &arguments, limit_bytes, scratch))
             .await?;
         Ok(Process::new(started)?)
     }
@@ -196,13 +202,18 @@ struct Started {
     control: UnixStream,
     board: Board,
     words: OwnedFd,
+    scratch: Option<TempDir>,
 }
 
-fn spawn(program: &Path, arguments: &[String], limit_bytes: u64) -> io::Result<Started> {
+fn spawn(program: &Path, arguments: &[String], limit_bytes: u64, scratch: Option<TempDir>) -> io::Result<Started> {
     let (control, theirs) = UnixStream::pair()?;
     let (board, file) = Board::create(limit_bytes)?;
     let (words, their_words) = io::pipe()?;
-    let child = spawn::command(program, "session")
+    let mut command = spawn::command(program, "session");
+    if let Some(scratch) = &scratch {
+        command.arg("--scratch").arg(scratch.path()).env("TMPDIR", scratch.path());
+    }
+    let child = command
         .args(arguments)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::from(file))
@@ -215,6 +226,7 @@ fn spawn(program: &Path, arguments: &[String], limit_bytes: u64) -> io::Result<S
         control,
         board,
         words: words.into(),
+        scratch,
     })
 }
 
@@ -228,6 +240,8 @@ pub struct Process {
     board: Board,
     words: Mutex<Option<JoinHandle<()>>>,
     last_words: Arc<Mutex<VecDeque<String>>>,
+    /// Removed when the process, which is dropped before, has ended.
+    _scratch: Option<TempDir>,
 }
 
 impl Process {
@@ -261,6 +275,7 @@ impl Process {
             board: started.board,
             words: Mutex::new(Some(words)),
             last_words,
+            _scratch: started.scratch,
         })
     }
 
@@ -295,9 +310,7 @@ impl Process {
     pub async fn end(&self) -> String {
         let _ = self.control.shutdown(Shutdown::Both);
         if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
-            if let Some(child) = &mut self.child.lock().unwrap_or_else(PoisonError::into_inner).0 {
-                let _ = child.kill();
-            }
+            self.child.lock().unwrap_or_else(PoisonError::into_inner).kill();
             self.ended().await;
         }
         self.reap().await
@@ -305,7 +318,12 @@ impl Process {
 
     /// Reaps it after it has ended. Tells how, and its last words.
     pub async fn reap(&self) -> String {
-        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).0.take();
+        let child = {
+            let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+            // What it started may be there still.
+            child.kill();
+            child.0.take()
+        };
         let status = match child {
             Some(mut child) => tokio::task::spawn_blocking(move || child.wait().ok()).await.ok().flatten(),
             None => None,

@@ -322,13 +322,13 @@ pub fn all() -> Vec<Attempt> {
             let address = SocketAddr::from_abstract_name(&at.told.abstract_name)?;
             UnixStream::connect_addr(&address).map(drop)
         }),
-        attempt(Program, "start a program", Succeeds, |_| {
-            let status = Command::new("/bin/true").status()?;
-            if status.success() {
-                Ok(())
-            } else {
-                Err(io::Error::other("it failed"))
-            }
+        attempt(Program, "start a program", Succeeds, |_| ends_well(&mut Command::new("/bin/true"))),
+        attempt(Program, "start a program that lies beside compilers", Succeeds, |at| {
+            compile(at, "another", "scratch/source")
+        }),
+        attempt(Program, "start a compiler", Succeeds, |at| compile(at, "ptxas", "scratch/source")),
+        attempt(Program, "have a compiler read the agent's token", Succeeds, |at| {
+            compile(at, "ptxas", "token")
         }),
         attempt(Program, "become a program", Fails(libc::ENOENT), |_| {
             call(libc::SYS_execve, &[c"/nowhere".as_ptr() as usize]).map(drop)
@@ -371,6 +371,26 @@ pub fn all() -> Vec<Attempt> {
 }
 
 /// What engines do.
+/// As a compiler is called: with a file that it reads, and one that it writes.
+fn compile(at: &Place, program: &str, source: &str) -> io::Result<()> {
+    let scratch = at.told.folder.join("scratch");
+    if source.starts_with("scratch/") {
+        fs::write(at.told.folder.join(source), "// PTX")?;
+    }
+    let source = at.told.folder.join(source);
+    let program = at.told.folder.join("site-packages/nvidia/cuda_nvcc/bin").join(program);
+    ends_well(Command::new(program).arg(source).arg(scratch.join("result")))
+}
+
+fn ends_well(command: &mut Command) -> io::Result<()> {
+    let output = command.output()?;
+    match String::from_utf8_lossy(&output.stderr) {
+        _ if output.status.success() => Ok(()),
+        said if said.contains("Permission denied") => Err(io::Error::from_raw_os_error(libc::EACCES)),
+        said => Err(io::Error::other(format!("{}: {said}", output.status))),
+    }
+}
+
 pub fn ordinary() -> Vec<(&'static str, Run)> {
     vec![
         ("read its own maps", |_| read("/proc/self/maps")),

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
             trial("landlock_alone_keeps_files_and_other_processes_shut", landlock_alone),
             trial("seccomp_alone_keeps_sockets_programs_and_signals_in", seccomp_alone),
             trial("the_executor_of_a_gpu_has_sockets_that_lead_nowhere_else", of_a_gpu),
+            trial("a_gpus_plugin_starts_its_vendors_compilers_and_nothing_else", compilers),
             trial("what_engines_do_goes_on_within_the_walls", engines_go_on),
         ]);
     }
@@ -156,8 +157,27 @@ fn of_a_gpu(scene: &Scene) -> Result<(), Failed> {
     scene.is_unharmed(Around::WallsOfGpu)
 }
 
+fn compilers(scene: &Scene) -> Result<(), Failed> {
+    if !has(scene, 6, true) {
+        return Ok(());
+    }
+    let may = [Kind::Local, Kind::Program];
+    compare(scene, Around::WallsOfGpuPlugin, |attempt| !may.contains(&attempt.kind))?;
+    let outcomes = scene.outcomes(Around::WallsOfGpuPlugin);
+    let is = |name: &str, allowed: bool| match outcomes[name] {
+        0 if allowed => Ok(()),
+        libc::EPERM | libc::EACCES if !allowed => Ok(()),
+        errno => Err(format!("{name}: errno {errno}")),
+    };
+    is("start a program", false)?;
+    is("start a program that lies beside compilers", false)?;
+    is("start a compiler", true)?;
+    is("have a compiler read the agent's token", false)?;
+    scene.is_unharmed(Around::WallsOfGpuPlugin)
+}
+
 fn engines_go_on(scene: &Scene) -> Result<(), Failed> {
-    for around in [Around::AllWalls, Around::WallsOfGpu] {
+    for around in [Around::AllWalls, Around::WallsOfGpu, Around::WallsOfGpuPlugin] {
         let outcomes = scene.outcomes(around);
         for (name, _) in attempts::ordinary() {
             if outcomes[name] != 0 {

@@ -19,6 +19,8 @@ pub enum Around {
     /// As an executor enters them.
     AllWalls,
     WallsOfGpu,
+    /// Of a session that runs XLA programs on a GPU.
+    WallsOfGpuPlugin,
     Landlock,
     Seccomp,
 }
@@ -36,13 +38,14 @@ static SECRET: [u8; 8] = *b"s3cr3t!\n";
 pub fn main(what: &str, how: &str) -> ExitCode {
     let (around, told): (Around, Told) = serde_json::from_str(how).unwrap();
     let reach = Reach {
-        gpu: around == Around::WallsOfGpu,
-        plugin: None,
+        gpu: matches!(around, Around::WallsOfGpu | Around::WallsOfGpuPlugin),
+        plugin: (around == Around::WallsOfGpuPlugin).then(|| told.folder.join("site-packages/plugin/plugin.so")),
         program_cache: Some(told.folder.join("programs/mine")),
+        scratch: (around == Around::WallsOfGpuPlugin).then(|| told.folder.join("scratch")),
     };
     let mut walls = Walls::default();
     let (mut socket, output): (OwnedFd, OwnedFd) = match around {
-        Around::AllWalls | Around::WallsOfGpu => {
+        Around::AllWalls | Around::WallsOfGpu | Around::WallsOfGpuPlugin => {
             // The same, in a thread's place: which walls stand is told by none but the inner function.
             let inherited = sandbox::enter(told.parent, Some(1 << 30), &reach).unwrap();
             (inherited.socket.into(), inherited.board)
@@ -58,9 +61,9 @@ pub fn main(what: &str, how: &str) -> ExitCode {
         }
         Around::Seccomp => {
             rustix::thread::set_no_new_privs(true).unwrap();
-            walls.seccomp = calls::restrict(false).unwrap();
+            walls.seccomp = calls::restrict(&reach).unwrap();
         }
-        Around::AllWalls | Around::WallsOfGpu => walls = standing(),
+        Around::AllWalls | Around::WallsOfGpu | Around::WallsOfGpuPlugin => walls = standing(),
         Around::Nothing => {}
     }
     let mut output = File::from(output);

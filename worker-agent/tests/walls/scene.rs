@@ -61,8 +61,13 @@ impl Scene {
     pub fn new(program: PathBuf, user: Option<u32>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        for name in ["programs", "programs/mine", "programs/other"] {
-            fs::create_dir(at(name)).unwrap();
+        let tools = "site-packages/nvidia/cuda_nvcc/bin";
+        for name in ["programs/mine", "programs/other", "scratch", "site-packages/plugin", tools] {
+            fs::create_dir_all(at(name)).unwrap();
+        }
+        // A compiler reads one file and writes another.
+        for name in ["ptxas", "another"] {
+            fs::copy("/bin/cp", at(tools).join(name)).unwrap();
         }
         for name in ["token", "tls.key", "programs/other/program"] {
             fs::write(at(name), "secret").unwrap();

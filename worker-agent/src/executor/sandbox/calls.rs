@@ -17,6 +17,8 @@ use seccompiler::{
     SeccompRule, TargetArch, sock_filter,
 };
 
+use super::Reach;
+
 /// First number that no call had in Linux 6.18, on each of the architectures. Before it is raised, the calls between are to be looked at.
 const UNKNOWN: u32 = 470;
 
@@ -41,9 +43,10 @@ pub enum CallsError {
 
 /// Refused, whatever is asked.
 const REFUSED: &[c_long] = &[
-    // Other programs: what is to run is here already.
-    libc::SYS_execve,
     libc::SYS_execveat,
+    // It ends with its group, and what it may have started too.
+    libc::SYS_setsid,
+    libc::SYS_setpgid,
     // Other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -142,8 +145,6 @@ const REFUSED: &[c_long] = &[
 /// What only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[c_long] = &[
-    libc::SYS_fork,
-    libc::SYS_vfork,
     libc::SYS_chmod,
     libc::SYS_chown,
     libc::SYS_lchown,
@@ -160,6 +161,15 @@ const REFUSED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[c_long] = &[];
 
+/// Starts other programs: what is to run is here already, but for the compilers of a GPU's plugin. Which programs, is Landlock's to say.
+const PROGRAMS: &[c_long] = &[
+    libc::SYS_execve,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+];
+
 /// Makes and names sockets. Of them a GPU's driver has those between the processes of one machine.
 const SOCKETS: &[c_long] = &[
     libc::SYS_socket,
@@ -174,7 +184,7 @@ const SOCKETS: &[c_long] = &[
 ///
 /// # Errors
 /// [`CallsError`]. That the kernel has no filters, or whoever started this process allows none, is none.
-pub fn restrict(gpu: bool) -> Result<bool, CallsError> {
+pub fn restrict(reach: &Reach) -> Result<bool, CallsError> {
     let Ok(architecture) = TargetArch::try_from(std::env::consts::ARCH) else {
         return Ok(false);
     };
@@ -183,7 +193,7 @@ pub fn restrict(gpu: bool) -> Result<bool, CallsError> {
         Err(seccompiler::Error::Seccomp(error) | seccompiler::Error::Prctl(error)) if is_missing(&error) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    seccompiler::apply_filter(&refused_calls(gpu, architecture)?)?;
+    seccompiler::apply_filter(&refused_calls(reach, architecture)?)?;
     Ok(true)
 }
 
@@ -210,21 +220,20 @@ fn unknown_calls() -> BpfProgram {
     ]
 }
 
-fn refused_calls(gpu: bool, architecture: TargetArch) -> Result<BpfProgram, seccompiler::BackendError> {
+fn refused_calls(reach: &Reach, architecture: TargetArch) -> Result<BpfProgram, seccompiler::BackendError> {
     let always = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new()));
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> = always.collect();
-    for call in SOCKETS {
-        if !gpu {
-            rules.insert(*call, Vec::new());
-        }
+    let of_some = [(SOCKETS, reach.gpu), (PROGRAMS, reach.has_compilers())];
+    for (calls, _) in of_some.into_iter().filter(|(_, allowed)| !allowed) {
+        rules.extend(calls.iter().map(|call| (*call, Vec::new())));
     }
-    conditions(gpu, &mut rules)?;
+    conditions(reach, &mut rules)?;
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32), architecture)?;
     filter.try_into()
 }
 
 /// What is refused for some arguments alone.
-fn conditions(gpu: bool, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> Result<(), seccompiler::BackendError> {
+fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> Result<(), seccompiler::BackendError> {
     let itself = u64::from(std::process::id());
     let is = |place, value| SeccompCondition::new(place, Dword, SeccompCmpOp::Eq, value);
     let is_not = |place, value| SeccompCondition::new(place, Dword, SeccompCmpOp::Ne, value);
@@ -235,7 +244,9 @@ fn conditions(gpu: bool, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> Resu
     };
     // Threads are made; processes, which would outlive this one, are not.
     let no_thread = SeccompCondition::new(0, Qword, SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64), 0)?;
-    refuse(libc::SYS_clone, vec![no_thread])?;
+    if !reach.has_compilers() {
+        refuse(libc::SYS_clone, vec![no_thread])?;
+    }
     // Signals to nobody but itself: that is how it ends.
     for call in [
         libc::SYS_kill,
@@ -276,7 +287,7 @@ fn conditions(gpu: bool, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> Resu
     refuse(libc::SYS_sendmsg, vec![has(2, libc::MSG_FASTOPEN)?])?;
     refuse(libc::SYS_sendmmsg, vec![has(3, libc::MSG_FASTOPEN)?])?;
     refuse(libc::SYS_socketpair, vec![is_not(0, libc::AF_UNIX as u64)?])?;
-    if gpu {
+    if reach.gpu {
         refuse(libc::SYS_socket, vec![is_not(0, libc::AF_UNIX as u64)?])?;
     }
     Ok(())
@@ -297,7 +308,8 @@ mod tests {
     fn the_filters_fit_into_the_kernel() {
         let architecture = TargetArch::try_from(std::env::consts::ARCH).unwrap();
         for gpu in [false, true] {
-            let filter = refused_calls(gpu, architecture).unwrap();
+            let reach = Reach { gpu, ..Reach::default() };
+            let filter = refused_calls(&reach, architecture).unwrap();
             // BPF_MAXINSNS
             assert!(filter.len() < 4096, "{}", filter.len());
         }
@@ -305,7 +317,7 @@ mod tests {
 
     #[test]
     fn every_call_that_is_refused_is_known() {
-        for call in REFUSED.iter().chain(REFUSED_HERE).chain(SOCKETS) {
+        for call in REFUSED.iter().chain(REFUSED_HERE).chain(PROGRAMS).chain(SOCKETS) {
             assert!((0..c_long::from(UNKNOWN)).contains(call), "{call}");
         }
     }

@@ -1,7 +1,8 @@
 //! Files that an executor may open, and what else Landlock keeps it from.
 //!
 //! It reads what engines are made of (system libraries, the plugin, the driver's files and devices where there is a GPU) and what
-//! tells about the machine and itself, and writes to the folder of its namespace's compiled programs. Nothing may be executed.
+//! tells about the machine and itself, and writes to the folder of its namespace's compiled programs. Nothing may be executed but, where
+//! there is a GPU's plugin, the vendor's compilers: they are within the walls too.
 //!
 //! A process in a Landlock domain cannot trace one outside of it, and everything for which Linux asks whether one process may trace
 //! another goes with that: memory, environment, descriptors, root and maps in `/proc`, `process_vm_readv`, `pidfd_getfd`. Every
@@ -72,10 +73,17 @@ const DRIVER: &[&str] = &[
     "/run/opengl-driver",
 ];
 const DRIVER_IN_PROC: &[&str] = &["/proc/devices", "/proc/modules", "/proc/driver"];
+/// Compilers that XLA starts, by the names that it looks for.
+const COMPILERS: &[&str] = &["ptxas", "nvlink", "fatbinary"];
+/// Where they are unless they came with the plugin.
+const TOOLKITS: &[&str] = &["/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/bin"];
+/// What starts programs that are linked dynamically: the ABIs of x86-64 and AArch64.
+const LOADERS: &[&str] = &["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 /// Where MPS listens unless CUDA_MPS_PIPE_DIRECTORY says otherwise.
 const MPS: &str = "/tmp/nvidia-mps";
 
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
+const RUN: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | Execute});
 const DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | IoctlDev});
 const KEEP: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile});
 
@@ -85,7 +93,7 @@ pub enum FilesError {
     /// The kernel has Landlock and does not take the rules.
     #[error("Landlock: {0}")]
     Ruleset(#[from] RulesetError),
-    /// The folder for compiled programs is to be reached, and cannot be.
+    /// A folder is to be reached, and cannot be.
     #[error("cannot open {path}")]
     Missing {
         /// What.
@@ -117,8 +125,12 @@ pub fn restrict(reach: &Reach) -> Result<u32, FilesError> {
     }
     if let Some(plugin) = &reach.plugin {
         ruleset = ruleset.add_rules(path_beneath_rules(of_plugin(plugin), READ))?;
+        if reach.has_compilers() {
+            ruleset = ruleset.add_rules(path_beneath_rules(compilers(plugin), RUN))?;
+            ruleset = ruleset.add_rules(path_beneath_rules(LOADERS, RUN))?;
+        }
     }
-    if let Some(path) = &reach.program_cache {
+    for path in reach.program_cache.iter().chain(&reach.scratch) {
         let folder = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let folder = folder.map_err(|error| FilesError::Missing {
             path: path.clone(),
@@ -190,23 +202,44 @@ fn entries(folder: &Path, which: impl Fn(&str) -> bool) -> Vec<PathBuf> {
 /// vendor's, and what packagers put beside packages. Not whole folders elsewhere: a plugin may lie in somebody's home.
 fn of_plugin(plugin: &Path) -> Vec<PathBuf> {
     let mut found = vec![plugin.to_owned()];
-    let real = plugin.canonicalize().unwrap_or_else(|_| plugin.to_owned());
-    for plugin in [plugin, &real] {
+    for plugin in [plugin, &real(plugin)] {
         found.extend(plugin.parent().map(libraries).unwrap_or_default());
-        let is_packages = |folder: &Path| {
-            folder
-                .file_name()
-                .is_some_and(|name| name == "site-packages" || name == "dist-packages")
-        };
-        let Some(packages) = plugin.ancestors().find(|folder| is_packages(folder)) else {
-            continue;
-        };
+        let Some(packages) = packages(plugin) else { continue };
         let own = plugin.strip_prefix(packages).ok().and_then(|inside| inside.iter().next());
         found.extend(own.map(|own| packages.join(own)));
         found.push(packages.join("nvidia"));
         found.extend(entries(packages, |name| name.ends_with(".libs")));
     }
     found
+}
+
+/// The same without links: what is beside a file is looked for beside both.
+fn real(plugin: &Path) -> PathBuf {
+    plugin.canonicalize().unwrap_or_else(|_| plugin.to_owned())
+}
+
+/// The folder of Python's packages that it is in.
+fn packages(plugin: &Path) -> Option<&Path> {
+    let mut folders = plugin.ancestors();
+    folders.find(|folder| {
+        folder
+            .file_name()
+            .is_some_and(|name| name == "site-packages" || name == "dist-packages")
+    })
+}
+
+/// The compilers that a GPU's plugin may start: of the vendor's packages beside it, and the machine's.
+fn compilers(plugin: &Path) -> Vec<PathBuf> {
+    let real = real(plugin);
+    let vendors = [plugin, &real]
+        .into_iter()
+        .filter_map(packages)
+        .map(|packages| packages.join("nvidia"));
+    let bundled = vendors.flat_map(|vendor| entries(&vendor, |_| true)).map(|part| part.join("bin"));
+    let folders = bundled.chain(TOOLKITS.iter().map(PathBuf::from));
+    folders
+        .flat_map(|folder| COMPILERS.iter().map(move |name| folder.join(name)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -249,5 +282,23 @@ mod tests {
             assert!(found.contains(reached), "{reached:?}: {found:?}");
         }
         assert!(!found.iter().any(|path| path.ends_with("secrets") || *path == packages));
+    }
+
+    #[test]
+    fn of_the_vendors_programs_compilers_alone_are_started() {
+        let root = tempfile::tempdir().unwrap();
+        let packages = root.path().join("lib/python3.13/site-packages");
+        let tools = packages.join("nvidia/cuda_nvcc/bin");
+        for name in ["ptxas", "cuobjdump"] {
+            touch(&tools.join(name));
+        }
+        let found = compilers(&packages.join("jax_plugins/xla_cuda13/xla_cuda_plugin.so"));
+        assert!(found.contains(&tools.join("ptxas")) && found.contains(&PathBuf::from("/usr/local/cuda/bin/ptxas")));
+        assert!(!found.contains(&tools.join("cuobjdump")));
+        assert!(
+            !compilers(Path::new("/home/me/plugin.so"))
+                .iter()
+                .any(|path| path.starts_with("/home"))
+        );
     }
 }
