@@ -220,3 +220,29 @@ impl Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn what_an_executor_started_ends_with_it() {
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", "sleep 600 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .process_group(0);
+        let mut child = command.spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut started = String::new();
+        output.read_line(&mut started).unwrap();
+        drop(Child(Some(child)));
+        // Both have it open, and nothing more is said.
+        let mut rest = String::new();
+        assert_eq!(output.read_line(&mut rest).unwrap(), 0, "{started}{rest}");
+    }
+}
