@@ -156,6 +156,10 @@ impl Picture {
         let Some(view) = self.workers.get_mut(worker) else {
             return Vec::new();
         };
+        // It was overtaken by a later one, and may be of an agent that has restarted since.
+        if view.heard.is_some_and(|heard| asked < heard) {
+            return Vec::new();
+        }
         view.asking = false;
         if inventory.boot_id != view.boot_id {
             // The API server does not know of the new boot yet; what is held of the old one is void already.

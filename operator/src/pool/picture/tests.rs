@@ -236,6 +236,20 @@ fn another_boot_or_a_silent_heartbeat_ends_the_grants() {
 }
 
 #[test]
+fn what_an_agent_said_before_it_restarted_takes_nothing_of_what_it_granted_since() {
+    let mut picture = picture();
+    picture.observe(&[worker("a", "boot-2")], 20);
+    picture.inventoried(&"a".into(), &inventory("boot-2", Vec::new()), 20, 20);
+    let view = picture.claim(request("one", 1, 4), Vec::new(), 20);
+    let (actions, _) = picture.plan(20);
+    let asked = acquires(&actions);
+    picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot-2", 1, 4)), 20, 21);
+    // Asked of the old one, and answered by it, and long on its way.
+    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 22);
+    assert_eq!(view.borrow().slices(), 4);
+}
+
+#[test]
 fn an_answer_that_comes_too_late_is_given_back() {
     let mut picture = picture();
     picture.claim(request("one", 1, 4), Vec::new(), 0);
