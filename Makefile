@@ -67,9 +67,10 @@ e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver an
 	SAHASRA_BIN_DIR=$(DEBUG) cargo test --workspace $(E2E_TESTS)
 
 .PHONY: soak
-soak: debug tools ## Sessions for longer: 5 minutes without API server and operator, 200 seeds of cuts, 200 deletions, 1000 sessions (about 15 minutes)
+soak: debug tools ## Sessions for longer: 5 minutes without API server and operator, 200 seeds of cuts, 200 deletions, 1000 sessions; an operator killed for two minutes (about 20 minutes)
 	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_E2E_OUTAGE_SECONDS=300 SAHASRA_E2E_SEEDS=200 SAHASRA_E2E_DELETIONS=200 \
 	cargo test --workspace --test session_faults -- --nocapture
+	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_E2E_KILLS=24 cargo test --workspace --test failover
 	@python=$$(python/environment); plugin=$$(crates/pjrt/plugin); [ -z "$$python" ] || { cd python; \
 	SAHASRA_SESSIONS=1000 SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN="$$plugin" "$$python" -P -m pytest -q -s tests/test_faults.py; }
 
@@ -119,6 +120,13 @@ generate: ## Write everything that is generated: CRDs, chart CRDs, manifests, th
 .PHONY: bench
 bench: build ## Measure, print tables, write target/bench/results.json
 	bench/run
+
+.PHONY: limits
+limits: build tools ## Reach every documented maximum and print what it took (docs/limits.md; optimised binaries; each case ends after 5 minutes at most)
+	cargo build --release --workspace --example limits
+	test -x target/s3/bin/moto_server || { python3 -m venv target/s3 && target/s3/bin/pip install --quiet --disable-pip-version-check 'moto[server]==5.2.5'; }
+	SAHASRA_BIN_DIR=$(CURDIR)/target/release SAHASRA_S3_SERVER=$(CURDIR)/target/s3/bin/moto_server SAHASRA_STORE_ENDPOINTS='http://127.0.0.1:*' \
+	target/release/examples/limits
 
 .PHONY: build
 build: ## The binaries, optimised

@@ -25,6 +25,7 @@ pub mod output;
 pub mod pool;
 pub mod proof;
 pub mod run;
+mod token;
 pub mod up;
 
 use args::{Args, Command};

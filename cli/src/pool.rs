@@ -15,9 +15,15 @@ use k8s_openapi::{api::core::v1::Namespace, jiff::Timestamp};
 use kube::{Api, Client, api::PostParams};
 use sahasra_access::Access;
 use sahasra_local::{ControlPlane, Options};
-use sahasra_operator::{Operator, Settings, agents::AgentClient, clock::Clock, context::Context, fault::Faults};
+use sahasra_operator::{
+    Operator, Settings,
+    agents::{AgentClient, Http2},
+    clock::Clock,
+    context::Context,
+    fault::Faults,
+};
 use sahasra_service::{health::Readiness, logging::LogFormat};
-use sahasra_store::StorePolicy;
+use sahasra_store::{StorePolicy, endpoints};
 use sahasra_worker::{
     args::{AgentArguments, CpuEngineChoice},
     classes::{ClassRule, ClassTable},
@@ -41,6 +47,9 @@ const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
 /// Why there is no pool.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
+    /// No randomness.
+    #[error("no random source for a token")]
+    Random(#[source] std::io::Error),
     /// No port, or none on loopback.
     #[error("cannot listen on loopback")]
     Listen(#[source] std::io::Error),
@@ -115,6 +124,7 @@ pub struct Pool {
     operator: Arc<Context>,
     readiness: Readiness,
     agent_client: AgentClient,
+    operator_token: String,
     agents: Vec<Agent>,
     stop: CancellationToken,
     leading: JoinHandle<()>,
@@ -131,7 +141,9 @@ impl Pool {
         let client = control_plane.client("default");
         create_namespace(&client, SYSTEM_NAMESPACE).await?;
         let stop = CancellationToken::new();
-        let agent_client = AgentClient::default();
+        // Everybody on this machine reaches the agents' ports.
+        let operator_token = crate::token::random().map_err(PoolError::Random)?;
+        let agent_client = AgentClient::over(Arc::new(Http2::default().with_token(&operator_token)));
         let operator = Operator::new(
             client.clone(),
             agent_client.clone(),
@@ -143,9 +155,9 @@ impl Pool {
                 worker_timeout: Duration::from_secs(30),
                 leader_timeout: Duration::from_secs(60),
                 session_lease: Duration::from_secs(60),
-                stores: StorePolicy {
-                    file_root: settings.file_store_root.clone(),
-                },
+                // The jobs are those of whoever started this, and reach no more than that user does.
+                input_bytes: sahasra_operator::INPUT_BYTES,
+                stores: StorePolicy::new(settings.file_store_root.clone(), endpoints::of_own_machine().into_iter().collect()),
                 faults: Faults::at(None),
             },
         )
@@ -168,6 +180,7 @@ impl Pool {
             operator: context,
             readiness,
             agent_client,
+            operator_token,
             agents: Vec::new(),
             stop,
             leading,
@@ -200,6 +213,7 @@ impl Pool {
             shutdown_grace_seconds: GRACE,
             class_table: None,
             file_store_root: settings.file_store_root.clone(),
+            store_endpoints: endpoints::of_own_machine(),
             pjrt_plugin: settings.pjrt_plugin.clone(),
             program_cache: settings.program_cache.clone(),
             program_cache_size: PROGRAM_CACHE_BYTES,
@@ -213,11 +227,13 @@ impl Pool {
             cpu_memory: Some(worker.vram_bytes),
             // All devices of this process share its cores.
             cpu_threads: Some(cores.div_ceil(playing.max(1))),
+            session_context_memory: None,
             executors_per_device: 8,
             require_executor_walls: false,
             executor_idle_seconds: Duration::from_secs(60),
             log: String::new(),
             log_format: LogFormat::Text,
+            operator_token: Some(self.operator_token.clone()),
         };
         let rules = worker.class.iter().map(|class| ClassRule {
             class: class.clone(),
@@ -229,7 +245,10 @@ impl Pool {
         let access = settings.token.clone().map_or_else(Access::nobody, Access::token);
         let (client, stop) = (self.client.clone(), CancellationToken::new());
         let stopped = stop.clone();
-        let task = tokio::spawn(async move { sahasra_worker::serve(&arguments, classes, Some(client), access, listener, stopped).await });
+        let task = tokio::spawn(async move {
+            let metrics = sahasra_worker::metrics::Metrics::new()?;
+            sahasra_worker::serve(&arguments, classes, Some(client), access, metrics, listener, stopped).await
+        });
         self.agents.push(Agent {
             name: name.to_owned(),
             endpoint: format!("http://{address}"),

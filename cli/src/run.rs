@@ -38,6 +38,7 @@ mod results;
 
 use follow::{Ending, Following};
 use progress::Progress;
+use results::ResultsError;
 
 /// Time between two looks at the operator's figures.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -233,41 +234,52 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs) -> Exit {
     }
     let jobs: Vec<&BurstJob> = following.bursts().map(|(_, job)| job).collect();
     for job in &jobs {
-        let complete = job
-            .status
-            .as_ref()
-            .is_some_and(|status| status.state.as_deref() == Some("Complete"));
-        let wanted = arguments.output == RunOutput::Csv || arguments.results.is_some();
-        let csv = if complete && wanted {
-            match results::csv(pool.client(), job).await {
-                Ok(csv) => Some(csv),
-                Err(error) => {
-                    output::complain(&sahasra_service::causes(&error));
-                    exit = exit.or(if arguments.output == RunOutput::Csv {
-                        Exit::Failed
-                    } else {
-                        Exit::Success
-                    });
-                    None
-                }
-            }
-        } else {
-            None
-        };
-        if arguments.output == RunOutput::Csv {
-            output::print(csv.as_deref().unwrap_or_default());
-        }
-        if let Some(folder) = &arguments.results
-            && let Err(error) = results::keep(folder, job, csv.as_deref())
-        {
-            output::complain(&error.to_string());
-            exit = exit.or(Exit::Failed);
-        }
+        exit = exit.or(hand_over(pool, job, arguments).await);
+    }
+    let wanted = arguments.output == RunOutput::Csv || arguments.results.is_some();
+    for (key, _) in endings.iter().filter(|(_, ending)| wanted && *ending == Ending::Gone) {
+        output::complain(&ResultsError::Job(key.1.clone()).to_string());
+        exit = exit.or(Exit::Failed);
     }
     match arguments.output {
         RunOutput::Json => output::structured(Structure::Json, &results::objects(&jobs)),
         RunOutput::Yaml => output::structured(Structure::Yaml, &results::objects(&jobs)),
         RunOutput::Table | RunOutput::Csv => {}
+    }
+    exit
+}
+
+/// Prints or keeps the results of a job's chunks, as was asked for. Results that were asked for and are not there are a failure: the pool
+/// ends, and they with it.
+async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs) -> Exit {
+    let mut exit = Exit::Success;
+    let state = job.status.as_ref().and_then(|status| status.state.as_deref());
+    let ended = matches!(state, Some("Complete" | "Failed"));
+    let prints = arguments.output == RunOutput::Csv;
+    let mut lines = None;
+    if ended && (prints || arguments.results.is_some()) {
+        match results::lines(pool.client(), job).await {
+            Ok(found) => lines = Some(found),
+            // They outlive the pool, or nobody wanted them kept.
+            Err(error @ (ResultsError::Elsewhere { .. } | ResultsError::NotKept(_))) if !prints => output::say(&error.to_string()),
+            // Said with the burst's end.
+            Err(ResultsError::None(_)) if state == Some("Failed") => {}
+            Err(error) => {
+                output::complain(&sahasra_service::causes(&error));
+                exit = Exit::Failed;
+            }
+        }
+    }
+    if prints && let Some(found) = lines.take() {
+        let text: String = found.collect();
+        output::print(&text);
+        lines = Some(Box::new(std::iter::once(text)));
+    }
+    if let Some(folder) = &arguments.results
+        && let Err(error) = results::keep(folder, job, lines)
+    {
+        output::complain(&error.to_string());
+        exit = Exit::Failed;
     }
     exit
 }

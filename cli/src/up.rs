@@ -27,7 +27,7 @@ use crate::{
 mod access;
 mod front;
 
-use access::{Access, AccessError};
+use access::{Access, AccessError, Held};
 use front::{Front, TlsIfSpoken};
 
 /// How long open requests may take to end once it is told to end.
@@ -78,9 +78,6 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         source,
     })?;
     let access = Access::new()?;
-    let settings = settings(arguments, access.token());
-    let plugin = settings.pjrt_plugin.clone();
-    let pool = Pool::start(settings).await?;
     let kubeconfig = match &arguments.kubeconfig {
         Some(path) => path.clone(),
         None => state_folder().join(format!("kubeconfig-{}", address.port())),
@@ -89,20 +86,27 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         Some(path) => path.clone(),
         None => kubeconfig.with_file_name(format!("token-{}", address.port())),
     };
-    let written = access.write_kubeconfig(&kubeconfig, address);
-    if let Err(error) = written.and_then(|()| access.write_token(&token_file)) {
-        access::remove(&kubeconfig, &access);
+    let (mut kubeconfig, mut token_file) = (Held::take(&kubeconfig)?, Held::take(&token_file)?);
+    let settings = settings(arguments, access.token());
+    let plugin = settings.pjrt_plugin.clone();
+    let pool = match Pool::start(settings).await {
+        Ok(pool) => pool,
+        Err(error) => {
+            kubeconfig.remove(&access);
+            token_file.remove(&access);
+            return Err(error.into());
+        }
+    };
+    let written = access.write_kubeconfig(&mut kubeconfig, address);
+    if let Err(error) = written.and_then(|()| access.write_token(&mut token_file)) {
+        kubeconfig.remove(&access);
+        token_file.remove(&access);
         pool.stop().await;
         return Err(error.into());
     }
     let stop = CancellationToken::new();
     let operator = pool.operator();
-    let routes = operator_http::routes(
-        operator.directory.clone(),
-        operator.agents.clone(),
-        operator.metrics.clone(),
-        pool.readiness().clone(),
-    );
+    let routes = operator_http::routes(operator.clone(), pool.readiness().clone());
     let api = Guarded::new(pool.control_plane().service(), access.token());
     let gateway = Gateway::new(
         kube::Client::new(api.clone(), "default"),
@@ -126,8 +130,8 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         &pool,
         address,
         plugin.as_deref(),
-        &kubeconfig.display().to_string(),
-        &token_file.display().to_string(),
+        &kubeconfig.path().display().to_string(),
+        &token_file.path().display().to_string(),
     )
     .await;
 
@@ -143,8 +147,8 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     pool.control_plane().close_watches();
     let _ = serving.await;
     let _ = tokio::time::timeout(DRAIN, gateway.streams_ended()).await;
-    access::remove(&kubeconfig, &access);
-    access::remove(&token_file, &access);
+    kubeconfig.remove(&access);
+    token_file.remove(&access);
     delete_all(&pool).await;
     let (text, proven) = proof::of(&pool).await;
     output::print(&format!("\n{text}"));

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     rules::{immutable, object_name, store_url},
-    vram_lease::{SliceSpec, default_ttl_seconds},
+    vram_lease::{MAX_SLICES, SliceSpec, default_ttl_seconds},
 };
 
 pub mod aggregate;
@@ -42,7 +42,7 @@ pub use status::BurstJobStatus;
     printcolumn(name = "Failed", type_ = "integer", json_path = ".status.chunks.failed"),
     printcolumn(name = "Slices", type_ = "integer", json_path = ".status.slices.held"),
     printcolumn(name = "Peak", type_ = "integer", priority = 1, json_path = ".status.slices.peak"),
-    printcolumn(name = "Best", type_ = "string", json_path = ".status.aggregate.summary"),
+    printcolumn(name = "Aggregate", type_ = "string", json_path = ".status.aggregate.summary"),
     printcolumn(name = "Retried", type_ = "integer", priority = 1, json_path = ".status.chunks.retried"),
     printcolumn(name = "Results", type_ = "string", priority = 1, json_path = ".status.results.configMap"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -57,6 +57,7 @@ pub use status::BurstJobStatus;
 #[x_kube(validation = immutable("maxFailedChunks", "BurstJob"))]
 #[x_kube(validation = immutable("aggregate", "BurstJob"))]
 #[x_kube(validation = immutable("output", "BurstJob"))]
+#[x_kube(validation = immutable("results", "BurstJob"))]
 #[x_kube(validation = rules::declared_parameters())]
 #[x_kube(validation = rules::output_exists("argmin"))]
 #[x_kube(validation = rules::output_exists("argmax"))]
@@ -70,6 +71,7 @@ pub use status::BurstJobStatus;
 #[x_kube(validation = rules::output_elements("sum", aggregate::MOST_ELEMENTS))]
 #[x_kube(validation = rules::output_elements("mean", aggregate::MOST_ELEMENTS))]
 #[x_kube(validation = rules::urls_need_a_store())]
+#[x_kube(validation = rules::concat_keeps_results())]
 #[x_kube(validation = rules::slices_within_count())]
 pub struct BurstJobSpec {
     /// The program and its arguments.
@@ -78,7 +80,7 @@ pub struct BurstJobSpec {
     pub chunks: Chunks,
     /// The VRAM that one chunk may use, and on what class of device.
     pub slice: SliceSpec,
-    /// How many slices at the same time. `max` defaults to the number of chunks.
+    /// How many slices at the same time. `max` defaults to the number of chunks, up to 100,000.
     #[serde(default)]
     pub slices: BurstSlices,
     /// How long the slices outlive a silent operator.
@@ -98,9 +100,12 @@ pub struct BurstJobSpec {
     /// What to compute over all results; nothing when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregate: Option<Aggregate>,
-    /// Where results go that exceed 512 KiB in all.
+    /// Where results go that exceed 512 KiB in all, and the checkpoint of what does not fit a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputSpec>,
+    /// What is kept of each chunk beside the aggregate. What is not kept needs no store and has no limit of size.
+    #[serde(default)]
+    pub results: KeptResults,
     /// Holds the burst: running chunks end, slices go back, nothing new starts.
     #[serde(default)]
     pub suspend: bool,
@@ -126,11 +131,11 @@ fn default_chunk_timeout_seconds() -> i64 {
 pub struct BurstSlices {
     /// Fewest slices with which to start.
     #[serde(default = "one_slice")]
-    #[schemars(range(min = 1, max = 100_000))]
+    #[schemars(range(min = 1, max = MAX_SLICES))]
     pub min: i64,
-    /// Most slices; the number of chunks when absent.
+    /// Most slices; when absent, the number of chunks, up to 100,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 100_000))]
+    #[schemars(range(min = 1, max = MAX_SLICES))]
     pub max: Option<i64>,
 }
 
@@ -203,6 +208,18 @@ impl Default for RetryPolicy {
             max_backoff_seconds: default_max_backoff_seconds(),
         }
     }
+}
+
+/// What is kept of a burst's chunks.
+#[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeptResults {
+    /// The outputs of every chunk that succeeded.
+    #[default]
+    All,
+    /// No outputs; the index and the cause of every chunk that failed, as `failed.csv`.
+    Failed,
+    /// Nothing.
+    None,
 }
 
 /// Where results go. Up to 512 KiB in all they stand in a ConfigMap owned by the job and nothing need be said here.

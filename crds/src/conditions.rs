@@ -14,6 +14,8 @@ pub const COMPLETE: &str = "Complete";
 pub const FAILED: &str = "Failed";
 /// The object waits because `spec.suspend` says so.
 pub const SUSPENDED: &str = "Suspended";
+/// What a burst counted is saved: `False` while that fails, with the cause; absent when it never did.
+pub const CHECKPOINTED: &str = "Checkpointed";
 /// A worker takes work; a session answers.
 pub const READY: &str = "Ready";
 /// A session has a device.

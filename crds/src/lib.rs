@@ -53,14 +53,16 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
 }
 
 /// Makes an optional field one that may be absent, not one that may hold null: a rule's `has()` would take null for a value. The
-/// API server then puts a default in its place or refuses it.
+/// API server then puts a default in its place or refuses it. An item of a list has a place, and stays null where its type says so.
 fn forbid_null(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     for property in schema.properties.iter_mut().flat_map(|properties| properties.values_mut()) {
         forbid_null(property);
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        let nullable = items.nullable;
         forbid_null(items);
+        items.nullable = nullable;
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
         forbid_null(values);

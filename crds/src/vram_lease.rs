@@ -11,6 +11,9 @@ use crate::{
     rules::{class_name, immutable, only_grows},
 };
 
+/// Most slices that a lease or a burst may ask for: a hundred on each of a thousand devices.
+pub const MAX_SLICES: u32 = 100_000;
+
 /// What is asked for.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
@@ -35,8 +38,8 @@ use crate::{
     printcolumn(name = "Slices", type_ = "integer", json_path = ".status.slices"),
     printcolumn(name = "Max", type_ = "integer", json_path = ".spec.slices.max"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices"),
-    printcolumn(name = "Renewals", type_ = "integer", priority = 1, json_path = ".status.renewals"),
     printcolumn(name = "Expires", type_ = "string", priority = 1, json_path = ".status.expiresAt"),
+    printcolumn(name = "Last-Loss", type_ = "date", priority = 1, json_path = ".status.lastLoss.time"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Granted\")].reason"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -110,11 +113,11 @@ pub struct SliceSpec {
 pub struct SliceBounds {
     /// Fewest slices with which it is worth starting.
     #[serde(default = "one")]
-    #[schemars(range(min = 1, max = 100_000))]
+    #[schemars(range(min = 1, max = MAX_SLICES))]
     pub min: i64,
     /// Most slices that are of use.
     #[serde(default = "one")]
-    #[schemars(range(min = 1, max = 100_000))]
+    #[schemars(range(min = 1, max = MAX_SLICES))]
     pub max: i64,
 }
 
@@ -169,13 +172,27 @@ pub struct VramLeaseStatus {
     /// When the first grant was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted_at: Option<Time>,
-    /// When the lease ends if nobody renews it, by the operator's clock (the agents' own clocks decide).
+    /// When a lease ends that is not renewed, by the operator's clock (the agents' own clocks decide). Absent where `spec.renewal` is
+    /// `Automatic`: renewals write nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
-    /// How often it was renewed, as of the last write of this status.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
-    pub renewals: i64,
+    /// The last time that slices were lost which the lease was to keep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_loss: Option<LeaseLoss>,
+}
+
+/// Slices that a lease lost.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseLoss {
+    /// When the operator found that they were lost.
+    pub time: Time,
+    /// `Expired`: they were not renewed in time, and their worker lives. `WorkerLost`: their worker is gone, has restarted or is silent.
+    #[schemars(length(max = 63))]
+    pub reason: String,
+    /// Which slices, and why.
+    #[schemars(length(max = 1024))]
+    pub message: String,
 }
 
 /// One device's part of a lease.

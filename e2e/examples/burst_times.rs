@@ -1,18 +1,24 @@
 //! Measures bursts of no-op chunks on a real control plane, as JSON lines: operator, two agents, API server and etcd on this
-//! machine. `SAHASRA_BIN_DIR` must name optimised binaries.
+//! machine. etcd waits for the disk at every write. `SAHASRA_BIN_DIR` must name optimised binaries.
+//!
+//! Each run is timed from the client's request until the client holds every result, decoded: `results`. Parts of that are
+//! `request` (to `Complete` as a watch sees it) and `accepted` (the same from the API server's answer).
 //!
 //! A no-op chunk: a parameter evaluated at the agent, one launch of an empty kernel in an executor, a result of 4 bytes
 //! that is kept and counted.
 
 use std::error::Error;
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, PostParams, WatchEvent, WatchParams};
 use kube::core::GroupVersionKind;
 use sahasra_e2e::bursts::{Burst, number};
-use sahasra_e2e::{Pool, PoolOptions, Server, true_condition};
+use sahasra_e2e::{Options, Pool, PoolOptions, Server, true_condition};
 use serde_json::json;
 
 /// Runs of each burst, after one that starts the executors.
@@ -25,26 +31,45 @@ type Failure = Box<dyn Error>;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
     let agent = ["--no-cuda", "--cpu-memory", "4Gi"];
-    let mut pool = Pool::start(PoolOptions::default().agents(2).agent_arguments(agent)).await?;
+    let durable = Options::default().durable();
+    let options = PoolOptions::default().agents(2).agent_arguments(agent).control_plane(durable);
+    let mut pool = Pool::start(options).await?;
+    println!("{}", json!({"name": "fsync", "seconds": fsyncs(pool.control_plane.directory())?}));
     resident(&pool, "start");
     for (name, chunks, runs) in [("noop_1000", 1_000, RUNS), ("noop_100k", 100_000, 3), ("index_100k", 100_000, 3)] {
-        let mut seconds = Vec::new();
-        let mut from_request = Vec::new();
+        let mut seconds: [Vec<f64>; 3] = Default::default();
         for run in 0..=runs {
-            let (accepted, requested) = burst(&pool, &format!("{}-{run}", name.replace('_', "-")), chunks).await?;
+            let times = burst(&pool, &format!("{}-{run}", name.replace('_', "-")), chunks).await?;
             pool.nothing_held(WITHIN).await?;
             if run > 0 {
-                seconds.push(accepted.as_secs_f64());
-                from_request.push(requested.as_secs_f64());
+                for (all, time) in seconds.iter_mut().zip(times) {
+                    all.push(time.as_secs_f64());
+                }
             }
         }
+        let [accepted, request, results] = seconds;
         println!(
             "{}",
-            json!({"name": name, "chunks": chunks, "seconds": seconds, "from_request": from_request})
+            json!({"name": name, "chunks": chunks, "accepted": accepted, "request": request, "results": results})
         );
     }
     resident(&pool, "bursts");
     Ok(())
+}
+
+/// Seconds that a write of 4 KiB takes until it is on the disk that etcd writes to: what each write of an object waits for.
+fn fsyncs(folder: &Path) -> Result<Vec<f64>, Failure> {
+    let path = folder.join("fsync");
+    let mut file = std::fs::File::create(&path)?;
+    let mut seconds = Vec::new();
+    for _ in 0..50 {
+        let began = Instant::now();
+        file.write_all(&[1; 4096])?;
+        file.sync_data()?;
+        seconds.push(began.elapsed().as_secs_f64());
+    }
+    std::fs::remove_file(path)?;
+    Ok(seconds)
 }
 
 /// Prints the memory of the operator and of each agent, executors apart.
@@ -57,8 +82,9 @@ fn resident(pool: &Pool, after: &str) {
     );
 }
 
-/// Runs one burst: time until a watch shows `Complete`, from the API server's answer and from the request.
-async fn burst(pool: &Pool, name: &str, chunks: u64) -> Result<(Duration, Duration), Failure> {
+/// Runs one burst. Times: from the API server's answer until a watch shows `Complete`, the same from the request, and from the request
+/// until the results are here.
+async fn burst(pool: &Pool, name: &str, chunks: u64) -> Result<[Duration; 3], Failure> {
     // Chunks that give their index show by their sum that each of them ran.
     let indices = name.starts_with("index");
     let manifest = if indices {
@@ -71,7 +97,9 @@ async fn burst(pool: &Pool, name: &str, chunks: u64) -> Result<(Duration, Durati
             .manifest()
     };
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("sahasra.dev", "v1alpha1", "BurstJob"));
-    let jobs: Api<DynamicObject> = Api::namespaced_with(pool.control_plane.client().await?, "default", &resource);
+    let client = pool.control_plane.client().await?;
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let jobs: Api<DynamicObject> = Api::namespaced_with(client, "default", &resource);
     let version = jobs
         .list(&kube::api::ListParams::default())
         .await?
@@ -101,15 +129,27 @@ async fn burst(pool: &Pool, name: &str, chunks: u64) -> Result<(Duration, Durati
         Err(Failure::from("the watch ended"))
     })
     .await??;
-    let times = (accepted.elapsed(), requested.elapsed());
+    let (accepted, request) = (accepted.elapsed(), requested.elapsed());
+    let results = config_maps.get(&format!("{name}-results")).await?;
+    let results = results.binary_data.and_then(|mut data| data.remove("results"));
+    let results = results.ok_or("the ConfigMap has no results")?.0;
+    let values: Vec<[u8; 4]> = results.chunks_exact(4).filter_map(|value| value.try_into().ok()).collect();
+    let sum_here: f64 = match indices {
+        true => values.iter().map(|value| f64::from(u32::from_le_bytes(*value))).sum(),
+        false => values.iter().map(|value| f64::from(f32::from_le_bytes(*value))).sum(),
+    };
+    let times = [accepted, request, requested.elapsed()];
+    if values.len() as u64 != chunks {
+        return Err(format!("{} of {chunks} results of {name} came", values.len()).into());
+    }
     let counted = number(&job, "/status/chunks/succeeded");
     if u64::try_from(counted) != Ok(chunks) {
         return Err(format!("{name} counted {counted} of {chunks} chunks").into());
     }
     let sum = job.data.pointer("/status/aggregate/values/0").and_then(serde_json::Value::as_f64);
     let expected = if indices { (chunks * (chunks - 1) / 2) as f64 } else { 0.0 };
-    if sum != Some(expected) {
-        return Err(format!("the results of {name} add up to {sum:?}, not to {expected}").into());
+    if sum != Some(expected) || sum_here != expected {
+        return Err(format!("the results of {name} add up to {sum:?} and here to {sum_here}, not to {expected}").into());
     }
     Ok(times)
 }

@@ -123,6 +123,15 @@ impl Burst {
         self
     }
 
+    /// Without a field of the spec.
+    #[must_use]
+    pub fn without(mut self, field: &str) -> Self {
+        if let Some(spec) = self.spec.as_object_mut() {
+            spec.remove(field);
+        }
+        self
+    }
+
     /// Its chunks.
     fn chunks(&self) -> u64 {
         self.spec["chunks"]["count"].as_u64().unwrap_or_default()

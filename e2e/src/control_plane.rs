@@ -16,6 +16,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
+use rustix::process::Signal;
 use tokio::sync::OnceCell;
 
 pub use self::objects::{condition, true_condition};
@@ -101,14 +102,16 @@ impl From<kube::Error> for ControlPlaneError {
 pub struct Options {
     custom_resource_definitions: Vec<PathBuf>,
     controller_manager: bool,
+    durable: bool,
 }
 
 impl Default for Options {
-    /// With the workspace's own CRDs (`crds/`) and a controller manager.
+    /// With the workspace's own CRDs (`crds/`) and a controller manager; etcd leaves its writes to the page cache.
     fn default() -> Self {
         Self {
             custom_resource_definitions: vec![tools::workspace_root().join("crds")],
             controller_manager: true,
+            durable: false,
         }
     }
 }
@@ -127,6 +130,14 @@ impl Options {
     #[must_use]
     pub fn without_controller_manager(mut self) -> Self {
         self.controller_manager = false;
+        self
+    }
+
+    /// With an etcd that waits for the disk at every write, as one of a cluster does: for measurements. Tests need not survive a
+    /// power cut, and are faster without.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
         self
     }
 }
@@ -243,6 +254,20 @@ impl ControlPlane {
         ];
         self.kubectl(wait).await?.success()?;
         Ok(())
+    }
+
+    /// Suspends the API server (`SIGSTOP`) for as long as `outage` lasts: connections stay, nothing is answered. Unlike a restart its length
+    /// does not depend on the machine.
+    ///
+    /// # Errors
+    /// When the control plane is not this process's own.
+    pub async fn without_api_server(&self, outage: Duration) -> Result<(), ControlPlaneError> {
+        let owned = self.owned.as_ref().ok_or(ControlPlaneError::NotOwned {
+            operation: "suspending the API server",
+        })?;
+        owned.api_server.signal(Signal::STOP)?;
+        tokio::time::sleep(outage).await;
+        Ok(owned.api_server.signal(Signal::CONT)?)
     }
 
     /// SIGKILLs the API server and leaves etcd; clients see connections refused until [`ControlPlane::start_api_server`].

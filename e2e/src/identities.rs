@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use serde_json::Value;
 
 use crate::control_plane::{ControlPlane, ControlPlaneError};
@@ -14,20 +15,28 @@ use crate::tools;
 /// Namespace that Sahasra is installed in.
 pub const NAMESPACE: &str = "sahasra-system";
 /// The kinds of the chart that make an identity.
-const KINDS: [&str; 5] = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+const KINDS: [&str; 7] = [
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
 
-/// Kubeconfigs of the chart's ServiceAccounts.
+/// The chart's ServiceAccounts.
 #[derive(Debug, Clone)]
 pub struct Identities {
-    /// The account of the operator's Deployment.
+    /// Kubeconfig of the account of the operator's Deployment.
     pub operator: PathBuf,
-    /// The account of the agents' DaemonSet.
-    pub agent: PathBuf,
+    /// Name of the account of the agents' DaemonSet.
+    pub agent_account: String,
 }
 
 impl ControlPlane {
-    /// Renders the chart (`helm/sahasra`), applies its ServiceAccounts, roles and bindings in [`NAMESPACE`], and returns
-    /// a kubeconfig for the account of its Deployment and one for that of its DaemonSet.
+    /// Renders the chart (`helm/sahasra`), applies its ServiceAccounts, roles, bindings and admission policies in [`NAMESPACE`],
+    /// and returns a kubeconfig for the account of its Deployment and the name of that of its DaemonSet.
     ///
     /// # Errors
     /// When the chart cannot be rendered or its objects are refused.
@@ -74,11 +83,24 @@ impl ControlPlane {
         self.kubectl_with_input(apply, &manifest).await?.success()?;
 
         let operator = service_account(&objects, "Deployment")?;
-        let agent = service_account(&objects, "DaemonSet")?;
         Ok(Identities {
             operator: self.kubeconfig_for(NAMESPACE, &operator).await?,
-            agent: self.kubeconfig_for(NAMESPACE, &agent).await?,
+            agent_account: service_account(&objects, "DaemonSet")?,
         })
+    }
+
+    /// A kubeconfig for the agent on that Node, which must exist: its token is bound to the Node, as a pod's is to the pod's.
+    ///
+    /// # Errors
+    /// When the Node does not exist, or the API server refuses.
+    pub async fn agent_kubeconfig(&self, identities: &Identities, node: &str) -> Result<PathBuf, ControlPlaneError> {
+        let bound = BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            uid: None,
+        };
+        self.bound_kubeconfig_for(NAMESPACE, &identities.agent_account, bound).await
     }
 }
 

@@ -378,7 +378,7 @@ async fn start_agent(
         .arguments(["agent", "--node-name", &node_name(index), "--listen", &port.address()])
         .arguments(["--advertise-address", &url, "--namespace", NAMESPACE])
         .arguments(arguments)
-        .environment("KUBECONFIG", &identities.agent)
+        .environment("KUBECONFIG", control_plane.agent_kubeconfig(identities, &node_name(index)).await?)
         .ready_at(format!("{url}/readyz"));
     Ok(Server {
         process: specification.start().await?,

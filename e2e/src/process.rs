@@ -294,14 +294,28 @@ impl Process {
     /// Resident memory in KiB, from `/proc/PID/status`.
     #[must_use]
     pub fn resident_kib(&self) -> Option<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// Most resident memory since it started, or since [`Process::forget_peak`], in KiB.
+    #[must_use]
+    pub fn peak_kib(&self) -> Option<u64> {
+        self.memory("VmHWM:")
+    }
+
+    /// From now on [`Process::peak_kib`] begins with what is resident now.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn forget_peak(&self) -> io::Result<()> {
+        let pid = self.pid().ok_or(io::ErrorKind::NotFound)?;
+        std::fs::write(format!("/proc/{pid}/clear_refs"), "5")
+    }
+
+    fn memory(&self, line: &str) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?)).ok()?;
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))?
-            .split_whitespace()
-            .next()?
-            .parse()
-            .ok()
+        let value = status.lines().find_map(|text| text.strip_prefix(line))?;
+        value.split_whitespace().next()?.parse().ok()
     }
 
     /// The last `lines` lines of its log.

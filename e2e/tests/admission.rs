@@ -283,6 +283,7 @@ async fn defaults_take_the_place_of_what_is_absent_or_null() {
         "maxFailedChunks": 0,
         "suspend": false,
         "priority": 0,
+        "results": "All",
     });
     assert_eq!(object["spec"], expected);
 }

@@ -419,7 +419,7 @@ async fn workers_and_metrics_have_the_shape_that_users_rely_on() {
         ];
         assert_eq!(fields, BTreeSet::from(expected));
         assert_eq!(worker["id"], format!("node-{index}"));
-        assert_eq!(worker["status"], "ready");
+        assert_eq!(worker["status"], "healthy");
         for figure in ["active_executions", "tensor_count", "stored_tensor_bytes"] {
             assert_eq!(worker[figure], 0, "{figure}");
         }

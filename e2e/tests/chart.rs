@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SelfSubjectRulesReviewSpec};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, ServiceAccount};
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use sahasra_e2e::{ControlPlane, Options, Pool, PoolOptions, eventually, tools};
 
@@ -40,13 +42,15 @@ async fn rights(client: Client, namespace: &str) -> BTreeSet<String> {
     assert!(!status.incomplete, "the review is complete");
     let mut rights = BTreeSet::new();
     for rule in status.resource_rules {
-        assert!(
-            rule.resource_names.unwrap_or_default().is_empty(),
-            "the chart's rules name no objects"
-        );
+        // "update group/resource=name" where a rule is for one object.
+        let names = rule.resource_names.unwrap_or_default();
+        let of = |resource: &str| match names.as_slice() {
+            [] => resource.to_owned(),
+            names => format!("{resource}={}", names.join(",")),
+        };
         for group in rule.api_groups.unwrap_or_default() {
             for resource in rule.resources.as_deref().unwrap_or_default() {
-                rights.extend(rule.verbs.iter().map(|verb| format!("{verb} {group}/{resource}")));
+                rights.extend(rule.verbs.iter().map(|verb| format!("{verb} {group}/{}", of(resource))));
             }
         }
     }
@@ -101,13 +105,16 @@ const OPERATOR_EVERYWHERE: [&str; 9] = [
     "get /secrets",
     "create patch events.k8s.io/events",
 ];
-const OPERATOR_AT_HOME: [&str; 1] = ["get list watch create update coordination.k8s.io/leases"];
+const OPERATOR_AT_HOME: [&str; 2] = [
+    "get list watch create coordination.k8s.io/leases",
+    "update coordination.k8s.io/leases=sahasra-operator",
+];
 const WORKER_EVERYWHERE: [&str; 3] = [
     "get create patch sahasra.dev/gpuworkers",
     "patch sahasra.dev/gpuworkers/status",
     "get /nodes",
 ];
-const WORKER_AT_HOME: [&str; 1] = ["create patch coordination.k8s.io/leases"];
+const WORKER_AT_HOME: [&str; 1] = ["get create patch coordination.k8s.io/leases"];
 
 #[tokio::test]
 async fn the_operator_and_the_agents_may_do_what_they_need_and_nothing_else() {
@@ -122,6 +129,113 @@ async fn the_operator_and_the_agents_may_do_what_they_need_and_nothing_else() {
         rights.extend(expected(at_home));
         assert_eq!(given(&control_plane, account, NAMESPACE).await, rights, "{account} at home");
     }
+}
+
+/// A kubeconfig with a token as the kubelet of `node` requests it for the agent's pod there: bound to that pod.
+async fn agent_on(control_plane: &ControlPlane, node: &str) -> Client {
+    control_plane.create_node(node, &[]).await.expect("a node");
+    let client = control_plane.client().await.expect("client");
+    let daemon_set = Api::<DaemonSet>::namespaced(client.clone(), NAMESPACE)
+        .get("sahasra-worker")
+        .await
+        .expect("the agents");
+    let mut agent = pod(&format!("agent-on-{node}"), daemon_set.spec.expect("a spec").template);
+    agent.spec.as_mut().expect("a spec").node_name = Some(node.to_owned());
+    let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
+    let agent = pods.create(&PostParams::default(), &agent).await.expect("the agent's pod").metadata;
+    let bound = BoundObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: agent.name,
+        uid: agent.uid,
+    };
+    let kubeconfig = control_plane.bound_kubeconfig_for(NAMESPACE, "sahasra-worker", bound).await;
+    control_plane
+        .client_as(&kubeconfig.expect("a token bound to the pod"))
+        .await
+        .expect("client")
+}
+
+fn worker(node: &str) -> DynamicObject {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("sahasra.dev", "v1alpha1", "GpuWorker"));
+    DynamicObject::new(node, &resource).data(serde_json::json!({"spec": {"nodeName": node}}))
+}
+
+fn lease(name: &str) -> Lease {
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..Lease::default()
+    }
+}
+
+/// Refused with 403, by a message that names the node or what the token lacks.
+fn forbidden<T: std::fmt::Debug>(outcome: kube::Result<T>, says: &str) {
+    match outcome {
+        Err(kube::Error::Api(status)) if status.code == 403 => assert!(status.message.contains(says), "{}", status.message),
+        other => panic!("not forbidden: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_agent_writes_the_worker_and_the_heartbeat_of_its_own_node_alone() {
+    let control_plane = install().await;
+    let (one, other) = (agent_on(&control_plane, "node-a").await, agent_on(&control_plane, "node-b").await);
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("sahasra.dev", "v1alpha1", "GpuWorker"));
+    let workers = |client: &Client| Api::<DynamicObject>::all_with(client.clone(), &resource);
+    let leases = |client: &Client| Api::<Lease>::namespaced(client.clone(), NAMESPACE);
+    let (create, patch) = (PostParams::default(), PatchParams::default());
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+
+    // A new policy is in force a moment after it was accepted.
+    let in_force = async || workers(&one).create(&dry_run, &worker("node-b")).await.err();
+    assert!(eventually(WITHIN, in_force).await.is_some(), "the policy never took effect");
+
+    for (client, node) in [(&one, "node-a"), (&other, "node-b")] {
+        workers(client).create(&create, &worker(node)).await.expect("its own worker");
+        let heartbeat = lease(&format!("sahasra-worker-{node}"));
+        leases(client).create(&create, &heartbeat).await.expect("its own heartbeat");
+        let status = Patch::Merge(serde_json::json!({"status": {"endpoint": "http://192.0.2.7:8471"}}));
+        workers(client).patch_status(node, &patch, &status).await.expect("its own status");
+        let renewed = Patch::Merge(serde_json::json!({"spec": {"holderIdentity": "boot"}}));
+        leases(client)
+            .patch(&format!("sahasra-worker-{node}"), &patch, &renewed)
+            .await
+            .expect("its own renewal");
+    }
+    let administrator = control_plane.client().await.expect("client");
+    leases(&administrator)
+        .create(&create, &lease("sahasra-operator"))
+        .await
+        .expect("the leader's Lease");
+
+    let endpoint = Patch::Merge(serde_json::json!({"status": {"endpoint": "http://192.0.2.66:8471"}}));
+    let holder = Patch::Merge(serde_json::json!({"spec": {"holderIdentity": "nobody"}}));
+    let owner = Patch::Merge(serde_json::json!({"metadata": {"labels": {"taken": "over"}}}));
+    let says = "an agent on node node-a";
+    forbidden(workers(&one).patch_status("node-b", &patch, &endpoint).await, says);
+    forbidden(workers(&one).patch("node-b", &patch, &owner).await, says);
+    forbidden(workers(&one).create(&create, &worker("node-c")).await, says);
+    forbidden(leases(&one).patch("sahasra-worker-node-b", &patch, &holder).await, says);
+    forbidden(leases(&one).patch("sahasra-operator", &patch, &holder).await, says);
+    forbidden(leases(&one).create(&create, &lease("another")).await, says);
+
+    // A token of the account that is bound to nothing is nobody's.
+    let unbound = control_plane.kubeconfig_for(NAMESPACE, "sahasra-worker").await.expect("a token");
+    let unbound = control_plane.client_as(&unbound).await.expect("client");
+    let says = "token names no node";
+    forbidden(workers(&unbound).patch_status("node-a", &patch, &endpoint).await, says);
+    forbidden(leases(&unbound).patch("sahasra-operator", &patch, &holder).await, says);
+    // The policy is about agents: others write as RBAC has it.
+    leases(&administrator)
+        .patch("sahasra-operator", &patch, &holder)
+        .await
+        .expect("an administrator");
 }
 
 const LEASE: &str = "
@@ -270,5 +384,37 @@ fn pod(name: &str, template: PodTemplateSpec) -> Pod {
         },
         spec: template.spec,
         ..Pod::default()
+    }
+}
+
+/// Runs helm as the control plane's administrator; its output, and whether it succeeded.
+async fn helm(control_plane: &ControlPlane, arguments: &str) -> (bool, String) {
+    let output = tokio::process::Command::new(tools::helm().await.expect("helm"))
+        .args(arguments.split(' '))
+        .arg("--kubeconfig")
+        .arg(control_plane.kubeconfig())
+        .args(["--namespace", NAMESPACE])
+        .current_dir(tools::workspace_root())
+        .output()
+        .await
+        .expect("helm runs");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[tokio::test]
+async fn an_upgrade_that_would_let_go_of_the_definitions_is_refused_so_that_a_rollback_works() {
+    let none = Options::default().custom_resource_definitions(Vec::<std::path::PathBuf>::new());
+    let control_plane = ControlPlane::start(none).await.expect("a control plane starts");
+    let (done, said) = helm(&control_plane, "install sahasra helm/sahasra --create-namespace").await;
+    assert!(done, "{said}");
+    let (done, said) = helm(&control_plane, "upgrade sahasra helm/sahasra --set crds.install=false").await;
+    assert!(
+        !done && said.contains("crds.install: this release brought the definitions"),
+        "{said}"
+    );
+    for arguments in ["upgrade sahasra helm/sahasra --set operator.logLevel=debug", "rollback sahasra 1"] {
+        let (done, said) = helm(&control_plane, arguments).await;
+        assert!(done, "{arguments}: {said}");
     }
 }

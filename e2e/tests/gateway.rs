@@ -137,7 +137,7 @@ async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_throug
         (status == 200).then_some(workers)
     });
     let workers = workers.await.expect("the workers");
-    assert_eq!((&workers[0]["id"], &workers[0]["status"]), (&json!("node-0"), &json!("ready")));
+    assert_eq!((&workers[0]["id"], &workers[0]["status"]), (&json!("node-0"), &json!("healthy")));
 
     // A session: made, placed, seen, deleted.
     let (status, answer) = gateway.call(&token, Method::POST, &sessions(&mine), Some(&session("mine"))).await;

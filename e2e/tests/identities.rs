@@ -6,9 +6,14 @@ use sahasra_e2e::{ControlPlane, NAMESPACE};
 async fn a_pools_processes_are_the_charts_service_accounts_with_its_roles() {
     let control_plane = ControlPlane::shared().await.expect("a control plane starts");
     let identities = control_plane.apply_chart_identities().await.expect("the chart's identities");
+    control_plane.create_node("node-of-identities", &[]).await.expect("a node");
+    let agent = control_plane
+        .agent_kubeconfig(&identities, "node-of-identities")
+        .await
+        .expect("a token");
     for (kubeconfig, account, right) in [
         (&identities.operator, "sahasra-operator", "patch burstjobs --subresource=status"),
-        (&identities.agent, "sahasra-worker", "create gpuworkers"),
+        (&agent, "sahasra-worker", "create gpuworkers"),
     ] {
         let kubectl = async |arguments: &str| {
             let output = control_plane

@@ -10,7 +10,7 @@ use kube::{
     client::Body,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use sahasra_service::causes;
+use sahasra_service::{api_requests::user_agent, causes};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -63,6 +63,7 @@ pub async fn config(args: &Args) -> Result<Config, ApiServerError> {
         }
     };
     config.root_cert_file.clone_from(&args.api_server_ca);
+    config.headers = vec![(header::USER_AGENT, user_agent("sahasra-gateway"))];
     config.connect_timeout = Some(CONNECT_WITHIN);
     config.read_timeout = Some(SILENT_FOR);
     config.write_timeout = Some(ANSWER_WITHIN);

@@ -1,7 +1,13 @@
-//! What a scrape of the gateway tells.
+//! What a scrape of the gateway tells. Every counter is there from the start; of the status codes of requests, those that tell whether it
+//! works.
 
 use http::StatusCode;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+
+use crate::{route::Route, stream::relay::End};
+
+/// Status codes that each route's counter begins with. Others appear with their first answer.
+const CODES: [&str; 4] = ["200", "403", "502", "503"];
 
 /// The figures. Labels are ours: never names of objects or users.
 #[derive(Clone, Debug)]
@@ -27,7 +33,7 @@ impl Metrics {
         let buckets = prometheus::exponential_buckets(0.001, 4.0, 10)?;
         let seconds = HistogramOpts::new("gateway_request_seconds", "From a request's head to its answer's, in seconds.").buckets(buckets);
         let metrics = Self {
-            registry: Registry::new(),
+            registry: sahasra_service::metrics::registry("gateway")?,
             requests: IntCounterVec::new(requests, &["route", "code"])?,
             seconds: HistogramVec::new(seconds, &["route"])?,
             streams: IntGauge::new("gateway_streams", "Streams of sessions that are open.")?,
@@ -45,6 +51,18 @@ impl Metrics {
         metrics.registry.register(Box::new(metrics.streams.clone()))?;
         metrics.registry.register(Box::new(metrics.stream_bytes.clone()))?;
         metrics.registry.register(Box::new(metrics.streams_ended.clone()))?;
+        for route in Route::METRICS {
+            metrics.seconds.with_label_values(&[route]);
+            for code in CODES {
+                metrics.requests.with_label_values(&[route, code]);
+            }
+        }
+        for to in ["client", "worker"] {
+            metrics.stream_bytes.with_label_values(&[to]);
+        }
+        for by in End::BY {
+            metrics.streams_ended.with_label_values(&[by]);
+        }
         Ok(metrics)
     }
 
@@ -57,5 +75,30 @@ impl Metrics {
     pub fn answered(&self, route: &'static str, code: StatusCode, seconds: f64) {
         self.requests.with_label_values(&[route, code.as_str()]).inc();
         self.seconds.with_label_values(&[route]).observe(seconds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_as_prometheus_wants_them_and_there_from_the_start() {
+        let metrics = Metrics::new().expect("distinct names");
+        let expected = [
+            "gateway_requests_total",
+            "gateway_request_seconds",
+            "gateway_stream_bytes_total",
+            "gateway_streams_ended_total",
+            "sahasra_build_info",
+        ];
+        assert_eq!(sahasra_service::metrics::problems(metrics.registry(), &expected), [""; 0]);
+    }
+
+    #[test]
+    fn the_guide_has_every_metric_and_no_other() {
+        const PAGE: &str = include_str!("../../docs/guide/operating.md");
+        let shown = Metrics::new().expect("distinct names");
+        assert_eq!(sahasra_service::metrics::undocumented(shown.registry(), PAGE, "Gateway"), [""; 0]);
     }
 }

@@ -67,6 +67,14 @@ fn completed(kind: Kind, body: &Bytes) -> Result<Value, Refusal> {
             return Err(Refusal::field(field, format!("has to be {right} here, or to be left out")));
         }
     }
+    // The API server would answer 500.
+    if object["metadata"]["resourceVersion"]
+        .as_str()
+        .is_some_and(|version| !version.is_empty())
+    {
+        let problem = "is given by the API server when the object is made: leave it out";
+        return Err(Refusal::field("metadata.resourceVersion", problem));
+    }
     Ok(object)
 }
 
@@ -122,6 +130,8 @@ mod tests {
         );
         let refusal = completed(Kind::Session, &Bytes::from_static(b"{\"kind\": \"BurstJob\"}")).unwrap_err();
         assert_eq!(refusal.to_string(), "kind: has to be GpuSession here, or to be left out");
+        let refusal = completed(Kind::Session, &Bytes::from_static(b"{\"metadata\": {\"resourceVersion\": \"5\"}}")).unwrap_err();
+        assert!(refusal.to_string().starts_with("metadata.resourceVersion: "), "{refusal}");
         for wrong in ["", "[]", "7", "{", "\"x\""] {
             assert!(completed(Kind::Burst, &Bytes::from(wrong)).is_err(), "{wrong}");
         }

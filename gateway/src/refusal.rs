@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use crate::service::Answer;
 
+/// Seconds after which a caller who holds its share may find more room.
+const SHARE_AFTER: u32 = 5;
+
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -61,6 +64,16 @@ pub enum Refusal {
         what: &'static str,
         /// Seconds.
         after: u32,
+    },
+    /// The caller has its share of the streams.
+    #[error(
+        "you hold {own} of its {limit} streams at this gateway, as many as are left for everybody: close some, or try again in {SHARE_AFTER} s"
+    )]
+    Share {
+        /// The caller's.
+        own: usize,
+        /// Of all.
+        limit: usize,
     },
     /// The API server did not answer.
     #[error("the API server cannot be asked: {0}")]
@@ -142,6 +155,7 @@ impl Refusal {
             Self::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::Share { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Busy { .. } | Self::NoOperator | Self::ApiServer(_) | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             Self::ApiServerTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::ApiServerAnswer(_) | Self::Operator(_) | Self::WorkerGone { .. } => StatusCode::BAD_GATEWAY,
@@ -169,6 +183,7 @@ impl Refusal {
             StatusCode::PAYLOAD_TOO_LARGE => "RequestEntityTooLarge",
             StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => "Timeout",
             StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
+            StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
             StatusCode::CONFLICT => "Conflict",
             StatusCode::UPGRADE_REQUIRED => "UpgradeRequired",
             _ => "InternalError",
@@ -194,6 +209,7 @@ impl Refusal {
                 status["details"] = json!({"causes": [{"reason": "FieldValueInvalid", "field": field, "message": value}]});
             }
             Self::Busy { after, .. } => status["details"] = json!({"retryAfterSeconds": after}),
+            Self::Share { .. } => status["details"] = json!({"retryAfterSeconds": SHARE_AFTER}),
             _ => {}
         }
         status
@@ -208,6 +224,7 @@ impl Refusal {
             Self::MethodNotAllowed { allowed } => Some((header::ALLOW, HeaderValue::from_static(allowed))),
             Self::UpgradeRequired => Some((header::UPGRADE, HeaderValue::from_static("websocket"))),
             Self::Busy { after, .. } => Some((header::RETRY_AFTER, HeaderValue::from(*after))),
+            Self::Share { .. } => Some((header::RETRY_AFTER, HeaderValue::from(SHARE_AFTER))),
             // What is left of the body is not read: the connection is of no more use.
             Self::TooLarge { .. } | Self::TooSlow { .. } => Some((header::CONNECTION, HeaderValue::from_static("close"))),
             _ => None,

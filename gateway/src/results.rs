@@ -1,8 +1,15 @@
 //! The results of a burst's chunks, from the ConfigMap that the operator keeps them in.
 
+use std::convert::Infallible;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use futures::stream;
 use http::{HeaderValue, Response, header};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use sahasra_crds::burst_job::BurstJobSpec;
+use sahasra_results::{CSV, Table};
 use serde_json::Value;
 
 use crate::{
@@ -15,8 +22,8 @@ use crate::{
     token::Token,
 };
 
-/// Key of the results in the ConfigMap.
-const CSV: &str = "results.csv";
+/// Rows are made as the client takes them, so many bytes at a time: the text may be much longer than the records.
+const PIECE_BYTES: usize = 16 << 10;
 
 /// The results of a finished burst, as CSV or JSON.
 ///
@@ -53,23 +60,27 @@ pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, qu
             value: state.to_owned(),
         });
     }
-    let missing = |what: &str| Refusal::NotYet {
+    let missing = |problem: String| Refusal::NotYet {
         reason: "NoResults",
-        problem: format!("{name} has {what}: give it `output.store` in its spec for results that are larger than 512 KiB"),
+        problem,
         field: "status.results.configMap",
         value: results["configMap"].as_str().unwrap_or_default().to_owned(),
     };
+    if let Some(kept) = burst["spec"]["results"].as_str().filter(|kept| *kept != "All") {
+        return Err(missing(format!(
+            "the results of {name} are not kept: spec.results is {kept}, and All keeps them"
+        )));
+    }
     // Written by the operator; looked at all the same, for it becomes part of a path.
     let config_map = results["configMap"].as_str().filter(|name| is_name(name));
-    let config_map = config_map.ok_or_else(|| missing("no results"))?;
+    let config_map = config_map.ok_or_else(|| missing(format!("{name} is {state} and has no results: its conditions say why")))?;
     let found = api
         .object(token, &format!("/api/v1/namespaces/{namespace}/configmaps/{config_map}"))
         .await?;
-    let csv = found["data"][CSV]
-        .as_str()
-        .ok_or_else(|| missing("no results that fit a ConfigMap as text"))?;
-    let text = if as_json { rows(csv) } else { csv.to_owned() };
-    let mut answer = Response::new(Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync());
+    let lines = lines(&burst["spec"], &found)
+        .map_err(|problem| missing(format!("the ConfigMap {config_map} does not hold the results of {name}: {problem}")))?;
+    let pieces = if as_json { pieces(JsonRows::new(lines)) } else { pieces(lines) };
+    let mut answer = Response::new(pieces);
     if as_json {
         json(&mut answer);
     } else {
@@ -79,25 +90,79 @@ pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, qu
     Ok(answer)
 }
 
+/// The lines of `results.csv`: as they stand in the ConfigMap, or made from its records where they are too many to stand there.
+fn lines(spec: &Value, config_map: &Value) -> Result<Box<dyn Iterator<Item = String> + Send>, String> {
+    if let Some(csv) = config_map["data"][CSV].as_str() {
+        let lines: Vec<String> = csv.split_inclusive('\n').map(str::to_owned).collect();
+        return Ok(Box::new(lines.into_iter()));
+    }
+    let keys = config_map["binaryData"].as_object().ok_or("it has no binaryData")?;
+    let decoded = |(key, text): (&String, &Value)| match STANDARD.decode(text.as_str().unwrap_or_default()) {
+        Ok(bytes) => Ok((key.clone(), bytes)),
+        Err(_) => Err(format!("its key {key} is not base64")),
+    };
+    let binary_data = keys.iter().map(decoded).collect::<Result<_, _>>()?;
+    let spec: BurstJobSpec = serde_json::from_value(spec.clone()).map_err(|error| format!("the spec is of another version: {error}"))?;
+    let table = Table::of(&spec, binary_data).map_err(|error| error.to_string())?;
+    Ok(Box::new(table.into_iter()))
+}
+
+/// A body of all of them, made as they are taken.
+fn pieces(texts: impl Iterator<Item = String> + Send + 'static) -> http_body_util::combinators::UnsyncBoxBody<Bytes, crate::BoxError> {
+    let pieces = stream::unfold(texts, |mut texts| async move {
+        let mut piece = String::new();
+        while piece.len() < PIECE_BYTES
+            && let Some(text) = texts.next()
+        {
+            piece.push_str(&text);
+        }
+        let is_end = piece.is_empty();
+        let frame = Ok::<_, Infallible>(Frame::data(Bytes::from(piece)));
+        (!is_end).then_some((frame, texts))
+    });
+    StreamBody::new(pieces).map_err(|never| match never {}).boxed_unsync()
+}
+
 fn is_name(text: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
     (1..=253).contains(&text.len()) && text.bytes().all(known) && !text.contains("..")
 }
 
 /// A list of objects, a row each. Numbers keep their digits; what JSON has no number for (`NaN`, `inf`) is a string.
-fn rows(csv: &str) -> String {
-    let mut lines = csv.lines();
-    let names: Vec<String> = lines
-        .next()
-        .unwrap_or_default()
-        .split(',')
-        .map(|name| Value::from(name).to_string())
-        .collect();
-    let mut text = String::with_capacity(csv.len() * 3);
-    text.push('[');
-    for (place, line) in lines.enumerate() {
-        text.push_str(if place == 0 { "\n{" } else { ",\n{" });
-        for (place, (name, value)) in names.iter().zip(line.split(',')).enumerate() {
+struct JsonRows<I> {
+    lines: I,
+    /// As JSON strings; none before the first line was read.
+    names: Vec<String>,
+    /// Rows so far; none when the end has been written.
+    written: Option<u64>,
+}
+
+impl<I: Iterator<Item = String>> JsonRows<I> {
+    fn new(mut lines: I) -> Self {
+        let header = lines.next().unwrap_or_default();
+        let names = header.trim_end().split(',').map(|name| Value::from(name).to_string()).collect();
+        Self {
+            lines,
+            names,
+            written: Some(0),
+        }
+    }
+}
+
+impl<I: Iterator<Item = String>> Iterator for JsonRows<I> {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let written = self.written?;
+        let before = if written == 0 { "[" } else { "," };
+        let Some(line) = self.lines.next() else {
+            self.written = None;
+            let before = if written == 0 { "[" } else { "" };
+            return Some(format!("{before}\n]\n"));
+        };
+        self.written = Some(written + 1);
+        let mut text = format!("{before}\n{{");
+        for (place, (name, value)) in self.names.iter().zip(line.trim_end().split(',')).enumerate() {
             if place > 0 {
                 text.push(',');
             }
@@ -110,9 +175,8 @@ fn rows(csv: &str) -> String {
             }
         }
         text.push('}');
+        Some(text)
     }
-    text.push_str("\n]\n");
-    text
 }
 
 /// Whether JSON takes it as a number as it stands.
@@ -123,11 +187,16 @@ fn is_number(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sahasra_results::{COUNTED, RESULTS};
     use serde_json::json;
 
     #[test]
     fn rows_become_objects_and_keep_their_digits() {
         let csv = "index,rate,output0,output1[0]\n0,0.1,NaN,18446744073709551615\n2,1e-7,inf,-3\n";
+        let rows = |csv: &str| {
+            let lines: Vec<String> = csv.split_inclusive('\n').map(str::to_owned).collect();
+            JsonRows::new(lines.into_iter()).collect::<String>()
+        };
         let text = rows(csv);
         let read: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
@@ -139,5 +208,29 @@ mod tests {
         );
         assert!(text.contains("\"rate\":1e-7"), "{text}");
         assert_eq!(serde_json::from_str::<Value>(&rows("index\n")).unwrap(), json!([]));
+    }
+
+    #[test]
+    fn records_are_shown_where_their_text_is_too_long_for_the_config_map() {
+        let spec = json!({
+            "kernel": {
+                "ptx": {"inline": "x"}, "entry": "k", "block": [1],
+                "args": [{"output": {"type": "f32", "count": 1}}, {"chunkIndex": {"type": "u32"}}],
+            },
+            "chunks": {"count": 131_072}, "slice": {"vram": "1Mi"},
+        });
+        let records: Vec<u8> = (0..131_072_u32).flat_map(|chunk| (chunk as f32).to_le_bytes()).collect();
+        assert_eq!(records.len(), 512 << 10);
+        let counted = sahasra_results::IndexSet::full(131_072).encode();
+        let kept = json!({"binaryData": {RESULTS: STANDARD.encode(&records), COUNTED: STANDARD.encode(counted)}});
+        let lines: Vec<String> = lines(&spec, &kept).unwrap().collect();
+        assert_eq!((lines.len(), lines[0].as_str()), (131_073, "index,output0\n"));
+        assert_eq!(lines[131_072], "131071,131071\n");
+        let of = |config_map: &Value| self::lines(&spec, config_map).err().unwrap_or_default();
+        assert_eq!(of(&json!({"data": {}})), "it has no binaryData");
+        assert_eq!(
+            of(&json!({"binaryData": {RESULTS: "AAAA", COUNTED: ""}})),
+            "the key results has 3 bytes where the spec gives 524288"
+        );
     }
 }

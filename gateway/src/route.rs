@@ -103,6 +103,11 @@ impl Route {
         }
     }
 
+    /// Every label of a route in metrics: those of [`Route::label`], and where a path leads nowhere.
+    pub const METRICS: [&'static str; 9] = [
+        "health", "metrics", "openapi", "workers", "sessions", "bursts", "results", "stream", "none",
+    ];
+
     /// For metrics.
     pub fn label(&self) -> &'static str {
         match self {
@@ -120,25 +125,28 @@ impl Route {
 
 /// A namespace: a DNS label (RFC 1123).
 fn label(text: &str) -> Result<String, Refusal> {
-    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let right = (1..=63).contains(&text.len()) && text.bytes().all(known) && !text.starts_with('-') && !text.ends_with('-');
-    let problem = "a namespace has 1 to 63 lower-case letters, digits and dashes";
-    if right {
+    let problem = "a namespace has 1 to 63 lower-case letters, digits and dashes, no dash at its ends";
+    if text.len() <= 63 && is_part(text) {
         Ok(text.to_owned())
     } else {
         Err(Refusal::field("path.namespace", problem))
     }
 }
 
-/// A name: a DNS subdomain (RFC 1123), so neither `..` nor anything escaped.
+/// A name as the API server takes it: a DNS subdomain (RFC 1123) of which it limits the whole and not the parts between dots. So neither
+/// `..` nor anything escaped.
 fn subdomain(text: &str) -> Result<String, Refusal> {
-    let right = text.len() <= 253 && text.split('.').all(|part| label(part).is_ok());
-    let problem = "a name has 1 to 253 lower-case letters, digits, dashes and dots, dots between other characters";
-    if right {
+    let problem = "a name has 1 to 253 lower-case letters, digits, dashes and dots, letters or digits at its ends and beside dots";
+    if text.len() <= 253 && text.split('.').all(is_part) {
         Ok(text.to_owned())
     } else {
         Err(Refusal::field("path.name", problem))
     }
+}
+
+fn is_part(text: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(known) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 #[cfg(test)]
@@ -162,6 +170,16 @@ mod tests {
         }
         assert!(Route::Workers.admits(&Method::POST).is_err());
         assert!(Route::Collection(Kind::Burst, owned("a")).admits(&Method::POST).is_ok());
+    }
+
+    #[test]
+    fn every_name_that_can_be_created_can_be_reached() {
+        for name in ["y".repeat(64), "y".repeat(253), format!("{}.{}", "y".repeat(126), "z".repeat(126))] {
+            let route = Route::parse(&format!("/v1/namespaces/a/sessions/{name}")).unwrap();
+            assert_eq!(route, Route::Object(Kind::Session, "a".to_owned(), name));
+        }
+        assert!(Route::parse(&format!("/v1/namespaces/a/sessions/{}", "y".repeat(254))).is_err());
+        assert!(Route::parse(&format!("/v1/namespaces/{}/sessions", "y".repeat(64))).is_err());
     }
 
     #[test]

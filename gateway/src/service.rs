@@ -43,6 +43,11 @@ const API_SERVER: &str = "the API server";
 /// Time between two looks whether it is.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// How much of a body that is too large is read, and thrown away, so that its sender sees the answer.
+const DRAIN_BYTES: usize = 64 << 20;
+/// For how long.
+const DRAIN_FOR: Duration = Duration::from_secs(2);
+
 /// Limits of a gateway on what one client may send.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -133,6 +138,11 @@ impl Gateway {
         B::Error: Into<BoxError>,
     {
         let began = Instant::now();
+        let mut request = request;
+        // The server leaves the body of the answer out.
+        if request.method() == Method::HEAD {
+            *request.method_mut() = Method::GET;
+        }
         let (label, outcome) = match Route::parse(request.uri().path()) {
             Ok(route) => (route.label(), self.route(route, request).await),
             Err(refusal) => ("none", Err(refusal)),
@@ -198,12 +208,19 @@ impl Gateway {
         let said = headers
             .get(header::CONTENT_LENGTH)
             .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if said.is_some_and(|said| said > body_bytes as u64) {
+        // Who waits to be told to go on has not sent it.
+        let waits = headers.contains_key(header::EXPECT);
+        if waits && said.is_some_and(|said| said > body_bytes as u64) {
             return Err(too_large);
         }
-        match timeout(body_timeout, Limited::new(body, body_bytes).collect()).await {
+        let mut body = std::pin::pin!(body);
+        match timeout(body_timeout, Limited::new(body.as_mut(), body_bytes).collect()).await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                // Read on: with something unread the connection is reset, and the answer lost for a client that sends all before it reads.
+                let _ = timeout(DRAIN_FOR, discard(body)).await;
+                Err(too_large)
+            }
             Ok(Err(_)) => Err(Refusal::BrokenBody),
             Err(_) => Err(Refusal::TooSlow {
                 seconds: body_timeout.as_secs(),
@@ -230,6 +247,19 @@ impl Gateway {
         let mut answer = Response::new(document.map_err(|never| match never {}).boxed_unsync());
         json(&mut answer);
         answer
+    }
+}
+
+/// Reads a body to its end, or [`DRAIN_BYTES`] of it.
+async fn discard<B>(mut body: std::pin::Pin<&mut B>)
+where
+    B: Body<Data = Bytes>,
+{
+    let mut read = 0;
+    while read < DRAIN_BYTES
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        read += frame.data_ref().map_or(0, Bytes::len);
     }
 }
 

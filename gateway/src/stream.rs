@@ -12,6 +12,7 @@
 
 mod known;
 pub mod relay;
+mod slots;
 mod websocket;
 mod worker;
 
@@ -23,11 +24,12 @@ use hyper_util::rt::TokioIo;
 use sahasra_access::{Access, AccessError, Action};
 use sahasra_service::tls::Connector;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{api::ApiServer, metrics::Metrics, objects, query::Query, refusal::Refusal, route::Kind, service::Answer, token::Token};
 
+use known::Seen;
+use slots::Slot;
 use worker::Worker;
 
 pub use websocket::{RESUME_HEADER, SUBPROTOCOL};
@@ -37,7 +39,7 @@ pub use websocket::{RESUME_HEADER, SUBPROTOCOL};
 pub struct Streams {
     access: Access,
     workers: Option<Connector>,
-    slots: Arc<Semaphore>,
+    slots: slots::Slots,
     metrics: Metrics,
     pace: Pace,
     stop: CancellationToken,
@@ -69,7 +71,7 @@ impl Streams {
         Self {
             access,
             workers,
-            slots: Arc::new(Semaphore::new(limit)),
+            slots: slots::Slots::new(limit),
             metrics,
             pace,
             stop,
@@ -98,11 +100,6 @@ impl Streams {
             return Err(Refusal::ShuttingDown);
         }
         let token = handshake.token;
-        let slot = self
-            .slots
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| Refusal::Busy { what: "streams", after: 5 })?;
         let place = Place {
             namespace,
             name,
@@ -112,8 +109,8 @@ impl Streams {
             Some(resume) => self.resume(place, resume).await,
             None => None,
         };
-        let worker = match resumed {
-            Some(Ok(worker)) => worker,
+        let (worker, slot) = match resumed {
+            Some(Ok(resumed)) => resumed,
             Some(Err(gone)) => match self.find(api, place, handshake.resume.as_ref()).await {
                 // Nobody says where else it could be: then it is where it was, and lost.
                 Err(Refusal::ApiServer(_) | Refusal::ApiServerTimeout { .. }) => return Err(gone),
@@ -160,10 +157,11 @@ struct Place<'a> {
 impl Streams {
     /// A stream at the worker where this gateway saw the session last, for whom the worker knows by its secret; `None` where that does
     /// not settle it.
-    async fn resume(&self, place: Place<'_>, resume: &HeaderValue) -> Option<Result<Worker, Refusal>> {
-        let endpoint = self.known.get(place.namespace, place.name)?;
-        match self.connect(&endpoint, place, Some(resume)).await {
-            Ok(worker) => Some(Ok(worker)),
+    async fn resume(&self, place: Place<'_>, resume: &HeaderValue) -> Option<Result<(Worker, Slot), Refusal>> {
+        let seen = self.known.get(place.namespace, place.name)?;
+        match self.connect(&seen.endpoint, place, Some(resume)).await {
+            // The worker has judged: only now it counts.
+            Ok(worker) => Some(self.slots.take(seen.caller).map(|slot| (worker, slot))),
             Err(gone @ Refusal::WorkerGone { .. }) => Some(Err(gone)),
             Err(_) => None,
         }
@@ -175,15 +173,19 @@ impl Streams {
     }
 
     /// A stream at the worker that the session's object names, for whom the API server lets.
-    async fn find(&self, api: &ApiServer, place: Place<'_>, resume: Option<&HeaderValue>) -> Result<Worker, Refusal> {
+    async fn find(&self, api: &ApiServer, place: Place<'_>, resume: Option<&HeaderValue>) -> Result<(Worker, Slot), Refusal> {
         let Place { namespace, name, token } = place;
-        let asked = self.access.check(token.text(), &Action::stream(namespace, name)).await;
-        asked.map_err(refused)?;
+        let action = Action::stream(namespace, name);
+        let (allowed, caller) = tokio::join!(self.access.check(token.text(), &action), self.access.caller(token.text()));
+        allowed.map_err(refused)?;
+        let caller = caller.map_err(refused)?;
+        // Who may not has none, and what comes next takes time.
+        let slot = self.slots.take(caller.clone())?;
         let session = api.object(token, &objects::path(Kind::Session, namespace, name)).await?;
-        let endpoint = endpoint(&session, name)?;
-        let worker = self.connect(endpoint, place, resume).await?;
-        self.known.put(namespace, name, endpoint);
-        Ok(worker)
+        let endpoint = endpoint(&session, name)?.to_owned();
+        let worker = self.connect(&endpoint, place, resume).await?;
+        self.known.put(namespace, name, Seen { endpoint, caller });
+        Ok((worker, slot))
     }
 }
 

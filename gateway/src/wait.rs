@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
+use sahasra_crds::conditions::{ACCEPTED, ADMITTED, COMPLETE, FAILED, PLACED, READY, SUSPENDED};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
@@ -45,16 +46,17 @@ pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, na
         }
         return api.pass(token, Method::GET, &path, None).await;
     };
-    if wished.is_empty() || wished.len() > 64 || !wished.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+    if !conditions(kind).contains(&wished) {
+        let types = conditions(kind).join(", ");
         return Err(Refusal::field(
             "query.waitFor",
-            "write the type of a condition, such as Placed, Ready or Complete",
+            format!("a {} has the conditions {types}: write one of them", kind.name()),
         ));
     }
     let deadline = Instant::now() + Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS));
     'look: loop {
         let object = api.object(token, &path).await?;
-        if settled(&object, wished) || Instant::now() >= deadline {
+        if settled(kind, &object, wished) || Instant::now() >= deadline {
             return Ok(whole(&object));
         }
         let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
@@ -81,7 +83,7 @@ pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, na
             };
             match event? {
                 Some(event) => match event["type"].as_str() {
-                    Some("ADDED" | "MODIFIED") if settled(&event["object"], wished) => return Ok(whole(&event["object"])),
+                    Some("ADDED" | "MODIFIED") if settled(kind, &event["object"], wished) => return Ok(whole(&event["object"])),
                     Some("ADDED" | "MODIFIED" | "BOOKMARK") => {}
                     Some("DELETED") => continue 'look,
                     // The watch cannot go on.
@@ -94,12 +96,27 @@ pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, na
     }
 }
 
-/// Whether the condition, or `Failed`, is true.
-fn settled(object: &Value, wished: &str) -> bool {
+/// The types of conditions that a kind has.
+fn conditions(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::Session => &[PLACED, READY, FAILED],
+        Kind::Burst => &[ACCEPTED, ADMITTED, SUSPENDED, COMPLETE, FAILED],
+    }
+}
+
+/// Whether the condition, or `Failed`, is true; or the object was refused as it stands: nothing comes of that before somebody changes it
+/// or what it refers to.
+fn settled(kind: Kind, object: &Value, wished: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
+    let is = |condition: &Value, name: &str, status: &str| condition["type"] == name && condition["status"] == status;
+    let current = |condition: &Value| {
+        let observed = condition["observedGeneration"].as_i64();
+        observed.is_none() || observed == object["metadata"]["generation"].as_i64()
+    };
     conditions.into_iter().flatten().any(|condition| {
-        let kind = &condition["type"];
-        condition["status"] == "True" && (*kind == wished || *kind == "Failed")
+        is(condition, wished, "True")
+            || is(condition, FAILED, "True")
+            || (kind == Kind::Burst && is(condition, ACCEPTED, "False") && current(condition))
     })
 }
 
@@ -161,11 +178,23 @@ mod tests {
     #[test]
     fn a_poll_ends_with_the_condition_or_with_failure() {
         let object = |kind: &str, status: &str| json!({"status": {"conditions": [{"type": kind, "status": status}]}});
-        assert!(settled(&object("Placed", "True"), "Placed"));
-        assert!(settled(&object("Failed", "True"), "Placed"));
-        assert!(!settled(&object("Placed", "False"), "Placed"));
-        assert!(!settled(&object("Ready", "True"), "Placed"));
-        assert!(!settled(&json!({"metadata": {}}), "Placed"));
+        let session = |object: &Value| settled(Kind::Session, object, "Placed");
+        assert!(session(&object("Placed", "True")));
+        assert!(session(&object("Failed", "True")));
+        assert!(!session(&object("Placed", "False")));
+        assert!(!session(&object("Ready", "True")));
+        assert!(!session(&json!({"metadata": {}})));
+    }
+
+    #[test]
+    fn a_refused_burst_is_waited_for_no_longer() {
+        let burst = |generation: i64| {
+            let refused = json!({"type": "Accepted", "status": "False", "observedGeneration": 2});
+            json!({"metadata": {"generation": generation}, "status": {"conditions": [refused]}})
+        };
+        assert!(settled(Kind::Burst, &burst(2), "Complete"));
+        assert!(!settled(Kind::Burst, &burst(3), "Complete"), "the new spec has not been looked at");
+        assert!(!settled(Kind::Session, &burst(2), "Ready"));
     }
 
     #[tokio::test]

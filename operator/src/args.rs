@@ -2,18 +2,26 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use sahasra_service::{
     logging::LogFormat,
     tls::{Identity, ServerName, Trust},
 };
 
+use sahasra_store::Endpoint;
+
 use crate::fault::Step;
 
 /// Reconciles BurstJobs, VramLeases and GpuWorkers; lends the VRAM of the worker-agents.
+///
+/// Where the cluster is comes from the KUBECONFIG environment variable, ~/.kube/config, or the pod's ServiceAccount. The namespace of the Leases
+/// must exist.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "sahasra-operator", version)]
 pub struct Args {
+    /// What to do instead of being the operator.
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// Address of /workers, /metrics, /healthz and /readyz.
     #[arg(long, env = "SAHASRA_LISTEN", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
@@ -29,8 +37,8 @@ pub struct Args {
     /// How long a session's slice lasts without a client while no operator renews it; 5 s at the least.
     #[arg(long, env = "SAHASRA_SESSION_LEASE", default_value = "60s", value_parser = duration)]
     pub session_lease: Duration,
-    /// How long a leader that fell silent keeps its office.
-    #[arg(long, env = "SAHASRA_LEADER_TIMEOUT", default_value = "15s", value_parser = duration)]
+    /// Lease duration of the leader election: a leader that cannot renew its Lease goes on for 19/20 of it; then another may lead.
+    #[arg(long, env = "SAHASRA_LEADER_TIMEOUT", default_value = "20s", value_parser = duration)]
     pub leader_timeout: Duration,
     /// Certificates of the authority that workers' certificates are of, PEM; read again when they change. Needed where workers speak TLS.
     #[arg(long, env = "SAHASRA_WORKER_AUTHORITY", value_name = "FILE")]
@@ -58,6 +66,17 @@ pub struct Args {
     /// Folder below which jobs may name files and keep results under file:// URLs; nowhere when absent.
     #[arg(long, env = "SAHASRA_FILE_STORE_ROOT")]
     pub file_store_root: Option<PathBuf>,
+    /// Endpoint of stores that jobs may name beside the clouds' own, such as https://minio.storage.svc:9000, https://*.example.com or http://*:*; may be repeated. This machine, its links and metadata services must be named exactly.
+    #[arg(
+        long = "store-endpoint",
+        env = "SAHASRA_STORE_ENDPOINTS",
+        value_name = "ENDPOINT",
+        value_delimiter = ','
+    )]
+    pub store_endpoints: Vec<Endpoint>,
+    /// Most MiB of PTX and inputs from ConfigMaps and stores that all bursts together hold in this process; more wait. 56 at the least.
+    #[arg(long, env = "SAHASRA_INPUT_MEMORY_MIB", value_name = "MIB", default_value_t = crate::INPUT_BYTES >> 20, value_parser = clap::value_parser!(u64).range(56..=1 << 20))]
+    pub input_memory_mib: u64,
     /// Which events are logged, such as `info,sahasra_operator=debug`.
     #[arg(long, env = "SAHASRA_LOG", default_value = "info")]
     pub log: String,
@@ -67,6 +86,17 @@ pub struct Args {
     /// For tests: the process kills itself right after the first such step.
     #[arg(long, env = "SAHASRA_FAIL_AT", value_enum, hide = true)]
     pub fail_at: Option<Step>,
+}
+
+/// A command that ends.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Succeed once no BurstJob, GpuSession or VramLease holds VRAM; fail and name them when some still do. The chart runs it before an uninstall.
+    UninstallCheck {
+        /// How long to wait for objects that are being given back.
+        #[arg(long, default_value = "30s", value_parser = duration)]
+        within: Duration,
+    },
 }
 
 impl Args {

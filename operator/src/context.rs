@@ -13,9 +13,10 @@ use sahasra_store::StorePolicy;
 
 use crate::{
     agents::{AgentClient, Directory},
+    burst::intake::Intake,
     clock::Clock,
     fault::Faults,
-    metrics::Metrics,
+    metrics::{Caches, Metrics},
     pool::Pool,
 };
 
@@ -29,12 +30,16 @@ pub struct Context {
     pub directory: Arc<Directory>,
     /// Devices and grants.
     pub pool: Arc<Pool>,
-    /// Figures.
+    /// Metrics.
     pub metrics: Arc<Metrics>,
+    /// What the reconcilers have seen of their kinds, for metrics.
+    pub caches: Caches,
     /// How long a session's slice lasts from each renewal.
     pub session_lease: Duration,
     /// Which stores jobs may name.
     pub stores: StorePolicy,
+    /// What fetches and checks bursts.
+    pub intake: Intake,
     /// Where to die, in tests.
     pub faults: Faults,
     /// Monotonic time.

@@ -19,7 +19,10 @@ use kube::{
     runtime::{
         WatchStreamExt, applier,
         controller::{Action, Config},
-        reflector::ObjectRef,
+        reflector::{
+            self, ObjectRef,
+            store::{Store, Writer},
+        },
         watcher,
     },
 };
@@ -65,6 +68,8 @@ fn api(operation: &'static str) -> impl Fn(kube::Error) -> ReconcileError {
 
 struct Reconciler {
     context: Arc<Context>,
+    /// Every lease as the watch last told.
+    leases: Store<VramLease>,
     /// When the figures in a session's status last changed, by UID.
     figures_written: Mutex<BTreeMap<String, Timestamp>>,
 }
@@ -78,11 +83,14 @@ impl Reconciler {
 /// Reconciles all `GpuSession`s until dropped.
 pub async fn run(context: Arc<Context>) {
     let (changes, changed) = mpsc::channel(CHANGES);
+    let (leases, writer) = reflector::store();
     let reconciler = Arc::new(Reconciler {
         context: Arc::clone(&context),
+        leases,
         figures_written: Mutex::default(),
     });
     let (store, queue) = queue(Api::<GpuSession>::all(context.client.clone()), changed);
+    let _ = context.caches.sessions.set(store.clone());
     let config = Config::default().concurrency(CONCURRENCY);
     let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
     let reconciling = applier(reconcile, on_error, reconciler, store, queue, config).for_each(|outcome| async move {
@@ -92,7 +100,7 @@ pub async fn run(context: Arc<Context>) {
     });
     tokio::join!(
         reconciling,
-        watch_leases(&context, changes.clone()),
+        watch_leases(&context, writer, changes.clone()),
         watch_agents(&context, changes)
     );
 }
@@ -108,10 +116,13 @@ async fn watch_agents(context: &Context, changes: mpsc::Sender<ObjectRef<GpuSess
     }
 }
 
-/// Brings a session back whenever its lease was made, changed or deleted.
-async fn watch_leases(context: &Context, changes: mpsc::Sender<ObjectRef<GpuSession>>) {
-    let leases = watcher(Api::<VramLease>::all(context.client.clone()), watcher::Config::default());
-    let mut touched = std::pin::pin!(leases.default_backoff().touched_objects());
+/// Keeps the leases, and brings a session back whenever its lease was made, changed or deleted.
+async fn watch_leases(context: &Context, writer: Writer<VramLease>, changes: mpsc::Sender<ObjectRef<GpuSession>>) {
+    let leases = watcher(Api::<VramLease>::all(context.client.clone()), watcher::Config::default())
+        .default_backoff()
+        .modify(|lease| lease.managed_fields_mut().clear())
+        .reflect(writer);
+    let mut touched = std::pin::pin!(leases.touched_objects());
     while let Some(lease) = touched.next().await {
         let Ok(lease) = lease else { continue };
         let namespace = lease.namespace().unwrap_or_default();
@@ -166,9 +177,14 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// The session's lease as it is now: a cache may not know yet that it was made.
+    /// The session's lease, from the cache if it is there. That there is none the API server has to say: a cache may not know yet
+    /// that it was made.
     async fn lease(&self, session: &GpuSession) -> Result<Option<VramLease>, ReconcileError> {
         let name = decide::lease_name(session);
+        let reference = ObjectRef::new(&name).within(&session.namespace().unwrap_or_default());
+        if let Some(lease) = self.reconciler.leases.get(&reference).filter(|lease| is_of(lease, session)) {
+            return Ok(Some(VramLease::clone(&lease)));
+        }
         let found = self.leases.get_opt(&name).await.map_err(api("read the VramLease"))?;
         Ok(found.filter(|lease| is_of(lease, session)))
     }

@@ -14,21 +14,40 @@ use warp::{Filter, Rejection, Reply};
 
 use crate::{
     agents::{AgentClient, Directory, Worker},
-    metrics::Metrics,
+    context::Context,
+    metrics,
 };
 
 /// An agent gives its load within this, or the figures of its status are shown.
 const ANSWER_WITHIN: Duration = Duration::from_millis(250);
 /// Agents asked at the same time.
 const AT_ONCE: usize = 64;
-/// Who asks again so soon gets the same answer.
-const GOOD_FOR: Duration = Duration::from_millis(100);
+/// Who asks again so soon gets the same answer: whoever reaches the port makes at most one call an agent in this time.
+const GOOD_FOR: Duration = Duration::from_secs(1);
+
+/// What a worker's status may be.
+pub(crate) const STATUSES: [&str; 4] = ["healthy", "stale", "notready", "unhealthy"];
+
+/// One of [`STATUSES`].
+pub(crate) fn status(worker: &Worker) -> &'static str {
+    let all_unhealthy = !worker.devices.is_empty()
+        && (worker.devices.iter()).all(|device| device.health == sahasra_crds::gpu_worker::DeviceHealth::Unhealthy);
+    if worker.stale {
+        "stale"
+    } else if worker.ready.is_err() {
+        "notready"
+    } else if all_unhealthy {
+        "unhealthy"
+    } else {
+        "healthy"
+    }
+}
 
 /// One line of `/workers`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     id: String,
-    /// `ready`, `stale`, `notready`, `unhealthy`.
+    /// One of [`STATUSES`].
     status: &'static str,
     active_executions: i64,
     tensor_count: i64,
@@ -40,17 +59,7 @@ struct Row {
 impl From<Worker> for Row {
     fn from(worker: Worker) -> Self {
         let sum = |figure: fn(&sahasra_crds::gpu_worker::DeviceStatus) -> i64| worker.devices.iter().map(figure).sum();
-        let all_unhealthy = !worker.devices.is_empty()
-            && (worker.devices.iter()).all(|device| device.health == sahasra_crds::gpu_worker::DeviceHealth::Unhealthy);
-        let status = if worker.stale {
-            "stale"
-        } else if worker.ready.is_err() {
-            "notready"
-        } else if all_unhealthy {
-            "unhealthy"
-        } else {
-            "ready"
-        };
+        let status = status(&worker);
         Self {
             active_executions: sum(|device| device.active_executions),
             tensor_count: sum(|device| device.tensor_count),
@@ -110,23 +119,18 @@ fn with_load(mut worker: Worker, now: &Inventory) -> Worker {
 }
 
 /// All routes.
-pub fn routes(
-    directory: Arc<Directory>,
-    agents: AgentClient,
-    metrics: Arc<Metrics>,
-    readiness: health::Readiness,
-) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
+pub fn routes(context: Arc<Context>, readiness: health::Readiness) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
     let workers = Arc::new(Workers {
-        directory,
-        agents,
+        directory: context.directory.clone(),
+        agents: context.agents.clone(),
         last: Mutex::default(),
     });
     let workers = warp::get().and(warp::path!("workers")).then(move || {
         let workers = workers.clone();
         async move { warp::reply::json(&workers.rows().await) }
     });
-    let registry = metrics.registry();
-    let metrics = metrics_route::route(registry, move || metrics.before_scrape());
+    let registry = context.metrics.registry();
+    let metrics = metrics_route::route(registry, move || metrics::observe(&context));
     workers.or(metrics).or(health::routes(readiness))
 }
 
@@ -157,7 +161,7 @@ mod tests {
         };
         let row = serde_json::to_value(Row::from(worker.clone())).unwrap();
         let expected = serde_json::json!({
-            "id": "node-a", "status": "ready", "active_executions": 2, "tensor_count": 4, "stored_tensor_bytes": 6,
+            "id": "node-a", "status": "healthy", "active_executions": 2, "tensor_count": 4, "stored_tensor_bytes": 6,
             "last_seen": "1970-01-01T00:00:00Z",
         });
         assert_eq!(row, expected);

@@ -24,14 +24,27 @@ use crate::{clock::timestamp, objects::code};
 /// Name of the Lease.
 pub const LEASE: &str = "sahasra-operator";
 
-/// Why an operator gave up its office.
+/// Parts of the timeout after which the leader renews the Lease, and after which it tries again when that failed: an outage of the API
+/// server of more than half of the timeout leaves time for several attempts.
+const RENEW_AT: u32 = 8;
+const AGAIN_AT: u32 = 40;
+/// Parts of the timeout that one attempt may take.
+const ATTEMPT: u32 = 4;
+/// Parts of the timeout by which the leader ends before another may lead: both count by their own clocks, which may differ by some
+/// thousandths, and the other began later.
+const MARGIN: u32 = 20;
+
+/// Why an operator stopped leading.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaderError {
     /// Someone else holds the Lease.
     #[error("{0} leads now")]
     Deposed(String),
+    /// Another process has the same identity.
+    #[error("another process leads as {0:?} too: start each operator with an --identity of its own")]
+    SameIdentity(String),
     /// The Lease could not be renewed in time.
-    #[error("the Lease was not renewed within {0:?}")]
+    #[error("the leader Lease could not be renewed for {0:?}: another operator may lead from now on")]
     Silent(Duration),
 }
 
@@ -80,38 +93,60 @@ impl Candidate {
         }
     }
 
-    /// Renews until told to stop (then gives the office back) or until it is lost.
+    /// Renews until told to stop (then resigns) or until leadership is lost.
     pub async fn keep(&self, mut lease: Lease, stop: &CancellationToken) -> Result<(), LeaderError> {
+        let lasts = self.timeout - self.timeout / MARGIN;
         let mut renewed = Instant::now();
+        let mut next = renewed + self.timeout / RENEW_AT;
+        // What was written and not answered may stand there.
+        let mut tried = vec![renew_time(&lease)];
         loop {
+            let ends = renewed + lasts;
             tokio::select! {
-                () = tokio::time::sleep(self.timeout / 3) => {}
+                () = tokio::time::sleep_until(next.min(ends)) => {}
                 () = stop.cancelled() => {
                     self.resign(lease).await;
                     return Ok(());
                 }
             }
             let asked = Instant::now();
-            let attempt = tokio::time::timeout(self.timeout / 3, self.write(lease.clone(), &self.identity));
+            if asked >= ends {
+                return Err(LeaderError::Silent(lasts));
+            }
+            next = asked + self.timeout / AGAIN_AT;
+            let renewal = self.renewed(lease.clone(), &self.identity);
+            tried.push(renew_time(&renewal));
+            let attempt = tokio::time::timeout_at((asked + self.timeout / ATTEMPT).min(ends), self.send(&renewal));
             match attempt.await {
                 Ok(Ok(written)) => {
                     lease = written;
+                    tried = vec![renew_time(&lease)];
                     renewed = asked;
+                    next = asked + self.timeout / RENEW_AT;
                 }
-                Ok(Err(error)) if code(&error) == 409 => match self.api.get_opt(LEASE).await {
-                    Ok(Some(found)) if holder(&found) == Some(&self.identity) => lease = found,
-                    Ok(found) => {
-                        let other = found.as_ref().and_then(holder).unwrap_or("nobody");
-                        return Err(LeaderError::Deposed(other.to_owned()));
+                Ok(Err(error)) if code(&error) == 409 => {
+                    let read = tokio::time::timeout_at((Instant::now() + self.timeout / ATTEMPT).min(ends), self.api.get_opt(LEASE));
+                    match read.await {
+                        Ok(Ok(Some(found))) if holder(&found) == Some(&self.identity) => {
+                            if !tried.contains(&renew_time(&found)) {
+                                return Err(LeaderError::SameIdentity(self.identity.clone()));
+                            }
+                            lease = found;
+                        }
+                        Ok(Ok(found)) => {
+                            let other = found.as_ref().and_then(holder).unwrap_or("nobody");
+                            return Err(LeaderError::Deposed(other.to_owned()));
+                        }
+                        Ok(Err(error)) => tracing::warn!(error = %causes(&error), "failed to read the leader Lease"),
+                        Err(_) => tracing::warn!("failed to read the leader Lease: no answer in time"),
                     }
-                    Err(error) => tracing::warn!(error = %causes(&error), "the leader Lease was not read"),
-                },
-                Ok(Err(error)) => tracing::warn!(error = %causes(&error), "the leader Lease was not renewed"),
-                Err(_) => tracing::warn!("the leader Lease was not renewed in time"),
-            }
-            // Others count from what they saw last, which is later.
-            if renewed.elapsed() >= self.timeout * 2 / 3 {
-                return Err(LeaderError::Silent(self.timeout));
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(error = %causes(&error), since = ?renewed.elapsed(), until = ?lasts, "failed to renew the leader Lease");
+                }
+                Err(_) => {
+                    tracing::warn!(since = ?renewed.elapsed(), until = ?lasts, "failed to renew the leader Lease: no answer in time");
+                }
             }
         }
     }
@@ -158,7 +193,12 @@ impl Candidate {
         }
     }
 
-    async fn write(&self, mut lease: Lease, identity: &str) -> Result<Lease, kube::Error> {
+    async fn write(&self, lease: Lease, identity: &str) -> Result<Lease, kube::Error> {
+        self.send(&self.renewed(lease, identity)).await
+    }
+
+    /// The Lease as it is to be written.
+    fn renewed(&self, mut lease: Lease, identity: &str) -> Lease {
         let now = MicroTime(timestamp());
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
         if spec.holder_identity.as_deref() != Some(identity) {
@@ -168,9 +208,13 @@ impl Candidate {
         spec.holder_identity = Some(identity.to_owned());
         spec.lease_duration_seconds = i32::try_from(self.timeout.as_secs().max(1)).ok();
         spec.renew_time = Some(now);
+        lease
+    }
+
+    async fn send(&self, lease: &Lease) -> Result<Lease, kube::Error> {
         match lease.metadata.resource_version {
-            None => self.api.create(&PostParams::default(), &lease).await,
-            Some(_) => self.api.replace(LEASE, &PostParams::default(), &lease).await,
+            None => self.api.create(&PostParams::default(), lease).await,
+            Some(_) => self.api.replace(LEASE, &PostParams::default(), lease).await,
         }
     }
 
@@ -180,6 +224,11 @@ impl Candidate {
             tracing::debug!(error = %causes(&error), "the leader Lease was not given back");
         }
     }
+}
+
+/// In microseconds, as the API server keeps it.
+fn renew_time(lease: &Lease) -> Option<i64> {
+    lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0.as_microsecond())
 }
 
 fn holder(lease: &Lease) -> Option<&str> {

@@ -11,18 +11,21 @@
 //! - [`pool`]: every device and grant; solves, acquires, renews, gives back.
 //! - [`burst`]: `BurstJob`s, from validation to counted results.
 //! - [`gpu_session`], [`vram_lease`], [`gpu_worker`]: the other reconcilers.
-//! - [`leader`]: one operator of several acts. [`http`]: what this process serves.
+//! - [`leader`]: one operator of several acts. [`http`]: what this process serves. [`uninstall_check`]: whether it may go.
 //!
 //! Only the leader watches and acts; one that loses its office ends.
 
 use std::{sync::Arc, time::Duration};
 
+use ::http::header;
 use anyhow::Context as _;
 use kube::{
     Client, Config,
+    client::ClientBuilder,
     runtime::events::{Recorder, Reporter},
 };
 use sahasra_service::{
+    api_requests::{ApiRequests, user_agent},
     health::Readiness,
     part, server, shutdown,
     tls::{Connector, RENEW_EVERY},
@@ -32,6 +35,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub mod agents;
+mod api_client;
 pub mod args;
 pub mod burst;
 pub mod clock;
@@ -45,19 +49,24 @@ pub mod metrics;
 pub(crate) mod objects;
 pub mod pool;
 pub mod queue;
+pub mod uninstall_check;
 pub mod vram_lease;
 
 use agents::{AgentClient, Directory, Http2};
-use args::Args;
+use args::{Args, Command};
+use burst::intake::Intake;
 use clock::Clock;
 use context::Context;
 use fault::Faults;
 use leader::{Candidate, LeaderError};
-use metrics::Metrics;
+use metrics::{Caches, Metrics};
 use pool::Pool;
 
 /// How long the last writes may take when the process is told to stop.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Memory for PTX and inputs of bursts by default: three of the largest, and half of what the chart gives this process.
+pub const INPUT_BYTES: u64 = 192 << 20;
 
 /// What the API allows of a lease.
 const SESSION_LEASE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(86_400));
@@ -77,6 +86,8 @@ pub struct Settings {
     pub session_lease: Duration,
     /// Which stores jobs may name.
     pub stores: StorePolicy,
+    /// Most bytes of PTX and inputs that all bursts together hold here.
+    pub input_bytes: u64,
     /// Where to die, in tests.
     pub faults: Faults,
 }
@@ -105,11 +116,13 @@ impl Operator {
             candidate: Candidate::new(client.clone(), &settings.namespace, &settings.identity, settings.leader_timeout),
             context: Arc::new(Context {
                 recorder: Recorder::new(client.clone(), reporter),
+                intake: Intake::new(client.clone(), settings.stores.clone(), settings.input_bytes),
                 client,
                 agents,
                 directory,
                 pool,
                 metrics,
+                caches: Caches::default(),
                 session_lease: settings.session_lease.clamp(SESSION_LEASE.0, SESSION_LEASE.1),
                 stores: settings.stores,
                 faults: settings.faults,
@@ -136,6 +149,9 @@ impl Operator {
         } = self;
         let Some(office) = candidate.win(stop).await else { return Ok(()) };
         readiness.ready("leader");
+        let transitions = office.spec.as_ref().and_then(|spec| spec.lease_transitions);
+        context.metrics.leader_transitions.set(transitions.unwrap_or_default().into());
+        context.metrics.leader.set(1);
         let (synced, workers_known) = tokio::sync::oneshot::channel();
         let watching = {
             let (directory, client) = (context.directory.clone(), context.client.clone());
@@ -148,10 +164,11 @@ impl Operator {
                     .await;
             }
         };
-        let pool = context.pool.clone();
+        let (pool, metrics) = (context.pool.clone(), context.metrics.clone());
         let reconciling = async move {
             // Who is there must be known before anything is claimed or given back.
             if workers_known.await.is_ok() {
+                context.pool.observe();
                 tokio::join!(
                     burst::reconcile::run(context.clone()),
                     vram_lease::run(context.clone()),
@@ -162,6 +179,7 @@ impl Operator {
         };
         let tasks = [part::spawn(watching), part::spawn(pool.run()), part::spawn(reconciling)];
         let outcome = candidate.keep(office, stop).await;
+        metrics.leader.set(0);
         for task in &tasks {
             task.abort();
         }
@@ -171,6 +189,10 @@ impl Operator {
 
 /// Runs until told to stop, or until the office is lost (an error).
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    let requests = ApiRequests::new().context("make metrics")?;
+    if let Some(Command::UninstallCheck { within }) = args.command {
+        return uninstall_check::run(&client(&requests).await?, within).await;
+    }
     let stop = shutdown::on_signal().context("watch for signals")?;
     let settings = Settings {
         identity: args.identity.clone(),
@@ -178,14 +200,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         worker_timeout: args.worker_timeout,
         leader_timeout: args.leader_timeout,
         session_lease: args.session_lease,
-        stores: StorePolicy {
-            file_root: args.file_store_root.clone(),
-        },
+        input_bytes: args.input_memory_mib << 20,
+        stores: StorePolicy::new(args.file_store_root.clone(), args.store_endpoints.iter().cloned().collect()),
         faults: Faults::at(args.fail_at),
     };
     let tls = args.trust().map(Connector::new).transpose().context("--worker-authority")?;
     let agents = AgentClient::over(Arc::new(Http2::new(tls.clone())));
-    let operator = Operator::new(client().await?, agents, Clock::default(), settings).context("register metrics")?;
+    let operator = Operator::new(client(&requests).await?, agents, Clock::default(), settings).context("register metrics")?;
     if let Some(tls) = tls {
         tokio::spawn(async move { tls.renew(RENEW_EVERY).await });
     }
@@ -194,12 +215,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         .with_context(|| format!("listen on {}", args.listen))?;
     let readiness = Readiness::waiting_for(&["leader", "workers"]);
     let context = operator.context();
-    let service = warp::service(http::routes(
-        context.directory.clone(),
-        context.agents.clone(),
-        context.metrics.clone(),
-        readiness.clone(),
-    ));
+    requests.register(&context.metrics.registry()).context("register metrics")?;
+    let service = warp::service(http::routes(context.clone(), readiness.clone()));
     let limits = server::Limits {
         drain_timeout: FAREWELL,
         ..server::Limits::default()
@@ -211,9 +228,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// From `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
-async fn client() -> anyhow::Result<Client> {
+async fn client(requests: &ApiRequests) -> anyhow::Result<Client> {
     let mut config = Config::infer().await.context("find the cluster")?;
-    // A watch is quiet for minutes; a write that takes longer than this is better tried again.
     config.connect_timeout = Some(Duration::from_secs(5));
-    Client::try_from(config).context("make a client")
+    config.read_timeout = Some(api_client::WATCH_SILENCE);
+    config.headers.push((header::USER_AGENT, user_agent("sahasra-operator")));
+    let client = ClientBuilder::try_from(config).context("make a client")?;
+    Ok(api_client::timely(client.with_layer(requests).build()))
 }

@@ -1,11 +1,21 @@
-//! What `/metrics` shows. Labels are fixed words: never names of objects.
+//! What `/metrics` shows. Labels are fixed words: never names of objects. Every counter is there from the start, with every value of its
+//! labels: a rate over one that appears with its first event misses that event.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use sahasra_wire::burst::FailureCode;
 
-/// Every figure, registered once. Shared behind an `Arc`.
+mod snapshot;
+
+pub use snapshot::{Caches, observe};
+
+/// Kinds that are reconciled.
+const KINDS: [&str; 4] = ["BurstJob", "GpuSession", "GpuWorker", "VramLease"];
+/// Categories of errors of reconciles that are there from the start. Rarer ones appear with their first error.
+const CATEGORIES: [&str; 3] = ["api", "conflict", "agent"];
+
+/// All metrics, registered once. Shared behind an `Arc`.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -17,63 +27,117 @@ pub struct Metrics {
     /// Chunks handed to agents, retries included.
     pub submitted: IntCounter,
     submit_errors: IntCounterVec,
+    /// The same as [`Metrics::submit_errors`], under the name of earlier versions.
+    submit_errors_alias: IntCounterVec,
     /// Chunks counted as succeeded or failed for good.
     pub chunks_done: IntCounter,
+    /// The same as [`Metrics::chunks_done`], under the name of earlier versions.
+    chunks_done_alias: IntCounter,
     /// Attempts beyond the first.
     pub chunks_retried: IntCounter,
     reconcile_duration: HistogramVec,
     reconcile_errors: IntCounterVec,
+    /// Whether this operator leads.
+    pub leader: IntGauge,
+    /// How often the leadership has changed hands.
+    pub leader_transitions: IntGauge,
+    workers: IntGaugeVec,
+    claims_waiting: IntGaugeVec,
+    claims_oldest: GaugeVec,
+    bursts: IntGaugeVec,
+    sessions: IntGaugeVec,
     peak_since_scrape: AtomicI64,
 }
 
 impl Metrics {
     /// Registers everything in a registry of its own.
     pub fn new() -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
-        let labels = |name: &str, help: &str| Opts::new(name, help);
-        let metrics = Self {
-            leases_active: IntGauge::new("gpu_leases_active", "Slices of VRAM held now.")?,
-            leases_peak: IntGauge::new("gpu_leases_active_peak", "Most slices of VRAM held at once since the last scrape.")?,
-            leases_granted: IntCounter::new("gpu_leases_granted_total", "Slices granted by agents.")?,
-            leases_released: IntCounter::new("gpu_leases_released_total", "Slices given back, expired or lost.")?,
-            vram_allocated: IntGauge::new("gpu_vram_allocated_bytes", "Bytes of VRAM held now.")?,
-            submitted: IntCounter::new("gpu_submit_total", "Chunks handed to agents, retries included.")?,
-            submit_errors: IntCounterVec::new(labels("gpu_submit_errors", "Attempts that failed, by code."), &["code"])?,
-            chunks_done: IntCounter::new("chunks_done", "Chunks counted as succeeded or failed for good.")?,
-            chunks_retried: IntCounter::new("chunks_retry_total", "Attempts beyond the first.")?,
-            reconcile_duration: HistogramVec::new(
-                HistogramOpts::new("reconcile_duration_seconds", "Duration of a reconcile, by kind.")
-                    .buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]),
-                &["kind"],
+        let registry = sahasra_service::metrics::registry("operator")?;
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let gauges = |name: &str, help: &str, label: &str, values: &[&str]| {
+            let gauges = IntGaugeVec::new(Opts::new(name, help), &[label])?;
+            for value in values {
+                gauges.with_label_values(&[*value]);
+            }
+            registry.register(Box::new(gauges.clone()))?;
+            Ok::<_, prometheus::Error>(gauges)
+        };
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let errors = |name: &str, help: &str| {
+            let errors = IntCounterVec::new(Opts::new(name, help), &["code"])?;
+            for code in FailureCode::all() {
+                errors.with_label_values(&[code.label()]);
+            }
+            registry.register(Box::new(errors.clone()))?;
+            Ok::<_, prometheus::Error>(errors)
+        };
+        let buckets = HistogramOpts::new("reconcile_duration_seconds", "Duration of a reconcile, by kind.")
+            .buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]);
+        let reconcile_duration = HistogramVec::new(buckets, &["kind"])?;
+        registry.register(Box::new(reconcile_duration.clone()))?;
+        let failed = Opts::new("reconcile_errors_total", "Reconciles that failed, by kind and category.");
+        let reconcile_errors = IntCounterVec::new(failed, &["kind", "category"])?;
+        registry.register(Box::new(reconcile_errors.clone()))?;
+        for kind in KINDS {
+            reconcile_duration.with_label_values(&[kind]);
+            for category in CATEGORIES {
+                reconcile_errors.with_label_values(&[kind, category]);
+            }
+        }
+        let oldest = Opts::new(
+            "sahasra_claims_oldest_wait_seconds",
+            "How long the claim that has waited longest has waited for its fewest slices, by kind; 0 when none waits.",
+        );
+        let claims_oldest = GaugeVec::new(oldest, &["kind"])?;
+        registry.register(Box::new(claims_oldest.clone()))?;
+        for kind in snapshot::CLAIM_KINDS {
+            claims_oldest.with_label_values(&[kind]);
+        }
+        Ok(Self {
+            leases_active: gauge("gpu_leases_active", "Slices of VRAM held now.")?,
+            leases_peak: gauge("gpu_leases_active_peak", "Most slices of VRAM held at once since the last scrape.")?,
+            leases_granted: counter("gpu_leases_granted_total", "Slices granted by agents.")?,
+            leases_released: counter("gpu_leases_released_total", "Slices given back, expired or lost.")?,
+            vram_allocated: gauge("gpu_vram_allocated_bytes", "Bytes of VRAM held now.")?,
+            submitted: counter("gpu_submit_total", "Chunks handed to agents, retries included.")?,
+            submit_errors: errors("gpu_submit_errors_total", "Attempts that failed, by code.")?,
+            submit_errors_alias: errors("gpu_submit_errors", "As gpu_submit_errors_total: the name of earlier versions.")?,
+            chunks_done: counter("chunks_done_total", "Chunks counted as succeeded or failed for good.")?,
+            chunks_done_alias: counter("chunks_done", "As chunks_done_total: the name of earlier versions.")?,
+            chunks_retried: counter("chunks_retry_total", "Attempts beyond the first.")?,
+            reconcile_duration,
+            reconcile_errors,
+            leader: gauge("sahasra_operator_leader", "1 while this operator leads, else 0.")?,
+            leader_transitions: gauge(
+                "sahasra_operator_leader_transitions",
+                "How often the leadership has changed hands, as this operator's Lease says; 0 before it leads.",
             )?,
-            reconcile_errors: IntCounterVec::new(
-                labels("reconcile_errors_total", "Reconciles that failed, by kind and category."),
-                &["kind", "category"],
+            workers: gauges(
+                "sahasra_workers",
+                "Workers, by status as at /workers.",
+                "status",
+                &crate::http::STATUSES,
             )?,
+            claims_waiting: gauges(
+                "sahasra_claims_waiting",
+                "Claims that wait for their fewest slices, by kind.",
+                "kind",
+                &snapshot::CLAIM_KINDS,
+            )?,
+            claims_oldest,
+            bursts: gauges("sahasra_bursts", "BurstJobs, by state.", "state", &snapshot::BURST_STATES)?,
+            sessions: gauges("sahasra_sessions", "GpuSessions, by state.", "state", &snapshot::SESSION_STATES)?,
             peak_since_scrape: AtomicI64::new(0),
             registry,
-        };
-        for code in (0..=FailureCode::Unsupported as i32).filter_map(|code| FailureCode::try_from(code).ok()) {
-            // Shown from the start: a rate over a figure that appears with its first event misses that event.
-            metrics.submit_errors.with_label_values(&[code.label()]);
-        }
-        let collectors: [Box<dyn prometheus::core::Collector>; 11] = [
-            Box::new(metrics.leases_active.clone()),
-            Box::new(metrics.leases_peak.clone()),
-            Box::new(metrics.leases_granted.clone()),
-            Box::new(metrics.leases_released.clone()),
-            Box::new(metrics.vram_allocated.clone()),
-            Box::new(metrics.submitted.clone()),
-            Box::new(metrics.submit_errors.clone()),
-            Box::new(metrics.chunks_done.clone()),
-            Box::new(metrics.chunks_retried.clone()),
-            Box::new(metrics.reconcile_duration.clone()),
-            Box::new(metrics.reconcile_errors.clone()),
-        ];
-        for collector in collectors {
-            metrics.registry.register(collector)?;
-        }
-        Ok(metrics)
+        })
     }
 
     /// The registry, for the route.
@@ -117,8 +181,17 @@ impl Metrics {
         self.reconcile_errors.with_label_values(&[kind, category]).inc();
     }
 
-    /// Called at each scrape: shows the peak since the one before and begins anew.
-    pub fn before_scrape(&self) {
+    /// Called at each scrape: shows the peak since the one before and begins anew, and brings the aliases up to date.
+    fn before_scrape(&self) {
+        let advance = |alias: &IntCounter, total: &IntCounter| alias.inc_by(total.get().saturating_sub(alias.get()));
+        advance(&self.chunks_done_alias, &self.chunks_done);
+        for code in FailureCode::all() {
+            let code = [code.label()];
+            advance(
+                &self.submit_errors_alias.with_label_values(&code),
+                &self.submit_errors.with_label_values(&code),
+            );
+        }
         let now = self.leases_active.get();
         self.leases_peak.set(self.peak_since_scrape.swap(now, Ordering::Relaxed).max(now));
     }
@@ -143,5 +216,52 @@ mod tests {
         metrics.before_scrape();
         metrics.before_scrape();
         assert_eq!((metrics.leases_peak.get(), metrics.vram_allocated.get()), (3, 6));
+    }
+    #[test]
+    fn metrics_are_as_prometheus_wants_them_and_there_from_the_start() {
+        let metrics = Metrics::new().unwrap();
+        let expected = [
+            "reconcile_errors_total",
+            "gpu_submit_errors_total",
+            "chunks_done_total",
+            "sahasra_operator_leader",
+            "sahasra_workers",
+            "sahasra_claims_waiting",
+            "sahasra_claims_oldest_wait_seconds",
+            "sahasra_bursts",
+            "sahasra_sessions",
+            "process_resident_memory_bytes",
+        ];
+        let aliases = ["gpu_submit_errors:", "chunks_done:"];
+        let problems = sahasra_service::metrics::problems(&metrics.registry, &expected);
+        let problems = problems
+            .into_iter()
+            .filter(|problem| !aliases.iter().any(|alias| problem.starts_with(alias)));
+        assert_eq!(problems.collect::<Vec<_>>(), [""; 0]);
+    }
+
+    #[test]
+    fn the_names_of_earlier_versions_show_the_same() {
+        let metrics = Metrics::new().unwrap();
+        metrics.chunks_done.inc_by(3);
+        metrics.submit_failed("Trap", 2);
+        metrics.before_scrape();
+        metrics.before_scrape();
+        let trap = metrics.submit_errors_alias.with_label_values(&["Trap"]);
+        assert_eq!((metrics.chunks_done_alias.get(), trap.get()), (3, 2));
+    }
+
+    #[test]
+    fn the_guide_has_every_metric_and_no_other() {
+        const PAGE: &str = include_str!("../../docs/guide/operating.md");
+        let shown = Metrics::new().unwrap();
+        let requests = sahasra_service::api_requests::ApiRequests::new().unwrap();
+        requests.register(&shown.registry).unwrap();
+        let differences = sahasra_service::metrics::undocumented(&shown.registry, PAGE, "Operator");
+        let aliases = ["gpu_submit_errors is", "chunks_done is"];
+        let differences = differences
+            .into_iter()
+            .filter(|line| !aliases.iter().any(|alias| line.starts_with(alias)));
+        assert_eq!(differences.collect::<Vec<_>>(), [""; 0]);
     }
 }

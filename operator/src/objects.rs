@@ -18,6 +18,30 @@ pub(crate) fn code(error: &kube::Error) -> u16 {
     }
 }
 
+/// Longest name of an object: a DNS subdomain (RFC 1123), as the API server has it.
+pub(crate) const MAX_NAME: usize = 253;
+
+/// A name for an object that belongs to the one of that name and UID, and to no other of any name: as much of the name as
+/// fits, the beginning of the UID, and `suffix`.
+pub(crate) fn derived_name(name: &str, uid: &str, suffix: &str) -> String {
+    let uid = uid.split('-').next().unwrap_or_default();
+    let most = MAX_NAME - suffix.len() - uid.len() - 1;
+    // Names are ASCII. What stands before a dash must end in a letter or digit.
+    let name = name.get(..most).unwrap_or(name).trim_end_matches(['-', '.']);
+    format!("{name}-{uid}{suffix}")
+}
+
+/// Whether the API server understood the request and says no: the same request gets the same answer until something changes,
+/// such as a quota, a role, or the object.
+pub(crate) fn is_rejected(error: &kube::Error) -> bool {
+    matches!(code(error), 400 | 403 | 413 | 422)
+}
+
+/// Whether nothing but another request can help: the object is too large or against its schema.
+pub(crate) fn is_invalid(error: &kube::Error) -> bool {
+    matches!(code(error), 400 | 413 | 422)
+}
+
 /// Whether the object stands until what it holds is back.
 pub(crate) fn is_held<K: Resource>(object: &K) -> bool {
     object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
@@ -75,5 +99,23 @@ where
     match api.delete(&object.name_any(), &parameters).await {
         Err(error) if !matches!(code(&error), 404 | 409) => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_derived_name_is_a_name_whatever_it_is_derived_from() {
+        let uid = "0a1b2c3d-0000-0000-0000-000000000000";
+        assert_eq!(derived_name("sweep", uid, "-results"), "sweep-0a1b2c3d-results");
+        for length in 1..=MAX_NAME {
+            for name in ["a".repeat(length), "a.".repeat(length).chars().take(length).collect()] {
+                let derived = derived_name(&name, uid, "-results");
+                assert!(derived.len() <= MAX_NAME && derived.ends_with("0a1b2c3d-results"), "{derived}");
+                assert!(!derived.contains(".-") && !derived.contains("--"), "{derived}");
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use sahasra_scheduler::Name;
+use sahasra_scheduler::{ClaimKind, Name};
 use sahasra_service::{causes, part};
 use sahasra_wire::{
     grants::{Grant, Owner, ReleaseRequest},
@@ -31,11 +31,14 @@ use crate::{
 mod claim;
 mod picture;
 
-pub use claim::{ClaimRequest, ClaimView, HeldGrant, SeenSession};
+pub use claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SeenSession};
+pub use picture::Unclaimed;
 use picture::{Action, Picture};
 
-/// Calls to agents at the same time.
+/// Calls to agents at the same time. Renewals have as many of their own: what is held must not end because much is wanted.
 const CONCURRENT_CALLS: usize = 64;
+/// Whoever adopts what an earlier term acquired waits so long for agents to say what they hold; each is asked again meanwhile.
+const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Shared behind an `Arc`.
 #[derive(Debug)]
@@ -48,7 +51,9 @@ pub struct Pool {
     changed: Notify,
     sessions_changed: Notify,
     strays_found: Notify,
+    heard: Notify,
     calls: Semaphore,
+    renewals: Semaphore,
 }
 
 /// Some agents did not answer a release: what they hold returns at expiry.
@@ -71,7 +76,9 @@ impl Pool {
             changed: Notify::new(),
             sessions_changed: Notify::new(),
             strays_found: Notify::new(),
+            heard: Notify::new(),
             calls: Semaphore::new(CONCURRENT_CALLS),
+            renewals: Semaphore::new(CONCURRENT_CALLS),
         })
     }
 
@@ -82,8 +89,7 @@ impl Pool {
         loop {
             if workers.has_changed().unwrap_or(false) {
                 workers.mark_unchanged();
-                let known = self.directory.workers();
-                self.picture().observe(&known, self.clock.now());
+                self.observe();
             }
             let (actions, wake) = self.picture().plan(self.clock.now());
             for action in actions {
@@ -108,6 +114,16 @@ impl Pool {
                 () = timer => {}
             }
         }
+    }
+
+    /// Takes up who the directory says there is. To be called once the directory knows all workers, before anything is adopted.
+    pub fn observe(&self) {
+        {
+            let mut picture = self.picture();
+            picture.observe(&self.directory.workers(), self.clock.now());
+        }
+        self.heard.notify_waiters();
+        self.changed.notify_one();
     }
 
     /// Registers a claim, with what it holds from an earlier term (as worker and grant): it is renewed under the new one.
@@ -156,6 +172,11 @@ impl Pool {
         }
     }
 
+    /// The kind of each claim that waits for its minimum, and for how many milliseconds it has waited.
+    pub fn waiting(&self) -> Vec<(ClaimKind, u64)> {
+        self.picture().waiting(self.clock.now())
+    }
+
     /// A stream to that worker broke.
     pub fn suspect(&self, worker: &str) {
         self.picture().suspect(worker, self.clock.now());
@@ -183,7 +204,11 @@ impl Pool {
 
     /// Lets a claim go without giving anything back: another operator acts for the owner, or soon will.
     pub fn forget(&self, uid: &str) {
-        self.picture().take_out(uid, false, self.clock.now());
+        {
+            let (mut picture, now) = (self.picture(), self.clock.now());
+            picture.ask_anew(uid, now);
+            picture.take_out(uid, false, now);
+        }
         self.changed.notify_one();
     }
 
@@ -216,10 +241,25 @@ impl Pool {
         }
     }
 
-    /// What every live agent has, for whoever looks for an owner's grants: by worker.
-    pub async fn inventories(&self) -> Vec<(String, Result<Inventory, AgentError>)> {
-        let workers = self.directory.workers();
-        let calls = workers.into_iter().filter(|worker| !worker.endpoint.is_empty() && !worker.stale);
+    /// What agents hold for an owner that is no claim here, to be adopted. Waits until each live agent has answered once, which serves
+    /// every owner.
+    pub async fn unclaimed(&self, owner_uid: &str) -> Unclaimed {
+        let deadline = tokio::time::Instant::now() + ADOPTION_TIMEOUT;
+        loop {
+            let mut heard = std::pin::pin!(self.heard.notified());
+            heard.as_mut().enable();
+            let late = tokio::time::Instant::now() >= deadline;
+            if let Some(found) = self.picture().unclaimed(owner_uid, late, self.clock.now()) {
+                return found;
+            }
+            let _ = tokio::time::timeout_at(deadline, heard).await;
+        }
+    }
+
+    /// What the named workers have now, as far as they live.
+    pub async fn inventories(&self, names: &[&str]) -> Vec<(String, Result<Inventory, AgentError>)> {
+        let workers = self.directory.workers().into_iter();
+        let calls = workers.filter(|worker| !worker.endpoint.is_empty() && !worker.stale && names.contains(&worker.name.as_str()));
         let calls: FuturesUnordered<_> = calls
             .map(|worker| async move {
                 let inventory = self.agents.inventory(&worker.endpoint).await;
@@ -231,7 +271,11 @@ impl Pool {
 
     /// Carries an action out; gives back the worker when it did not answer a release.
     async fn perform(&self, action: Action) -> Option<String> {
-        let _permit = self.calls.acquire().await;
+        let calls = match action {
+            Action::Renew { .. } => &self.renewals,
+            _ => &self.calls,
+        };
+        let _permit = calls.acquire().await;
         let asked = self.clock.now();
         let mut undone = None;
         match action {
@@ -275,6 +319,7 @@ impl Pool {
                 match answer {
                     Ok(inventory) => {
                         let releases = self.picture().inventoried(&worker, &inventory, asked, now);
+                        self.heard.notify_waiters();
                         self.sessions_changed.notify_one();
                         self.strays_found.notify_one();
                         for action in releases {
@@ -286,6 +331,7 @@ impl Pool {
                     Err(error) => {
                         self.failed(&worker, &error, "inventory failed");
                         self.picture().inventory_failed(&worker, now);
+                        self.heard.notify_waiters();
                     }
                 }
             }
@@ -294,12 +340,17 @@ impl Pool {
         undone
     }
 
-    /// Tells of a call that failed: where a person has to change something, once until that is something else.
+    /// Tells of a call that failed: the first since its agent answered last, and where a person has to change something, once until
+    /// that is something else.
     fn failed(&self, worker: &Name, error: &AgentError, what: &'static str) {
         let trouble = error.misconfiguration();
-        let is_known = trouble.is_some();
-        if self.picture().troubled(worker, trouble) || !is_known {
-            tracing::warn!(worker = %worker, error = %causes(error), "{what}");
+        let is_news = {
+            let mut picture = self.picture();
+            let is_first = trouble.is_none() && !picture.is_failing(worker);
+            picture.troubled(worker, trouble) || is_first
+        };
+        if is_news {
+            tracing::warn!(worker = %worker, error = %causes(error), "{what}: it is tried again until the agent answers");
         } else {
             tracing::debug!(worker = %worker, error = %causes(error), "{what}");
         }
@@ -317,7 +368,7 @@ impl Pool {
                     return None;
                 }
                 Err(error) => {
-                    tracing::warn!(worker = %worker, owner = request.owner.name, error = %causes(&error), "release failed");
+                    self.failed(worker, &error, "release failed");
                     if attempt > 0 || !matches!(error, AgentError::Unreachable(_)) {
                         break;
                     }

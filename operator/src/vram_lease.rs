@@ -14,7 +14,7 @@ use std::{
 
 use futures::StreamExt;
 use kube::{
-    Api, ResourceExt,
+    Api, Resource, ResourceExt,
     api::{ListParams, Patch, PatchParams},
     runtime::{
         applier,
@@ -23,9 +23,9 @@ use kube::{
     },
 };
 use sahasra_crds::{
-    VramLease, VramLeaseStatus,
+    VramLease,
     conditions::{self, GRANTED},
-    vram_lease::{GrantStatus, Renewal},
+    vram_lease::Renewal,
 };
 use sahasra_scheduler::ClaimKind;
 use sahasra_service::{causes, part};
@@ -38,19 +38,24 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    burst::coordinator::lease_status,
-    clock::timestamp,
     context::Context,
     objects::{self, code},
     pool::{ClaimRequest, ClaimView},
     queue::queue,
 };
 
+mod adoption;
+mod status;
+
+use adoption::{adopted_by, lost_since, named_workers};
+pub(crate) use status::EXPIRED;
+use status::{LOST, events, is_due, next_status};
+
 const CONCURRENCY: u16 = 16;
 /// Changes of what leases hold that wait to be reported.
 const CHANGES: usize = 1024;
-/// Renewals alone are reported at most so often.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// How soon and how late an agent that has not answered a release is asked again.
+const RELEASE_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// How much longer than a grant's ttl a dead worker is waited for.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// What ran on a lease's slices may go on for so long when they were taken.
@@ -95,8 +100,8 @@ fn api(operation: &'static str) -> impl Fn(kube::Error) -> ReconcileError {
 struct Held {
     view: watch::Receiver<ClaimView>,
     term: u64,
-    /// When the status was last written.
-    reported: Option<Instant>,
+    /// Of how many losses the status and Events have told.
+    losses_told: u64,
     /// It has held its minimum once.
     granted: bool,
     _watcher: AbortOnDropHandle<()>,
@@ -149,7 +154,7 @@ async fn end_strays(context: &Context) {
                 }
                 tracing::warn!(owner = owner.name, namespace, "giving back a slice of a session that is no more");
                 if let Err(error) = context.pool.release_everywhere(&owner).await {
-                    tracing::info!(owner = owner.name, %error, "waiting for an agent, or for the expiry");
+                    tracing::debug!(owner = owner.name, %error, "waiting for an agent, or for the expiry");
                 }
             }
         }
@@ -197,22 +202,6 @@ fn was_granted(lease: &VramLease) -> bool {
     status.is_some_and(|status| conditions::is_true(&status.conditions, GRANTED))
 }
 
-/// Of what agents hold for a lease, what its next coordinator takes up. A session stays where it is, in one place: what was lent beside
-/// that, to a predecessor that never heard of it, is given back or expires.
-fn taken_up(lease: &VramLease, mut held: Vec<(String, Grant)>) -> Vec<(String, Grant)> {
-    if !is_a_sessions(lease) {
-        return held;
-    }
-    if let Some(status) = lease.status.as_ref().filter(|_| was_granted(lease)) {
-        held.retain(|(worker, grant)| {
-            let is_named = |named: &GrantStatus| named.worker == *worker && named.id == grant.id.text();
-            status.grants.iter().any(is_named)
-        });
-    }
-    held.truncate(1);
-    held
-}
-
 impl Reconciler {
     async fn reconcile(self: &Arc<Self>, lease: &VramLease) -> Result<Action, ReconcileError> {
         if lease.metadata.deletion_timestamp.is_some() {
@@ -245,25 +234,35 @@ impl Reconciler {
             .await
             .map_err(api("take the term"))?;
         let term = u64::try_from(term).unwrap_or_default();
-        let mut adopted = Vec::new();
         let slice_bytes = lease.spec.slice.vram.bytes()?;
+        let (mut adopted, mut lost) = (Vec::new(), None);
         if term > 1 {
-            let mut silent = Vec::new();
-            for (worker, inventory) in self.context.pool.inventories().await {
-                if inventory.is_err() {
-                    silent.push(worker.clone());
+            let pool = &self.context.pool;
+            let fits = |grant: &Grant| grant.slice_bytes == slice_bytes;
+            let found = pool.unclaimed(&uid).await;
+            let (grants, mut silent) = (found.grants.into_iter(), found.silent);
+            adopted = adopted_by(lease, grants.filter(|(_, grant)| fits(grant)).collect());
+            if adopted.is_empty() && is_served_once(lease) && was_granted(lease) {
+                // What is not found is lost for good: a predecessor may have been granted it after the agents were asked.
+                silent.clear();
+                let mut held = Vec::new();
+                for (worker, inventory) in pool.inventories(&named_workers(lease)).await {
+                    match inventory {
+                        Ok(inventory) => {
+                            let ours = inventory.grants.into_iter();
+                            let ours = ours.filter(|grant| grant.owner_uid == uid && !grant.draining && fits(grant));
+                            held.extend(ours.map(|grant| (worker.clone(), grant)));
+                        }
+                        Err(_) => silent.push(worker),
+                    }
                 }
-                let grants = inventory.map(|inventory| inventory.grants).unwrap_or_default();
-                let ours = grants
-                    .into_iter()
-                    .filter(|grant| grant.owner_uid == uid && !grant.draining && grant.slice_bytes == slice_bytes);
-                adopted.extend(ours.map(|grant| (worker.clone(), grant)));
+                adopted = adopted_by(lease, held);
+                if adopted.is_empty() && !silent.is_empty() {
+                    return Err(ReconcileError::Inventories(silent));
+                }
             }
-            adopted = taken_up(lease, adopted);
-            // One of them may have what would be taken for lost.
-            if adopted.is_empty() && !silent.is_empty() && is_served_once(lease) && was_granted(lease) {
-                return Err(ReconcileError::Inventories(silent));
-            }
+            let boot = |worker: &str| Some(self.context.directory.worker(worker)?.boot_id);
+            lost = lost_since(lease, &adopted, &silent, boot);
         }
         let (min, max) = bounds(lease)?;
         let request = ClaimRequest {
@@ -283,6 +282,7 @@ impl Reconciler {
             grace_milliseconds: u64::try_from(GRACE.as_millis()).unwrap_or_default(),
             renewed: lease.spec.renewal == Renewal::Automatic,
             served: was_granted(lease),
+            lost,
             session: session_terms(lease),
         };
         let view = self.context.pool.claim(request, adopted);
@@ -297,7 +297,7 @@ impl Reconciler {
         let held = Held {
             view,
             term,
-            reported: None,
+            losses_told: 0,
             granted: was_granted(lease),
             _watcher: AbortOnDropHandle::new(watcher),
         };
@@ -308,10 +308,10 @@ impl Reconciler {
     /// Writes the status when what is held, or why not, has changed.
     async fn report(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
         let uid = lease.uid().unwrap_or_default();
-        let Some((view, term, reported, granted)) = self.held().get_mut(&uid).map(|held| {
+        let Some((view, term, told, granted)) = self.held().get_mut(&uid).map(|held| {
             let view = held.view.borrow_and_update().clone();
             held.granted |= view.slices() >= u64::try_from(lease.spec.slices.min).unwrap_or_default();
-            (view, held.term, held.reported, held.granted)
+            (view, held.term, held.losses_told, held.granted)
         }) else {
             return Ok(Action::await_change());
         };
@@ -321,16 +321,16 @@ impl Reconciler {
             self.context.pool.forget(&uid);
             return Ok(Action::requeue(Duration::from_secs(1)));
         }
-        let ended = granted && is_served_once(lease) && view.slices() == 0;
-        let next = next_status(lease, &view, term, ended);
-        let old = lease.status.clone().unwrap_or_default();
-        let differs = next.slices != old.slices || next.grants != old.grants || next.conditions != old.conditions;
-        let stale = next.renewals != old.renewals && reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY);
-        if view.acquiring && next.slices == 0 {
+        if view.acquiring && view.slices() == 0 {
             // The answer is a moment away.
             return Ok(Action::await_change());
         }
-        if differs || stale {
+        let ended = granted && is_served_once(lease) && view.slices() == 0;
+        let lost = view.lost.as_ref().filter(|lost| view.losses > told && !is_due(lease, lost));
+        let next = next_status(lease, &view, term, ended, lost);
+        let old = lease.status.clone().unwrap_or_default();
+        let differs = next.slices != old.slices || next.grants != old.grants || next.conditions != old.conditions || lost.is_some();
+        if differs {
             let patch = json!({"metadata": {"resourceVersion": lease.resource_version()}, "status": next});
             let written = self
                 .api(lease)
@@ -342,19 +342,21 @@ impl Reconciler {
                 Err(error) if matches!(code(&error), 404 | 409) => return Ok(Action::requeue(Duration::from_millis(100))),
                 Err(error) => return Err(api("write the status")(error)),
             }
-            if let Some(held) = self.held().get_mut(&uid) {
-                held.reported = Some(Instant::now());
+            // A session has Events of its own.
+            if !is_a_sessions(lease) {
+                for (warning, reason, note) in events(lease, &next, lost) {
+                    self.context.event(lease.object_ref(&()), warning, reason, note);
+                }
             }
+        }
+        if let Some(held) = self.held().get_mut(&uid) {
+            held.losses_told = held.losses_told.max(view.losses);
         }
         if ended {
             self.held().remove(&uid);
             self.context.pool.forget(&uid);
         }
-        Ok(if next.renewals == 0 && next.slices == 0 {
-            Action::await_change()
-        } else {
-            Action::requeue(REPORT_EVERY)
-        })
+        Ok(Action::await_change())
     }
 
     async fn let_go(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
@@ -374,10 +376,15 @@ impl Reconciler {
             }
         };
         if let Err(error) = released {
-            let since = *self.unanswered().entry(uid.clone()).or_insert_with(Instant::now);
-            if since.elapsed() < Duration::from_millis(ttl_milliseconds(lease)) + EXPIRY_MARGIN {
-                tracing::info!(lease = lease.name_any(), %error, "waiting for an agent, or for the expiry");
-                return Ok(Action::requeue(Duration::from_secs(1)));
+            let (since, is_first) = self.unanswered_since(&uid);
+            let limit = Duration::from_millis(ttl_milliseconds(lease)) + EXPIRY_MARGIN;
+            if let Some(left) = limit.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) {
+                if is_first {
+                    let (lease, namespace) = (lease.name_any(), lease.namespace());
+                    tracing::info!(lease, namespace, %error, ?limit, "deleted: waiting for an agent to answer, or for the slices to expire");
+                }
+                let again = (since.elapsed() / 4).clamp(RELEASE_AGAIN.0, RELEASE_AGAIN.1);
+                return Ok(Action::requeue(again.min(left)));
             }
         }
         self.unanswered().remove(&uid);
@@ -386,6 +393,13 @@ impl Reconciler {
             Err(error) if code(&error) == 409 => Ok(Action::requeue(Duration::from_millis(20))),
             Err(error) => Err(api("remove the finalizer")(error)),
         }
+    }
+
+    /// Since when a release of the lease has gone unanswered, and whether that is new.
+    fn unanswered_since(&self, uid: &str) -> (Instant, bool) {
+        let mut unanswered = self.unanswered();
+        let is_first = !unanswered.contains_key(uid);
+        (*unanswered.entry(uid.to_owned()).or_insert_with(Instant::now), is_first)
     }
 
     fn api(&self, lease: &VramLease) -> Api<VramLease> {
@@ -443,39 +457,6 @@ fn ttl_milliseconds(lease: &VramLease) -> u64 {
 fn is_over(lease: &VramLease) -> bool {
     let conditions = lease.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions::get(conditions, GRANTED).is_some_and(|granted| [EXPIRED, LOST].contains(&granted.reason.as_str()))
-}
-
-const EXPIRED: &str = "Expired";
-/// Of a session's lease: the worker or the grant is gone.
-pub(crate) const LOST: &str = "Lost";
-
-fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended: bool) -> VramLeaseStatus {
-    let old = lease.status.clone().unwrap_or_default();
-    let mut next = lease_status(view, term, ttl_milliseconds(lease));
-    let enough = next.slices >= lease.spec.slices.min;
-    let (reason, message) = match &view.why_not {
-        _ if ended && is_a_sessions(lease) => (LOST, "its worker or its grant is gone, and a session is never moved".to_owned()),
-        _ if ended => (EXPIRED, "its time is over and renewal is Never".to_owned()),
-        _ if enough => ("SlicesGranted", "the slices are held".to_owned()),
-        Some(why_not) => ("WaitingForSlices", why_not.clone()),
-        None => ("WaitingForSlices", "waiting for agents to answer".to_owned()),
-    };
-    next.conditions = old.conditions;
-    let generation = lease.metadata.generation;
-    conditions::set(
-        &mut next.conditions,
-        GRANTED,
-        enough && !ended,
-        reason,
-        &message,
-        generation,
-        timestamp(),
-    );
-    next.observed_generation = generation;
-    next.granted_at = old
-        .granted_at
-        .or_else(|| (next.slices > 0).then(|| k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(timestamp())));
-    next
 }
 
 #[cfg(test)]

@@ -15,7 +15,10 @@ use tokio::{
 };
 use tower_service::Service;
 
-use crate::world::{Node, World, locked};
+use crate::{
+    plan::SYSTEM,
+    world::{Node, World, locked},
+};
 
 /// A request to which nobody answers fails after so long.
 const GIVEN_UP: Duration = Duration::from_secs(10);
@@ -33,7 +36,7 @@ impl Api {
     /// A client for `from`.
     pub fn client(world: &Arc<World>, from: Node) -> kube::Client {
         let world = Arc::clone(world);
-        kube::Client::new(Self { world, from }, "default")
+        kube::Client::new(Self { world, from }, SYSTEM)
     }
 }
 
@@ -104,6 +107,11 @@ impl Api {
             locked(&self.world.writes).add(self.world.elapsed(), self.from, &method, &path, &body);
         }
         let (head, body) = response.into_parts();
+        if self.world.happens(self.world.conditions().api_hangs) {
+            self.world.note(format_args!("{} {method} {path}: no answer", self.from));
+            sleep(GIVEN_UP).await;
+            return Err(broken("timed out"));
+        }
         let body = if watches && status.is_success() {
             self.follow(body)
         } else {

@@ -3,12 +3,12 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt;
 use sahasra_crds::{BurstJob, conditions};
 
 use crate::{
     kernel,
     plan::BurstPlan,
+    users::Named,
     world::{World, locked},
 };
 
@@ -19,7 +19,7 @@ pub const FREED_WITHIN: Duration = Duration::from_millis(250);
 const WRITES: (u64, u64) = (20, 5_000);
 
 /// Nothing is lent to an owner.
-pub fn freed(world: &World, uid: &str, name: &str) {
+pub fn freed(world: &World, uid: &str, name: &Named) {
     for live in locked(&world.agents).values() {
         let grants = live.agent.inventory().grants;
         if let Some(grant) = grants.iter().find(|grant| grant.owner_uid == uid) {
@@ -43,8 +43,7 @@ fn indices(text: &str) -> Option<BTreeSet<u64>> {
 }
 
 /// Every index counted once, and everything said of them as computed here.
-pub fn burst(world: &World, plan: &BurstPlan, job: &BurstJob, results: Option<&ConfigMap>) {
-    let name = job.name_any();
+pub fn burst(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob, results: Option<&ConfigMap>) {
     let wrong = |what: String| world.broken(format!("{name}: {what}"));
     let Some(status) = &job.status else {
         return wrong("no status".to_owned());
@@ -83,9 +82,26 @@ pub fn burst(world: &World, plan: &BurstPlan, job: &BurstJob, results: Option<&C
         wrong(format!("chunk {index} failed, whose kernel does not trap: {failure:?}"));
     }
     aggregate(&wrong, plan, job, &completed);
-    let Some(records) = results.and_then(|map| map.binary_data.as_ref()?.get("results")) else {
-        return wrong("no results".to_owned());
+    let records = results.and_then(|map| map.binary_data.as_ref()?.get("results"));
+    let listed = results.and_then(|map| map.data.as_ref()?.get("failed.csv"));
+    if plan.results() == "Failed" {
+        let rows: Option<BTreeSet<u64>> = listed.and_then(|text| {
+            let rows = text.lines().skip(1).map(|row| row.split(',').next()?.parse().ok());
+            rows.collect()
+        });
+        if rows.as_ref() != Some(&failed) {
+            wrong(format!("listed as failed are {rows:?}, not {failed:?}"));
+        }
+    }
+    let Some(records) = records else {
+        if plan.results() == "All" {
+            wrong("no results".to_owned());
+        }
+        return;
     };
+    if plan.results() != "All" {
+        wrong("results are kept that nobody wants".to_owned());
+    }
     for index in completed {
         let at = index as usize * 4;
         let record = records
@@ -110,7 +126,10 @@ fn aggregate(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob, completed
     };
     if plan.argmin {
         let best = completed.iter().map(|index| (kernel::value(plan.salt, *index), *index)).min();
-        let said = aggregate.best.first().map(|best| (best.value as u32, best.index as u64));
+        let said = aggregate
+            .best
+            .first()
+            .map(|best| (best.value.unwrap_or(f64::NAN) as u32, best.index as u64));
         if said != best {
             wrong(format!("the smallest is said to be {said:?}, and is {best:?}"));
         }
@@ -118,7 +137,7 @@ fn aggregate(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob, completed
     }
     let sum: u64 = completed.iter().map(|index| u64::from(kernel::value(plan.salt, *index))).sum();
     let count = completed.len() as i64;
-    if aggregate.values != [sum as f64] || aggregate.count != count {
+    if aggregate.values != [Some(sum as f64)] || aggregate.count != count {
         wrong(format!(
             "the sum of {count} results is said to be {:?} of {}, and is {sum}",
             aggregate.values, aggregate.count
@@ -127,7 +146,7 @@ fn aggregate(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob, completed
 }
 
 /// The burst was written no more often than its length allows.
-pub fn budget(world: &World, name: &str, job: &BurstJob) {
+pub fn budget(world: &World, name: &Named, job: &BurstJob) {
     let writes = locked(&world.writes).of_burst(name);
     let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let ended = job

@@ -115,6 +115,10 @@ struct Run {
     closed: bool,
     /// A change of the limit that has not taken effect.
     change: Option<(u32, u64)>,
+    /// Cancelled when what runs is to end; then there is a new one.
+    revoking: CancellationToken,
+    /// With what it fails then.
+    revoked_with: i32,
 }
 
 struct Executor {
@@ -135,7 +139,8 @@ struct Done {
     lane: usize,
     index: u64,
     attempt: u32,
-    outcome: Outcome,
+    /// Absent when its slice was taken back.
+    outcome: Option<Outcome>,
     running: Running,
 }
 
@@ -185,6 +190,8 @@ impl Executor {
                     paused: false,
                     closed: false,
                     change: None,
+                    revoking: CancellationToken::new(),
+                    revoked_with: 0,
                 };
                 self.runs.insert(open.run, run);
             }
@@ -210,6 +217,12 @@ impl Executor {
             to_executor::Kind::Pause(pause) => {
                 if let Some(run) = self.runs.get_mut(&pause.run) {
                     run.paused = pause.paused;
+                }
+            }
+            to_executor::Kind::Revoke(revoke) => {
+                if let Some(run) = self.runs.get_mut(&revoke.run) {
+                    run.revoked_with = revoke.code;
+                    std::mem::take(&mut run.revoking).cancel();
                 }
             }
             to_executor::Kind::Close(id) => {
@@ -258,19 +271,24 @@ impl Executor {
             self.board.begin_at(lane, activity, nanoseconds(&self.world));
             let slow = self.world.conditions().slow.get(&self.live.place).copied().unwrap_or(1);
             let planned = kernel::run(run.salt, index, attempt);
+            let revoked = run.revoking.clone();
             let (run, lasts) = (*id, planned.lasts * u32::try_from(slow).unwrap_or(1));
             self.busy.push(
                 async move {
-                    if planned.outcome == Outcome::Hangs {
-                        std::future::pending::<()>().await;
-                    }
-                    sleep(lasts).await;
+                    let ends = async {
+                        if planned.outcome == Outcome::Hangs {
+                            std::future::pending::<()>().await;
+                        }
+                        sleep(lasts).await;
+                        planned.outcome
+                    };
+                    let outcome = revoked.run_until_cancelled(ends).await;
                     Done {
                         run,
                         lane,
                         index,
                         attempt,
-                        outcome: planned.outcome,
+                        outcome,
                         running,
                     }
                 }
@@ -290,8 +308,8 @@ impl Executor {
             running,
         } = done;
         match outcome {
-            Outcome::Crashes => return None,
-            Outcome::Poisons => {
+            Some(Outcome::Crashes) => return None,
+            Some(Outcome::Poisons) => {
                 self.board.poison();
                 return None;
             }
@@ -303,7 +321,7 @@ impl Executor {
         self.alone = false;
         let run = self.runs.get_mut(&id)?;
         run.active -= 1;
-        let (closed, active, salt) = (run.closed, run.active, run.salt);
+        let (closed, active, salt, revoked_with) = (run.closed, run.active, run.salt, run.revoked_with);
         if closed {
             if active == 0 {
                 self.runs.remove(&id);
@@ -314,13 +332,18 @@ impl Executor {
             run: id,
             ..Ended::default()
         };
-        if outcome == Outcome::Fails {
+        let failed = match outcome {
+            None => Some((revoked_with, "its slice was taken back while it ran")),
+            Some(Outcome::Fails) => Some((FailureCode::Trap as i32, "trap")),
+            Some(_) => None,
+        };
+        if let Some((code, message)) = failed {
             ended.failed.push(Failure {
                 first: index,
                 count: 1,
                 attempt,
-                code: FailureCode::Trap as i32,
-                message: "trap".to_owned(),
+                code,
+                message: message.to_owned(),
             });
         } else {
             ended.succeeded.push(ResultRun {

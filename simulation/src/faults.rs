@@ -52,6 +52,11 @@ impl Users {
                 sleep_until(over).await;
                 world.conditions().api_errors = 0;
             }
+            Kind::ApiHangs(share) => {
+                world.conditions().api_hangs = share;
+                sleep_until(over).await;
+                world.conditions().api_hangs = 0;
+            }
             Kind::Compact => world.control_plane.compact(),
             Kind::CloseWatches => world.control_plane.close_watches(),
             Kind::ExpireWatches => world.control_plane.expire_watches(),

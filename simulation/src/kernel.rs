@@ -44,6 +44,8 @@ pub enum Manner {
     Traps,
     /// Some first attempts hang, crash or poison; the next ones succeed.
     Stumbles,
+    /// Every chunk succeeds at the first attempt, within 2 ms.
+    Brief,
 }
 
 /// A salt of that manner.
@@ -52,6 +54,7 @@ pub fn salted(manner: Manner, random: u32) -> u32 {
         Manner::Well => 0,
         Manner::Traps => 1,
         Manner::Stumbles => 2,
+        Manner::Brief => 3,
     };
     (random & !3) | manner
 }
@@ -90,7 +93,11 @@ pub fn traps(salt: u32, index: u64) -> bool {
 pub fn run(salt: u32, index: u64, attempt: u32) -> Planned {
     let random = mixed(salt, index, 3 + u64::from(attempt));
     // From 2 ms to about 2 s, short ones more often.
-    let lasts = Duration::from_millis(2 + (1_u64 << (random % 11)) + (random >> 8) % 16);
+    let lasts = if salt & 3 == 3 {
+        Duration::from_micros(500 + random % 1_500)
+    } else {
+        Duration::from_millis(2 + (1_u64 << (random % 11)) + (random >> 8) % 16)
+    };
     let outcome = if traps(salt, index) {
         Outcome::Fails
     } else if salt & 3 == 2 && attempt == 1 {
@@ -117,6 +124,7 @@ mod tests {
             (0..500).map(move |index| run(salt, index, 1).outcome)
         };
         assert!(chunks(Manner::Well).all(|outcome| outcome == Outcome::Succeeds));
+        assert!(chunks(Manner::Brief).all(|outcome| outcome == Outcome::Succeeds));
         assert!(chunks(Manner::Traps).any(|outcome| outcome == Outcome::Fails));
         for expected in [Outcome::Hangs, Outcome::Crashes, Outcome::Poisons, Outcome::Succeeds] {
             assert!(chunks(Manner::Stumbles).any(|outcome| outcome == expected), "{expected:?}");

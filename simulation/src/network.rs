@@ -148,6 +148,14 @@ fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
         path::ACQUIRE => {
             let request = AcquireRequest::decode(message.clone()).unwrap_or_default();
             let response = agent.acquire(&request);
+            world.note(format_args!(
+                "worker-{}: {} asks for {} on {}: {:?}",
+                live.place,
+                request.owner.name,
+                request.slices,
+                request.device,
+                response.grant.as_ref().map(|grant| (grant.id.counter, grant.slices))
+            ));
             live.acquired(world, &request, &response);
             response.encode_to_vec()
         }
@@ -160,6 +168,11 @@ fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
         _ => {
             let request = ReleaseRequest::decode(message.clone()).unwrap_or_default();
             let response = agent.release(&request);
+            let grants: Vec<u64> = request.grants.iter().map(|id| id.counter).collect();
+            world.note(format_args!(
+                "worker-{}: {} gives back {grants:?}, keeping {}",
+                live.place, request.owner.name, request.keep_slices
+            ));
             live.released(world, &request, &response);
             response.encode_to_vec()
         }

@@ -11,7 +11,7 @@ use sahasra_worker::{
     classes::ClassTable,
     executors::{DeviceDescription, DeviceKind, ExecutorPool, PoolConfig},
     metrics::Metrics,
-    registration::{Registration, RegistrationConfig},
+    registration::{Registration, RegistrationConfig, claim::Occupied},
 };
 use tokio::{
     sync::mpsc,
@@ -24,7 +24,7 @@ use crate::{
     book::Live,
     executor::Models,
     network::{Wire, endpoint},
-    plan::{AgentPlan, NAMESPACE},
+    plan::{AgentPlan, SYSTEM},
     world::{Node, World, locked},
 };
 
@@ -75,10 +75,11 @@ pub fn operator(world: &Arc<World>, place: usize, drift: i32) -> mpsc::Unbounded
             let node = Node::Operator(place);
             let settings = Settings {
                 identity: node.to_string(),
-                namespace: NAMESPACE.to_owned(),
+                namespace: SYSTEM.to_owned(),
                 worker_timeout: SILENCE,
                 leader_timeout: SILENCE,
                 session_lease: Duration::from_secs(60),
+                input_bytes: sahasra_operator::INPUT_BYTES,
                 stores: StorePolicy::default(),
                 faults: Faults::default(),
             };
@@ -210,14 +211,22 @@ fn start(world: &World, place: usize, plan: &AgentPlan, boot: u64, part: &Part, 
     agent
 }
 
-fn register(world: &Arc<World>, place: usize, agent: &Arc<Agent>, part: &Part, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
+fn register(
+    world: &Arc<World>,
+    place: usize,
+    agent: &Arc<Agent>,
+    part: &Part,
+    stop: &CancellationToken,
+) -> tokio::task::JoinHandle<Result<(), Occupied>> {
     let config = RegistrationConfig {
         node_name: Node::Agent(place).to_string(),
-        namespace: NAMESPACE.to_owned(),
+        namespace: SYSTEM.to_owned(),
         endpoint: endpoint(place),
         heartbeat_interval: Duration::from_secs(5),
         status_interval: Duration::from_secs(5),
     };
     let client = Api::client(world, Node::Agent(place));
-    part.start(Registration::new(config, Arc::clone(agent), client).run(stop.clone()))
+    // An agent starts when the one before it on the node has ended.
+    let registration = Registration::new(config, Arc::clone(agent), client).with_probe(Arc::new(|_| Box::pin(async { false })));
+    part.start(registration.run(stop.clone()))
 }

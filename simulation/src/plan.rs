@@ -8,12 +8,18 @@ use crate::{
     world::Node,
 };
 
-/// Where everything of users and operators is.
-pub const NAMESPACE: &str = "default";
+/// Namespace of the operators and of the agents' heartbeats.
+pub const SYSTEM: &str = "sahasra-system";
+/// Namespaces of users, who give their objects the same names.
+pub const NAMESPACES: [&str; 3] = ["default", "blue", "green"];
 /// Every how many seeds nothing goes wrong: then deadlines and budgets must hold as well.
 const CALM: u64 = 8;
 /// Every how many seeds there are a hundred agents.
 const LARGE: u64 = 500;
+/// One seed in so many has a burst of [`MANY_CHUNKS`].
+const MANY: u64 = 250;
+/// Chunks of a burst that is larger than any batch, window or status text.
+const MANY_CHUNKS: u64 = 100_000;
 /// When nothing goes wrong any more, in milliseconds.
 pub const HEALED: u64 = 50_000;
 
@@ -72,6 +78,17 @@ pub struct BurstPlan {
     pub deleted: Option<u64>,
 }
 
+impl BurstPlan {
+    /// What is kept of its chunks, as `spec.results` says it: it follows from the salt.
+    pub fn results(&self) -> &'static str {
+        match self.salt >> 16 & 3 {
+            0 => "None",
+            1 => "Failed",
+            _ => "All",
+        }
+    }
+}
+
 /// A lease.
 #[derive(Clone, Debug)]
 pub struct LeasePlan {
@@ -124,6 +141,8 @@ pub enum Kind {
     ApiDown,
     /// It answers with errors, so many times in a thousand.
     ApiErrors(u64),
+    /// It carries out so many requests of a thousand and never answers them.
+    ApiHangs(u64),
     /// It forgets what changed before.
     Compact,
     /// It ends watches.
@@ -168,7 +187,11 @@ impl Plan {
         });
         let agents: Vec<AgentPlan> = agents.collect();
         let operators = (0..random.usize(1..=2)).map(|_| drift(&mut random)).collect();
-        let bursts = (0..random.usize(1..=4)).map(|_| burst(&mut random, calm, large)).collect();
+        let mut bursts: Vec<BurstPlan> = (0..random.usize(1..=4)).map(|_| burst(&mut random, calm, large)).collect();
+        if seed % MANY == MANY - 1 {
+            bursts[0].chunks = MANY_CHUNKS;
+            bursts[0].salt = kernel::salted(Manner::Brief, bursts[0].salt);
+        }
         let leases = (0..random.usize(0..=2)).map(|_| lease(&mut random)).collect();
         let sessions = (0..random.usize(0..=2)).map(|_| session(&mut random)).collect();
         let mut plan = Self {
@@ -199,7 +222,7 @@ impl Plan {
             steps: random.u64(0..400),
             down,
         };
-        let kind = match random.u32(0..23) {
+        let kind = match random.u32(0..24) {
             0..=2 => Kind::End(Node::Operator(operator), crash),
             3..=5 => Kind::End(Node::Agent(agent), crash),
             6 => Kind::End(Node::Agent(agent), Order::Stop { down }),
@@ -217,6 +240,7 @@ impl Plan {
             19 => Kind::Slow(agent, random.u64(2..20)),
             20 => Kind::Meddle(burst),
             21 => Kind::Suspend(burst),
+            22 => Kind::ApiHangs(random.u64(20..300)),
             _ => {
                 if random.bool() {
                     Kind::Priority(burst, random.i32(-10..=10))

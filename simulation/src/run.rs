@@ -5,24 +5,30 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use kube::{Api, ResourceExt, api::ListParams};
-use sahasra_crds::conditions;
+use sahasra_crds::{BurstJob, GpuSession, VramLease, conditions};
 use sahasra_local::{ControlPlane, Options};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
 
 use crate::{
-    check, parts,
-    plan::{HEALED, NAMESPACE, Plan},
-    users::{Users, burst_name},
+    check, explained,
+    parts::{self, Order},
+    plan::{HEALED, NAMESPACES, Plan, SYSTEM},
+    users::{Named, Users},
     world::{World, locked},
 };
 
 /// Everything must be done so long after nothing goes wrong any more.
-const DONE_WITHIN: Duration = Duration::from_secs(400);
+pub(crate) const DONE_WITHIN: Duration = Duration::from_secs(400);
+/// Every how many seeds a lease and a session stand at the end: four more minutes of virtual time.
+const STANDING: u64 = 5;
 /// What is done must have shown everywhere by then: heartbeats that stood still are seen to move again within 20 s, and an
 /// agent looks once a minute what others wrote into its object.
-const SETTLING: Duration = Duration::from_secs(90);
+pub(crate) const SETTLING: Duration = Duration::from_secs(90);
 /// Then for so long nobody writes anything.
-const QUIET: Duration = Duration::from_secs(70);
+pub(crate) const QUIET: Duration = Duration::from_secs(70);
 /// How often the agents are looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -63,9 +69,12 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
         .clock(move || origin + started.elapsed());
     let world = World::new(plan.seed, ControlPlane::new(options), shown);
     let users = Users {
-        client: world.control_plane.client(NAMESPACE),
+        client: world.control_plane.client(SYSTEM),
         world: Arc::clone(&world),
     };
+    for namespace in NAMESPACES.into_iter().chain([SYSTEM]) {
+        users.namespace(namespace).await;
+    }
     let operators: Vec<_> = (plan.operators.iter().enumerate())
         .map(|(place, drift)| parts::operator(&world, place, *drift))
         .collect();
@@ -85,9 +94,11 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
         tokio::spawn(users.clone().fault(fault.clone(), plan.clone(), operators.clone(), agents.clone()));
     }
     let looking = tokio::spawn(look(Arc::clone(&world)));
+    let explaining = tokio::spawn(explained::look(users.clone(), plan.is_calm()));
     sleep_until(world.instant(HEALED)).await;
-    users.finish(plan).await;
+    users.finish(plan, &operators).await;
     looking.abort();
+    explaining.abort();
     let (trace, events) = world.trace();
     Outcome {
         trace,
@@ -110,39 +121,43 @@ async fn look(world: Arc<World>) {
 
 impl Users {
     /// Nothing goes wrong any more: everything must come to its end, and be right.
-    async fn finish(&self, plan: &Plan) {
-        let world = &self.world;
-        world.note(format_args!("nothing goes wrong any more"));
-        let deadline = Instant::now() + DONE_WITHIN;
-        loop {
-            match self.pending(plan).await {
-                Ok(()) => break,
-                Err(pending) if Instant::now() >= deadline => return world.broken(format!("not done: {pending}")),
-                Err(_) => sleep(Duration::from_secs(1)).await,
-            }
+    async fn finish(&self, plan: &Plan, operators: &[mpsc::UnboundedSender<Order>]) {
+        self.world.note(format_args!("nothing goes wrong any more"));
+        if !self.done(plan).await {
+            return;
         }
         self.judge(plan).await;
-        sleep(SETTLING).await;
-        let (before, then) = (locked(&world.writes).total(), world.elapsed());
-        sleep(QUIET).await;
-        let writes = locked(&world.writes);
-        if writes.total() != before {
-            let last: Vec<&str> = writes.since(then).take(8).collect();
-            world.broken(format!(
-                "not quiet: {} writes when all was done: {}",
-                writes.total() - before,
-                last.join(", ")
-            ));
+        if plan.seed.is_multiple_of(STANDING) {
+            self.stand(operators).await;
         }
+        if self.done(plan).await {
+            sleep(SETTLING).await;
+            self.quiet("all was done", QUIET).await;
+        }
+    }
+
+    /// Waits until all is done; whether it is.
+    async fn done(&self, plan: &Plan) -> bool {
+        let deadline = Instant::now() + DONE_WITHIN;
+        while let Err(pending) = self.pending(plan).await {
+            if Instant::now() >= deadline {
+                self.world.broken(format!("not done: {pending}"));
+                return false;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        true
     }
 
     /// What is not done yet.
     async fn pending(&self, plan: &Plan) -> Result<(), String> {
         let all = ListParams::default();
-        let jobs = self.bursts().list(&all).await.map_err(|error| error.to_string())?;
+        let jobs = Api::<BurstJob>::all(self.client.clone());
+        let jobs = jobs.list(&all).await.map_err(|error| error.to_string())?;
         for (place, burst) in plan.bursts.iter().enumerate() {
-            let name = burst_name(place);
-            let Some(job) = jobs.iter().find(|job| job.name_any() == name) else {
+            let name = Named::burst(place);
+            let is_it = |job: &&BurstJob| job.namespace().as_deref() == Some(name.namespace) && job.name_any() == name.name;
+            let Some(job) = jobs.iter().find(is_it) else {
                 if burst.deleted.is_none() {
                     self.world.broken(format!("{name} vanished"));
                 }
@@ -158,11 +173,13 @@ impl Users {
                 return Err(format!("{name}: {state:?}, finalizers {:?}", job.finalizers()));
             }
         }
-        let sessions = self.sessions().list(&all).await.map_err(|error| error.to_string())?;
+        let sessions = Api::<GpuSession>::all(self.client.clone());
+        let sessions = sessions.list(&all).await.map_err(|error| error.to_string())?;
         if let Some(session) = sessions.iter().next() {
             return Err(format!("GpuSession {} is still there", session.name_any()));
         }
-        let leases = self.leases().list(&all).await.map_err(|error| error.to_string())?;
+        let leases = Api::<VramLease>::all(self.client.clone());
+        let leases = leases.list(&all).await.map_err(|error| error.to_string())?;
         if let Some(lease) = leases.iter().next() {
             return Err(format!("VramLease {} is still there", lease.name_any()));
         }
@@ -178,13 +195,13 @@ impl Users {
     /// What bursts say of themselves is what happened.
     async fn judge(&self, plan: &Plan) {
         for (place, burst) in plan.bursts.iter().enumerate() {
-            let name = burst_name(place);
-            let Ok(Some(job)) = self.bursts().get_opt(&name).await else {
+            let name = Named::burst(place);
+            let Ok(Some(job)) = self.objects::<BurstJob>(name.namespace).get_opt(&name.name).await else {
                 continue;
             };
-            let config_maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
-            let results = config_maps.get_opt(&format!("{name}-results")).await.ok().flatten();
-            check::burst(&self.world, burst, &job, results.as_ref());
+            let config_maps = self.objects::<ConfigMap>(name.namespace);
+            let results = config_maps.get_opt(&format!("{}-results", name.name)).await.ok().flatten();
+            check::burst(&self.world, burst, &name, &job, results.as_ref());
             if plan.is_calm() {
                 check::budget(&self.world, &name, &job);
             }

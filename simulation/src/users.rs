@@ -1,9 +1,10 @@
 //! Those who ask, change their minds and delete: their requests always get through.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use sahasra_crds::{BurstJob, GpuSession, VramLease};
@@ -13,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     check, kernel,
-    plan::{BurstPlan, LeasePlan, NAMESPACE, SessionPlan},
+    plan::{BurstPlan, LeasePlan, NAMESPACES, SessionPlan},
     world::World,
 };
 
@@ -29,34 +30,74 @@ pub struct Users {
     pub world: Arc<World>,
 }
 
-/// Name of a plan's burst.
-pub fn burst_name(place: usize) -> String {
-    format!("burst-{place}")
+/// Namespace and name of an object of a plan: the namespaces' users give theirs the same names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The namespace.
+    pub namespace: &'static str,
+    /// The name.
+    pub name: Cow<'static, str>,
 }
 
-fn lease_name(place: usize) -> String {
-    format!("lease-{place}")
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
-fn session_name(place: usize) -> String {
-    format!("session-{place}")
+impl Named {
+    fn of(kind: &str, place: usize) -> Self {
+        Self {
+            namespace: NAMESPACES[place % NAMESPACES.len()],
+            name: format!("{kind}-{}", place / NAMESPACES.len()).into(),
+        }
+    }
+
+    /// A plan's burst.
+    pub fn burst(place: usize) -> Self {
+        Self::of("burst", place)
+    }
+
+    fn lease(place: usize) -> Self {
+        Self::of("lease", place)
+    }
+
+    fn session(place: usize) -> Self {
+        Self::of("session", place)
+    }
 }
 
 impl Users {
-    /// Their bursts.
-    pub fn bursts(&self) -> Api<BurstJob> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+    /// Objects of a kind in a namespace.
+    pub fn objects<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Their leases.
-    pub fn leases(&self) -> Api<VramLease> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+    /// Creates a namespace, unless every cluster has it.
+    pub async fn namespace(&self, name: &str) {
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        if namespaces.get_opt(name).await.is_ok_and(|namespace| namespace.is_some()) {
+            return;
+        }
+        let namespace = Namespace {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Namespace::default()
+        };
+        if let Err(error) = namespaces.create(&PostParams::default(), &namespace).await {
+            self.world.broken(format!("create the namespace {name}: {error}"));
+        }
     }
 
     /// Creates an object, which nothing forbids.
-    async fn ask<K>(&self, api: &Api<K>, name: &str, object: Value)
+    pub(crate) async fn ask<K>(&self, api: &Api<K>, name: &Named, object: Value)
     where
-        K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+        K: Clone + fmt::Debug + DeserializeOwned + Serialize,
     {
         let object = serde_json::from_value(object).map_err(|error| error.to_string());
         let created = match object {
@@ -69,20 +110,16 @@ impl Users {
         }
     }
 
-    /// Their sessions.
-    pub fn sessions(&self) -> Api<GpuSession> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
-    }
-
     /// Asks for a burst, and deletes it if that is planned.
     pub async fn burst(self, place: usize, plan: BurstPlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
-        let name = burst_name(place);
+        let name = Named::burst(place);
+        let bursts = self.objects::<BurstJob>(name.namespace);
         let aggregate = if plan.argmin { "argmin" } else { "sum" };
         let job = json!({
             "apiVersion": "sahasra.dev/v1alpha1",
             "kind": "BurstJob",
-            "metadata": {"name": name},
+            "metadata": {"name": name.name},
             "spec": {
                 "kernel": {
                     "ptx": {"inline": kernel::PTX},
@@ -103,13 +140,14 @@ impl Users {
                 "maxFailedChunks": 100,
                 "retryPolicy": {"maxRetries": 50, "initialBackoffSeconds": 0, "maxBackoffSeconds": 1},
                 "aggregate": {aggregate: {"output": 0}},
+                "results": plan.results(),
             },
         });
-        self.ask(&self.bursts(), &name, job).await;
+        self.ask(&bursts, &name, job).await;
         let Some(deleted) = plan.deleted else { return };
         sleep_until(self.world.instant(deleted)).await;
-        let uid = self.bursts().get_opt(&name).await.ok().flatten().and_then(|job| job.uid());
-        let _ = self.bursts().delete(&name, &DeleteParams::default()).await;
+        let uid = bursts.get_opt(&name.name).await.ok().flatten().and_then(|job| job.uid());
+        let _ = bursts.delete(&name.name, &DeleteParams::default()).await;
         self.world.note(format_args!("{name} is deleted"));
         if calm && let Some(uid) = uid {
             sleep(check::FREED_WITHIN).await;
@@ -120,11 +158,12 @@ impl Users {
     /// Asks for a lease, and deletes it.
     pub async fn lease(self, place: usize, plan: LeasePlan) {
         sleep_until(self.world.instant(plan.at)).await;
-        let name = lease_name(place);
+        let name = Named::lease(place);
+        let leases = self.objects::<VramLease>(name.namespace);
         let lease = json!({
             "apiVersion": "sahasra.dev/v1alpha1",
             "kind": "VramLease",
-            "metadata": {"name": name},
+            "metadata": {"name": name.name},
             "spec": {
                 "owner": {"name": "simulation"},
                 "slice": {"vram": format!("{}Mi", plan.mebibytes)},
@@ -133,20 +172,22 @@ impl Users {
                 "renewal": if plan.never_renewed { "Never" } else { "Automatic" },
             },
         });
-        self.ask(&self.leases(), &name, lease).await;
+        self.ask(&leases, &name, lease).await;
         sleep_until(self.world.instant(plan.deleted)).await;
-        let _ = self.leases().delete(&name, &DeleteParams::default()).await;
+        let _ = leases.delete(&name.name, &DeleteParams::default()).await;
         self.world.note(format_args!("{name} is deleted"));
     }
 
     /// Asks for a session, looks whether it stays where it was placed and holds one slice, and deletes it.
     pub async fn session(self, place: usize, plan: SessionPlan) {
         sleep_until(self.world.instant(plan.at)).await;
-        let name = session_name(place);
+        let name = Named::session(place);
+        let sessions = self.objects::<GpuSession>(name.namespace);
+        let leases = self.objects::<VramLease>(name.namespace);
         let session = json!({
             "apiVersion": "sahasra.dev/v1alpha1",
             "kind": "GpuSession",
-            "metadata": {"name": name},
+            "metadata": {"name": name.name},
             "spec": {
                 "vram": format!("{}Mi", plan.mebibytes),
                 "engine": "ptx",
@@ -154,10 +195,10 @@ impl Users {
                 "idleTimeoutSeconds": plan.ttl,
             },
         });
-        self.ask(&self.sessions(), &name, session).await;
+        self.ask(&sessions, &name, session).await;
         let mut placed = None;
         while self.world.instant(plan.deleted) > Instant::now() {
-            let session = self.sessions().get_opt(&name).await.ok().flatten();
+            let session = sessions.get_opt(&name.name).await.ok().flatten();
             let status = session.and_then(|session| session.status).unwrap_or_default();
             let where_it_is = status.worker.zip(status.device);
             if placed.is_some() && where_it_is != placed {
@@ -165,7 +206,7 @@ impl Users {
             }
             placed = where_it_is;
             let lease = match &status.lease {
-                Some(lease) => self.leases().get_opt(lease).await.ok().flatten(),
+                Some(lease) => leases.get_opt(lease).await.ok().flatten(),
                 None => None,
             };
             let held = lease.and_then(|lease| lease.status).map_or(0, |status| status.slices);
@@ -174,14 +215,15 @@ impl Users {
             }
             sleep(LOOK).await;
         }
-        let _ = self.sessions().delete(&name, &DeleteParams::default()).await;
+        let _ = sessions.delete(&name.name, &DeleteParams::default()).await;
         self.world.note(format_args!("{name} is deleted"));
     }
 
     /// Writes a burst, which may not be there yet, or not any more.
     pub async fn patch(&self, place: usize, patch: Value) {
-        let name = burst_name(place);
-        let _ = self.bursts().patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let name = Named::burst(place);
+        let bursts = self.objects::<BurstJob>(name.namespace);
+        let _ = bursts.patch(&name.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         self.world.note(format_args!("{name} is written: {patch}"));
     }
 }

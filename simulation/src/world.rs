@@ -46,6 +46,8 @@ pub struct Conditions {
     pub repeats: u64,
     /// Requests that the API server answers with an error, of a thousand.
     pub api_errors: u64,
+    /// Requests that the API server carries out and never answers, of a thousand.
+    pub api_hangs: u64,
     /// How far watches lag behind, in milliseconds.
     pub watch_lag: u64,
     /// The API server is away, for so many reasons.
@@ -66,6 +68,7 @@ impl Default for Conditions {
             loss: 0,
             repeats: 0,
             api_errors: 0,
+            api_hangs: 0,
             watch_lag: 0,
             api_down: 0,
             partitions: BTreeMap::new(),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use http::Method;
 use serde_json::Value;
 
-use crate::world::Node;
+use crate::{users::Named, world::Node};
 
 /// Counts writes.
 #[derive(Debug, Default)]
@@ -43,8 +43,8 @@ impl Writes {
     }
 
     /// Writes about a burst.
-    pub fn of_burst(&self, name: &str) -> u64 {
-        self.of_bursts.get(name).copied().unwrap_or_default()
+    pub fn of_burst(&self, name: &Named) -> u64 {
+        self.of_bursts.get(&name.to_string()).copied().unwrap_or_default()
     }
 
     /// All but heartbeats and the leader's Lease.
@@ -58,7 +58,7 @@ impl Writes {
     }
 }
 
-/// The burst that a write is about: its objects begin with its name.
+/// Namespace and name of the burst that a write is about: its objects begin with its name.
 fn burst(parts: &[&str], body: &[u8]) -> Option<String> {
     let at = parts
         .iter()
@@ -72,5 +72,6 @@ fn burst(parts: &[&str], body: &[u8]) -> Option<String> {
         named.or_else(|| Some(body.pointer("/metadata/name")?.as_str()?.to_owned()))?
     };
     let name = name.strip_suffix("-results").unwrap_or(&name);
-    name.starts_with("burst-").then(|| name.to_owned())
+    let namespace = parts.get(at.checked_sub(1)?)?;
+    name.starts_with("burst-").then(|| format!("{namespace}/{name}"))
 }

@@ -32,6 +32,7 @@ async fn a_coordinator_that_starts_on_an_old_version_of_its_job_leaves_no_lease(
         worker_timeout: Duration::from_secs(15),
         leader_timeout: Duration::from_secs(15),
         session_lease: Duration::from_secs(60),
+        input_bytes: sahasra_operator::INPUT_BYTES,
         stores: StorePolicy::default(),
         faults: Faults::default(),
     };

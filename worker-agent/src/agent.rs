@@ -27,7 +27,7 @@ pub mod sessions;
 use crate::{
     classes::ClassTable,
     dispatch::Burst,
-    executors::ExecutorPool,
+    executors::{DeviceKind, ExecutorPool},
     ledger::{Device, Effect, Ledger, Load, Totals},
     metrics::Metrics,
     session::{process::Launcher, sessions::Sessions},
@@ -43,6 +43,8 @@ pub struct AgentLimits {
     pub max_retained_bytes: usize,
     /// How long running chunks may take to end once shutdown began.
     pub shutdown_grace: Duration,
+    /// Memory of a GPU that a session's process takes beside its slice, in bytes; absent: what a context was measured to take.
+    pub session_context_bytes: Option<u64>,
 }
 
 impl Default for AgentLimits {
@@ -52,6 +54,7 @@ impl Default for AgentLimits {
             max_outstanding_chunks: 65_536,
             max_retained_bytes: 64 << 20,
             shutdown_grace: Duration::from_secs(20),
+            session_context_bytes: None,
         }
     }
 }
@@ -130,6 +133,11 @@ impl Agent {
         let devices = pool.devices().iter().map(|device| Device {
             name: device.name.clone(),
             allocatable_bytes: identity.classes.lent_bytes(device, &BTreeMap::new()),
+            session_bytes: match device.kind {
+                // Host memory, and no context.
+                DeviceKind::Cpu => 0,
+                DeviceKind::Cuda => limits.session_context_bytes.unwrap_or(device.context_bytes),
+            },
         });
         let classes = pool.devices().iter();
         let classes = classes.map(|device| identity.classes.class(device, &BTreeMap::new()));
@@ -244,6 +252,14 @@ impl Agent {
                 active,
                 expired,
             } => {
+                if expired {
+                    tracing::warn!(
+                        device,
+                        owner = owner_uid,
+                        slices_left = active,
+                        "slices expired: no operator renewed them in time"
+                    );
+                }
                 if active == 0 {
                     // Nobody waits for what a session runs once it has ended.
                     self.end_session(&owner_uid);

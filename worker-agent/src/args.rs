@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::VramQuantity;
 use sahasra_service::{logging::LogFormat, tls::Files};
+use sahasra_store::Endpoint;
 
 use crate::executors::{CpuEngine, DeviceConfig};
 
@@ -107,6 +108,14 @@ pub struct AgentArguments {
     /// Folder below which jobs may keep results under file:// URLs; nowhere when absent.
     #[arg(long)]
     pub file_store_root: Option<PathBuf>,
+    /// Endpoint of stores that jobs may name beside the clouds' own, as the operator's; may be repeated.
+    #[arg(
+        long = "store-endpoint",
+        env = "SAHASRA_STORE_ENDPOINTS",
+        value_name = "ENDPOINT",
+        value_delimiter = ','
+    )]
+    pub store_endpoints: Vec<Endpoint>,
     /// PJRT plugin, a library: sessions may then run XLA programs on the devices that it drives.
     #[arg(long, env = "SAHASRA_PJRT_PLUGIN")]
     pub pjrt_plugin: Option<PathBuf>,
@@ -132,7 +141,11 @@ pub struct AgentArguments {
     /// Threads of each; one a core when absent.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cpu_threads: Option<u32>,
-    /// Namespaces that one device serves at the same time.
+    /// Memory of a GPU that each session's process takes there beside its slice, such as 600Mi; what a context was measured to take when
+    /// absent. A session that would exceed the device with it is refused.
+    #[arg(long, value_parser = mebibytes)]
+    pub session_context_memory: Option<u64>,
+    /// Namespaces whose bursts one device serves at the same time; more take turns.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub executors_per_device: u32,
     /// Refuse to start where the kernel lacks what executors are walled in with (Landlock, seccomp), instead of a warning.
@@ -147,6 +160,9 @@ pub struct AgentArguments {
     /// Form of log lines.
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
+    /// The token that an operator has to show, where one program starts both.
+    #[arg(skip)]
+    pub operator_token: Option<String>,
 }
 
 impl AgentArguments {

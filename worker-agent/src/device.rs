@@ -56,6 +56,9 @@ pub enum DeviceError {
     /// An access out of bounds, misaligned, or through null.
     #[error("{0}")]
     IllegalAddress(String),
+    /// Calls went deeper than the stack.
+    #[error("{0}")]
+    StackOverflow(String),
     /// Threads wait for each other for ever.
     #[error("{0}")]
     Deadlock(String),
@@ -91,6 +94,7 @@ impl DeviceError {
             Self::Launch(_) => FailureCode::LaunchFailed,
             Self::Trap(_) => FailureCode::Trap,
             Self::IllegalAddress(_) => FailureCode::IllegalAddress,
+            Self::StackOverflow(_) => FailureCode::StackOverflow,
             Self::Deadlock(_) => FailureCode::Deadlock,
             Self::Cancelled(_) => FailureCode::ChunkTimeout,
             Self::Poisoned { code, .. } => *code,
@@ -112,11 +116,17 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Arguments of these sizes in bytes (at most 8 each), all zero.
+    /// Arguments of these sizes in bytes, all zero.
     pub fn new(sizes: &[usize]) -> Self {
+        let mut bytes = 0;
+        let mut places = Vec::with_capacity(sizes.len());
+        for size in sizes {
+            places.push((bytes, *size));
+            bytes += size.next_multiple_of(8);
+        }
         Self {
-            bytes: vec![0; sizes.len() * 8],
-            places: sizes.iter().enumerate().map(|(place, size)| (place * 8, *size)).collect(),
+            bytes: vec![0; bytes],
+            places,
         }
     }
 
@@ -152,7 +162,9 @@ pub trait Device: Send + Sync + Sized + 'static {
     type Area: Send + Sync;
     /// Loaded code without memory on the device: kept between runs.
     type Module: Send + Sync;
-    /// An entry of a module with module-scope variables of its own, checked against a shape and its arguments.
+    /// A module's variables on the device, with the values that they have in its text until a kernel writes them.
+    type Instance: Send + Sync;
+    /// An entry of an instance, checked against a shape and its arguments. Kernels of one instance share its variables.
     type Kernel: Send + Sync;
     /// The order in which one thread's copies and launches happen.
     type Stream: Send;
@@ -186,20 +198,30 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Host memory that a loaded module takes, in bytes; not exact.
     fn module_bytes(&self, module: &Self::Module) -> u64;
 
+    /// Gives a module's variables their place. What kernels take by `malloc` comes from a heap of the instance's own when it is `apart` and
+    /// the engine can do that, and is given back with it; else from the device's, as CUDA has it.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`]; what [`Device::load`] says where only now is known whether the text loads.
+    fn instantiate(&self, module: &Arc<Self::Module>, apart: bool) -> Result<Self::Instance, DeviceError>;
+
     /// Prepares an entry for launches in one shape with arguments of these sizes.
     ///
     /// # Errors
     /// [`DeviceError::Launch`] where entry, shape or arguments do not fit; [`DeviceError::OutOfMemory`].
     fn kernel(
         &self,
-        module: &Arc<Self::Module>,
+        instance: &Arc<Self::Instance>,
         entry: &str,
         shape: LaunchShape,
         arguments: &Arguments,
     ) -> Result<Self::Kernel, DeviceError>;
 
-    /// Bytes of the kernel's module-scope variables on the device.
-    fn variable_bytes(&self, kernel: &Self::Kernel) -> u64;
+    /// Bytes of an instance's variables on the device, as far as the engine tells.
+    fn variable_bytes(&self, instance: &Self::Instance) -> u64;
+
+    /// Whether a launch may leave something that later ones of the same instance find.
+    fn keeps_state(&self, kernel: &Self::Kernel) -> bool;
 
     /// A new stream.
     ///

@@ -20,7 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use sahasra_wire::{
-    burst::{ChunkRange, Failure, FailureCode, Failures, Results, Returned, ServerFrame, Store, server_frame},
+    burst::{ChunkRange, Failure, FailureCode, Failures, Program, Results, Returned, ServerFrame, Store, server_frame},
     frame,
     grants::{Owner, Refusal, RefusalCode},
 };
@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent::Agent,
     executors::{Outstanding, ProgramSpec, WorkRange},
+    metrics::SUCCEEDED,
 };
 
 mod batch;
@@ -56,8 +57,7 @@ pub struct Burst {
 #[derive(Debug)]
 struct State {
     term: u64,
-    store: Option<Store>,
-    aggregated_output: Option<u32>,
+    outputs: Outputs,
     outstanding: Outstanding,
     retention: Retention,
     /// Number of the stream that listens; 0: none does.
@@ -93,6 +93,42 @@ impl State {
     }
 }
 
+/// What becomes of the outputs of chunks that succeed. No part of what executors see: a rotated secret or another
+/// aggregate does not make another program.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outputs {
+    /// Where they are written, if they are kept there.
+    pub store: Option<Store>,
+    /// What of them the coordinator is told.
+    pub told: Told,
+}
+
+/// What of a chunk's outputs comes back in its results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// All of them.
+    #[default]
+    Whole,
+    /// One, by its place among them.
+    Output(u32),
+    /// None.
+    Nothing,
+}
+
+impl Outputs {
+    /// Takes out of a program what it says of this.
+    pub fn take(program: &mut Program) -> Self {
+        let aggregate_only = std::mem::take(&mut program.aggregate_only);
+        let store = program.store.take().filter(|_| !aggregate_only);
+        let told = match program.aggregated_output.take() {
+            _ if store.is_none() && !aggregate_only => Told::Whole,
+            Some(place) => Told::Output(place),
+            None => Told::Nothing,
+        };
+        Self { store, told }
+    }
+}
+
 /// What a new stream starts from.
 #[derive(Debug)]
 pub(crate) struct Attached {
@@ -102,6 +138,10 @@ pub(crate) struct Attached {
     pub outstanding: Vec<u64>,
     /// Highest sequence number so far.
     pub sequence: u64,
+    /// That of the last frame that is told again; 0 when none is.
+    pub retold: u64,
+    /// The burst was there before: nothing of it was dropped since its last stream.
+    pub resumed: bool,
 }
 
 /// What a stream's writer is to send next.
@@ -130,14 +170,7 @@ fn invalid(message: String) -> Refusal {
 
 impl Burst {
     /// A burst without chunks whose results count from above `sequence`.
-    pub(crate) fn new(
-        owner: &Owner,
-        program: ProgramSpec,
-        store: Option<Store>,
-        aggregated_output: Option<u32>,
-        max_retained_bytes: usize,
-        sequence: u64,
-    ) -> Arc<Self> {
+    pub(crate) fn new(owner: &Owner, program: ProgramSpec, outputs: Outputs, max_retained_bytes: usize, sequence: u64) -> Arc<Self> {
         Arc::new(Self {
             owner_uid: owner.uid.clone(),
             namespace: owner.namespace.clone(),
@@ -145,8 +178,7 @@ impl Burst {
             max_retained_bytes,
             state: Mutex::new(State {
                 term: owner.term,
-                store,
-                aggregated_output,
+                outputs,
                 outstanding: Outstanding::default(),
                 retention: Retention::after(sequence),
                 stream: 0,
@@ -196,12 +228,11 @@ impl Burst {
     }
 
     /// A new stream takes over: it gets everything retained from the start, but for what it says to be covered.
-    pub(crate) fn attach(&self, term: u64, store: Option<Store>, aggregated_output: Option<u32>, covered: &[u64]) -> Attached {
+    pub(crate) fn attach(&self, term: u64, outputs: Outputs, covered: &[u64]) -> Attached {
         let attached = {
             let mut state = self.state();
             state.term = state.term.max(term);
-            state.store = store;
-            state.aggregated_output = aggregated_output;
+            state.outputs = outputs;
             state.retention.cover(covered);
             state.streams += 1;
             state.stream = state.streams;
@@ -211,6 +242,8 @@ impl Burst {
             Attached {
                 stream: state.stream,
                 sequence: state.retention.sequence(),
+                retold: state.retention.last_kept(),
+                resumed: state.stream > 1,
                 outstanding: ranges.flat_map(|range| [range.first, range.first + range.count - 1]).collect(),
             }
         };
@@ -332,7 +365,7 @@ impl Burst {
                 count: run.count,
                 attempt: run.attempt,
             });
-            agent.metrics().chunks("Succeeded", run.count);
+            agent.metrics().chunks(SUCCEEDED, run.count);
         }
         for failure in &ended.failures {
             state.outstanding.remove(WorkRange {
@@ -403,10 +436,15 @@ impl Burst {
         self.state().retention.bytes() < self.max_retained_bytes
     }
 
-    /// The term and the store with which a segment is written now.
-    fn storing(&self) -> (u64, Option<Store>, Option<u32>) {
+    /// The term for which outputs are told and kept now, and how.
+    fn outputs(&self) -> (u64, Outputs) {
         let state = self.state();
-        (state.term, state.store.clone(), state.aggregated_output)
+        (state.term, state.outputs.clone())
+    }
+
+    /// Whether outputs are written to a store.
+    fn is_storing(&self) -> bool {
+        self.state().outputs.store.is_some()
     }
 
     /// Something changed that lanes depend on: slices, room, shutdown.

@@ -367,6 +367,10 @@ fn obey<D: Device>(shared: &lane::Shared<D>, told: ToExecutor) -> usize {
             queue.close(run);
             None
         }
+        Some(to_executor::Kind::Revoke(revoke)) => {
+            shared.watch.revoke(revoke.run, revoke.code());
+            None
+        }
         None => None,
     };
     shared.reporter.send_all(answer);

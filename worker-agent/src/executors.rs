@@ -6,7 +6,8 @@
 //!      └──────Events::next────────┘◄───────────Event──────────────┘
 //! ```
 //!
-//! There is one executor process for each device and namespace: made when chunks arrive, kept warm, ended when idle. Its
+//! There is one executor process for each device and namespace: made when chunks arrive, kept warm, ended when idle. A device
+//! has room for some of them at a time; where more namespaces have work, they take turns in the order in which they came. Its
 //! **supervisor** (a task) hands it ranges of chunks, takes back runs of results, and watches it: a process that ends,
 //! hangs past a chunk's timeout or reports a poisoned context is replaced, and what it held comes back as events. The
 //! agent itself never loads a driver and never sees a tenant's formula or kernel.
@@ -41,7 +42,7 @@ use tokio::sync::mpsc;
 
 pub use device::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind, DeviceLoad};
 pub use outstanding::{Outstanding, WorkRange};
-pub use program::{MAX_OUTPUT_BYTES, ProgramError, ProgramSpec};
+pub use program::{ProgramError, ProgramSpec};
 pub use run::{Event, Events, Run, SubmitError};
 
 /// How the pool works.
@@ -53,6 +54,9 @@ pub struct PoolConfig {
     pub devices: DeviceConfig,
     /// An executor without work for this long ends.
     pub idle_timeout: Duration,
+    /// An executor that has had its device for this long makes room, once its running chunks have ended, for a namespace that
+    /// waits for one.
+    pub turn: Duration,
     /// An executor that has not ended a chunk this long after its timeout is killed.
     pub grace: Duration,
     /// An executor must be ready, and a program prepared, within this (a driver may compile the PTX).
@@ -70,6 +74,8 @@ impl Default for PoolConfig {
             program: PathBuf::from("/proc/self/exe"),
             devices: DeviceConfig::default(),
             idle_timeout: Duration::from_secs(60),
+            // A start costs a GPU's context and a compilation, about a second: less than a tenth of a turn.
+            turn: Duration::from_secs(10),
             grace: Duration::from_secs(2),
             start_timeout: Duration::from_secs(120),
             max_outstanding_chunks: 1 << 20,

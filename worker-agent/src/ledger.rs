@@ -52,6 +52,7 @@ struct DeviceState {
     name: String,
     /// What may be lent, in bytes. While more is lent, from when it was more, that stands in the load.
     limit_bytes: u64,
+    session_bytes: u64,
     load: Load,
 }
 
@@ -90,6 +91,7 @@ impl Ledger {
             .map(|device| DeviceState {
                 name: device.name,
                 limit_bytes: device.allocatable_bytes,
+                session_bytes: device.session_bytes,
                 load: Load {
                     allocatable_bytes: device.allocatable_bytes,
                     healthy: true,
@@ -254,14 +256,14 @@ impl Ledger {
     fn change(&mut self, now: Duration, uid: &str, place: usize, expired: bool, act: impl FnOnce(&mut Holding)) {
         let owner = self.owners.get_mut(uid).expect("the caller found the owner");
         let holding = owner.holdings.get_mut(&place).expect("the caller found the holding");
-        let before = (holding.slices(), holding.grants(), holding.active());
+        let (bytes_before, before) = (holding.bytes(), (holding.slices(), holding.grants(), holding.active()));
         act(holding);
         holding.settle();
         let after = (holding.slices(), holding.grants(), holding.active());
         let freed = before.0 - after.0;
         let device = &mut self.devices[place];
         device.load.slices -= freed;
-        device.load.leased_bytes -= freed * holding.slice_bytes();
+        device.load.leased_bytes -= bytes_before - holding.bytes();
         device.load.allocatable_bytes = device.limit_bytes.max(device.load.leased_bytes);
         self.totals.freed_slices += freed;
         self.grants = self.grants + after.1 - before.1;

@@ -15,8 +15,10 @@ use std::{ffi::OsString, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
 use clap::Parser;
+use kube::client::ClientBuilder;
 use sahasra_access::Access;
 use sahasra_service::{
+    api_requests::{ApiRequests, user_agent},
     clock::Clock,
     health::Readiness,
     logging, server, shutdown,
@@ -43,7 +45,7 @@ mod shared_page;
 pub mod store;
 
 use agent::{Agent, AgentLimits, Executors, Identity};
-use api::guard::OperatorsOnly;
+use api::guard::{Guard, OperatorsOnly};
 use args::{AgentArguments, Arguments, Command};
 use executors::{DeviceKind, ExecutorPool, PoolConfig, walls};
 use program_cache::ProgramCache;
@@ -52,6 +54,9 @@ use session::{process::Launcher, stream::Streams};
 
 /// Threads that serve: the work is done in executors, and each thread costs memory.
 const WORKER_THREADS: usize = 2;
+/// Bursts that may run here at the same time: each has a stream, and an operator has one connection for all of them. Further
+/// ones wait, and the operator tries them again.
+const MAX_STREAMS: u32 = 4096;
 /// How long coordinators may take to read the last of what they are told at shutdown.
 const TELLING: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -103,17 +108,18 @@ fn program_cache(arguments: &AgentArguments) -> Option<ProgramCache> {
     }
 }
 
-/// A client of its own, and who may open streams.
-async fn kubernetes(arguments: &AgentArguments) -> anyhow::Result<(kube::Client, Access)> {
-    let config = match &arguments.kubeconfig {
+/// A client of its own, whose requests are counted, and who may open streams.
+async fn kubernetes(arguments: &AgentArguments, requests: &ApiRequests) -> anyhow::Result<(kube::Client, Access)> {
+    let mut config = match &arguments.kubeconfig {
         Some(path) => {
             let kubeconfig = kube::config::Kubeconfig::read_from(path)?;
             kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await?
         }
         None => kube::Config::incluster()?,
     };
+    config.headers.push((http::header::USER_AGENT, user_agent("sahasra-worker")));
     let access = Access::of_api_server(config.clone())?;
-    Ok((kube::Client::try_from(config)?, access))
+    Ok((ClientBuilder::try_from(config)?.with_layer(requests).build(), access))
 }
 
 /// Serves until `shutdown`, then drains: nothing new starts, running chunks end within the grace, coordinators are told.
@@ -128,17 +134,19 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
         }
         None => classes::ClassTable::default(),
     };
+    let (requests, metrics) = (ApiRequests::new()?, metrics::Metrics::new()?);
+    requests.register(&metrics.registry())?;
     let (client, access) = if arguments.no_kubernetes {
         (None, Access::nobody())
     } else {
-        let reached = kubernetes(arguments).await;
+        let reached = kubernetes(arguments, &requests).await;
         let (client, access) = reached.context("no access to an API server (--no-kubernetes goes without)")?;
         (Some(client), access)
     };
-    serve(arguments, classes, client, access, listener, shutdown).await
+    serve(arguments, classes, client, access, metrics, listener, shutdown).await
 }
 
-/// As [`run`], with the classes, the client and the `access` of streams that [`run`] makes of the arguments: for agents that live in a process with
+/// As [`run`], with the classes, the client, the `access` of streams and the metrics that [`run`] makes of the arguments: for agents that live in a process with
 /// others. No file is read but the certificate's, and not the environment.
 ///
 /// # Errors
@@ -148,12 +156,14 @@ pub async fn serve(
     classes: classes::ClassTable,
     client: Option<kube::Client>,
     access: Access,
+    metrics: metrics::Metrics,
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let acceptor = arguments.tls().map(Acceptor::new).transpose().context("no TLS")?;
     let limits = AgentLimits {
         shutdown_grace: arguments.shutdown_grace_seconds,
+        session_context_bytes: arguments.session_context_memory,
         ..AgentLimits::default()
     };
     let config = PoolConfig {
@@ -179,10 +189,11 @@ pub async fn serve(
         agent::new_boot_id().context("no random source")?,
         limits,
         executors,
-        metrics::Metrics::new()?,
-        store::StorePolicy {
-            file_root: arguments.file_store_root.clone(),
-        },
+        metrics,
+        store::StorePolicy::new(
+            arguments.file_store_root.clone(),
+            arguments.store_endpoints.iter().cloned().collect(),
+        ),
         Clock::default(),
     );
     for device in agent.pool().devices() {
@@ -200,9 +211,18 @@ pub async fn serve(
     let timekeeper = tokio::spawn(Arc::clone(&agent).keep_time(stop.clone()));
     let keeper = tokio::spawn(Arc::clone(&agent).keep_sessions(stop.clone()));
     let routes = warp::service(api::routes(Arc::clone(&agent), readiness.clone()));
-    let routes = OperatorsOnly::new(routes, arguments.tls_client_authority.is_some());
+    let guard = match &arguments.operator_token {
+        Some(token) => Guard::Token(token.as_str().into()),
+        None if arguments.tls_client_authority.is_some() => Guard::Certificate,
+        None => Guard::Open,
+    };
+    let routes = OperatorsOnly::new(routes, guard);
     let service = Streams::new(Arc::clone(&agent), access, routes);
-    let (limits, stopping) = (server::Limits::default(), stop.clone());
+    let limits = server::Limits {
+        streams: MAX_STREAMS,
+        ..server::Limits::default()
+    };
+    let stopping = stop.clone();
     let server = tokio::spawn(async move {
         let Some(acceptor) = acceptor else {
             return server::serve(listener, server::Cleartext, service, limits, stopping).await;
@@ -213,6 +233,8 @@ pub async fn serve(
             () = renewing.renew(RENEW_EVERY) => {}
         }
     });
+    // The node is another agent's: this one ends.
+    let ended = CancellationToken::new();
     let registration = client.map(|client| {
         let config = RegistrationConfig {
             node_name: arguments.node_name.clone(),
@@ -221,10 +243,21 @@ pub async fn serve(
             heartbeat_interval: arguments.heartbeat_interval_seconds,
             status_interval: arguments.status_interval_seconds,
         };
-        tokio::spawn(Registration::new(config, Arc::clone(&agent), client).run(shutdown.clone()))
+        let (registration, stop, ended) = (
+            Registration::new(config, Arc::clone(&agent), client),
+            shutdown.clone(),
+            ended.clone().drop_guard(),
+        );
+        tokio::spawn(async move {
+            let _ended = ended;
+            registration.run(stop).await
+        })
     });
 
-    shutdown.cancelled().await;
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = ended.cancelled(), if registration.is_some() => {}
+    }
     readiness.not_ready("shutdown");
     agent.drain(TELLING).await;
     stop.cancel();
@@ -232,9 +265,12 @@ pub async fn serve(
     timekeeper.await.context("the timekeeper broke")?;
     keeper.await.context("the keeper of sessions broke")?;
     if let Some(registration) = registration {
-        registration.await.context("the registration broke")?;
+        let registered = registration.await.context("the registration broke")?;
+        agent.pool().shut_down();
+        registered?;
+    } else {
+        agent.pool().shut_down();
     }
-    agent.pool().shut_down();
     tracing::info!("stopped");
     Ok(())
 }

@@ -1,11 +1,14 @@
-//! What `/metrics` shows of an agent.
+//! What `/metrics` shows of an agent. Every counter is there from the start, with every value of its label.
 
 use std::sync::Arc;
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
-use sahasra_wire::grants::RefusalCode;
+use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
 
 use crate::{agent::Agent, session::process::Process};
+
+/// Outcome of chunks that did not fail.
+pub(crate) const SUCCEEDED: &str = "Succeeded";
 
 /// Counters and gauges. Clones share them.
 #[derive(Clone, Debug)]
@@ -20,6 +23,7 @@ pub struct Metrics {
     vram_allocatable: IntGauge,
     active_executions: IntGauge,
     executors: IntGauge,
+    namespaces_waiting: IntGauge,
     executors_lost: IntCounter,
     chunks: IntCounterVec,
     refusals: IntCounterVec,
@@ -35,7 +39,7 @@ impl Metrics {
     /// # Errors
     /// Never in practice: names are constants and distinct.
     pub fn new() -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
+        let registry = sahasra_service::metrics::registry("worker")?;
         let gauge = |name: &str, help: &str| {
             let gauge = IntGauge::new(name, help)?;
             registry.register(Box::new(gauge.clone()))?;
@@ -46,8 +50,11 @@ impl Metrics {
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
-        let counters = |name: &str, help: &str, label: &str| {
+        let counters = |name: &str, help: &str, label: &str, values: &mut dyn Iterator<Item = &'static str>| {
             let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
+            for value in values {
+                counters.with_label_values(&[value]);
+            }
             registry.register(Box::new(counters.clone()))?;
             Ok::<_, prometheus::Error>(counters)
         };
@@ -61,15 +68,25 @@ impl Metrics {
             vram_allocatable: gauge("gpu_vram_allocatable_bytes", "VRAM that may be lent")?,
             active_executions: gauge("gpu_active_executions", "Chunks running")?,
             executors: gauge("gpu_executors", "Executor processes alive")?,
+            namespaces_waiting: gauge(
+                "gpu_namespaces_waiting",
+                "Namespaces with chunks on a device that wait for their turn to have an executor there",
+            )?,
             executors_lost: counter(
                 "gpu_executors_lost_total",
                 "Executor processes that crashed, hung or gave themselves up",
             )?,
-            chunks: counters("gpu_chunks_total", "Chunks that ended, by outcome", "outcome")?,
+            chunks: counters(
+                "gpu_chunks_total",
+                "Chunks that ended, by outcome",
+                "outcome",
+                &mut std::iter::once(SUCCEEDED).chain(FailureCode::all().map(|code| code.label())),
+            )?,
             refusals: counters(
                 "gpu_acquire_refusals_total",
                 "Requests for slices that were refused, by cause",
                 "code",
+                &mut RefusalCode::all().map(|code| code.label()),
             )?,
             sessions: gauge("gpu_sessions", "Sessions that hold a slice here")?,
             sessions_connected: gauge("gpu_sessions_connected", "Sessions with a client connected")?,
@@ -116,6 +133,7 @@ impl Metrics {
         self.active_executions
             .set(loads.iter().map(|load| load.active_executions as i64).sum());
         self.executors.set(loads.iter().map(|load| i64::from(load.executors)).sum());
+        self.namespaces_waiting.set(loads.iter().map(|load| i64::from(load.waiting)).sum());
         let sessions = agent.sessions().all();
         self.sessions.set(sessions.len() as i64);
         let connected = |process: Arc<Process>| process.board().figures().connected;
@@ -125,5 +143,34 @@ impl Metrics {
         advance(&self.session_received, received);
         advance(&self.session_sent, sent);
         advance(&self.executors_lost, loads.iter().map(|load| load.lost_executors).sum());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_as_prometheus_wants_them_and_there_from_the_start() {
+        let metrics = Metrics::new().expect("distinct names");
+        let expected = ["gpu_chunks_total", "gpu_acquire_refusals_total", "process_resident_memory_bytes"];
+        assert_eq!(sahasra_service::metrics::problems(&metrics.registry, &expected), [""; 0]);
+        for (name, values) in [
+            ("gpu_chunks_total", 1 + FailureCode::all().count()),
+            ("gpu_acquire_refusals_total", 8),
+        ] {
+            let families = metrics.registry.gather();
+            let family = families.iter().find(|family| family.name() == name);
+            assert_eq!(family.map(|family| family.get_metric().len()), Some(values), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_guide_has_every_metric_and_no_other() {
+        const PAGE: &str = include_str!("../../docs/guide/operating.md");
+        let shown = Metrics::new().expect("distinct names");
+        let requests = sahasra_service::api_requests::ApiRequests::new().expect("a name");
+        requests.register(&shown.registry).expect("another name");
+        assert_eq!(sahasra_service::metrics::undocumented(&shown.registry, PAGE, "Agent"), [""; 0]);
     }
 }

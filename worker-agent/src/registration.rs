@@ -1,7 +1,7 @@
 //! The agent's own objects at the API server: its `GpuWorker`, and a `Lease` that is its heartbeat.
 //!
-//! Two loops that share nothing but a flag. The **heartbeat** renews the `Lease` every few seconds: the only thing that
-//! an idle agent writes. The **status** loop makes the `GpuWorker` when it is missing, and writes its status when that has
+//! Two loops that share nothing but flags. The **heartbeat** renews the `Lease` every few seconds: the only thing that
+//! an idle agent writes. Who holds it is the node's agent ([`claim`]); until then nothing else is written. The **status** loop makes the `GpuWorker` when it is missing, and writes its status when that has
 //! changed, at most once an interval. Neither is needed for serving: without an API server both try again, ever more
 //! slowly up to a limit, and the agent goes on.
 
@@ -32,7 +32,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 
+pub mod claim;
 mod status;
+
+use claim::{BeatError, Hold, Occupied, Probe};
 
 /// A call to the API server that takes longer has failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -66,6 +69,9 @@ pub enum RegistrationError {
     /// It did not answer in time.
     #[error("API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
+    /// Somebody else wrote the heartbeat meanwhile.
+    #[error("the heartbeat has changed hands")]
+    Moved,
 }
 
 async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, RegistrationError> {
@@ -116,6 +122,10 @@ pub struct Registration {
     client: Client,
     /// The heartbeat stood still for so long that the operator may have marked the worker as stale.
     look: Arc<AtomicBool>,
+    /// Cancelled once the node is this agent's.
+    claimed: CancellationToken,
+    /// How it is found out whether another agent is there.
+    probe: Probe,
 }
 
 impl Registration {
@@ -126,28 +136,58 @@ impl Registration {
             agent,
             client,
             look: Arc::default(),
+            claimed: CancellationToken::new(),
+            probe: claim::connects(),
         }
     }
 
+    /// Finds out in another way whether something answers at the address of an agent.
+    #[must_use]
+    pub fn with_probe(mut self, probe: Probe) -> Self {
+        self.probe = probe;
+        self
+    }
+
     /// Registers the agent and keeps it registered until `stop`; then says that it shuts down.
-    pub async fn run(self, stop: CancellationToken) {
-        tokio::join!(self.heartbeats(&stop), self.statuses(&stop));
+    ///
+    /// # Errors
+    /// [`Occupied`] when the node has another agent: this one must end. Its objects are the other's then, and are left alone.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), Occupied> {
+        let over = stop.child_token();
+        let heartbeats = async {
+            let ended = self.heartbeats(&over).await;
+            over.cancel();
+            ended
+        };
+        let (ended, ()) = tokio::join!(heartbeats, self.statuses(&over));
+        ended?;
+        if !self.claimed.is_cancelled() {
+            return Ok(());
+        }
         let mut written = status::Written::default();
         if let Err(error) = self.write_status(&mut written, Some("the agent is shutting down")).await {
             tracing::warn!(%error, "the API server was not told of the shutdown");
         }
+        Ok(())
     }
 
-    async fn heartbeats(&self, stop: &CancellationToken) {
+    async fn heartbeats(&self, stop: &CancellationToken) -> Result<(), Occupied> {
+        let mut hold = Hold::default();
         let mut backoff = Backoff::new(Duration::from_millis(500));
         let mut last = Instant::now();
         let mut failing = false;
         loop {
-            let pause = match self.beat().await {
+            let beat = tokio::select! {
+                beat = self.beat(&mut hold) => beat,
+                () = stop.cancelled(), if !self.claimed.is_cancelled() => return Ok(()),
+            };
+            let pause = match beat {
                 Ok(()) => {
                     if failing {
                         tracing::info!("heartbeat goes on");
                     }
+                    hold.held = true;
+                    self.claimed.cancel();
                     if last.elapsed() > 2 * self.config.heartbeat_interval {
                         self.look.store(true, Ordering::Release);
                     }
@@ -156,7 +196,8 @@ impl Registration {
                     backoff.reset();
                     self.config.heartbeat_interval
                 }
-                Err(error) => {
+                Err(BeatError::Occupied(occupied)) => return Err(occupied),
+                Err(BeatError::Call(error)) => {
                     if !failing {
                         tracing::warn!(%error, "heartbeat failed: serving on and trying again");
                     }
@@ -167,7 +208,7 @@ impl Registration {
             };
             tokio::select! {
                 () = sleep(pause) => {}
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => return Ok(()),
             }
         }
     }
@@ -176,7 +217,7 @@ impl Registration {
         format!("sahasra-worker-{}", self.config.node_name)
     }
 
-    async fn beat(&self) -> Result<(), RegistrationError> {
+    async fn beat(&self, hold: &mut Hold) -> Result<(), BeatError> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.config.namespace);
         let name = self.lease_name();
         let spec = LeaseSpec {
@@ -185,9 +226,27 @@ impl Registration {
             renew_time: Some(MicroTime(Timestamp::now())),
             ..LeaseSpec::default()
         };
-        let patch = Patch::Merge(serde_json::json!({ "spec": &spec }));
-        if found(leases.patch(&name, &PatchParams::default(), &patch)).await?.is_some() {
-            return Ok(());
+        if hold.version.is_none()
+            && let Some(lease) = found(leases.get(&name)).await?
+        {
+            self.may_take(&leases, &lease, hold).await?;
+            hold.version = lease.metadata.resource_version;
+        }
+        if let Some(version) = hold.version.take() {
+            let patch = Patch::Merge(serde_json::json!({ "metadata": { "resourceVersion": version }, "spec": &spec }));
+            match found(leases.patch(&name, &PatchParams::default(), &patch)).await {
+                Ok(Some(lease)) => {
+                    hold.version = lease.metadata.resource_version;
+                    return Ok(());
+                }
+                Ok(None) => {}
+                Err(RegistrationError::Api(kube::Error::Api(answer))) if answer.code == 409 => {
+                    // What stands in the GpuWorker may be another's as well.
+                    self.look.store(true, Ordering::Release);
+                    return Err(RegistrationError::Moved.into());
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         let lease = Lease {
             metadata: ObjectMeta {
@@ -197,11 +256,16 @@ impl Registration {
             },
             spec: Some(spec),
         };
-        call(leases.create(&PostParams::default(), &lease)).await?;
+        let created = call(leases.create(&PostParams::default(), &lease)).await?;
+        hold.version = created.metadata.resource_version;
         Ok(())
     }
 
     async fn statuses(&self, stop: &CancellationToken) {
+        tokio::select! {
+            () = self.claimed.cancelled() => {}
+            () = stop.cancelled() => return,
+        }
         let mut backoff = Backoff::new(Duration::from_secs(1));
         let mut written = status::Written::default();
         let mut looked = Instant::now();

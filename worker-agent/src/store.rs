@@ -16,7 +16,7 @@ pub enum StoreError {
     #[error("store cannot be opened: {0}")]
     Open(#[from] sahasra_store::OpenError),
     /// The object cannot be written.
-    #[error("segment cannot be written: {0}")]
+    #[error("segment cannot be written: {}", sahasra_store::summary(.0))]
     Put(#[from] object_store::Error),
 }
 

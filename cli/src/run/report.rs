@@ -6,6 +6,7 @@ use sahasra_crds::{
     BurstJob,
     burst_job::status::{AggregateStatus, BestChunk},
 };
+use sahasra_parameters::Scalar;
 
 use super::follow::Ending;
 use crate::output::amount;
@@ -43,7 +44,7 @@ pub fn burst(job: &BurstJob, ending: &Ending) -> String {
     }
     if let Some(url) = status.results.as_ref().and_then(|results| results.url.as_ref()) {
         let _ = writeln!(text, "  results     {url}");
-    } else if let Some(results) = &status.results {
+    } else if let Some(results) = status.results.as_ref().filter(|results| results.bytes > 0) {
         let bytes = u64::try_from(results.bytes).unwrap_or_default();
         let _ = writeln!(
             text,
@@ -78,16 +79,16 @@ fn aggregate(aggregate: &AggregateStatus) -> String {
     let mut text = String::new();
     for (rank, best) in aggregate.best.iter().enumerate() {
         let label = if rank == 0 { "best" } else { "" };
-        let _ = writeln!(text, "  {label:<11} {} at chunk {}", number(best.value), best.index);
+        let value = shown(best.exact.as_ref(), best.value);
+        let _ = writeln!(text, "  {label:<11} {value} at chunk {}", best.index);
         text.push_str(&parameters(best));
     }
     for (element, value) in aggregate.values.iter().take(SHOWN_ELEMENTS).enumerate() {
         let label = if element == 0 { "aggregate" } else { "" };
-        let interval = aggregate
-            .confidence95
-            .get(element)
-            .map(|half| format!(" ± {} (95 %)", rounded(*half)));
-        let _ = writeln!(text, "  {label:<11} {}{}", number(*value), interval.unwrap_or_default());
+        let interval = aggregate.confidence95.get(element).copied().flatten();
+        let interval = interval.map(|half| format!(" ± {} (95 %)", rounded(half)));
+        let value = shown(aggregate.exact.get(element), *value);
+        let _ = writeln!(text, "  {label:<11} {value}{}", interval.unwrap_or_default());
     }
     if aggregate.values.len() > SHOWN_ELEMENTS {
         let _ = writeln!(
@@ -96,32 +97,36 @@ fn aggregate(aggregate: &AggregateStatus) -> String {
             aggregate.values.len() - SHOWN_ELEMENTS
         );
     }
-    if aggregate.best.is_empty()
-        && aggregate.values.is_empty()
-        && let Some(summary) = &aggregate.summary
-    {
-        let _ = writeln!(text, "  aggregate   {summary}");
+    if aggregate.nan > 0 {
+        let label = if text.is_empty() { "aggregate" } else { "" };
+        let _ = writeln!(text, "  {label:<11} {} of {} results are NaN", aggregate.nan, aggregate.count);
     }
     text
 }
 
+/// A value in full where it stands so, or else as the number that it is.
+fn shown(exact: Option<&String>, value: Option<f64>) -> String {
+    exact.cloned().or_else(|| value.map(number)).unwrap_or_default()
+}
+
 fn parameters(best: &BestChunk) -> String {
     let widest = best.parameters.keys().map(String::len).max().unwrap_or(0);
-    let lines = best
-        .parameters
-        .iter()
-        .map(|(name, value)| format!("                {name:<widest$}   {}\n", number(*value)));
+    let lines = best.parameters.iter().map(|(name, value)| {
+        let value = shown(best.exact_parameters.get(name), Some(*value));
+        format!("                {name:<widest$}   {value}\n")
+    });
     lines.collect()
 }
 
 /// A kernel computes in single precision mostly: its 0.1 stands as 0.10000000149011612 in the status.
 fn number(value: f64) -> String {
     let single = value as f32;
-    if f64::from(single) == value {
-        single.to_string()
+    let shortest = if f64::from(single) == value {
+        Scalar::F32(single)
     } else {
-        value.to_string()
-    }
+        Scalar::F64(value)
+    };
+    shortest.to_string()
 }
 
 /// Three significant digits: the width of an interval is itself an estimate.
@@ -149,8 +154,9 @@ mod tests {
     fn the_best_chunk_is_shown_with_its_parameters() {
         let best = BestChunk {
             index: 7,
-            value: f64::from(0.25f32),
+            value: Some(0.25),
             parameters: [("rate".to_owned(), f64::from(0.1f32)), ("batchSize".to_owned(), 32.0)].into(),
+            ..BestChunk::default()
         };
         let shown = aggregate(&AggregateStatus {
             best: vec![best],
@@ -161,11 +167,23 @@ mod tests {
             "  best        0.25 at chunk 7\n                batchSize   32\n                rate        0.1\n"
         );
         let shown = aggregate(&AggregateStatus {
-            values: vec![3.5],
-            confidence95: vec![0.5],
+            values: vec![Some(3.5)],
+            confidence95: vec![Some(0.5)],
             ..AggregateStatus::default()
         });
         assert_eq!(shown, "  aggregate   3.5 ± 0.500 (95 %)\n");
+        let shown = aggregate(&AggregateStatus {
+            values: vec![Some(1.5), None],
+            exact: vec!["1.5".to_owned(), "NaN".to_owned()],
+            confidence95: vec![Some(0.5), None],
+            count: 3,
+            nan: 1,
+            ..AggregateStatus::default()
+        });
+        assert_eq!(
+            shown,
+            "  aggregate   1.5 ± 0.500 (95 %)\n              NaN\n              1 of 3 results are NaN\n"
+        );
         assert_eq!(
             (rounded(0.001_568_866), rounded(1234.5), rounded(0.0)),
             ("0.00157".into(), "1234".into(), "0".into())

@@ -1,14 +1,16 @@
 //! Finished bursts as scripts want them: objects, and the results of their chunks.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
-use sahasra_crds::BurstJob;
+use sahasra_crds::{BurstJob, burst_job::KeptResults};
+use sahasra_results::{CSV, Table, TableError};
 use serde_json::{Value, json};
-
-/// Key of the results in the ConfigMap that the status names.
-const CSV: &str = "results.csv";
 
 /// Why the results of chunks cannot be given.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +18,9 @@ pub enum ResultsError {
     /// The job has none.
     #[error("{0} has no results")]
     None(String),
+    /// The job keeps none.
+    #[error("the results of {0} are not kept: results: All in its spec keeps them")]
+    NotKept(String),
     /// They stand elsewhere.
     #[error("the results of {name} stand in {url}")]
     Elsewhere {
@@ -24,9 +29,25 @@ pub enum ResultsError {
         /// The list of their segments.
         url: String,
     },
-    /// The ConfigMap is gone or has none.
-    #[error("{0} has no {CSV}: they are too large for one, or gone with the job's ttlSecondsAfterFinished")]
-    Missing(String),
+    /// The ConfigMap is gone.
+    #[error("the results of {name} are gone: its ConfigMap {config_map} was deleted, as with the job's ttlSecondsAfterFinished")]
+    Gone {
+        /// The job.
+        name: String,
+        /// Its ConfigMap.
+        config_map: String,
+    },
+    /// The ConfigMap does not hold them.
+    #[error("ConfigMap {config_map} does not hold the results")]
+    Damaged {
+        /// Its name.
+        config_map: String,
+        /// Why.
+        source: TableError,
+    },
+    /// The job went before it could be read.
+    #[error("the results of {0} are gone with the job: its ttlSecondsAfterFinished was over before they could be read")]
+    Job(String),
     /// The API did not answer.
     #[error("the results cannot be read")]
     Api(#[source] Box<kube::Error>),
@@ -40,26 +61,41 @@ pub enum ResultsError {
     },
 }
 
-/// `results.csv` of a finished job.
+/// The lines of a finished job's results, however many they are.
+pub type Lines = Box<dyn Iterator<Item = String>>;
+
+/// The results of a finished job, as lines: header first.
 ///
 /// # Errors
 /// [`ResultsError`].
-pub async fn csv(client: &Client, job: &BurstJob) -> Result<String, ResultsError> {
+pub async fn lines(client: &Client, job: &BurstJob) -> Result<Lines, ResultsError> {
     let name = job.metadata.name.clone().unwrap_or_default();
+    if job.spec.results != KeptResults::All {
+        return Err(ResultsError::NotKept(name));
+    }
     let results = job.status.as_ref().and_then(|status| status.results.as_ref());
     if let Some(url) = results.and_then(|results| results.url.clone()) {
         return Err(ResultsError::Elsewhere { name, url });
     }
-    let Some(config_map) = results.and_then(|results| results.config_map.as_ref()) else {
+    let Some(config_map) = results.and_then(|results| results.config_map.clone()) else {
         return Err(ResultsError::None(name));
     };
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), job.metadata.namespace.as_deref().unwrap_or_default());
     let found = config_maps
-        .get_opt(config_map)
+        .get_opt(&config_map)
         .await
         .map_err(|error| ResultsError::Api(Box::new(error)))?;
-    let csv = found.and_then(|found| found.data?.remove(CSV));
-    csv.ok_or_else(|| ResultsError::Missing(format!("ConfigMap {config_map}")))
+    let Some(found) = found else {
+        return Err(ResultsError::Gone { name, config_map });
+    };
+    if let Some(csv) = found.data.unwrap_or_default().remove(CSV) {
+        return Ok(Box::new(std::iter::once(csv)));
+    }
+    // Their text is too long for the ConfigMap: the records are there all the same.
+    let binary_data = found.binary_data.unwrap_or_default().into_iter();
+    let table = Table::of(&job.spec, binary_data.map(|(key, bytes)| (key, bytes.0)).collect());
+    let table = table.map_err(|source| ResultsError::Damaged { config_map, source })?;
+    Ok(Box::new(table.into_iter()))
 }
 
 /// The jobs as `kubectl get -o json` gives them: one as itself, several as a list.
@@ -96,22 +132,26 @@ fn write_whole_numbers(value: &mut Value) {
     }
 }
 
-/// Writes NAME.json and, where there is one, NAME.csv.
+/// Writes NAME.json and, where there are results, NAME.csv.
 ///
 /// # Errors
 /// [`ResultsError::Write`].
-pub fn keep(folder: &Path, job: &BurstJob, csv: Option<&str>) -> Result<(), ResultsError> {
+pub fn keep(folder: &Path, job: &BurstJob, lines: Option<Lines>) -> Result<(), ResultsError> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    let write = |path: PathBuf, text: &str| std::fs::write(&path, text).map_err(|source| ResultsError::Write { path, source });
-    std::fs::create_dir_all(folder).map_err(|source| ResultsError::Write {
-        path: folder.to_owned(),
-        source,
-    })?;
-    write(folder.join(format!("{name}.json")), &format!("{:#}\n", object(job)))?;
-    match csv {
-        Some(csv) => write(folder.join(format!("{name}.csv")), csv),
-        None => Ok(()),
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ResultsError::Write { path, source }
+    };
+    std::fs::create_dir_all(folder).map_err(failed(folder))?;
+    let path = folder.join(format!("{name}.json"));
+    std::fs::write(&path, format!("{:#}\n", object(job))).map_err(failed(&path))?;
+    let Some(lines) = lines else { return Ok(()) };
+    let path = folder.join(format!("{name}.csv"));
+    let mut file = BufWriter::new(File::create(&path).map_err(failed(&path))?);
+    for line in lines {
+        file.write_all(line.as_bytes()).map_err(failed(&path))?;
     }
+    file.flush().map_err(failed(&path))
 }
 
 #[cfg(test)]

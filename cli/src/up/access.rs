@@ -5,9 +5,8 @@
 //! gateway send it over plain HTTP on loopback, and need no more.
 
 use std::{
-    fmt::Write as _,
-    fs::{self, File, OpenOptions, Permissions},
-    io::{self, Read, Write},
+    fs::{self, File, OpenOptions, Permissions, TryLockError},
+    io::{self, Seek, Write},
     net::{Ipv4Addr, SocketAddr},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
@@ -15,9 +14,6 @@ use std::{
 
 use sahasra_local::{Credentials, ServeError};
 use tokio_rustls::TlsAcceptor;
-
-/// Bytes of a token.
-const TOKEN_BYTES: usize = 32;
 
 /// Why there is no access.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +24,15 @@ pub enum AccessError {
     /// No certificate.
     #[error("no certificate can be had")]
     Certificate(#[source] ServeError),
+    /// Another pool's.
+    #[error(
+        "{} is the file of another `sahasra up` that runs: end that one, or choose another with --kubeconfig and --token-file",
+        path.display()
+    )]
+    Held {
+        /// The file.
+        path: PathBuf,
+    },
     /// The kubeconfig or the token's file cannot be written.
     #[error("{} cannot be written", path.display())]
     Write {
@@ -36,6 +41,72 @@ pub enum AccessError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+/// A file with the token. While it is held no other `sahasra up` writes it.
+#[derive(Debug)]
+pub struct Held {
+    path: PathBuf,
+    /// Locked until it is closed.
+    file: File,
+}
+
+impl Held {
+    /// Takes the file for this process.
+    ///
+    /// # Errors
+    /// [`AccessError::Held`] when another `sahasra up` has it; [`AccessError::Write`].
+    pub fn take(path: &Path) -> Result<Self, AccessError> {
+        let failed = |source| AccessError::Write {
+            path: path.to_owned(),
+            source,
+        };
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        // Not cut: it may be another's.
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self {
+                path: path.to_owned(),
+                file,
+            }),
+            Err(TryLockError::WouldBlock) => Err(AccessError::Held { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(failed(source)),
+        }
+    }
+
+    /// Writes it anew, readable by the user alone.
+    fn write(&mut self, text: &str) -> Result<(), AccessError> {
+        let written = (self.file.set_len(0))
+            // One that stood there already keeps its own mode.
+            .and_then(|()| self.file.set_permissions(Permissions::from_mode(0o600)))
+            .and_then(|()| self.file.rewind())
+            .and_then(|()| self.file.write_all(text.as_bytes()));
+        written.map_err(|source| AccessError::Write {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it, unless someone else has written it anew.
+    pub fn remove(self, access: &Access) {
+        let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.is_empty() || text.contains(access.token()));
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the file with the token was not removed");
+        }
+    }
 }
 
 /// A token and a certificate.
@@ -47,13 +118,7 @@ impl Access {
     /// # Errors
     /// [`AccessError`].
     pub fn new() -> Result<Self, AccessError> {
-        let mut bytes = [0u8; TOKEN_BYTES];
-        let filled = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
-        filled.map_err(AccessError::Random)?;
-        let mut token = String::with_capacity(2 * TOKEN_BYTES);
-        for byte in bytes {
-            let _ = write!(token, "{byte:02x}");
-        }
+        let token = crate::token::random().map_err(AccessError::Random)?;
         let credentials = Credentials::new(Ipv4Addr::LOCALHOST.into(), token);
         Ok(Self(credentials.map_err(AccessError::Certificate)?))
     }
@@ -72,44 +137,16 @@ impl Access {
     ///
     /// # Errors
     /// [`AccessError::Write`].
-    pub fn write_kubeconfig(&self, path: &Path, address: SocketAddr) -> Result<(), AccessError> {
-        write_for_the_user_alone(path, &self.0.kubeconfig(address, "default"))
+    pub fn write_kubeconfig(&self, file: &mut Held, address: SocketAddr) -> Result<(), AccessError> {
+        file.write(&self.0.kubeconfig(address, "default"))
     }
 
     /// Writes the token and a line break, readable by the user alone.
     ///
     /// # Errors
     /// [`AccessError::Write`].
-    pub fn write_token(&self, path: &Path) -> Result<(), AccessError> {
-        write_for_the_user_alone(path, &format!("{}\n", self.token()))
-    }
-}
-
-fn write_for_the_user_alone(path: &Path, text: &str) -> Result<(), AccessError> {
-    let failed = |source| AccessError::Write {
-        path: path.to_owned(),
-        source,
-    };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).map_err(failed)?;
-    }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(failed)?;
-    // One that stood there already keeps its own mode.
-    file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)
-}
-
-/// Removes a file with the token unless someone else has written it anew.
-pub fn remove(path: &Path, access: &Access) {
-    let ours = fs::read_to_string(path).is_ok_and(|text| text.contains(access.token()));
-    if ours && let Err(error) = fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "the file with the token was not removed");
+    pub fn write_token(&self, file: &mut Held) -> Result<(), AccessError> {
+        file.write(&format!("{}\n", self.token()))
     }
 }
 
@@ -125,20 +162,37 @@ mod tests {
         fs::write(&path, "old").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         let access = Access::new().unwrap();
-        access.write_kubeconfig(&path, "127.0.0.1:8000".parse().unwrap()).unwrap();
+        let mut file = Held::take(&path).unwrap();
+        access.write_kubeconfig(&mut file, "127.0.0.1:8000".parse().unwrap()).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let written: serde_json::Value = sahasra_crds::yaml::parse(&fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(written["clusters"][0]["cluster"]["server"], "https://127.0.0.1:8000");
         assert_eq!(written["users"][0]["user"]["token"], access.token());
         assert_eq!(access.token().len(), 64);
         assert_ne!(access.token(), Access::new().unwrap().token());
-        let other = Access::new().unwrap();
-        remove(&path, &other);
-        assert!(path.exists(), "another start's file stays");
-        remove(&path, &access);
+        file.remove(&access);
         assert!(!path.exists());
-        access.write_token(&path).unwrap();
+        let mut file = Held::take(&path).unwrap();
+        access.write_token(&mut file).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", access.token()));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_file_of_a_pool_that_runs_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubeconfig");
+        let access = Access::new().unwrap();
+        let mut first = Held::take(&path).unwrap();
+        access.write_token(&mut first).unwrap();
+        let refused = Held::take(&path).unwrap_err().to_string();
+        assert!(refused.contains("--kubeconfig"), "{refused}");
+        assert!(fs::read_to_string(&path).unwrap().contains(access.token()), "it is whole");
+        // One that was killed leaves its file, and no lock on it.
+        drop(first);
+        let second = Held::take(&path).unwrap();
+        let other = Access::new().unwrap();
+        second.remove(&other);
+        assert!(path.exists(), "it holds another's token");
     }
 }

@@ -10,13 +10,14 @@
 use std::{
     convert::Infallible,
     io,
+    net::IpAddr,
     pin::Pin,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::BodyExt;
+use http::{Method, Request, Response, StatusCode, header, uri::Authority};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use sahasra_gateway::{Answer, BoxError, Gateway};
 use sahasra_local::Guarded;
@@ -80,7 +81,14 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        if !is_for_loopback(&request) {
+            return Box::pin(std::future::ready(Ok(misdirected())));
+        }
+        // The server leaves the body of the answer out.
+        if request.method() == Method::HEAD && OPEN.contains(&request.uri().path()) {
+            *request.method_mut() = Method::GET;
+        }
         if OPEN.contains(&request.uri().path()) {
             return boxed(self.operator.call(request));
         }
@@ -92,6 +100,30 @@ where
     }
 }
 
+/// Whether a client means this machine by the name that it uses: a web page may have a name of its own lead here (DNS rebinding).
+fn is_for_loopback<B>(request: &Request<B>) -> bool {
+    let host = match request.uri().host() {
+        Some(host) => Some(host.to_owned()),
+        None => {
+            let named = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+            // HTTP/1.0 names nobody, and no browser speaks it.
+            let Some(named) = named else { return true };
+            named.parse::<Authority>().ok().map(|authority| authority.host().to_owned())
+        }
+    };
+    host.is_some_and(|host| {
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    })
+}
+
+fn misdirected() -> Answer {
+    let text = Bytes::from_static(b"this port is for this machine: call it by 127.0.0.1 or localhost\n");
+    let mut answer = Response::new(Full::new(text).map_err(|never| match never {}).boxed_unsync());
+    *answer.status_mut() = StatusCode::MISDIRECTED_REQUEST;
+    answer
+}
+
 /// An answer whose body is like all others.
 fn boxed<B>(answer: impl Future<Output = Result<Response<B>, Infallible>> + Send + 'static) -> BoxAnswer
 where
@@ -99,4 +131,28 @@ where
     B::Error: Into<BoxError>,
 {
     Box::pin(async move { Ok(answer.await?.map(|body| body.map_err(Into::into).boxed_unsync())) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_somebody_led_here_is_not_served() {
+        let named = |host: &str| is_for_loopback(&Request::get("/workers").header(header::HOST, host).body(()).unwrap());
+        for right in ["127.0.0.1:8000", "localhost", "LOCALHOST:8000", "[::1]:8000", "127.0.0.1"] {
+            assert!(named(right), "{right}");
+        }
+        for wrong in [
+            "evil.example:8000",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "",
+            "127.0.0.1.evil.example",
+        ] {
+            assert!(!named(wrong), "{wrong}");
+        }
+        let of_uri = |uri: &str| is_for_loopback(&Request::get(uri).body(()).unwrap());
+        assert!(of_uri("https://127.0.0.1:8000/api") && !of_uri("https://evil.example/api"));
+    }
 }

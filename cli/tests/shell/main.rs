@@ -1,6 +1,8 @@
 //! The program as a shell sees it.
 
+mod kept;
 mod kernel;
 mod program;
 mod run;
+mod stores;
 mod up;

@@ -107,6 +107,47 @@ fn results_come_as_json_yaml_and_csv_on_standard_output_alone() {
 }
 
 #[test]
+fn results_up_to_the_limit_are_handed_over_whole() {
+    // 131,072 records of 4 bytes are 512 KiB: all that a ConfigMap keeps. Their text is three times as long.
+    const CHUNKS: u64 = 131_072;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = written(folder.path(), "burst.yaml", &burst("steps", STEPS, "steps", CHUNKS, ""));
+    let results = folder.path().join("results");
+    let output = Sahasra::new(["run", "-o", "csv", "--results"]).arg(&results).arg(&file).output();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    assert_eq!(printed.lines().count() as u64, CHUNKS + 1);
+    assert!(printed.starts_with("index,output0\n0,"));
+    assert!(printed.lines().last().is_some_and(|row| row.starts_with("131071,")));
+    assert_eq!(fs::read_to_string(results.join("steps.csv")).expect("kept"), printed);
+}
+
+#[test]
+fn results_that_are_gone_are_a_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let job = burst("steps", STEPS, "steps", 20, "  ttlSecondsAfterFinished: 0\n");
+    let file = written(folder.path(), "burst.yaml", &job);
+    let output = Sahasra::new(["run", "--results"])
+        .arg(folder.path().join("results"))
+        .arg(&file)
+        .output();
+    let kept = folder.path().join("results/steps.csv").exists();
+    // Whether the job was seen before it went is chance: either its results are there, or the exit code says that they are not.
+    assert_eq!(output.status.code(), Some(if kept { 0 } else { 1 }), "{}", text(&output.stderr));
+}
+
+#[test]
+fn json_objects_that_follow_each_other_are_taken() {
+    let yaml = [burst("one", STEPS, "steps", 3, ""), burst("two", STEPS, "steps", 3, "")];
+    let json: Vec<String> = yaml
+        .iter()
+        .map(|manifest| sahasra_crds::yaml::parse::<Value>(manifest).expect("YAML").to_string())
+        .collect();
+    let output = Sahasra::new(["run", "-", "-o", "json"]).output_with_input(&json.join("\n"));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
 fn manifests_also_come_from_standard_input() {
     let manifest = burst("piped", STEPS, "steps", 3, "");
     let output = Sahasra::new(["run", "-", "-o", "json", "--namespace", "team"]).output_with_input(&manifest);

@@ -118,7 +118,7 @@ fn workers_are_open_and_the_api_is_for_whoever_has_the_token() {
                 "tensor_count"
             ]
         );
-        assert_eq!(worker["status"], "ready");
+        assert_eq!(worker["status"], "healthy");
     }
     assert_eq!(up.request("GET", "/readyz", None, "").0, 200);
     assert!(up.request("GET", "/metrics", None, "").1.contains("gpu_leases_active 0"));
@@ -257,4 +257,50 @@ fn the_address_is_no_ones_but_this_machines() {
     assert!(up.address.starts_with("127.0.0.1:"), "{}", up.address);
     let (_, code) = up.end("INT");
     assert_eq!(code, Some(0));
+}
+
+#[test]
+fn a_port_on_loopback_is_for_loopback_names() {
+    let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
+    let asked = |host: &str| {
+        let mut stream = TcpStream::connect(&up.address).expect("it listens");
+        stream.set_read_timeout(Some(WITHIN)).expect("a time");
+        let request = format!("GET /workers HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.split(' ').nth(1).map(str::to_owned).expect("a status")
+    };
+    assert_eq!(asked(&up.address), "200");
+    assert_eq!(asked("evil.example:8000"), "421");
+}
+
+#[test]
+fn a_second_pool_leaves_the_kubeconfig_of_the_first_alone() {
+    let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
+    let before = fs::read_to_string(&up.kubeconfig).expect("a kubeconfig");
+    let output = Sahasra::new(["up", "--port", "0", "--kubeconfig"]).arg(&up.kubeconfig).output();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("another `sahasra up`"), "{told}");
+    assert_eq!(fs::read_to_string(&up.kubeconfig).expect("a kubeconfig"), before);
+    assert_eq!(up.request("GET", "/readyz", None, "").0, 200);
+}
+
+#[test]
+fn the_workers_are_for_their_own_operator() {
+    let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
+    let (_, list) = up.request("GET", "/apis/sahasra.dev/v1alpha1/gpuworkers", Some(&up.token()), "");
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    let endpoint = list["items"][0]["status"]["endpoint"].as_str().expect("an endpoint").to_owned();
+    let address = endpoint.strip_prefix("http://").expect("in the clear");
+    for authorization in ["", &format!("Authorization: Bearer {}\r\n", up.token())] {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(WITHIN)).expect("a time");
+        let request = format!("GET /v1/inventory HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{authorization}\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    }
 }

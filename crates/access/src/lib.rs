@@ -18,6 +18,7 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::{Client, Config, config::AuthInfo};
 use sha2::{Digest, Sha256};
@@ -29,12 +30,15 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const YES_HOLDS: Duration = Duration::from_secs(5);
 /// How long a no holds: someone who was just given the right tries again soon.
 const NO_HOLDS: Duration = Duration::from_secs(1);
+/// How long it is known who has a token.
+const CALLER_HOLDS: Duration = Duration::from_secs(60);
 /// Most answers kept: a hundred bytes each.
 const MAX_ANSWERS: usize = 4096;
 /// Longest token that is looked at, in bytes: a service account's is about 1 KiB.
 const MAX_TOKEN: usize = 16 << 10;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 /// Something that a caller wants to do, in the words of RBAC.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -181,6 +185,13 @@ impl fmt::Debug for Authority {
 struct Reviews {
     client: Client,
     answers: Mutex<HashMap<[u8; 32], Answer>>,
+    callers: Mutex<HashMap<[u8; 32], Caller>>,
+}
+
+#[derive(Clone, Debug)]
+struct Caller {
+    until: Instant,
+    name: Arc<str>,
 }
 
 #[derive(Clone, Debug)]
@@ -204,11 +215,13 @@ impl Access {
     /// When no client can be made of it.
     pub fn of_api_server(mut config: Config) -> Result<Self, kube::Error> {
         config.auth_info = AuthInfo::default();
-        config.headers.clear();
+        // Nothing that may say who we are, but for the program's name.
+        config.headers.retain(|(name, _)| name == header::USER_AGENT);
         config.connect_timeout = Some(ANSWER_WITHIN);
         Ok(Self(Authority::ApiServer(Arc::new(Reviews {
             client: Client::try_from(config)?,
             answers: Mutex::default(),
+            callers: Mutex::default(),
         }))))
     }
 
@@ -232,7 +245,7 @@ impl Access {
         }
         match &self.0 {
             Authority::Nobody => Err(AccessError::Nobody),
-            Authority::Token(wanted) if same(token.as_bytes(), wanted.as_bytes()) => Ok(()),
+            Authority::Token(wanted) if is_same(token.as_bytes(), wanted.as_bytes()) => Ok(()),
             Authority::Token(_) => Err(AccessError::UnknownToken),
             Authority::ApiServer(reviews) => match reviews.verdict(token, action).await? {
                 Verdict::Allowed => Ok(()),
@@ -246,8 +259,21 @@ impl Access {
     }
 }
 
+impl Access {
+    /// Who has this token: to count by, not to decide by. `None` where there is one identity alone.
+    ///
+    /// # Errors
+    /// [`AccessError`]: nobody knows the token, or nobody can say.
+    pub async fn caller(&self, token: &str) -> Result<Option<Arc<str>>, AccessError> {
+        match &self.0 {
+            Authority::ApiServer(reviews) => reviews.caller(token).await.map(Some),
+            Authority::Token(_) | Authority::Nobody => Ok(None),
+        }
+    }
+}
+
 /// Compares without telling by its time how much is the same.
-fn same(left: &[u8], right: &[u8]) -> bool {
+pub fn is_same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (left, right)| differs | (left ^ right)) == 0
 }
 
@@ -308,15 +334,9 @@ impl Reviews {
     }
 
     async fn ask(&self, token: &str, action: &Action) -> Result<Verdict, AccessError> {
-        let unavailable = |error| AccessError::Unavailable(Box::new(error));
-        // What cannot stand in a header is no token.
-        let authorization = HeaderValue::from_str(&format!("Bearer {token}"))
-            .ok()
-            .filter(|_| token.len() <= MAX_TOKEN);
-        let Some(mut authorization) = authorization else {
+        let Some(authorization) = authorization(token) else {
             return Ok(Verdict::UnknownToken);
         };
-        authorization.set_sensitive(true);
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
@@ -333,12 +353,7 @@ impl Reviews {
             },
             ..SelfSubjectAccessReview::default()
         };
-        let body = serde_json::to_vec(&review).map_err(|error| unavailable(kube::Error::SerdeError(error)))?;
-        let request = Request::post(REVIEWS)
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::AUTHORIZATION, authorization)
-            .body(body)
-            .map_err(|error| unavailable(kube::Error::HttpError(error)))?;
+        let request = request(REVIEWS, authorization, &review)?;
         match self.client.request::<SelfSubjectAccessReview>(request).await {
             Ok(review) => {
                 let status = review.status.unwrap_or_default();
@@ -350,9 +365,61 @@ impl Reviews {
             Err(kube::Error::Api(status)) if status.code == 401 => Ok(Verdict::UnknownToken),
             // Not even this may be asked.
             Err(kube::Error::Api(status)) if status.code == 403 => Ok(Verdict::Forbidden(status.message)),
-            Err(error) => Err(unavailable(error)),
+            Err(error) => Err(AccessError::Unavailable(Box::new(error))),
         }
     }
+
+    async fn caller(&self, token: &str) -> Result<Arc<str>, AccessError> {
+        let key: [u8; 32] = Sha256::digest(token).into();
+        let now = Instant::now();
+        let callers = || self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(caller) = callers().get(&key).filter(|caller| caller.until > now) {
+            return Ok(caller.name.clone());
+        }
+        let Some(authorization) = authorization(token) else {
+            return Err(AccessError::UnknownToken);
+        };
+        let request = request(WHO, authorization, &SelfSubjectReview::default())?;
+        let asked = timeout(ANSWER_WITHIN, self.client.request::<SelfSubjectReview>(request)).await;
+        let name = match asked.map_err(|_| AccessError::Timeout)? {
+            Ok(review) => review.status.and_then(|status| status.user_info?.username),
+            Err(kube::Error::Api(status)) if status.code == 401 => return Err(AccessError::UnknownToken),
+            // An API server before 1.28, or one where this may not be asked: each token is a caller of its own.
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => None,
+            Err(error) => return Err(AccessError::Unavailable(Box::new(error))),
+        };
+        let name: Arc<str> = name.map_or_else(|| format!("token {key:x?}"), |name| format!("user {name}")).into();
+        let mut callers = callers();
+        if callers.len() >= MAX_ANSWERS {
+            callers.retain(|_, caller| caller.until > now);
+        }
+        // Many callers in a minute: they are asked for anew.
+        if callers.len() >= MAX_ANSWERS {
+            callers.clear();
+        }
+        let until = now + CALLER_HOLDS;
+        callers.insert(key, Caller { until, name: name.clone() });
+        Ok(name)
+    }
+}
+
+/// The header; `None` where it cannot stand in one, and so is no token.
+fn authorization(token: &str) -> Option<HeaderValue> {
+    let mut authorization = HeaderValue::from_str(&format!("Bearer {token}"))
+        .ok()
+        .filter(|_| token.len() <= MAX_TOKEN)?;
+    authorization.set_sensitive(true);
+    Some(authorization)
+}
+
+fn request(path: &str, authorization: HeaderValue, review: &impl serde::Serialize) -> Result<Request<Vec<u8>>, AccessError> {
+    let unavailable = |error| AccessError::Unavailable(Box::new(error));
+    let body = serde_json::to_vec(review).map_err(|error| unavailable(kube::Error::SerdeError(error)))?;
+    Request::post(path)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::AUTHORIZATION, authorization)
+        .body(body)
+        .map_err(|error| unavailable(kube::Error::HttpError(error)))
 }
 
 #[cfg(test)]

@@ -308,6 +308,12 @@ impl Core {
         let Some(kind) = frame.kind else {
             return Ok(Incoming::Nothing);
         };
+        // What ends the session is no answer: it comes at any place, in the middle of a tensor too.
+        if let server_frame::Kind::Failed(failed) = &kind
+            && failed.request == 0
+        {
+            return Err(Error::Failed(failed.clone().into()));
+        }
         if frame.sequence == 0 {
             return match kind {
                 server_frame::Kind::Failed(failed) => Err(Error::Failed(failed.into())),
@@ -326,7 +332,7 @@ impl Core {
         if payload_bytes > 0 {
             return Err(Error::protocol("an answer has a payload that it should not have"));
         }
-        if self.arriving.is_some() {
+        if self.arriving.is_some() && !matches!(&kind, server_frame::Kind::Failed(failed) if failed.request == 0) {
             return Err(Error::protocol("an answer comes in the middle of a tensor"));
         }
         let answer = match kind {
@@ -342,7 +348,6 @@ impl Core {
                 self.wanted(figures.request, |wanted| matches!(wanted, Wanted::Figures))?;
                 Incoming::Answer(figures.request, Ok(Event::Figures(figures)))
             }
-            server_frame::Kind::Failed(failed) if failed.request == 0 => return Err(Error::Failed(failed.into())),
             server_frame::Kind::Failed(failed) => {
                 self.wanted(failed.request, |_| true)?;
                 Incoming::Answer(failed.request, Err(failed.into()))

@@ -18,7 +18,7 @@ use crate::{
     core::{Incoming, Taking},
     rest,
     session::{Shared, Target},
-    transport::{self, Reader, Way, Writer},
+    transport::{self, Pulse, Reader, Way, Writer},
 };
 
 /// First pause before another attempt; it doubles up to [`LAST_PAUSE`].
@@ -32,12 +32,20 @@ const READ_BYTES: usize = 32 << 10;
 const HEAD_READ_BYTES: usize = 1 << 10;
 /// Bytes that are given to the socket at a time, once it is known that the line is fast: what goes next is decided anew each time.
 const WRITE_BYTES: usize = 4 << 20;
+/// How long an attempt to connect takes at the least, whatever is left of the time.
+const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// How long a close that nobody waits for may take.
 const CLOSE: Duration = Duration::from_secs(10);
 /// Until the executor greets.
 const WELCOME: Duration = Duration::from_secs(30);
 /// Silence after which somebody who waits for an answer wants to know whether the session still stands.
 const QUIET: Duration = Duration::from_secs(1);
+/// A gateway that is silent for so long while somebody waits for an answer is asked whether it is there, and again after as long.
+const PING: Duration = Duration::from_secs(5);
+/// Where the grace is short a silent connection is given up sooner than [`Options::silence`], but not before two questions.
+///
+/// [`Options::silence`]: crate::Options::silence
+const LEAST_SILENCE: Duration = Duration::from_secs(10);
 /// How long one look takes, unless the session fails.
 const LOOK: Duration = Duration::from_secs(25);
 /// How long a connection may take to be closed.
@@ -51,9 +59,12 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
     let mut pause = FIRST_PAUSE;
     loop {
         let attempt = async {
-            match connect(&shared, &target).await {
-                Ok(connection) => (serve(&shared, connection).await, true),
-                Err(error) => (error, false),
+            // What stalls is tried no longer than there is use for it.
+            let left = patience(&shared).saturating_sub(broken_since.elapsed()).max(LEAST_ATTEMPT);
+            match tokio::time::timeout(left, connect(&shared, &target)).await {
+                Ok(Ok(connection)) => (serve(&shared, connection).await, true),
+                Ok(Err(error)) => (error, false),
+                Err(_) => (Error::unreachable(target.peer.authority(), io::ErrorKind::TimedOut.into()), false),
             }
         };
         let (error, dialled) = tokio::select! {
@@ -75,11 +86,6 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
         if over {
             return;
         }
-        let patience = match (closing, connected) {
-            (true, _) => CLOSE,
-            (false, true) => shared.options.grace,
-            (false, false) => shared.options.connect,
-        };
         if let Some(end) = fatal(&error, &target.way, connected) {
             // One that takes no connections is lost: nobody need be asked.
             let is_clear = matches!(&error, Error::Unreachable { .. } | Error::Http { status: 502, .. });
@@ -97,7 +103,7 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
             shared.end(end);
             return;
         }
-        if broken_since.elapsed() + pause > patience {
+        if broken_since.elapsed() + pause > patience(&shared) {
             let end = if connected { Error::Lost(Arc::new(error)) } else { error };
             shared.end(if closing { Error::Closed } else { end });
             return;
@@ -106,6 +112,16 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
         // Many sessions that lost the same worker or gateway do not come back at the same moment.
         tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
         pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// How long attempts to connect may take in all.
+fn patience(shared: &Shared) -> Duration {
+    let state = shared.lock();
+    match (state.closing.is_some(), state.core.has_connected()) {
+        (true, _) => CLOSE,
+        (false, true) => shared.options.grace,
+        (false, false) => shared.options.connect,
     }
 }
 
@@ -177,18 +193,14 @@ async fn silence(shared: &Shared, target: &Target) -> Error {
         return std::future::pending().await;
     };
     let heard = || shared.received.load(Ordering::Relaxed);
-    let is_awaited = || {
-        let state = shared.lock();
-        !state.waiting.is_empty() || state.core.queued().0 > 0
-    };
     loop {
         let before = heard();
         tokio::time::sleep(QUIET).await;
-        if heard() != before || !is_awaited() {
+        if heard() != before || !shared.is_awaited() {
             continue;
         }
         let broken = async {
-            while heard() == before && is_awaited() {
+            while heard() == before && shared.is_awaited() {
                 tokio::time::sleep(QUIET).await;
             }
         };
@@ -206,15 +218,18 @@ struct Connection {
     reader: Reader,
     writer: Writer,
     read: BytesMut,
+    pulse: Arc<Pulse>,
 }
 
 async fn connect(shared: &Shared, target: &Target) -> Result<Connection, Error> {
     let secret = shared.lock().core.secret();
-    let (reader, writer) = transport::open(&target.peer, &target.way, &target.token, &target.path, &secret).await?;
+    let pulse = Pulse::new();
+    let (reader, writer) = transport::open(&target.peer, &target.way, &target.token, &target.path, &secret, &pulse).await?;
     let mut connection = Connection {
         reader,
         writer,
         read: BytesMut::new(),
+        pulse,
     };
     match tokio::time::timeout(WELCOME, greet(shared, &mut connection, target)).await {
         Ok(greeted) => greeted.map(|()| connection),
@@ -282,11 +297,14 @@ async fn serve(shared: &Shared, connection: Connection) -> Error {
         mut reader,
         mut writer,
         mut read,
+        pulse,
     } = connection;
+    let is_web_socket = matches!(writer, Writer::WebSocket(_));
     // Out here, so that it is not lost when reading ends in the middle.
     let mut taking = None;
     let error = tokio::select! {
-        error = write(shared, &mut writer) => error,
+        error = write(shared, &mut writer, &pulse) => error,
+        error = stalled(shared, &pulse), if is_web_socket => error,
         error = receive(shared, &mut reader, &mut read, &mut taking) => error,
     };
     if let Some(taking) = taking {
@@ -301,7 +319,26 @@ fn broken(error: io::Error) -> Error {
     Error::unreachable("the session", error)
 }
 
-async fn write(shared: &Shared, writer: &mut Writer) -> Error {
+/// Ends when nothing came for too long while somebody waits. Straight to a worker nobody stands between who could say that it is there: the
+/// system's own questions have to do.
+async fn stalled(shared: &Shared, pulse: &Pulse) -> Error {
+    let silence = shared.options.silence.min(shared.options.grace.max(LEAST_SILENCE));
+    let mut since = Instant::now();
+    loop {
+        tokio::time::sleep(QUIET.min(silence / 4)).await;
+        since = if shared.is_awaited() {
+            since.max(pulse.heard())
+        } else {
+            Instant::now()
+        };
+        if since.elapsed() > silence {
+            let what = format!("nothing was heard from the gateway for {} s", silence.as_secs_f32());
+            return broken(io::Error::new(io::ErrorKind::TimedOut, what));
+        }
+    }
+}
+
+async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -> Error {
     let mut pieces: VecDeque<Bytes> = VecDeque::new();
     let taken = shared.lock().welcome.as_ref().map(|welcome| welcome.encodings.clone());
     let mut compression = Compression::new(shared.options.compression, &taken.unwrap_or_default());
@@ -343,8 +380,17 @@ async fn write(shared: &Shared, writer: &mut Writer) -> Error {
         shared.sent.fetch_add(bytes as u64, Ordering::Relaxed);
         shared.uploaded.fetch_add(decoded, Ordering::Relaxed);
         if bytes == 0 && trial.is_none() {
-            shared.wake.notified().await;
-            compression.wakes(Instant::now());
+            tokio::select! {
+                () = shared.wake.notified() => compression.wakes(Instant::now()),
+                () = tokio::time::sleep(PING) => {
+                    if shared.is_awaited()
+                        && pulse.heard().elapsed() >= PING
+                        && let Err(error) = writer.ping().await
+                    {
+                        return broken(error);
+                    }
+                }
+            }
             continue;
         }
         // A part is encoded while those before it go out: whatever is behind it waits for those as well.

@@ -97,9 +97,8 @@ impl Gateway {
     /// # Errors
     /// [`Error::NoCapacity`] with the reason when it has none in time, [`Error::Ended`] or [`Error::WorkerLost`] when it failed.
     pub async fn session_placed(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
-        let session = self
-            .until(&object(namespace, "sessions", name)?, &["Placed", "Failed"], time)
-            .await?;
+        let over = |session: &Value| is_true(session, "Placed") || is_true(session, "Failed");
+        let session = self.until(&object(namespace, "sessions", name)?, "Placed", over, time).await?;
         if let Some(end) = session_end(&session) {
             return Err(end);
         }
@@ -115,7 +114,8 @@ impl Gateway {
     /// # Errors
     /// [`Error`].
     pub async fn session_failed(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
-        self.until(&object(namespace, "sessions", name)?, &["Failed"], time).await
+        let over = |session: &Value| is_true(session, "Failed");
+        self.until(&object(namespace, "sessions", name)?, "Failed", over, time).await
     }
 
     /// Deletes a session; one that is not there is no error.
@@ -140,12 +140,14 @@ impl Gateway {
             .await
     }
 
-    /// Waits until a burst is over, and gives it as it is then: `Complete` or `Failed` is true, or the time is over.
+    /// Waits until a burst is over, and gives it as it is then: `Complete` or `Failed` is true, it was refused as it stands (`Accepted` is
+    /// false), or the time is over.
     ///
     /// # Errors
     /// [`Error`].
     pub async fn burst_over(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
-        self.until(&object(namespace, "bursts", name)?, &["Complete", "Failed"], time).await
+        let over = |burst: &Value| is_true(burst, "Complete") || is_true(burst, "Failed") || is_refused(burst);
+        self.until(&object(namespace, "bursts", name)?, "Complete", over, time).await
     }
 
     /// The results of a burst as CSV.
@@ -166,16 +168,15 @@ impl Gateway {
         self.delete(&object(namespace, "bursts", name)?).await
     }
 
-    /// Polls an object until one of these conditions is true, or the time is over.
-    async fn until(&self, path: &str, conditions: &[&str], time: Duration) -> Result<Value, Error> {
+    /// Polls an object for a condition until it is `over`, or the time is.
+    async fn until(&self, path: &str, condition: &str, over: impl Fn(&Value) -> bool, time: Duration) -> Result<Value, Error> {
         let end = tokio::time::Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(tokio::time::Instant::now()).min(LONG_POLL);
             let seconds = left.as_secs_f64().ceil().max(1.0);
-            let query = format!("{path}?waitFor={}&timeoutSeconds={seconds}", conditions[0]);
+            let query = format!("{path}?waitFor={condition}&timeoutSeconds={seconds}");
             let object = self.get(&query, left + PATIENCE).await?;
-            let over = conditions.iter().any(|kind| is_true(&object, kind));
-            if over || tokio::time::Instant::now() >= end {
+            if over(&object) || tokio::time::Instant::now() >= end {
                 return Ok(object);
             }
         }
@@ -312,6 +313,14 @@ fn is_true(object: &Value, kind: &str) -> bool {
     condition(object, kind).is_some_and(|condition| condition["status"] == "True")
 }
 
+/// Whether a burst was refused as it stands: what was said of an earlier generation is not of this one.
+fn is_refused(burst: &Value) -> bool {
+    condition(burst, "Accepted").is_some_and(|accepted| {
+        let observed = &accepted["observedGeneration"];
+        accepted["status"] == "False" && (observed.is_null() || *observed == burst["metadata"]["generation"])
+    })
+}
+
 fn collection(namespace: &str, kind: &str) -> Result<String, Error> {
     Ok(format!("/v1/namespaces/{}/{kind}", segment(namespace)?))
 }
@@ -371,6 +380,18 @@ mod tests {
         let mut failed = failed("WorkerLost");
         failed["metadata"] = placed["metadata"].clone();
         assert!(matches!(session_end(&failed), Some(Error::WorkerLost(_))));
+    }
+
+    #[test]
+    fn a_refused_burst_is_over() {
+        let burst = |status: &str, generation: u64| {
+            let accepted = json!({"type": "Accepted", "status": status, "observedGeneration": 2});
+            json!({"metadata": {"generation": generation}, "status": {"conditions": [accepted]}})
+        };
+        assert!(is_refused(&burst("False", 2)));
+        assert!(!is_refused(&burst("True", 2)));
+        assert!(!is_refused(&burst("False", 3)), "the new spec has not been looked at");
+        assert!(!is_refused(&json!({"metadata": {"generation": 1}})));
     }
 
     #[test]

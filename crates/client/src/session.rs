@@ -340,6 +340,13 @@ impl Session {
         self.shared().ask(Wanted::Done, Waiting::Done, kind)
     }
 
+    /// Waits for everything before it, as [`Self::synchronise`]: the answer is the first failure since the last time, unless somebody was told of
+    /// it by what they asked for. What ended the session is no answer: nothing more will become of it.
+    pub fn finish(&self) -> Pending<()> {
+        let kind = |_: &mut Core, request| Kind::Synchronise(Synchronise { request });
+        self.shared().ask(Wanted::Done, Waiting::Finished, kind)
+    }
+
     /// What the session has.
     pub fn load(&self) -> Pending<Figures> {
         let kind = |_: &mut Core, request| Kind::Load(Load { request });

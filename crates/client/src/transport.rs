@@ -14,6 +14,7 @@ use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt;
 use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
 use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, resume_value};
@@ -30,8 +31,15 @@ use url::Url;
 
 use crate::{Error, credentials::Token, rest::status_error};
 
+mod pulse;
+
+use pulse::Heard;
+pub(crate) use pulse::Pulse;
+
 /// Until a connection stands, TLS and upgrade included.
 const CONNECT: Duration = Duration::from_secs(10);
+/// A peer that is silent is asked after so long, then this often, and is gone after so many questions without an answer: as the worker does.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 /// Pieces in one system call; Linux takes 1,024.
 const GATHERED: usize = 64;
 /// Longest message of a WebSocket: a gateway takes no more than 16 MiB, and holds each in memory until it is whole.
@@ -110,6 +118,12 @@ impl Peer {
         let port = self.url.port_or_known_default().unwrap_or(80);
         let stream = TcpStream::connect((self.host(), port)).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
+        // A peer whose machine is gone closes nothing. Where a system has no such options the connection does without.
+        let (idle, interval, count) = KEEPALIVE;
+        let _ = sockopt::set_socket_keepalive(&stream, true);
+        let _ = sockopt::set_tcp_keepidle(&stream, idle);
+        let _ = sockopt::set_tcp_keepintvl(&stream, interval);
+        let _ = sockopt::set_tcp_keepcnt(&stream, count);
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
         };
@@ -196,12 +210,20 @@ pub(crate) enum Writer {
     WebSocket(SplitSink<WebSocketStream<Box<dyn Io>>, Message>),
 }
 
-/// Opens the stream of a session; `resume` is the secret of one that broke, or empty.
-pub(crate) async fn open(peer: &Peer, way: &Way, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
+/// Opens the stream of a session; `resume` is the secret of one that broke, or empty. What is heard on it counts in `pulse`.
+pub(crate) async fn open(
+    peer: &Peer,
+    way: &Way,
+    token: &Token,
+    path: &str,
+    resume: &[u8],
+    pulse: &Arc<Pulse>,
+) -> Result<(Reader, Writer), Error> {
     let opened = async {
+        let stream: Box<dyn Io> = Box::new(Heard::new(peer.connect().await?, pulse.clone()));
         match way {
-            Way::Direct => upgrade(peer, token, path, resume).await,
-            Way::WebSocket => web_socket(peer, token, path, resume).await,
+            Way::Direct => upgrade(peer, stream, token, path, resume).await,
+            Way::WebSocket => web_socket(peer, stream, token, path, resume).await,
         }
     };
     match tokio::time::timeout(CONNECT, opened).await {
@@ -210,9 +232,8 @@ pub(crate) async fn open(peer: &Peer, way: &Way, token: &Token, path: &str, resu
     }
 }
 
-async fn upgrade(peer: &Peer, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
+async fn upgrade(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
     let broken = |error: hyper::Error| Error::unreachable(peer.authority(), io::Error::other(error));
-    let stream = peer.connect().await?;
     let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     let driver = tokio::spawn(connection.with_upgrades());
     let mut request = Request::get(peer.path(path))
@@ -257,8 +278,7 @@ fn split(upgraded: Upgraded) -> (Reader, Writer) {
     }
 }
 
-async fn web_socket(peer: &Peer, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
-    let stream = peer.connect().await?;
+async fn web_socket(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
     let scheme = if peer.url.scheme() == "https" { "wss" } else { "ws" };
     let mut request = Request::get(format!("{scheme}://{}{}", peer.authority(), peer.path(path)))
         .header(header::HOST, peer.authority())
@@ -402,6 +422,14 @@ impl Writer {
                 }
                 sink.flush().await.map_err(failed)
             }
+        }
+    }
+
+    /// Asks a WebSocket's other end for a sign of life. Other connections have their own way, below.
+    pub(crate) async fn ping(&mut self) -> io::Result<()> {
+        match self {
+            Self::Bytes(_) => Ok(()),
+            Self::WebSocket(sink) => sink.send(Message::Ping(Bytes::new())).await.map_err(io::Error::other),
         }
     }
 

@@ -120,6 +120,7 @@ macro_rules! contract {
                 a_new_object_has_no_status,
                 a_write_to_the_object_leaves_the_status,
                 a_write_to_the_status_leaves_the_rest,
+                a_place_in_a_list_may_be_empty,
                 a_status_can_be_replaced,
                 a_status_write_counts_no_generation,
                 a_wrong_status_is_refused,

@@ -55,6 +55,13 @@ pub async fn a_write_to_the_status_leaves_the_rest(subject: &Subject) {
     assert_eq!(patched.data["status"]["state"], "Ready");
 }
 
+pub async fn a_place_in_a_list_may_be_empty(subject: &Subject) {
+    subject.create_own("BurstJob", "a", burst()).await.unwrap();
+    let status = json!({"aggregate": {"values": [1.5, null], "exact": ["1.5", "NaN"], "count": 2, "nan": 1}});
+    let patched = patch_status(subject, "BurstJob", "a", json!({"status": status})).await.unwrap();
+    assert_eq!(patched.data["status"]["aggregate"]["values"], json!([1.5, null]));
+}
+
 pub async fn a_status_can_be_replaced(subject: &Subject) {
     let mut session = subject.session("a").await;
     session.data["status"] = json!({"state": "Ready", "worker": "w"});

@@ -52,6 +52,7 @@ pub async fn defaults_are_filled_in(subject: &Subject) {
         "lease": {"ttlSeconds": 60},
         "retryPolicy": {"maxRetries": 3, "initialBackoffSeconds": 1, "maxBackoffSeconds": 16},
         "chunkTimeoutSeconds": 60, "maxFailedChunks": 0, "suspend": false, "priority": 0,
+        "results": "All",
     });
     assert_eq!(made["spec"], expected);
 }

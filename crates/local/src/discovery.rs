@@ -43,6 +43,7 @@ pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
             })
         }
         ["apis", group, version] => resources(catalogue, group, version).map_or(Err(Refusal::NoSuchPath), json),
+        ["openapi", "v2"] => Ok(openapi::version_two(accept)),
         ["openapi", "v3"] => json(openapi::index(&groups(catalogue))),
         ["openapi", "v3", "api", version] => openapi::document(catalogue, "", version).map_or(Err(Refusal::NoSuchPath), json),
         ["openapi", "v3", "apis", group, version] => openapi::document(catalogue, group, version).map_or(Err(Refusal::NoSuchPath), json),
@@ -53,6 +54,7 @@ pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
                 "/apis",
                 "/healthz",
                 "/livez",
+                "/openapi/v2",
                 "/openapi/v3",
                 "/readyz",
                 "/version",

@@ -17,7 +17,7 @@ use crate::protobuf;
 use crate::refusal::{About, FieldError, Mistake, Refusal};
 use crate::request::{self, Query, Request, Target, Verb};
 use crate::resource::{Behaviour, Resource, catalogue};
-use crate::review;
+use crate::review::Review;
 use crate::selector::Selector;
 use crate::service::Answer;
 use crate::store::Key;
@@ -39,8 +39,9 @@ pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result
         subresource,
     } = target
     else {
-        if parts.uri.path() == review::PATH {
-            return review::answer(&parts.method, &body);
+        if let Some(review) = Review::at(parts.uri.path()) {
+            let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            return review.answer(&parts.method, content_type.unwrap_or_default(), &body);
         }
         let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
         return match parts.method {

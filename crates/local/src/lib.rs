@@ -30,8 +30,8 @@
 //! - **Strict decoding** tells unknown fields, not fields given twice: JSON is read into a map first.
 //! - **Built-in kinds** are validated where Sahasra or its users write them: metadata, data keys and sizes, immutability,
 //!   leases. Nodes, Namespaces and Events are checked for types alone.
-//! - **Access reviews** (`SelfSubjectAccessReview`) are answered, always with yes, and are not listed among the kinds that are
-//!   served.
+//! - **Reviews**: `SelfSubjectAccessReview` is answered, always with yes, and `SelfSubjectReview`, always with the same name; they are
+//!   not listed among the kinds that are served.
 //! - **Versions** begin at 1 and are contiguous; a list of all namespaces is ordered by namespace, then name.
 
 mod built_in;

@@ -1,8 +1,10 @@
 //! OpenAPI v3: as much as kubectl asks for to explain kinds, and to know that fields and dry runs are looked at by the server.
 
+use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::resource::{Catalogue, Resource};
+use crate::service::Answer;
 
 /// Name of the schema of metadata.
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -20,6 +22,23 @@ pub(crate) fn index(groups: &[(&str, &str)]) -> Value {
         paths.insert(path, json!({ "serverRelativeURL": url }));
     }
     json!({ "paths": paths })
+}
+
+/// OpenAPI v2 that describes nothing: kubectl asks for it before it takes a `v1 List` apart, and leaves to the server what it does not find
+/// there. To clients of the Kubernetes project it is Protocol Buffers.
+pub(crate) fn version_two(accept: &str) -> Answer {
+    const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    if !accept.contains("proto-openapi.spec.v2") {
+        let info = json!({"title": "Sahasra's embedded control plane", "version": env!("CARGO_PKG_VERSION")});
+        return Answer::json(
+            StatusCode::OK,
+            &json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}}),
+        );
+    }
+    // The message `openapi.v2.Document` with its first field alone, `swagger`.
+    let mut answer = Answer::text("\x0a\x032.0");
+    answer.content_type = PROTOBUF;
+    answer
 }
 
 /// The document of one group and version; none when there is no such group.

@@ -99,6 +99,63 @@ struct Namespace {
     metadata: Option<Metadata>,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct AccessReview {
+    #[prost(message, optional, tag = "2")]
+    spec: Option<AccessReviewSpec>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AccessReviewSpec {
+    #[prost(message, optional, tag = "1")]
+    resource: Option<ResourceAttributes>,
+    #[prost(message, optional, tag = "2")]
+    other: Option<NonResourceAttributes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ResourceAttributes {
+    #[prost(string, tag = "1")]
+    namespace: String,
+    #[prost(string, tag = "2")]
+    verb: String,
+    #[prost(string, tag = "3")]
+    group: String,
+    #[prost(string, tag = "4")]
+    version: String,
+    #[prost(string, tag = "5")]
+    resource: String,
+    #[prost(string, tag = "6")]
+    subresource: String,
+    #[prost(string, tag = "7")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct NonResourceAttributes {
+    #[prost(string, tag = "1")]
+    path: String,
+    #[prost(string, tag = "2")]
+    verb: String,
+}
+
+/// The `SelfSubjectAccessReview` in a body, as JSON: what `kubectl auth can-i` sends.
+///
+/// # Errors
+/// When it is none.
+pub(crate) fn access_review(body: &[u8]) -> Result<Value, ProtobufError> {
+    let envelope = Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?;
+    let spec = AccessReview::decode(envelope.raw.as_slice())?.spec.unwrap_or_default();
+    let resource = spec.resource.map(|asked| {
+        json!({
+            "namespace": asked.namespace, "verb": asked.verb, "group": asked.group, "version": asked.version,
+            "resource": asked.resource, "subresource": asked.subresource, "name": asked.name,
+        })
+    });
+    let other = spec.other.map(|asked| json!({"path": asked.path, "verb": asked.verb}));
+    Ok(json!({"spec": {"resourceAttributes": resource, "nonResourceAttributes": other}}))
+}
+
 /// The object in a body, as JSON.
 ///
 /// # Errors
@@ -147,6 +204,28 @@ fn encoded(data: &BTreeMap<String, Vec<u8>>) -> Value {
 mod tests {
     use super::*;
     use crate::resource::catalogue;
+
+    #[test]
+    fn an_access_review_is_read() {
+        let asked = ResourceAttributes {
+            verb: "create".to_owned(),
+            resource: "burstjobs".to_owned(),
+            ..ResourceAttributes::default()
+        };
+        let review = AccessReview {
+            spec: Some(AccessReviewSpec {
+                resource: Some(asked),
+                other: None,
+            }),
+        };
+        let envelope = Envelope {
+            types: None,
+            raw: review.encode_to_vec(),
+        };
+        let read = access_review(&[MAGIC, &envelope.encode_to_vec()].concat()).expect("a review");
+        assert_eq!(read["spec"]["resourceAttributes"]["resource"], "burstjobs");
+        assert!(read["spec"]["nonResourceAttributes"].is_null());
+    }
 
     #[test]
     fn a_config_map_is_read_and_other_kinds_are_not() {

@@ -189,6 +189,8 @@ pub(crate) enum Refusal {
     UnknownMediaType,
     #[error("Request entity too large: limit is {limit}")]
     TooLarge { limit: usize },
+    #[error("the body did not come within {} s", .0.as_secs())]
+    TooSlow(std::time::Duration),
     /// An error that the API server passes on as it is, without a reason.
     #[error("{0}")]
     Plain(String),
@@ -225,6 +227,7 @@ impl Refusal {
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::UnsupportedMediaType { .. } | Self::UnknownMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Plain(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -243,6 +246,7 @@ impl Refusal {
             Self::MethodNotAllowed => "MethodNotAllowed",
             Self::UnsupportedMediaType { .. } | Self::UnknownMediaType => "UnsupportedMediaType",
             Self::TooLarge { .. } => "RequestEntityTooLarge",
+            Self::TooSlow(_) => "Timeout",
             Self::Plain(_) => "",
         }
     }

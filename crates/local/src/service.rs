@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 use crate::watch::WatchStream;
 
 /// A body that is larger is refused, in bytes: the API server's own limit.
-const BODY_LIMIT: usize = 3 * 1024 * 1024;
+pub(crate) const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
 /// The service. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -101,8 +101,28 @@ impl Scalar {
     }
 }
 
+impl Scalar {
+    /// Reads what [`Scalar::write_le`] wrote; `None` when there are not [`ScalarType::bytes`] of them.
+    pub fn read_le(type_: ScalarType, bytes: &[u8]) -> Option<Self> {
+        Some(match type_ {
+            ScalarType::U8 => Self::U8(u8::from_le_bytes(bytes.try_into().ok()?)),
+            ScalarType::S32 => Self::S32(i32::from_le_bytes(bytes.try_into().ok()?)),
+            ScalarType::U32 => Self::U32(u32::from_le_bytes(bytes.try_into().ok()?)),
+            ScalarType::S64 => Self::S64(i64::from_le_bytes(bytes.try_into().ok()?)),
+            ScalarType::U64 => Self::U64(u64::from_le_bytes(bytes.try_into().ok()?)),
+            ScalarType::F32 => Self::F32(f32::from_le_bytes(bytes.try_into().ok()?)),
+            ScalarType::F64 => Self::F64(f64::from_le_bytes(bytes.try_into().ok()?)),
+        })
+    }
+}
+
 const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
 
+/// Magnitudes from here on, and below the other one, are written with an exponent: `1e38` and not 39 digits.
+const EXPONENT_FROM: f64 = 1e16;
+const EXPONENT_BELOW: f64 = 1e-5;
+
+/// The shortest text that reads back as the same value; `NaN`, `inf` and `-inf` where it is no number.
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -111,10 +131,16 @@ impl fmt::Display for Scalar {
             Self::U32(value) => value.fmt(f),
             Self::S64(value) => value.fmt(f),
             Self::U64(value) => value.fmt(f),
+            Self::F32(value) if is_long(f64::from(*value)) => write!(f, "{value:e}"),
+            Self::F64(value) if is_long(*value) => write!(f, "{value:e}"),
             Self::F32(value) => value.fmt(f),
             Self::F64(value) => value.fmt(f),
         }
     }
+}
+
+fn is_long(value: f64) -> bool {
+    value.is_finite() && value != 0.0 && !(EXPONENT_BELOW..EXPONENT_FROM).contains(&value.abs())
 }
 
 /// The type's name as manifests write it.

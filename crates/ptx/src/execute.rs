@@ -31,7 +31,7 @@ pub(crate) use transaction::{COUNT_BITS, PARITY_BIT};
 use crate::cancel::Cancel;
 use crate::compile::code::Code;
 use crate::fault::{Fault, FaultKind};
-use crate::memory::Memory;
+use crate::memory::{Heap, Memory};
 
 /// Generic addresses of shared memory begin here: above every address of global memory.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 62;
@@ -43,6 +43,9 @@ pub(crate) const PARAMETER_WINDOW: u64 = 7 << 61;
 pub(crate) const BLOCK_LIMIT: u32 = 1024;
 /// Static and dynamic shared memory of a block: 227 KiB, the most a block has on current devices.
 pub(crate) const SHARED_LIMIT: u64 = 227 * 1024;
+/// Stack of a thread's calls in bytes, unless a launch says otherwise. CUDA's own default is smaller, and grows with what the compiler
+/// knows to be needed.
+const STACK_BYTES: u32 = 8192;
 /// Local memory of all threads that run at a time. With 512 KiB a thread, a block of 1024 has 512 MiB.
 const LOCAL_LIMIT: u64 = 1 << 30;
 /// Steps a worker takes between two looks at the step limit, the cancel flag and other workers' faults.
@@ -66,6 +69,8 @@ pub struct Launch {
     pub stack_bytes: u32,
     /// Where `printf` goes; nowhere if `None`.
     pub output: Option<Output>,
+    /// What `malloc` takes from; the memory's own heap, which all such launches share, if `None`.
+    pub heap: Option<Heap>,
     /// All blocks live at the same time, as `cudaLaunchCooperativeKernel` has it. Kernels that synchronise their grid
     /// through cooperative groups are launched so in any case.
     pub cooperative: bool,
@@ -82,8 +87,9 @@ impl Launch {
             dynamic_shared_bytes: 0,
             step_limit: None,
             threads: NonZero::<usize>::MIN,
-            stack_bytes: 8192,
+            stack_bytes: STACK_BYTES,
             output: None,
+            heap: None,
             cooperative: false,
             deterministic: false,
         }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Alignment of every allocation's device address, in bytes (as `cuMemAlloc`).
 const ALIGNMENT: u64 = 256;
@@ -136,19 +136,73 @@ pub struct Memory {
     capacity: u64,
     used: AtomicU64,
     table: RwLock<Table>,
-    heap: Mutex<Heap>,
+    heap: Heap,
 }
 
-/// What kernels allocated with `malloc`.
+/// What kernels take memory from with `malloc`. Clones are the same heap. What is allocated lies in a [`Memory`], and is given back by
+/// `free` or [`Heap::clear`], not when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Heap(Arc<Mutex<HeapState>>);
+
 #[derive(Debug)]
-struct Heap {
+struct HeapState {
     limit: u64,
     used: u64,
     allocations: HashMap<u64, u64>,
 }
 
-/// CUDA's own limit of the device heap.
-const HEAP_LIMIT: u64 = 8 << 20;
+impl Default for Heap {
+    fn default() -> Self {
+        Self::new(HEAP_BYTES)
+    }
+}
+
+impl Heap {
+    /// An empty heap of at most so many bytes.
+    pub fn new(limit: u64) -> Self {
+        Self(Arc::new(Mutex::new(HeapState {
+            limit,
+            used: 0,
+            allocations: HashMap::new(),
+        })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, HeapState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `malloc`: nothing where the heap, or the memory, has no room.
+    pub(crate) fn allocate(&self, memory: &Memory, bytes: u64) -> Option<DevicePointer> {
+        let mut heap = self.state();
+        let size = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
+        let used = heap.used.checked_add(size).filter(|used| *used <= heap.limit)?;
+        let pointer = memory.allocate(bytes).ok()?;
+        heap.used = used;
+        heap.allocations.insert(pointer.0, size);
+        Some(pointer)
+    }
+
+    /// `free` of what `malloc` returned.
+    pub(crate) fn free(&self, memory: &Memory, pointer: DevicePointer) -> Result<(), MemoryError> {
+        let mut heap = self.state();
+        let size = heap.allocations.remove(&pointer.0).ok_or(MemoryError::NotAllocated(pointer))?;
+        heap.used -= size;
+        memory.free(pointer)
+    }
+
+    /// Gives everything back to the memory in which it lies.
+    pub fn clear(&self, memory: &Memory) {
+        let mut heap = self.state();
+        heap.used = 0;
+        for address in std::mem::take(&mut heap.allocations).into_keys() {
+            // Only the heap gives it back.
+            let _ = memory.free(DevicePointer(address));
+        }
+    }
+}
+
+/// Bytes of the device heap, as CUDA has it unless told otherwise.
+pub const HEAP_BYTES: u64 = 8 << 20;
 
 impl Memory {
     /// Memory of at most `capacity` bytes. Host memory is taken as it is allocated and touched.
@@ -160,37 +214,19 @@ impl Memory {
                 allocations: BTreeMap::new(),
                 next: FIRST_ADDRESS,
             }),
-            heap: Mutex::new(Heap {
-                limit: HEAP_LIMIT,
-                used: 0,
-                allocations: HashMap::new(),
-            }),
+            heap: Heap::default(),
         }
     }
 
     /// Bytes that kernels may have allocated with `malloc` at a time; 8 MiB unless set. Counted in [`used`](Self::used)
     /// as well.
     pub fn set_heap_limit(&self, bytes: u64) {
-        self.heap.lock().unwrap_or_else(PoisonError::into_inner).limit = bytes;
+        self.heap.state().limit = bytes;
     }
 
-    /// `malloc`: nothing where the heap, or the memory, has no room.
-    pub(crate) fn heap_allocate(&self, bytes: u64) -> Option<DevicePointer> {
-        let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-        let size = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
-        let used = heap.used.checked_add(size).filter(|used| *used <= heap.limit)?;
-        let pointer = self.allocate(bytes).ok()?;
-        heap.used = used;
-        heap.allocations.insert(pointer.0, size);
-        Some(pointer)
-    }
-
-    /// `free` of what `malloc` returned.
-    pub(crate) fn heap_free(&self, pointer: DevicePointer) -> Result<(), MemoryError> {
-        let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-        let size = heap.allocations.remove(&pointer.0).ok_or(MemoryError::NotAllocated(pointer))?;
-        heap.used -= size;
-        self.free(pointer)
+    /// What launches allocate from that name no other.
+    pub(crate) fn heap(&self) -> &Heap {
+        &self.heap
     }
 
     /// Bytes in all.

@@ -50,6 +50,11 @@ struct Entry {
 struct Inner {
     entries: Vec<Entry>,
     variables: Vec<Option<Variable>>,
+    /// There are `.global` variables: what a kernel leaves in them stays.
+    has_globals: bool,
+    /// Functions of these names are declared.
+    declares_malloc: bool,
+    declares_printf: bool,
     files: Vec<(u64, String)>,
 }
 
@@ -67,7 +72,7 @@ impl fmt::Debug for Module {
 }
 
 /// Largest parameter buffer, in bytes (PTX ISA §6.4.1 kernel parameters, since version 8.1).
-const PARAMETER_LIMIT: usize = 32_764;
+pub const PARAMETER_LIMIT: usize = 32_764;
 /// Operations of all kernels of a module, or as many as its text has bytes where that is more. A function is compiled for
 /// each kernel that calls it, so that text alone does not bound them; a million take about two seconds.
 const OPERATION_LIMIT: usize = 1 << 20;
@@ -135,7 +140,15 @@ impl Module {
             });
         }
         let files = source.files.iter().map(|(index, name)| (*index, (*name).to_owned())).collect();
-        Ok(Self(Arc::new(Inner { entries, variables, files })))
+        let is_global = |variable: &syntax::Variable<'_>| variable.space == Space::Global && !variable.is_external;
+        Ok(Self(Arc::new(Inner {
+            entries,
+            variables,
+            has_globals: source.variables.iter().any(is_global),
+            declares_malloc: source.functions.iter().any(|function| function.name == "malloc"),
+            declares_printf: source.functions.iter().any(|function| function.name == "vprintf"),
+            files,
+        })))
     }
 
     /// The module's kernels in the order of the text.
@@ -352,6 +365,16 @@ impl Kernel {
     /// Whether the kernel uses module-scope variables and therefore must come from a [`LoadedModule`].
     pub fn needs_instance(&self) -> bool {
         self.entry().code.uses_symbols
+    }
+
+    /// Whether a launch may leave something for later ones of the same instance to find: in `.global` variables or on the heap.
+    pub fn keeps_state(&self) -> bool {
+        (self.needs_instance() && self.module.0.has_globals) || self.module.0.declares_malloc
+    }
+
+    /// Whether a launch may print: its module declares `vprintf`.
+    pub fn prints(&self) -> bool {
+        self.module.0.declares_printf
     }
 
     /// Runs the kernel to its end. `arguments` is the packed parameter buffer, exactly

@@ -15,6 +15,7 @@ fn devices(count: usize) -> Vec<Device> {
         engines: vec!["ptx".into()],
         allocatable_bytes: if index.is_multiple_of(3) { 80 * GIB } else { 24 * GIB },
         foreign_bytes: 0,
+        returning_bytes: 0,
         usable: Ok(()),
         load: Load {
             active_executions: index as u64 * 7 % 5,

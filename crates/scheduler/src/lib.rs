@@ -23,10 +23,13 @@
 //!   whoever calls `solve` decides when a session is lost.
 //! - **Backfill, without starving.** Who waits because no room is large enough does not hold back others who fit. But a claim
 //!   that has waited for [`PATIENCE_MS`] reserves devices enough for its minimum: nobody less important starts or grows
-//!   there until it has started. A claim that the pool could not serve even if it were empty reserves nothing.
+//!   there until it has started. A claim reserves nothing that could not be served if all bursts and all surplus were gone: sessions,
+//!   the minima of leases and what is no claim's may stay for days.
 //! - **Placement.** Idle devices first: by active executions, then stored tensor bytes, then tensors. A session goes where it
-//!   need not disturb anyone, if there is such a device, and counts there as an execution for the next one; bursts and leases spread over
-//!   the devices in turn.
+//!   need not disturb anyone, if there is such a device, and counts there as an execution for the next one. The slices of a burst
+//!   spread over the devices in turn. The minimum of a lease spreads over the workers in turn, those first of which the smallest share
+//!   is lent, and on a worker over as few devices as it can: a worker that is lost takes few leases with it, and most devices stay
+//!   whole for large slices.
 //!
 //! # How it is solved
 //!

@@ -60,6 +60,13 @@ struct GroupKey<'a> {
     own: Option<&'a str>,
 }
 
+/// Slices of one lease on one device.
+#[derive(Clone, Copy, Debug)]
+struct LeaseSlices {
+    minimum: u32,
+    surplus: u32,
+}
+
 /// One change: a claim's slices on a device before it.
 type Change = (Rank, DeviceIndex, u32);
 
@@ -188,11 +195,56 @@ impl<'a> Pool<'a> {
         self.free[device as usize]
     }
 
-    /// Bytes that will not come free by anything decided here: other owners' and sessions'.
-    pub fn stuck(&self, device: DeviceIndex) -> u64 {
-        self.devices[device as usize]
-            .foreign_bytes
-            .saturating_add(self.session_bytes[device as usize])
+    /// Bytes of each device of which nobody can say when they come free: those of owners that are no claims, of sessions, and the
+    /// minima of leases. What returns, what bursts hold, and the surplus of leases are not among them.
+    pub fn stuck(&self) -> Vec<u64> {
+        let mut stuck: Vec<u64> = (self.devices.iter())
+            .zip(&self.session_bytes)
+            .map(|(device, sessions)| {
+                device
+                    .foreign_bytes
+                    .saturating_sub(device.returning_bytes)
+                    .saturating_add(*sessions)
+            })
+            .collect();
+        for (lease, device, slices) in self.held_by_leases() {
+            stuck[device as usize] = stuck[device as usize].saturating_add(u64::from(slices.minimum) * self.demand(lease).slice);
+        }
+        stuck
+    }
+
+    /// Where leases hold surplus, and how many bytes: it yields to claims of the same or a higher priority only.
+    pub fn surplus_of_leases(&self) -> Vec<(Rank, DeviceIndex, u64)> {
+        let held = self.held_by_leases().filter(|(_, _, slices)| slices.surplus > 0);
+        held.map(|(lease, device, slices)| (lease, device, u64::from(slices.surplus) * self.demand(lease).slice))
+            .collect()
+    }
+
+    /// What each lease holds on each device: the first of its slices count as its minimum.
+    fn held_by_leases(&self) -> impl Iterator<Item = (Rank, DeviceIndex, LeaseSlices)> {
+        let leases = self.ranks().filter(|&claim| self.demand(claim).claim.kind == ClaimKind::Lease);
+        leases.flat_map(|lease| {
+            let mut missing = self.demand(lease).min;
+            self.holdings(lease).iter().map(move |(&device, &slices)| {
+                let minimum = slices.min(missing);
+                missing -= minimum;
+                let surplus = slices - minimum;
+                (lease, device, LeaseSlices { minimum, surplus })
+            })
+        })
+    }
+
+    /// For each device the share of its worker's bytes that is lent, in parts of 2^32.
+    pub fn lent_shares(&self) -> Vec<u64> {
+        let mut shares = Vec::with_capacity(self.devices.len());
+        for worker in self.devices.chunk_by(|left, right| left.id.worker == right.id.worker) {
+            let place = shares.len();
+            let free: u128 = self.free[place..place + worker.len()].iter().map(|&free| u128::from(free)).sum();
+            let lendable: u128 = worker.iter().map(|device| u128::from(device.allocatable_bytes)).sum();
+            let share = (((lendable - free) << 32).checked_div(lendable)).map_or(u64::MAX, |share| share as u64);
+            shares.resize(place + worker.len(), share);
+        }
+        shares
     }
 
     /// Slices of the claim that fit into what is free.

@@ -53,6 +53,9 @@ pub struct Device {
     /// Bytes leased or draining there that no previous assignment of a claim stands for: other owners' grants, and what a
     /// claim gave back but the device has not yet confirmed.
     pub foreign_bytes: u64,
+    /// How many of the foreign bytes are on their way back: given back and not yet confirmed, or draining. They come free within a
+    /// grace period, whatever is decided.
+    pub returning_bytes: u64,
     /// Whether new slices may be placed there, or why not.
     pub usable: Result<(), Unusable>,
     /// How busy it is.

@@ -18,6 +18,7 @@ fn gpu(name: &str, gib: u64) -> Device {
         engines: vec!["ptx".into()],
         allocatable_bytes: gib * GIB,
         foreign_bytes: 0,
+        returning_bytes: 0,
         usable: Ok(()),
         load: Load::default(),
     }
@@ -316,6 +317,116 @@ fn who_can_never_be_served_holds_nobody_back() {
     let problem = pool(&[gpu("a/gpu0", 8)], &[burst("huge", 8, 2, 2), since(burst("small", 1, 1, 1), 1)]);
     let solution = solve(&problem, &[], 10 * PATIENCE_MS);
     assert_eq!(solution.slices_of("small"), 1);
+}
+
+#[test]
+fn who_cannot_be_served_because_a_session_stays_holds_nobody_back() {
+    // The session was served: it is no claim any more, and nobody knows when it ends.
+    let occupied = Device {
+        foreign_bytes: GIB,
+        ..gpu("a/gpu0", 8)
+    };
+    let whole_pool = burst("whole-pool", 1, 16, 16);
+    let (later, growing) = (since(burst("later", 1, 1, 1), 1), since(burst("growing", 1, 1, 4), 2));
+    let claims = [whole_pool.clone(), later.clone(), growing.clone()];
+    let problem = pool(&[occupied.clone(), gpu("b/gpu0", 8)], &claims);
+    let solution = solve(&problem, &[held("growing", "b/gpu0", 1)], 10 * PATIENCE_MS);
+    assert_eq!(
+        (
+            solution.slices_of("later"),
+            solution.slices_of("growing"),
+            solution.slices_of("whole-pool")
+        ),
+        (1, 4, 0)
+    );
+    // As a claim, before its agent has answered, and a lease's minimum.
+    for stays in [
+        session("stays", 1),
+        Claim {
+            kind: ClaimKind::Lease,
+            ..burst("stays", 1, 1, 1)
+        },
+    ] {
+        let claims = [whole_pool.clone(), later.clone(), growing.clone(), stays];
+        let problem = pool(&[gpu("a/gpu0", 8), gpu("b/gpu0", 8)], &claims);
+        let solution = solve(&problem, &[held("stays", "a/gpu0", 1)], 10 * PATIENCE_MS);
+        assert_eq!(solution.slices_of("later"), 1);
+    }
+    // Once it has gone, the claim's turn has come.
+    let gone = pool(&[gpu("a/gpu0", 8), gpu("b/gpu0", 8)], &claims);
+    let solution = solve(&gone, &[held("growing", "b/gpu0", 1)], 10 * PATIENCE_MS);
+    assert_eq!((solution.slices_of("later"), solution.slices_of("growing")), (0, 1));
+}
+
+#[test]
+fn what_is_on_its_way_back_is_waited_for() {
+    let returning = Device {
+        foreign_bytes: 2 * GIB,
+        returning_bytes: 2 * GIB,
+        ..gpu("a/gpu0", 8)
+    };
+    let problem = pool(&[returning], &[burst("large", 8, 1, 1), since(burst("small", 1, 1, 1), 1)]);
+    let solution = solve(&problem, &[], PATIENCE_MS);
+    assert_eq!(
+        why_not(&solution, "small", "a/gpu0"),
+        WhyNot::ReservedFor { claim: "large".into() },
+        "or a claim lost its turn whenever something drained"
+    );
+}
+
+#[test]
+fn leases_spread_over_workers_and_fill_a_workers_devices_one_after_the_other() {
+    let names = ["a", "b", "c"]
+        .iter()
+        .flat_map(|worker| [format!("{worker}/gpu0"), format!("{worker}/gpu1")]);
+    let devices: Vec<Device> = names.map(|name| gpu(&name, 8)).collect();
+    let lease = |index: usize, max| Claim {
+        kind: ClaimKind::Lease,
+        ..burst(&format!("lease-{index:02}"), 1, 1, max)
+    };
+    // One after the other, as they come, and all at once.
+    let (mut claims, mut solution) = (Vec::new(), Solution::default());
+    for index in 0..30 {
+        claims.push(lease(index, 1));
+        solution = solve(&pool(&devices, &claims), &solution.assignments, 0);
+    }
+    for solution in [solution, solve(&pool(&devices, &claims), &[], 0)] {
+        let on = |device: &str| solution.assignments.iter().filter(|part| part.device == id(device)).count();
+        for worker in ["a", "b", "c"] {
+            let slices = (on(&format!("{worker}/gpu0")), on(&format!("{worker}/gpu1")));
+            assert_eq!(slices, (8, 2), "{worker}");
+        }
+    }
+    // One that wants many slices spreads too, and what it holds above its minimum.
+    let wide = pool(
+        &devices,
+        &[Claim {
+            min: 6,
+            max: 6,
+            ..lease(0, 6)
+        }],
+    );
+    let solution = solve(&wide, &[], 0);
+    assert_eq!(
+        [
+            on(&solution, "lease-00", "a/gpu0"),
+            on(&solution, "lease-00", "b/gpu0"),
+            on(&solution, "lease-00", "c/gpu0")
+        ],
+        [2; 3]
+    );
+    let mut held = Vec::new();
+    for index in 0..3 {
+        let claims: Vec<Claim> = (0..=index).map(|index| lease(index, 2)).collect();
+        held = solve(&pool(&devices, &claims), &held, 0).assignments;
+    }
+    let on_worker = |worker: &str| {
+        held.iter()
+            .filter(|part| &*part.device.worker == worker)
+            .map(|part| part.slices)
+            .sum::<u32>()
+    };
+    assert_eq!([on_worker("a"), on_worker("b"), on_worker("c")], [2; 3]);
 }
 
 #[test]

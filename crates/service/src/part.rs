@@ -105,6 +105,25 @@ where
     tokio::spawn(tied(future))
 }
 
+/// Does what takes long and awaits nothing, on a thread apart from the runtime's. Where several parts live in one runtime it is done
+/// at once: when a thread of its own ends is up to the machine, and a simulation repeats itself.
+pub async fn blocking<T>(work: impl FnOnce() -> T + Send + 'static) -> T
+where
+    T: Send + 'static,
+{
+    if PART.try_with(|_| ()).is_ok() {
+        return work();
+    }
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and with it whoever waits.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
 /// Ties a future, to be spawned elsewhere (in a `JoinSet`), to the part of the task that makes it.
 pub fn tied<F: Future>(future: F) -> Tied<F> {
     Tied::to(PART.try_with(Part::clone).ok(), future)
@@ -218,6 +237,18 @@ mod tests {
         }
         assert_eq!(seen, [0, 1, 2]);
         assert!(part.has_crashed());
+    }
+
+    #[tokio::test]
+    async fn what_takes_long_leaves_the_runtimes_thread_but_where_runs_are_repeated() {
+        let here = std::thread::current().id();
+        assert!(blocking(move || std::thread::current().id()).await != here);
+        assert!(
+            !Part::default()
+                .start(async move { blocking(move || std::thread::current().id() != here).await })
+                .await
+                .unwrap()
+        );
     }
 
     #[tokio::test]

@@ -26,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Limits {
     /// Connections at the same time; further ones wait in the listen queue.
     pub connections: usize,
+    /// Requests at the same time on one HTTP/2 connection; further ones wait at the client.
+    pub streams: u32,
     /// A client that has not sent its request head by then is cut off.
     pub header_timeout: Duration,
     /// HTTP/2 ping interval: a peer that vanished without a word is noticed within this and `keep_alive_timeout`.
@@ -40,6 +42,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 1024,
+            streams: 256,
             header_timeout: Duration::from_secs(10),
             keep_alive_interval: Duration::from_secs(5),
             keep_alive_timeout: Duration::from_secs(5),
@@ -123,7 +126,7 @@ where
         // A result stream is as wide as the operator reads: 1 MiB a stream covers a loopback or cluster round trip.
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(8 << 20)
-        .max_concurrent_streams(256);
+        .max_concurrent_streams(limits.streams);
     let graceful = GracefulShutdown::new();
     let slots = std::sync::Arc::new(Semaphore::new(limits.connections));
     loop {

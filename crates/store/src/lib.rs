@@ -3,23 +3,49 @@
 //! A job names a folder by URL and a Secret of its namespace with settings for it. [`open`] makes a store of the two; the
 //! agent writes [`segment`]s there, the operator checkpoints. Whatever runs on this machine has rights of its own (an
 //! instance role, a workload identity, files): settings that would borrow them are refused, and a job that brings no
-//! rights acts as anyone from outside would.
+//! rights acts as anyone from outside would. So is its place in the network: requests go to the clouds' own stores and to
+//! [`endpoints`] that the administrator allows.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path as FilePath, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use object_store::{
-    ObjectStore, ObjectStoreScheme, RetryConfig, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder,
-    local::LocalFileSystem, path::Path, prefix::PrefixStore,
+    ObjectStore, ObjectStoreScheme, RetryConfig, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder, client::HttpError,
+    gcp::GoogleCloudStorageBuilder, local::LocalFileSystem, path::Path, prefix::PrefixStore,
 };
 use url::Url;
 
+pub mod endpoints;
+mod guard;
 pub mod segment;
+
+pub use endpoints::{Endpoint, EndpointError, Endpoints, Forbidden};
+use guard::Guard;
 
 /// What the one who runs this process allows.
 #[derive(Clone, Debug, Default)]
 pub struct StorePolicy {
+    file_root: Option<PathBuf>,
+    guard: Guard,
+}
+
+impl StorePolicy {
+    /// Files below `file_root`, nowhere when absent; and over the network the clouds' own stores and `endpoints`.
+    pub fn new(file_root: Option<PathBuf>, endpoints: Endpoints) -> Self {
+        Self {
+            file_root,
+            guard: Guard::new(endpoints),
+        }
+    }
+
     /// `file://` URLs are allowed below this folder, which is made when missing; nowhere when absent.
-    pub file_root: Option<PathBuf>,
+    pub fn file_root(&self) -> Option<&FilePath> {
+        self.file_root.as_deref()
+    }
 }
 
 /// Why there is no store.
@@ -45,6 +71,17 @@ pub enum OpenError {
     /// A setting that is unknown or would use rights that are not the job's.
     #[error("store setting {0:?} is unknown or not a job's to use")]
     Setting(String),
+    /// A setting names an endpoint that the administrator does not allow.
+    #[error("store setting {setting:?}: {forbidden}")]
+    Endpoint {
+        /// The setting.
+        setting: String,
+        /// Why not.
+        forbidden: Forbidden,
+    },
+    /// A setting that should be a URL, or hold one, cannot be read.
+    #[error("store setting {0:?} cannot be read")]
+    Unreadable(String),
     /// The store's own refusal.
     #[error("store cannot be opened")]
     Store(#[from] object_store::Error),
@@ -125,6 +162,71 @@ fn checked(options: &BTreeMap<String, String>, prefixes: &[&str], known: &[&str]
     Ok(settings)
 }
 
+/// Each endpoint that the settings name is allowed: found here it is told with its setting, before anything is asked of it.
+fn check_endpoints(endpoints: &Endpoints, settings: &BTreeMap<String, String>) -> Result<(), OpenError> {
+    let check = |setting: &str, text: &str| {
+        let url = Url::parse(text).map_err(|_| OpenError::Unreadable(setting.to_owned()))?;
+        endpoints.check(&url).map_err(|forbidden| OpenError::Endpoint {
+            setting: setting.to_owned(),
+            forbidden,
+        })
+    };
+    for setting in ["endpoint", "endpoint_url", "base_url"] {
+        if let Some(text) = settings.get(setting) {
+            check(setting, text)?;
+        }
+    }
+    if let Some(key) = settings.get("service_account_key") {
+        let setting = "service_account_key";
+        let key: ServiceAccount = serde_json::from_str(key).map_err(|_| OpenError::Unreadable(setting.to_owned()))?;
+        if let Some(text) = key.gcs_base_url {
+            check(setting, &text)?;
+        }
+    }
+    if settings.get("use_emulator").is_some_and(|value| value != "false") {
+        check("use_emulator", EMULATOR)?;
+    }
+    Ok(())
+}
+
+/// Where `object_store` expects Azure's emulator.
+const EMULATOR: &str = "http://127.0.0.1:10000";
+
+/// What is of interest here of a Google service account's key.
+#[derive(serde::Deserialize)]
+struct ServiceAccount {
+    gcs_base_url: Option<String>,
+}
+
+/// What may be told of a store's error: nothing of what the store said itself, which may be what only this process can read.
+pub fn summary(error: &object_store::Error) -> String {
+    use object_store::Error;
+    match error {
+        Error::NotFound { .. } => "there is no such object or bucket".to_owned(),
+        Error::PermissionDenied { .. } => "the store refuses: check the rights of the keys in the Secret".to_owned(),
+        Error::Unauthenticated { .. } => "the store does not know the keys: check the Secret".to_owned(),
+        other => {
+            let causes = std::iter::successors(Some(other as &(dyn std::error::Error + 'static)), |error| error.source());
+            for cause in causes {
+                if let Some(forbidden) = cause.downcast_ref::<Forbidden>() {
+                    return forbidden.to_string();
+                }
+                if let Some(object_store::client::HttpErrorKind::Connect) = cause.downcast_ref::<HttpError>().map(HttpError::kind) {
+                    return "the store cannot be reached: check its endpoint".to_owned();
+                }
+                if let Some(object_store::client::HttpErrorKind::Timeout) = cause.downcast_ref::<HttpError>().map(HttpError::kind) {
+                    return "the store did not answer in time".to_owned();
+                }
+                if let Some(error) = cause.downcast_ref::<std::io::Error>() {
+                    return error.to_string();
+                }
+            }
+            // The guard leaves no text of the store's in it.
+            other.to_string()
+        }
+    }
+}
+
 /// Opens the folder that `url` names with the job's `options`: names of objects are relative to it.
 ///
 /// # Errors
@@ -151,7 +253,7 @@ pub fn open_object(policy: &StorePolicy, url: &str, options: &BTreeMap<String, S
         .pop();
     let store = open_parsed(policy, &folder, options, Missing::Refuse)?;
     // Whoever can write to a shared folder can put a link there, to what only this process may read.
-    if let (Ok(file), Some(root)) = (parse(url)?.to_file_path(), &policy.file_root)
+    if let (Ok(file), Some(root)) = (parse(url)?.to_file_path(), policy.file_root())
         && folder.scheme() == "file"
         && !file.canonicalize()?.starts_with(root.canonicalize()?)
     {
@@ -187,7 +289,9 @@ fn open_parsed(
         ObjectStoreScheme::Local => open_folder(policy, parsed, missing),
         ObjectStoreScheme::AmazonS3 => {
             let settings = checked(options, &["aws_"], S3_SETTINGS)?;
+            check_endpoints(policy.guard.endpoints(), &settings)?;
             let mut builder = AmazonS3Builder::new().with_url(url).with_retry(retries());
+            builder = builder.with_http_connector(policy.guard.clone());
             for (name, value) in &settings {
                 builder = builder.with_config(name.parse()?, value);
             }
@@ -198,7 +302,9 @@ fn open_parsed(
         }
         ObjectStoreScheme::GoogleCloudStorage => {
             let settings = checked(options, &["google_"], GCS_SETTINGS)?;
+            check_endpoints(policy.guard.endpoints(), &settings)?;
             let mut builder = GoogleCloudStorageBuilder::new().with_url(url).with_retry(retries());
+            builder = builder.with_http_connector(policy.guard.clone());
             for (name, value) in &settings {
                 builder = builder.with_config(name.parse()?, value);
             }
@@ -209,7 +315,9 @@ fn open_parsed(
         }
         ObjectStoreScheme::MicrosoftAzure => {
             let settings = checked(options, &["azure_", "storage_"], AZURE_SETTINGS)?;
+            check_endpoints(policy.guard.endpoints(), &settings)?;
             let mut builder = MicrosoftAzureBuilder::new().with_url(url).with_retry(retries());
+            builder = builder.with_http_connector(policy.guard.clone());
             for (name, value) in &settings {
                 builder = builder.with_config(name.parse()?, value);
             }
@@ -233,14 +341,14 @@ fn open_parsed(
 
 fn open_folder(policy: &StorePolicy, url: &Url, missing: Missing) -> Result<Arc<dyn ObjectStore>, OpenError> {
     let refused = || OpenError::FileNotAllowed(url.path().to_owned());
-    let root = policy.file_root.as_deref().ok_or_else(refused)?;
+    let root = policy.file_root().ok_or_else(refused)?;
     std::fs::create_dir_all(root)?;
     let root = root.canonicalize()?;
     let wanted = url.to_file_path().map_err(|()| refused())?;
     // The URL parser has resolved `..`; a link below the root must lead to within it.
     let below = wanted
         .strip_prefix(&root)
-        .or_else(|_| wanted.strip_prefix(policy.file_root.as_deref().unwrap_or(&root)))
+        .or_else(|_| wanted.strip_prefix(policy.file_root().unwrap_or(&root)))
         .map_err(|_| refused())?;
     let folder = root.join(below);
     let existing = folder.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(&root);
@@ -255,106 +363,4 @@ fn open_folder(policy: &StorePolicy, url: &Url, missing: Missing) -> Result<Arc<
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use object_store::{ObjectStoreExt, PutPayload};
-
-    fn settings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-    }
-
-    #[test]
-    fn settings_that_borrow_the_agents_rights_are_refused() {
-        let policy = StorePolicy::default();
-        for (url, key) in [
-            ("s3://bucket/job", "aws_web_identity_token_file"),
-            ("s3://bucket/job", "container_credentials_full_uri"),
-            ("s3://bucket/job", "metadata_endpoint"),
-            ("gs://bucket/job", "google_service_account_path"),
-            ("gs://bucket/job", "application_credentials"),
-            ("az://container/job", "azure_federated_token_file"),
-            ("az://container/job", "use_azure_cli"),
-            ("az://container/job", "msi_endpoint"),
-        ] {
-            let outcome = open(&policy, url, &settings(&[(key, "x")]));
-            assert!(matches!(outcome, Err(OpenError::Setting(name)) if name == key), "{key}");
-        }
-    }
-
-    #[test]
-    fn a_store_without_rights_is_opened_as_a_stranger() {
-        let store = open(&StorePolicy::default(), "s3://bucket/job", &settings(&[("region", "eu-1")])).unwrap();
-        assert!(format!("{store:?}").contains("skip_signature: true"), "{store:?}");
-        let keys = settings(&[("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_REGION", "eu-1")]);
-        let store = open(&StorePolicy::default(), "s3://bucket/job", &keys).unwrap();
-        assert!(format!("{store:?}").contains("skip_signature: false"), "{store:?}");
-    }
-
-    #[test]
-    fn other_schemes_are_refused() {
-        for url in ["http://169.254.169.254/latest", "memory:///", "ftp://host/path", "nonsense"] {
-            let outcome = open(&StorePolicy::default(), url, &BTreeMap::new());
-            assert!(matches!(outcome, Err(OpenError::Scheme(_) | OpenError::Url { .. })), "{url}");
-        }
-    }
-
-    #[tokio::test]
-    async fn an_object_is_read_below_the_root_alone_and_no_folder_is_made() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().join("root");
-        std::fs::create_dir_all(root.join("a")).unwrap();
-        std::fs::write(root.join("a/input 1.bin"), b"mine").unwrap();
-        std::fs::write(directory.path().join("token"), b"the operator's own").unwrap();
-        std::os::unix::fs::symlink(directory.path().join("token"), root.join("a/link")).unwrap();
-        let policy = StorePolicy {
-            file_root: Some(root.clone()),
-        };
-        let nothing = BTreeMap::new();
-        let url = |path: &str| format!("file://{}/{path}", root.display());
-
-        let (store, name) = open_object(&policy, &url("a/input%201.bin"), &nothing).unwrap();
-        assert_eq!(&store.get(&name).await.unwrap().bytes().await.unwrap()[..], b"mine");
-
-        for outside in ["../token", "a/../../token", "%2e%2e/token"] {
-            let outcome = open_object(&policy, &url(outside), &nothing);
-            assert!(matches!(outcome, Err(OpenError::FileNotAllowed(_))), "{outside}");
-        }
-        assert!(open_object(&StorePolicy::default(), &url("a/input%201.bin"), &nothing).is_err());
-        assert!(open_object(&policy, &url("absent/x"), &nothing).is_err());
-        assert!(!root.join("absent").exists());
-        assert!(matches!(open_object(&policy, "s3://bucket", &nothing), Err(OpenError::NoObject(_))));
-        let (store, name) = open_object(&policy, "s3://bucket/job/kernel.ptx", &nothing).unwrap();
-        assert_eq!((name.as_ref(), format!("{store:?}").contains("job")), ("kernel.ptx", true));
-
-        assert!(matches!(
-            open_object(&policy, &url("a/link"), &nothing),
-            Err(OpenError::FileNotAllowed(_))
-        ));
-    }
-
-    #[tokio::test]
-    async fn files_stay_below_the_root() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().join("root");
-        let outside = directory.path().join("outside");
-        std::fs::create_dir_all(&root).unwrap();
-        std::fs::create_dir_all(&outside).unwrap();
-        std::os::unix::fs::symlink(&outside, root.join("link")).unwrap();
-        let policy = StorePolicy {
-            file_root: Some(root.clone()),
-        };
-        let url = |path: &std::path::Path| format!("file://{}", path.display());
-        let store = open(&policy, &url(&root.join("job")), &BTreeMap::new()).unwrap();
-        store.put(&Path::from("a/b"), PutPayload::from_static(b"x")).await.unwrap();
-        assert_eq!(std::fs::read(root.join("job/a/b")).unwrap(), b"x");
-        for path in [outside.clone(), root.join("../outside"), root.join("link/job")] {
-            assert!(matches!(
-                open(&policy, &url(&path), &BTreeMap::new()),
-                Err(OpenError::FileNotAllowed(_))
-            ));
-        }
-        assert!(!outside.join("job").exists(), "nothing is made outside");
-        let none = StorePolicy::default();
-        assert!(open(&none, &url(&root), &BTreeMap::new()).is_err());
-    }
-}
+mod tests;

@@ -94,12 +94,16 @@ pub struct Program {
     /// A chunk that runs longer is stopped, in milliseconds.
     #[prost(uint64, tag = "10")]
     pub chunk_timeout_milliseconds: u64,
-    /// Where the agent writes results; absent: they come back whole in [`Results`].
+    /// Where the agent writes results; absent: they come back whole in [`Results`], unless `aggregate_only`.
     #[prost(message, optional, tag = "11")]
     pub store: Option<Store>,
-    /// With a store: the output (its place among the outputs) that comes back nevertheless, for the aggregate.
+    /// With a store or `aggregate_only`: the output (its place among the outputs) that comes back nevertheless, for the
+    /// aggregate.
     #[prost(uint32, optional, tag = "12")]
     pub aggregated_output: Option<u32>,
+    /// Outputs are kept nowhere: none is written to a store, and of them only `aggregated_output` comes back.
+    #[prost(bool, tag = "13")]
+    pub aggregate_only: bool,
 }
 
 /// One argument: exactly one kind.
@@ -252,6 +256,13 @@ pub struct Opened {
     /// Highest sequence number so far. Failures up to it are told again and are of earlier attempts than those outstanding.
     #[prost(uint64, tag = "4")]
     pub sequence: u64,
+    /// Sequence number of the last frame that is told again; 0: none is.
+    #[prost(uint64, tag = "5")]
+    pub retold: u64,
+    /// The agent has dropped nothing since the owner's last stream: what is neither outstanding nor told again never
+    /// reached it, or was on its way back unstarted.
+    #[prost(bool, tag = "6")]
+    pub resumed: bool,
 }
 
 /// Chunks that succeeded.
@@ -284,8 +295,8 @@ pub struct ResultRun {
     /// Which attempt succeeded.
     #[prost(uint32, tag = "3")]
     pub attempt: u32,
-    /// The outputs of each chunk in the kernel's order, one chunk after the other, little-endian; with a store only the
-    /// aggregated output.
+    /// The outputs of each chunk in the kernel's order, one chunk after the other, little-endian; with a store or
+    /// [`Program::aggregate_only`] only the aggregated output.
     #[prost(bytes = "bytes", tag = "4")]
     pub outputs: bytes::Bytes,
 }
@@ -369,9 +380,18 @@ pub enum FailureCode {
     Deadlock = 26,
     /// The kernel uses an instruction that the engine lacks.
     Unsupported = 27,
+    /// Calls of the kernel's functions went deeper than the stack of a thread.
+    StackOverflow = 28,
 }
 
 impl FailureCode {
+    /// Every code.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..=Self::LAST as i32).filter_map(|code| Self::try_from(code).ok())
+    }
+
+    const LAST: Self = Self::StackOverflow;
+
     /// Whether another attempt may succeed: a lost grant, agent or executor says nothing about the kernel.
     pub const fn is_transient(self) -> bool {
         (self as i32) < 20
@@ -396,6 +416,7 @@ impl FailureCode {
             Self::SliceExceeded => "SliceExceeded",
             Self::Deadlock => "Deadlock",
             Self::Unsupported => "Unsupported",
+            Self::StackOverflow => "StackOverflow",
         }
     }
 }

@@ -1,9 +1,14 @@
 //! Frames of a stream: a length of four bytes, little-endian, then that many bytes of one message.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use prost::Message;
+use prost::{
+    Message,
+    encoding::{WireType, encode_key, encode_varint},
+};
 
-/// Largest frame accepted, in bytes: a kernel of 128 KiB and its inputs fit; larger inputs travel by store URL.
+use crate::burst::{Argument, ClientFrame, Input, Open, Program, argument, client_frame};
+
+/// Largest frame accepted, in bytes: the largest PTX and the largest inputs fit.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
 
 /// Why a stream of frames cannot be read on.
@@ -24,6 +29,105 @@ pub fn encode<M: Message>(message: &M) -> Bytes {
     bytes.put_u32_le(u32::try_from(length).expect("messages are kept below MAX_FRAME_BYTES"));
     message.encode(&mut bytes).expect("the buffer grows");
     bytes.freeze()
+}
+
+/// Contents of so many bytes are a piece of their own in [`pieces`]: a page, below which copying costs less than keeping them apart.
+const SHARED_BYTES: usize = 4096;
+
+/// One message as a frame in pieces, one after the other. A program's PTX and inputs are not copied: the frames to all agents share
+/// them with whoever made the program.
+pub fn pieces(frame: &ClientFrame) -> Vec<Bytes> {
+    let Some(client_frame::Kind::Open(open)) = &frame.kind else {
+        return vec![encode(frame)];
+    };
+    // A message that stands twice in another is put together from both (Protocol Buffers, encoding, last one wins): so everything but
+    // what is large is encoded as ever.
+    let small = Open {
+        program: Program {
+            ptx: Bytes::new(),
+            arguments: Vec::new(),
+            ..open.program.clone()
+        },
+        ..Open::clone(open)
+    };
+    let mut program = Pieces::default();
+    program.field(1, Pieces::of(open.program.ptx.clone()));
+    for argument in &open.program.arguments {
+        program.field(7, argument_pieces(argument));
+    }
+    let mut whole = Pieces::of(small.encode_to_vec().into());
+    whole.field(3, program);
+    let mut message = Pieces::default();
+    message.field(1, whole);
+    let mut head = BytesMut::with_capacity(4);
+    head.put_u32_le(u32::try_from(message.bytes).expect("messages are kept below MAX_FRAME_BYTES"));
+    let mut frame = Pieces::of(head.freeze());
+    frame.append(message);
+    frame.joined()
+}
+
+fn argument_pieces(argument: &Argument) -> Pieces {
+    let mut pieces = Pieces::default();
+    match &argument.kind {
+        Some(argument::Kind::Constant(bytes)) => pieces.field(4, Pieces::of(bytes.clone())),
+        Some(argument::Kind::Input(input)) => {
+            let rest = Input {
+                bytes: Bytes::new(),
+                bytes_per_chunk: input.bytes_per_chunk,
+            };
+            let mut whole = Pieces::of(rest.encode_to_vec().into());
+            whole.field(1, Pieces::of(input.bytes.clone()));
+            pieces.field(3, whole);
+        }
+        _ => pieces = Pieces::of(argument.encode_to_vec().into()),
+    }
+    pieces
+}
+
+/// Bytes, one after the other.
+#[derive(Default)]
+struct Pieces {
+    pieces: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Pieces {
+    fn of(bytes: Bytes) -> Self {
+        Self {
+            bytes: bytes.len(),
+            pieces: vec![bytes],
+        }
+    }
+
+    fn append(&mut self, more: Self) {
+        self.bytes += more.bytes;
+        self.pieces.extend(more.pieces);
+    }
+
+    /// Adds a field of bytes, or of an encoded message.
+    fn field(&mut self, tag: u32, contents: Self) {
+        let mut head = BytesMut::new();
+        encode_key(tag, WireType::LengthDelimited, &mut head);
+        encode_varint(contents.bytes as u64, &mut head);
+        self.append(Self::of(head.freeze()));
+        self.append(contents);
+    }
+
+    /// With what is small put together.
+    fn joined(self) -> Vec<Bytes> {
+        let mut joined = Vec::new();
+        let mut small = BytesMut::new();
+        for piece in self.pieces {
+            if piece.len() < SHARED_BYTES {
+                small.extend_from_slice(&piece);
+            } else {
+                joined.extend([small.split().freeze(), piece]);
+            }
+        }
+        joined.push(small.freeze());
+        joined.retain(|piece| !piece.is_empty());
+        joined
+    }
 }
 
 /// Collects bytes as they arrive and gives back whole messages.
@@ -87,6 +191,76 @@ mod tests {
             assert_eq!(seen, messages);
             assert!(!decoder.is_mid_frame());
         }
+    }
+
+    #[test]
+    fn a_program_in_pieces_is_the_program_and_shares_what_is_large() {
+        use crate::{burst::Store, grants::Owner};
+        let large = Bytes::from(vec![7; 100_000]);
+        let kinds = [
+            argument::Kind::OutputBytes(8),
+            argument::Kind::Constant(large.clone()),
+            argument::Kind::Parameter("rate".to_owned()),
+            argument::Kind::Input(Input {
+                bytes: large.clone(),
+                bytes_per_chunk: 10,
+            }),
+            argument::Kind::Input(Input {
+                bytes: Bytes::from_static(b"small"),
+                bytes_per_chunk: 0,
+            }),
+            argument::Kind::Constant(Bytes::new()),
+            argument::Kind::Scalar(Bytes::from_static(&[0, 0, 0, 0])),
+            argument::Kind::ChunkIndexBytes(4),
+        ];
+        let open = Open {
+            owner: Owner {
+                uid: "uid".to_owned(),
+                namespace: "default".to_owned(),
+                name: "BurstJob/a".to_owned(),
+                term: 3,
+            },
+            boot_id: "boot".to_owned(),
+            program: Program {
+                ptx: large.slice(1..),
+                digest: Bytes::from_static(&[1; 32]),
+                entry: "k".to_owned(),
+                grid: vec![1, 2, 3],
+                block: vec![4, 5, 6],
+                dynamic_shared_bytes: 7,
+                arguments: kinds.map(|kind| Argument { kind: Some(kind) }).to_vec(),
+                chunks_json: Bytes::from_static(b"{}"),
+                slice_bytes: 8,
+                chunk_timeout_milliseconds: 9,
+                store: Some(Store {
+                    url: "s3://bucket".to_owned(),
+                    options: [("region".to_owned(), "eu-1".to_owned())].into(),
+                }),
+                aggregated_output: Some(0),
+                aggregate_only: true,
+            },
+            covered: vec![1, 2, 5, 9],
+        };
+        for program in [open.program.clone(), Program::default()] {
+            let frame = ClientFrame::from(client_frame::Kind::Open(Box::new(Open {
+                program: program.clone(),
+                ..open.clone()
+            })));
+            let pieces = pieces(&frame);
+            let mut decoder = Decoder::default();
+            for piece in &pieces {
+                decoder.extend(piece.clone());
+            }
+            assert_eq!(decoder.next_message::<ClientFrame>().unwrap(), Some(frame));
+            assert!(!decoder.is_mid_frame());
+            if program != Program::default() {
+                let shared = pieces.iter().filter(|piece| large.as_ptr_range().contains(&piece.as_ptr()));
+                assert_eq!(shared.count(), 3);
+                assert_eq!(pieces.iter().filter(|piece| piece.len() >= SHARED_BYTES).count(), 3);
+            }
+        }
+        let other = ClientFrame::from(client_frame::Kind::Acknowledge(crate::burst::Acknowledge { sequence: 4 }));
+        assert_eq!(pieces(&other), [encode(&other)]);
     }
 
     #[test]

@@ -167,6 +167,11 @@ pub enum RefusalCode {
 }
 
 impl RefusalCode {
+    /// Every code.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..=Self::Invalid as i32).filter_map(|code| Self::try_from(code).ok())
+    }
+
     /// Name for metrics and messages.
     pub const fn label(self) -> &'static str {
         match self {

@@ -59,6 +59,9 @@ pub struct SessionLoad {
     /// Its executor ended by itself, and its grant with it: how, and its last words. Empty as long as it has not.
     #[prost(string, tag = "10")]
     pub ended: String,
+    /// For how long it has had its grant, in milliseconds.
+    #[prost(uint64, tag = "11")]
+    pub held_milliseconds: u64,
 }
 
 /// A device and its load.

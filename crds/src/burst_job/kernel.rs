@@ -6,6 +6,16 @@ use serde::{Deserialize, Serialize};
 use super::{chunks::ScalarType, rules};
 use crate::rules::{exactly_one, matches, object_name, store_url};
 
+/// Most bytes of one chunk's outputs, all together: several frames of results must fit a stream's window and the agent's memory.
+pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;
+/// Most bytes of a burst's inputs, each argument's counted: with the PTX they fit a frame to an agent.
+pub const MAX_INPUT_BYTES: u64 = 48 << 20;
+/// Largest PTX in bytes: what NVCC makes of a large library.
+pub const MAX_PTX_BYTES: u64 = 8 << 20;
+/// Most dynamic shared memory of a block in bytes: 227 KiB, the most that any device lets a block have (CUDA C++ Programming Guide,
+/// technical specifications per compute capability, 9.0 and 10.0).
+const MAX_SHARED_BYTES: u32 = 227 << 10;
+
 /// One kernel and how it is launched for each chunk.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -29,7 +39,7 @@ pub struct Kernel {
     pub block: Vec<i64>,
     /// Dynamic shared memory of a block, in bytes.
     #[serde(default)]
-    #[schemars(range(min = 0, max = 233_472))]
+    #[schemars(range(min = 0, max = MAX_SHARED_BYTES))]
     pub dynamic_shared_bytes: i64,
     /// The arguments in the kernel's own order.
     #[serde(default)]
@@ -103,13 +113,14 @@ pub struct Argument {
 /// An array that the kernel fills.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = rules::output_bytes())]
 pub struct OutputArgument {
     /// Type of an element.
     #[serde(rename = "type")]
     pub type_: ScalarType,
-    /// How many elements.
+    /// How many elements. The outputs of a chunk have at most 32 MiB in all.
     #[serde(default = "one_element")]
-    #[schemars(range(min = 1, max = 268_435_456))]
+    #[schemars(range(min = 1, max = MAX_OUTPUT_BYTES))]
     pub count: i64,
 }
 
@@ -125,7 +136,7 @@ pub struct InputArgument {
     pub from: BytesSource,
     /// When given, chunk i gets the bytes from i × this, so many of them; else all bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_073_741_824))]
+    #[schemars(range(min = 1, max = MAX_INPUT_BYTES))]
     pub bytes_per_chunk: Option<i64>,
 }
 

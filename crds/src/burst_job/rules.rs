@@ -2,6 +2,7 @@
 
 use kube::core::{Reason, Rule};
 
+use super::kernel::MAX_OUTPUT_BYTES;
 use crate::rules::rule;
 
 /// What may be a parameter's name: an identifier, so that reports and formulas can carry it.
@@ -97,6 +98,15 @@ pub(super) fn urls_need_a_store() -> Rule {
     .reason(Reason::FieldValueRequired)
 }
 
+/// `concat` is nothing but the results.
+pub(super) fn concat_keeps_results() -> Rule {
+    rule(
+        "!has(self.aggregate) || !has(self.aggregate.concat) || !has(self.results) || self.results == 'All'",
+        "concat is made of the results: keep them with results: All, or choose another aggregate",
+    )
+    .field_path(".results")
+}
+
 /// Waiting for more slices than there are chunks would be waiting for nothing.
 pub(super) fn slices_within_count() -> Rule {
     rule(
@@ -104,6 +114,18 @@ pub(super) fn slices_within_count() -> Rule {
         "min must not exceed chunks.count: a slice runs one chunk at a time",
     )
     .field_path(".slices.min")
+}
+
+/// An output of a chunk that no frame could carry; several together are the operator's to count.
+pub(super) fn output_bytes() -> Rule {
+    rule(
+        format!("self.count * (self.type == 'u8' ? 1 : (self.type in ['u32', 's32', 'f32'] ? 4 : 8)) <= {MAX_OUTPUT_BYTES}"),
+        format!(
+            "an output has at most {} MiB: give each chunk less to compute, and make more chunks",
+            MAX_OUTPUT_BYTES >> 20
+        ),
+    )
+    .field_path(".count")
 }
 
 /// A block's threads, all dimensions multiplied: CUDA's limit on every device.

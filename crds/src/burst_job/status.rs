@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+
+use super::aggregate::MOST_ELEMENTS;
 
 /// Written by the operator alone. The durable account is the checkpoint in the ConfigMap that `results` names;
 /// this is its legible summary.
@@ -103,7 +106,7 @@ pub struct SliceCounts {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AggregateStatus {
-    /// For the column: `0.0312 @ 417`, or the sum or mean.
+    /// For the column: `0.0312 @ 417`, or the first element of the sum or mean; and how many results are NaN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub summary: Option<String>,
@@ -111,18 +114,40 @@ pub struct AggregateStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub best: Vec<BestChunk>,
-    /// Element by element, for sum and mean.
+    /// Element by element, for sum and mean; null where the value is infinite or NaN.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256))]
-    pub values: Vec<f64>,
-    /// Half width of the 95 % confidence interval, element by element, for mean.
+    #[schemars(schema_with = "numbers")]
+    pub values: Vec<Option<f64>>,
+    /// All of `values` as text in full. It stands where one of them is not exact as a JSON number: a sum of integers beyond 2^53,
+    /// `inf`, `-inf`, `NaN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256))]
-    pub confidence95: Vec<f64>,
+    #[schemars(length(max = 256), inner(length(max = 64)))]
+    pub exact: Vec<String>,
+    /// Half width of the 95 % confidence interval by Student's t, element by element, for mean; null where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "numbers")]
+    pub confidence95: Vec<Option<f64>>,
     /// How many results it covers.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub count: i64,
+    /// How many of them have a NaN in the output that is looked at: `best` leaves them out, sums and means of such elements are NaN.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0))]
+    pub nan: i64,
+}
+
+/// Numbers, element by element; null where there is none.
+fn numbers(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": MOST_ELEMENTS,
+        "items": {"type": "number", "format": "double", "nullable": true},
+    })
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 /// A chunk that stands out.
@@ -132,27 +157,37 @@ pub struct BestChunk {
     /// Its index.
     #[schemars(range(min = 0))]
     pub index: i64,
-    /// Its value; infinities and NaN never stand here.
-    pub value: f64,
+    /// Its value; absent where that is infinite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    /// Its value as text in full, where `value` is not exact: an integer beyond 2^53, `inf`, `-inf`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub exact: Option<String>,
     /// The parameters it was given.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub parameters: BTreeMap<String, f64>,
+    /// Those of them that are not exact as JSON numbers, integers beyond 2^53, as text in full.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 64}))]
+    pub exact_parameters: BTreeMap<String, String>,
 }
 
 /// Where the results are.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResultsStatus {
-    /// ConfigMap with the checkpoint, and with the results when they are small: key `results.csv` once complete.
+    /// ConfigMap with the checkpoint, and with the results when they are small: key `results.csv` once complete; with `results: Failed`
+    /// key `failed.csv`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub config_map: Option<String>,
-    /// URL of the manifest that lists the segments, when the results are in an object store.
+    /// URL of the manifest that lists the segments, when the results are in an object store; with `results: Failed` of `failed.csv`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub url: Option<String>,
-    /// Bytes of all results.
+    /// Bytes of all results that are kept.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub bytes: i64,
@@ -168,7 +203,7 @@ pub struct ChunkFailure {
     /// Attempts made.
     #[schemars(range(min = 0))]
     pub attempts: i64,
-    /// The cause in one word, such as `IllegalAddress` or `RetriesExhausted`.
+    /// The cause in one word, such as `IllegalAddress`; with retries used up, that of the last attempt.
     #[schemars(length(max = 64))]
     pub code: String,
     /// The cause as the engine tells it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, Node, ServiceAccount};
 use kube::api::{ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -38,9 +38,37 @@ impl ControlPlane {
     /// # Errors
     /// When the ServiceAccount does not exist, or the file cannot be written.
     pub async fn kubeconfig_for(&self, namespace: &str, name: &str) -> Result<PathBuf, ControlPlaneError> {
+        self.write_kubeconfig(namespace, name, None).await
+    }
+
+    /// As [`ControlPlane::kubeconfig_for`], with a token that is bound to a Pod or a Node: it names the node, and ends with the
+    /// object.
+    ///
+    /// # Errors
+    /// When the ServiceAccount or the object does not exist, or the file cannot be written.
+    pub async fn bound_kubeconfig_for(
+        &self,
+        namespace: &str,
+        name: &str,
+        bound: BoundObjectReference,
+    ) -> Result<PathBuf, ControlPlaneError> {
+        self.write_kubeconfig(namespace, name, Some(bound)).await
+    }
+
+    async fn write_kubeconfig(
+        &self,
+        namespace: &str,
+        name: &str,
+        bound: Option<BoundObjectReference>,
+    ) -> Result<PathBuf, ControlPlaneError> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
+        let file = match &bound {
+            Some(bound) => format!("{namespace}.{name}.{}.kubeconfig", bound.name.as_deref().unwrap_or_default()),
+            None => format!("{namespace}.{name}.kubeconfig"),
+        };
         let request = TokenRequest {
             spec: TokenRequestSpec {
+                bound_object_ref: bound,
                 expiration_seconds: Some(TOKEN_SECONDS),
                 ..TokenRequestSpec::default()
             },
@@ -49,7 +77,7 @@ impl ControlPlane {
         let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
         let token = answer.status.map(|status| status.token).unwrap_or_default();
         let administrator = read(&self.kubeconfig)?;
-        let path = self.directory().join(format!("{namespace}.{name}.kubeconfig"));
+        let path = self.directory().join(file);
         write_kubeconfig_with_token(&path, &administrator, &token)?;
         Ok(path)
     }

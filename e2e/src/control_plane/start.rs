@@ -39,7 +39,7 @@ impl ControlPlane {
         let kubectl = tools::kubectl().await?;
         let mut control_plane = match existing {
             Some(kubeconfig) => Self::join(kubeconfig.into(), kubectl, directory).await?,
-            None => Self::start_servers(kubectl, directory).await?,
+            None => Self::start_servers(kubectl, directory, options.durable).await?,
         };
         if let Err(error) = control_plane.complete(&options).await {
             control_plane.report();
@@ -62,7 +62,7 @@ impl ControlPlane {
     }
 
     /// etcd and the API server, started together: the API server waits for etcd by itself.
-    async fn start_servers(kubectl: PathBuf, directory: Directory) -> Result<Self, ControlPlaneError> {
+    async fn start_servers(kubectl: PathBuf, directory: Directory, durable: bool) -> Result<Self, ControlPlaneError> {
         let programs = tools::control_plane().await?;
         let root = directory.path().to_owned();
         let authority = Authority::create(&root)?;
@@ -75,7 +75,11 @@ impl ControlPlane {
         write_kubeconfig(&controller_manager, &server, &authority, "system:kube-controller-manager", None)?;
         std::fs::write(root.join("audit-policy.json"), audit::POLICY).map_err(ControlPlaneError::Directory)?;
 
-        let etcd = etcd(&programs, &root, &client_port, &peer_port).start().await?;
+        let mut etcd = etcd(&programs, &root, &client_port, &peer_port);
+        if !durable {
+            etcd = etcd.argument("--unsafe-no-fsync");
+        }
+        let etcd = etcd.start().await?;
         let api_server = api_server(&programs, &authority, &root, &client_port, &api_port).start().await?;
         let audit = AuditLog::new(root.join("audit.log"));
         let ports = [client_port, peer_port, api_port];
@@ -161,7 +165,7 @@ pub(super) async fn api_server_ready(kubeconfig: &Path, process: &mut Process) -
 fn etcd(tools: &ControlPlaneTools, root: &Path, client: &Port, peer: &Port) -> Specification {
     Specification::new("etcd", &tools.etcd, &root.join("logs"))
         .quiet()
-        .arguments(["--name", "e2e", "--log-level", "error", "--unsafe-no-fsync", "--data-dir"])
+        .arguments(["--name", "e2e", "--log-level", "error", "--data-dir"])
         .argument(root.join("etcd"))
         .arguments(["--listen-client-urls", &client.url(), "--advertise-client-urls", &client.url()])
         .arguments(["--listen-peer-urls", &peer.url(), "--initial-advertise-peer-urls", &peer.url()])

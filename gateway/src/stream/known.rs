@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Most that are remembered: some hundred bytes each. Of more, those are forgotten that were remembered before the last so many.
@@ -14,8 +14,17 @@ pub struct Endpoints(Mutex<Generations>);
 
 #[derive(Debug, Default)]
 struct Generations {
-    young: HashMap<(String, String), String>,
-    old: HashMap<(String, String), String>,
+    young: HashMap<(String, String), Seen>,
+    old: HashMap<(String, String), Seen>,
+}
+
+/// Where a session was, and for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its worker.
+    pub endpoint: String,
+    /// Who opened its stream: whoever resumes it by the session's secret counts as the same.
+    pub caller: Option<Arc<str>>,
 }
 
 impl Endpoints {
@@ -24,19 +33,19 @@ impl Endpoints {
     }
 
     /// Where a session was.
-    pub fn get(&self, namespace: &str, name: &str) -> Option<String> {
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Seen> {
         let session = (namespace.to_owned(), name.to_owned());
         let known = self.lock();
         known.young.get(&session).or_else(|| known.old.get(&session)).cloned()
     }
 
     /// A session is there.
-    pub fn put(&self, namespace: &str, name: &str, endpoint: &str) {
+    pub fn put(&self, namespace: &str, name: &str, seen: Seen) {
         let mut known = self.lock();
         if known.young.len() >= MOST {
             known.old = std::mem::take(&mut known.young);
         }
-        known.young.insert((namespace.to_owned(), name.to_owned()), endpoint.to_owned());
+        known.young.insert((namespace.to_owned(), name.to_owned()), seen);
     }
 }
 
@@ -47,12 +56,16 @@ mod tests {
     #[test]
     fn the_last_place_of_a_session_is_known_and_the_number_is_bounded() {
         let known = Endpoints::default();
-        known.put("team", "mine", "http://one");
-        known.put("team", "mine", "http://other");
-        assert_eq!(known.get("team", "mine").as_deref(), Some("http://other"));
+        let seen = |endpoint: &str| Seen {
+            endpoint: endpoint.to_owned(),
+            caller: Some("somebody".into()),
+        };
+        known.put("team", "mine", seen("http://one"));
+        known.put("team", "mine", seen("http://other"));
+        assert_eq!(known.get("team", "mine"), Some(seen("http://other")));
         assert!(known.get("tea", "mmine").is_none());
         for place in 0..2 * MOST {
-            known.put("team", &place.to_string(), "http://one");
+            known.put("team", &place.to_string(), seen("http://one"));
         }
         assert!(known.get("team", "mine").is_none());
         assert!(known.get("team", &(2 * MOST - 1).to_string()).is_some());

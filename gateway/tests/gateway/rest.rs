@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::Full;
@@ -108,11 +109,17 @@ async fn what_is_wrong_is_told_by_field_with_the_remedy() {
     let kind = post(kind).await;
     assert_eq!(kind.refusal(400), "kind: has to be GpuSession here, or to be left out");
     assert_eq!(kind.json()["details"]["causes"][0]["field"], "kind");
+    let version = json!({"metadata": {"name": "a", "resourceVersion": "5"}, "spec": {"vram": "1Gi"}});
+    assert!(post(version).await.refusal(400).starts_with("metadata.resourceVersion"));
     let elsewhere = json!({"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {"vram": "1Gi"}});
     post(elsewhere).await.refusal(400);
     for (path, said) in [
         ("?waitfor=Placed", "query.waitfor"),
-        ("?waitFor=Pla%20ced", "query.waitFor: write the type of a condition"),
+        (
+            "?waitFor=Pla%20ced",
+            "query.waitFor: a GpuSession has the conditions Placed, Ready, Failed",
+        ),
+        ("?waitFor=Complete", "write one of them"),
         ("?timeoutSeconds=5", "add waitFor"),
         ("?waitFor=Placed&timeoutSeconds=301", "from 1 to 300"),
     ] {
@@ -266,6 +273,13 @@ async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
         )
         .await;
     assert_eq!(cluster.get(&path).await.json()["reason"], "NoResults");
+    let mut unkept = burst("unkept");
+    unkept["spec"]["results"] = json!("None");
+    cluster.call(Method::POST, BURSTS, Some(&unkept)).await;
+    let complete = json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")]});
+    cluster.report("BurstJob", "unkept", complete).await;
+    let refused = cluster.get(&format!("{BURSTS}/unkept/results")).await;
+    assert!(refused.refusal(409).contains("spec.results is None"));
     cluster
         .report(
             "BurstJob",
@@ -302,6 +316,72 @@ async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
     let elsewhere = cluster.get(&path).await;
     assert!(elsewhere.refusal(409).contains("s3://bucket/search/manifest.json"));
     assert_eq!(elsewhere.json()["reason"], "ResultsInStore");
+}
+
+#[tokio::test]
+async fn results_whose_text_is_too_long_for_the_config_map_come_whole() {
+    const CHUNKS: usize = 131_072;
+    let cluster = Cluster::start().await;
+    let mut job = burst("large");
+    job["spec"]["chunks"] = json!({"count": CHUNKS});
+    job["spec"]["kernel"]["args"] = json!([{"output": {"type": "f32", "count": 1}}]);
+    assert_eq!(cluster.call(Method::POST, BURSTS, Some(&job)).await.status, 201);
+    let results = json!({"configMap": "large-results", "bytes": 4 * CHUNKS});
+    let status = json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")], "results": results});
+    cluster.report("BurstJob", "large", status).await;
+    let records: Vec<u8> = (0..CHUNKS).flat_map(|chunk| (chunk as f32).to_le_bytes()).collect();
+    let counted = sahasra_results::IndexSet::full(CHUNKS as u64).encode();
+    let encoded = |bytes: &[u8]| STANDARD.encode(bytes);
+    let data = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {},
+        "binaryData": {"results": encoded(&records), "counted": encoded(&counted)},
+    });
+    cluster.apply("ConfigMap", "large-results", data).await;
+    let path = format!("{BURSTS}/large/results");
+    let csv = cluster.get(&path).await;
+    let text = String::from_utf8(csv.body.to_vec()).expect("text");
+    assert_eq!((csv.status.as_u16(), text.lines().count()), (200, CHUNKS + 1));
+    assert!(text.ends_with("131071,131071\n"));
+    let rows = cluster.get(&format!("{path}?format=json")).await.json();
+    assert_eq!(rows.as_array().map(Vec::len), Some(CHUNKS));
+    assert_eq!(rows[CHUNKS - 1], json!({"index": 131_071, "output0": 131_071}));
+
+    let broken = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "binaryData": {"results": "AAAA"}});
+    cluster.apply("ConfigMap", "broken-results", broken).await;
+    let results = json!({"configMap": "broken-results", "bytes": 4 * CHUNKS});
+    cluster.report("BurstJob", "large", json!({"results": results})).await;
+    let refused = cluster.get(&path).await;
+    assert!(refused.refusal(409).contains("does not hold the results of large"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn every_name_that_can_be_created_can_be_read_and_deleted() {
+    let cluster = Cluster::start().await;
+    for name in ["y".repeat(64), "y".repeat(253)] {
+        let made = json!({"metadata": {"name": name}, "spec": {"vram": "1Gi"}});
+        assert_eq!(cluster.call(Method::POST, SESSIONS, Some(&made)).await.status, 201);
+        let path = format!("{SESSIONS}/{name}");
+        assert_eq!(cluster.get(&path).await.json()["metadata"]["name"], name.as_str());
+        assert_eq!(cluster.call(Method::HEAD, &path, None).await.status, 200);
+        assert_eq!(cluster.call(Method::DELETE, &path, None).await.status, 200);
+    }
+    let long = json!({"metadata": {"name": "y".repeat(254)}, "spec": {"vram": "1Gi"}});
+    cluster.call(Method::POST, SESSIONS, Some(&long)).await.refusal(422);
+}
+
+#[tokio::test]
+async fn a_poll_for_a_refused_burst_does_not_wait() {
+    let cluster = Cluster::start().await;
+    cluster.call(Method::POST, BURSTS, Some(&burst("wrong"))).await;
+    let mut refused = condition("Accepted", "EntryMissing");
+    refused["status"] = json!("False");
+    cluster
+        .report("BurstJob", "wrong", json!({"state": "Pending", "conditions": [refused]}))
+        .await;
+    // The longest poll: it would outlast what this test waits for an answer.
+    let answer = cluster.get(&format!("{BURSTS}/wrong?waitFor=Complete&timeoutSeconds=300")).await;
+    assert_eq!(answer.json()["status"]["conditions"][0]["reason"], "EntryMissing");
+    cluster.get(&format!("{BURSTS}/wrong?waitFor=complete")).await.refusal(400);
 }
 
 #[tokio::test]

@@ -311,8 +311,13 @@ async fn the_client_is_told_why_a_stream_ends() {
     ended(&mut worker).await;
 
     let (mut client, mut worker) = open(&cluster, &agent).await;
-    // It is refused by its head: what follows may find the connection closed.
-    let _ = client.send(Message::Binary(vec![0; MESSAGE_BYTES + 1].into())).await;
+    // It is refused by its head, and the client that sends all before it reads is told.
+    client
+        .send(Message::Binary(vec![0; MESSAGE_BYTES + 1].into()))
+        .await
+        .expect("all of it is read");
+    let (code, reason) = close_of(&mut client).await;
+    assert!(code == 1009 && reason.contains("send several"), "{code}: {reason}");
     ended(&mut worker).await;
 
     // One that answers no ping: it is never read from, so its library cannot.
@@ -372,4 +377,38 @@ async fn streams_opened_and_closed_by_the_hundred_leave_nothing() {
     }
     assert_eq!(cluster.metric("gateway_streams_ended_total").await, 300.0);
     assert_eq!(cluster.metric("gateway_requests_total{code=\"101\"").await, 300.0);
+}
+
+#[tokio::test]
+async fn one_caller_leaves_room_for_others() {
+    let (cluster, agent) = placed(&["--max-streams", "8"], Limits::default()).await;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(open(&cluster, &agent).await);
+    }
+    // As many are free as it holds: the rest is for others.
+    let (code, message) = refused(&cluster, request(&cluster)).await;
+    assert_eq!(code, 429, "{message}");
+    assert!(message.is_empty() || message.contains("4 of its 8"), "{message}");
+    drop(held.pop());
+    eventually("there is room again", async || {
+        (cluster.metric("gateway_streams ").await == 3.0).then_some(())
+    })
+    .await;
+    drop(open(&cluster, &agent).await);
+}
+
+#[tokio::test]
+async fn a_wrong_token_takes_no_slot() {
+    let (cluster, agent) = placed(&["--max-streams", "1"], Limits::default()).await;
+    let wrong = || {
+        let mut request = request(&cluster);
+        let token = "Bearer wrong".parse().expect("a value");
+        request.headers_mut().insert(header::AUTHORIZATION, token);
+        request
+    };
+    // At the same time: none of them may find the slot taken.
+    let codes = futures::future::join_all((0..16).map(|_| refused(&cluster, wrong()))).await;
+    assert!(codes.iter().all(|(code, _)| *code == 401), "{codes:?}");
+    drop(open(&cluster, &agent).await);
 }

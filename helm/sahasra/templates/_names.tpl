@@ -75,3 +75,13 @@ seccompProfile:
     items:
       - {key: ca.crt, path: ca.crt}
 {{- end }}
+
+
+{{/* A quantity in MiB, where it is a whole number with Mi, Gi or Ti; nothing otherwise. */}}
+{{- define "sahasra.mebibytes" -}}
+{{- $text := toString . -}}
+{{- if regexMatch "^[0-9]+Mi$" $text }}{{ trimSuffix "Mi" $text }}
+{{- else if regexMatch "^[0-9]+Gi$" $text }}{{ mul (trimSuffix "Gi" $text | int) 1024 }}
+{{- else if regexMatch "^[0-9]+Ti$" $text }}{{ mul (trimSuffix "Ti" $text | int) 1048576 }}
+{{- end }}
+{{- end -}}

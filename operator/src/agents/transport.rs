@@ -14,7 +14,7 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream, ResolveServerName};
@@ -55,10 +55,14 @@ pub trait Transport: Debug + Send + Sync {
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// HTTP/2, with prior knowledge or by ALPN, one connection an agent, shared by calls and streams.
+/// HTTP/2, with prior knowledge or by ALPN: one connection an agent for calls, one for streams. A connection carries as many
+/// requests at a time as the agent allows, and its flow control is shared by all of them: neither many streams nor one whose
+/// results nobody reads may keep a renewal waiting, or the grants of everybody on that agent expire.
 #[derive(Clone, Debug)]
 pub struct Http2 {
-    http: Client<Agents, Body>,
+    calls: Client<Agents, Body>,
+    streams: Client<Agents, Body>,
+    authorization: Option<HeaderValue>,
 }
 
 impl Default for Http2 {
@@ -73,32 +77,54 @@ impl Http2 {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let http = Client::builder(TokioExecutor::new())
-            .http2_only(true)
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(300))
-            .http2_initial_stream_window_size(1 << 20)
-            .http2_initial_connection_window_size(8 << 20)
-            // An agent that vanished without a word is noticed within ten seconds, if anything is open to it.
-            .http2_keep_alive_interval(Duration::from_secs(5))
-            .http2_keep_alive_timeout(Duration::from_secs(5))
-            .build(Agents { tcp: connector, tls });
-        Self { http }
+        let agents = Agents { tcp: connector, tls };
+        // A client shares one connection among its requests to an agent.
+        let client = || {
+            Client::builder(TokioExecutor::new())
+                .http2_only(true)
+                .timer(TokioTimer::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(Duration::from_secs(300))
+                .http2_initial_stream_window_size(1 << 20)
+                .http2_initial_connection_window_size(8 << 20)
+                // An agent that vanished without a word is noticed within ten seconds, if anything is open to it.
+                .http2_keep_alive_interval(Duration::from_secs(5))
+                .http2_keep_alive_timeout(Duration::from_secs(5))
+                .build(agents.clone())
+        };
+        Self {
+            calls: client(),
+            streams: client(),
+            authorization: None,
+        }
     }
 
-    async fn request(&self, endpoint: &str, path: &str, body: Body) -> Result<Response<Incoming>, AgentError> {
+    /// Shows this token with every call: for agents that one program started together with the operator.
+    #[must_use]
+    pub fn with_token(mut self, token: &str) -> Self {
+        self.authorization = HeaderValue::from_str(&format!("Bearer {token}")).ok().map(|mut header| {
+            header.set_sensitive(true);
+            header
+        });
+        self
+    }
+
+    async fn request(&self, http: &Client<Agents, Body>, endpoint: &str, path: &str, body: Body) -> Result<Response<Incoming>, AgentError> {
         let method = match path {
             path::INVENTORY | path::LOAD => Method::GET,
             _ => Method::POST,
         };
-        let request = Request::builder()
+        let mut request = Request::builder();
+        if let Some(authorization) = &self.authorization {
+            request = request.header(http::header::AUTHORIZATION, authorization);
+        }
+        let request = request
             .method(method)
             .uri(format!("{}{path}", endpoint.trim_end_matches('/')))
             .header(http::header::CONTENT_TYPE, CONTENT_TYPE)
             .body(body)
             .map_err(|_| AgentError::Endpoint(endpoint.to_owned()))?;
-        self.http.request(request).await.map_err(|error| match fault(&error) {
+        http.request(request).await.map_err(|error| match fault(&error) {
             Some(fault) => AgentError::Tls(fault),
             None if is_without_authority(&error) => AgentError::NoAuthority,
             None => AgentError::Unreachable(error.into()),
@@ -158,7 +184,7 @@ fn is_without_authority(error: &(dyn std::error::Error + 'static)) -> bool {
 impl Transport for Http2 {
     fn call<'a>(&'a self, endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
         Box::pin(async move {
-            let response = self.request(endpoint, path, Full::new(message).boxed_unsync()).await?;
+            let response = self.request(&self.calls, endpoint, path, Full::new(message).boxed_unsync()).await?;
             let status = response.status();
             let bytes = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
                 .collect()
@@ -174,12 +200,9 @@ impl Transport for Http2 {
 
     fn stream<'a>(&'a self, endpoint: &'a str, frames: BoxStream<'static, ClientFrame>) -> BoxFuture<'a, Result<Incomings, StreamError>> {
         Box::pin(async move {
-            let frames = frames.map(|frame| {
-                let bytes: Bytes = frame::encode(&frame);
-                Ok(Frame::data(bytes))
-            });
+            let frames = frames.flat_map(|frame| stream::iter(frame::pieces(&frame)).map(|piece| Ok(Frame::data(piece))));
             let body = StreamBody::new(frames).boxed_unsync();
-            let response = self.request(endpoint, path::BURSTS, body).await?;
+            let response = self.request(&self.streams, endpoint, path::BURSTS, body).await?;
             let status = response.status();
             let incoming = response.into_body();
             if status != StatusCode::OK {
@@ -224,4 +247,66 @@ fn refused(status: StatusCode, text: &[u8]) -> AgentError {
 /// The beginning of a refusal's text.
 fn excerpt(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(256)]).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::AgentClient;
+    use sahasra_service::server::{self, Cleartext, Limits};
+    use sahasra_wire::{Message, inventory::Inventory};
+    use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
+
+    /// An agent whose streams never end.
+    #[derive(Clone)]
+    struct Agent;
+
+    impl Service<Request<Incoming>> for Agent {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+            let body = match request.uri().path() {
+                path::BURSTS => StreamBody::new(stream::pending()).boxed_unsync(),
+                _ => Full::new(Bytes::from(Inventory::default().encode_to_vec())).boxed_unsync(),
+            };
+            std::future::ready(Ok(Response::new(body)))
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_get_through_beside_more_streams_than_a_connection_carries() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let stop = CancellationToken::new();
+        let limits = Limits {
+            streams: 256,
+            ..Limits::default()
+        };
+        let server = tokio::spawn(server::serve(listener, Cleartext, Agent, limits, stop.clone()));
+        let transport = Arc::new(Http2::default());
+        // A stream with the end on which frames for it go out, which is kept as long as it.
+        let open = || {
+            let (transport, endpoint) = (Arc::clone(&transport), endpoint.clone());
+            let (frames, outgoing) = futures::channel::mpsc::unbounded::<ClientFrame>();
+            async move { Ok::<_, StreamError>((transport.stream(&endpoint, outgoing.boxed()).await?, frames)) }
+        };
+        let streams = futures::future::try_join_all((0..256).map(|_| open())).await.unwrap();
+        let waiting = tokio::spawn(open());
+        let client = AgentClient::over(transport);
+        for _ in 0..3 {
+            client.inventory(&endpoint).await.unwrap();
+        }
+        assert!(!waiting.is_finished(), "the 257th stream waits for another to end");
+        drop(streams);
+        drop(waiting.await.unwrap().unwrap());
+        stop.cancel();
+        drop(server);
+    }
 }

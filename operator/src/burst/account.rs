@@ -6,10 +6,12 @@
 mod flights;
 mod retries;
 
+use std::collections::BTreeMap;
+
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
-use self::flights::{Flight, Flights};
+use self::flights::Flights;
 use self::retries::Retries;
 use super::index_set::IndexSet;
 
@@ -105,6 +107,8 @@ pub struct Account {
     in_flight: Flights,
     completed: IndexSet,
     failed: IndexSet,
+    /// `failed` by cause.
+    causes: BTreeMap<FailureCode, IndexSet>,
     failures: Vec<FailedChunk>,
     retried: u64,
 }
@@ -121,23 +125,29 @@ impl Account {
             in_flight: Flights::default(),
             completed: IndexSet::default(),
             failed: IndexSet::default(),
+            causes: BTreeMap::new(),
             failures: Vec::new(),
             retried: 0,
         }
     }
 
     /// Takes up what a checkpoint says: the rest has never been tried as far as anybody knows.
-    pub fn restore(&mut self, completed: IndexSet, failed: IndexSet, failures: Vec<FailedChunk>, retried: u64) {
+    pub fn restore(&mut self, completed: IndexSet, causes: BTreeMap<FailureCode, IndexSet>, failures: Vec<FailedChunk>, retried: u64) {
         *self = Self::new(self.total, self.policy, self.seed);
-        for (first, count) in completed.ranges().chain(failed.ranges()) {
-            self.fresh.remove(first, count);
-        }
-        (self.completed, self.failed, self.failures, self.retried) = (completed, failed, failures, retried);
+        causes.values().for_each(|failed| self.failed.unite(failed));
+        self.fresh.subtract(&completed);
+        self.fresh.subtract(&self.failed);
+        (self.completed, self.causes, self.failures, self.retried) = (completed, causes, failures, retried);
     }
 
-    /// Takes up chunks that a device already has, from an earlier coordinator or an earlier stream: those that wait here.
+    /// Takes up chunks that a device already has, from an earlier coordinator or an earlier stream: those that wait here. An
+    /// attempt that was taken for lost goes on, so that it costs none.
     pub fn adopt(&mut self, device: &DeviceKey, first: u64, count: u64) {
         let mut taken = self.retries.cut(first, count);
+        for batch in &mut taken {
+            batch.attempt -= 1;
+            self.retried = self.retried.saturating_sub(batch.count);
+        }
         let fresh = self.fresh.remove(first, count).into_iter();
         taken.extend(fresh.map(|(first, count)| Batch { first, count, attempt: 1 }));
         self.hand_over(device, &taken);
@@ -154,11 +164,15 @@ impl Account {
         message: &str,
         now: u64,
     ) -> FailureOutcome {
+        let Some(number) = self.in_flight.number(device) else {
+            return FailureOutcome::default();
+        };
         let mut outcome = FailureOutcome::default();
         for (first, flight) in self.in_flight.within(first, count) {
-            let Flight { count, attempt, .. } = flight;
-            let batch = Batch { first, count, attempt };
-            outcome += self.failed(device, batch, code, message, now);
+            if flight.device == number {
+                self.in_flight.cut(first, flight.count);
+                outcome += self.attempt_failed(first, flight.count, flight.attempt, code, message, now);
+            }
         }
         outcome
     }
@@ -189,7 +203,7 @@ impl Account {
         self.fresh.remove(first, count);
         self.retries.cut(first, count);
         let mut counted = Vec::new();
-        for (first, count) in without(&self.failed, first, count) {
+        for (first, count) in self.failed.missing(first, count) {
             counted.extend(self.completed.insert(first, count));
         }
         counted
@@ -197,9 +211,12 @@ impl Account {
 
     /// Counts failed attempts. Only chunks in flight on `device` with that attempt are touched: an older attempt's failure is no news.
     pub fn failed(&mut self, device: &DeviceKey, batch: Batch, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+        let Some(number) = self.in_flight.number(device) else {
+            return FailureOutcome::default();
+        };
         let mut outcome = FailureOutcome::default();
         for (first, flight) in self.in_flight.within(batch.first, batch.count) {
-            if flight.device == *device && flight.attempt == batch.attempt {
+            if flight.device == number && flight.attempt == batch.attempt {
                 self.in_flight.cut(first, flight.count);
                 outcome += self.attempt_failed(first, flight.count, batch.attempt, code, message, now);
             }
@@ -209,36 +226,74 @@ impl Account {
 
     /// Chunks that came back unstarted: they wait again, at no cost.
     pub fn returned(&mut self, device: &DeviceKey, first: u64, count: u64) {
+        let Some(number) = self.in_flight.number(device) else { return };
         for (first, flight) in self.in_flight.within(first, count) {
-            if flight.device == *device {
+            if flight.device == number {
                 self.in_flight.cut(first, flight.count);
                 self.wait_again(first, flight.count, flight.attempt, 0);
             }
         }
     }
 
-    /// Everything in flight on `device` is lost for a cause that may pass.
-    pub fn lost(&mut self, device: &DeviceKey, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
-        let batch = |(first, flight): (u64, &Flight)| Batch {
-            first,
-            count: flight.count,
-            attempt: flight.attempt,
-        };
-        let batches: Vec<Batch> = self.in_flight.on(device).map(batch).collect();
+    /// Everything in flight on these devices is lost for a cause that may pass.
+    pub fn lost<'a>(
+        &mut self,
+        devices: impl IntoIterator<Item = &'a DeviceKey>,
+        code: FailureCode,
+        message: &str,
+        now: u64,
+    ) -> FailureOutcome {
+        let numbers: Vec<_> = devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect();
         let mut outcome = FailureOutcome::default();
-        for batch in batches {
-            outcome += self.failed(device, batch, code, message, now);
+        for (first, flight) in self.in_flight.on(&numbers) {
+            self.in_flight.cut(first, flight.count);
+            outcome += self.attempt_failed(first, flight.count, flight.attempt, code, message, now);
         }
         outcome
     }
 
+    /// What is in flight on these devices and not among the ranges (first, count) that their agent says are there.
+    pub fn unaccounted<'a>(
+        &self,
+        devices: impl IntoIterator<Item = &'a DeviceKey>,
+        there: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Vec<Batch> {
+        let numbers: Vec<_> = devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect();
+        let within_total = |(first, count): (u64, u64)| (first, count.min(self.total.saturating_sub(first)));
+        let there: IndexSet = there.into_iter().map(within_total).collect();
+        let flights = self.in_flight.on(&numbers).into_iter();
+        flights
+            .flat_map(|(first, flight)| {
+                let missing = there.missing(first, flight.count);
+                missing.map(move |(first, count)| Batch {
+                    first,
+                    count,
+                    attempt: flight.attempt,
+                })
+            })
+            .collect()
+    }
+
+    /// What of `batches` is still in flight on these devices with that attempt never reached them: it waits again, at no cost.
+    pub fn undelivered<'a>(&mut self, devices: impl IntoIterator<Item = &'a DeviceKey>, batches: &[Batch]) {
+        let numbers: Vec<_> = devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect();
+        for batch in batches {
+            for (first, flight) in self.in_flight.within(batch.first, batch.count) {
+                if numbers.contains(&flight.device) && flight.attempt == batch.attempt {
+                    self.in_flight.cut(first, flight.count);
+                    self.wait_again(first, flight.count, flight.attempt, 0);
+                }
+            }
+        }
+    }
+
     /// Chunks in flight on `device`.
     pub fn running_on(&self, device: &DeviceKey) -> u64 {
-        self.in_flight.on(device).map(|(_, flight)| flight.count).sum()
+        self.in_flight.chunks_on(device)
     }
 
     /// Chunks that could be handed out at `now`.
-    pub fn ready(&self, now: u64) -> u64 {
+    pub fn ready(&mut self, now: u64) -> u64 {
         self.fresh.len() + self.retries.ready(now)
     }
 
@@ -274,6 +329,11 @@ impl Account {
         &self.failed
     }
 
+    /// Indices that failed for good, by cause.
+    pub fn causes(&self) -> &BTreeMap<FailureCode, IndexSet> {
+        &self.causes
+    }
+
     /// The first failures, at most [`LISTED_FAILURES`].
     pub fn failures(&self) -> &[FailedChunk] {
         &self.failures
@@ -285,18 +345,18 @@ impl Account {
             self.wait_again(first, count, attempt + 1, now + self.backoff(first, attempt));
             return FailureOutcome { retried: count, failed: 0 };
         }
-        let message = if code.is_transient() {
-            format!("gave up after {attempt} attempts: {message}")
-        } else {
-            message.to_owned()
-        };
         self.failed.insert(first, count);
+        self.causes.entry(code).or_default().insert(first, count);
         for index in (first..first + count).take(LISTED_FAILURES.saturating_sub(self.failures.len())) {
             self.failures.push(FailedChunk {
                 index,
                 attempts: attempt,
                 code: code.label().to_owned(),
-                message: message.clone(),
+                message: if code.is_transient() {
+                    format!("gave up after {attempt} attempts: {message}")
+                } else {
+                    message.to_owned()
+                },
             });
         }
         FailureOutcome { retried: 0, failed: count }
@@ -323,28 +383,9 @@ impl Account {
 
     fn hand_over(&mut self, device: &DeviceKey, batches: &[Batch]) {
         for batch in batches {
-            let flight = Flight {
-                count: batch.count,
-                attempt: batch.attempt,
-                device: device.clone(),
-            };
-            self.in_flight.insert(batch.first, flight);
+            self.in_flight.hand_over(device, batch.first, batch.count, batch.attempt);
         }
     }
-}
-
-/// The ranges of [first, first + count) that are not in `set`.
-fn without(set: &IndexSet, first: u64, count: u64) -> Vec<(u64, u64)> {
-    let mut rest = IndexSet::default();
-    rest.insert(first, count);
-    let held: Vec<(u64, u64)> = set
-        .ranges()
-        .filter(|(from, length)| *from < first + count && from + length > first)
-        .collect();
-    for (from, length) in held {
-        rest.remove(from, length);
-    }
-    rest.ranges().collect()
 }
 
 /// SplitMix64's finaliser: spreads any number over 64 bits.

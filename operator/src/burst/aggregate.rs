@@ -1,23 +1,33 @@
 //! What the results of a burst say: the aggregate, independent of the order in which chunks arrive.
+//!
+//! Integers are compared and added as integers, floats as floats; sums and what follows from them are exact until they are shown
+//! ([`super::exact_sum`]). What a JSON number cannot say stands beside it as text.
 
 use std::collections::BTreeMap;
 
 use sahasra_crds::burst_job::{
-    Aggregate,
+    Aggregate, ScalarType,
     aggregate::Order,
     status::{AggregateStatus, BestChunk},
 };
+use sahasra_parameters::Scalar;
 use serde::{Deserialize, Serialize};
 
-use super::{exact_sum::ExactSum, layout::Layout};
+use super::{
+    exact_sum::{ExactSum, standard_error},
+    layout::Layout,
+    student,
+};
 
-/// 97.5 % quantile of the normal distribution: half width of a 95 % interval in standard errors.
-const NORMAL_QUANTILE_975: f64 = 1.959_963_984_540_054;
+/// Integers up to here are exact as JSON numbers, which are read as doubles: 2^53.
+const EXACT_IN_JSON: u64 = 1 << 53;
 
 /// A running aggregate. Serialises into the checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Aggregator {
     count: u64,
+    /// Results with a NaN in the output that is looked at.
+    nan: u64,
     kind: Kind,
 }
 
@@ -25,35 +35,108 @@ pub struct Aggregator {
 enum Kind {
     /// Only counts: the results themselves are the aggregate.
     Count,
-    /// The k best (value bits, index), best first.
+    /// The k best (value, index), best first.
     Best {
         output: usize,
         k: usize,
         largest: bool,
+        numbers: Numbers,
         best: Vec<(u64, u64)>,
     },
     /// Sums, element by element; with the sums of squares for a mean.
     Sum {
         output: usize,
+        numbers: Numbers,
         sums: Vec<ExactSum>,
         squares: Option<Vec<ExactSum>>,
     },
 }
 
+/// How the 64 bits of a value are to be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Numbers {
+    #[default]
+    Float,
+    Signed,
+    Unsigned,
+}
+
+impl Numbers {
+    fn of(type_: ScalarType) -> Self {
+        match type_ {
+            ScalarType::F32 | ScalarType::F64 => Self::Float,
+            ScalarType::S32 | ScalarType::S64 => Self::Signed,
+            ScalarType::U8 | ScalarType::U32 | ScalarType::U64 => Self::Unsigned,
+        }
+    }
+
+    /// A value that compares as the bits' values do. No bits are a NaN's; zeros of both signs are equal.
+    fn order(self, bits: u64) -> i128 {
+        match self {
+            Self::Unsigned => bits.into(),
+            Self::Signed => (bits as i64).into(),
+            Self::Float => {
+                let magnitude = i128::from(bits & !(1 << 63));
+                if bits >> 63 == 0 { magnitude } else { -magnitude }
+            }
+        }
+    }
+
+    fn value(self, bits: u64) -> f64 {
+        match self {
+            Self::Unsigned => bits as f64,
+            Self::Signed => bits as i64 as f64,
+            Self::Float => f64::from_bits(bits),
+        }
+    }
+
+    /// The value in full, where a JSON number cannot say it.
+    fn exact(self, bits: u64) -> Option<String> {
+        match self {
+            Self::Unsigned => (bits > EXACT_IN_JSON).then(|| bits.to_string()),
+            Self::Signed => ((bits as i64).unsigned_abs() > EXACT_IN_JSON).then(|| (bits as i64).to_string()),
+            Self::Float => unless_finite(f64::from_bits(bits)),
+        }
+    }
+
+    fn short(self, bits: u64) -> String {
+        match self {
+            Self::Float => short(f64::from_bits(bits)),
+            Self::Signed | Self::Unsigned => self.exact(bits).unwrap_or_else(|| short(self.value(bits))),
+        }
+    }
+}
+
+/// The bits of a value as [`Numbers`] reads them; `None` for a NaN.
+fn bits(value: Scalar) -> Option<u64> {
+    let number = value.as_f64();
+    match value {
+        Scalar::U8(value) => Some(value.into()),
+        Scalar::U32(value) => Some(value.into()),
+        Scalar::U64(value) => Some(value),
+        Scalar::S32(value) => Some(i64::from(value) as u64),
+        Scalar::S64(value) => Some(value as u64),
+        Scalar::F32(_) | Scalar::F64(_) => (!number.is_nan()).then_some(number.to_bits()),
+    }
+}
+
 impl Aggregator {
-    /// The aggregator that a spec asks for; `layout` gives the number of elements.
+    /// The aggregator that a spec asks for; `layout` gives the outputs.
     pub fn new(aggregate: Option<&Aggregate>, layout: &Layout) -> Self {
-        let elements = |output: usize| layout.outputs().get(output).map_or(0, |output| output.count);
+        let found = |output: i64| layout.outputs().get(place(output));
+        let numbers = |output: i64| found(output).map_or_else(Numbers::default, |output| Numbers::of(output.element));
         let best = |output: i64, k: i64, largest: bool| Kind::Best {
             output: place(output),
             k: place(k),
             largest,
+            numbers: numbers(output),
             best: Vec::new(),
         };
         let sum = |output: i64, squares: bool| {
-            let zero = vec![ExactSum::default(); elements(place(output))];
+            let zero = vec![ExactSum::default(); found(output).map_or(0, |output| output.count)];
             Kind::Sum {
                 output: place(output),
+                numbers: numbers(output),
                 squares: squares.then(|| zero.clone()),
                 sums: zero,
             }
@@ -70,7 +153,7 @@ impl Aggregator {
             Some(Aggregate { mean: Some(selector), .. }) => sum(selector.output, true),
             _ => Kind::Count,
         };
-        Self { count: 0, kind }
+        Self { count: 0, nan: 0, kind }
     }
 
     /// The output that it reads, if any: what must come back even when results go to a store.
@@ -81,106 +164,213 @@ impl Aggregator {
         }
     }
 
+    /// Whether this, read from a checkpoint, is a later state of `fresh`: of the same kind, over as many elements.
+    pub fn continues(&self, fresh: &Self) -> bool {
+        match (&self.kind, &fresh.kind) {
+            (Kind::Count, Kind::Count) => true,
+            (
+                Kind::Best {
+                    output,
+                    k,
+                    largest,
+                    numbers,
+                    best,
+                },
+                Kind::Best {
+                    output: of,
+                    k: most,
+                    largest: order,
+                    numbers: kind,
+                    ..
+                },
+            ) => (output, k, largest, numbers) == (of, most, order, kind) && best.len() <= *k,
+            (
+                Kind::Sum {
+                    output,
+                    numbers,
+                    sums,
+                    squares,
+                },
+                Kind::Sum {
+                    output: of,
+                    numbers: kind,
+                    sums: zeros,
+                    squares: zero_squares,
+                },
+            ) => {
+                (output, numbers) == (of, kind)
+                    && sums.len() == zeros.len()
+                    && squares.as_ref().map(Vec::len) == zero_squares.as_ref().map(Vec::len)
+            }
+            _ => false,
+        }
+    }
+
     /// Counts the result of chunk `index`, whose outputs are `record`. The caller sees to it that each index comes once.
     pub fn add(&mut self, index: u64, record: &[u8], layout: &Layout) {
         self.count += 1;
         match &mut self.kind {
             Kind::Count => {}
-            Kind::Best { output, k, largest, best } => {
-                let value = layout.value(*output, record);
-                let better = |a: f64, b: f64| if *largest { a > b } else { a < b };
-                if value.is_nan() {
+            Kind::Best {
+                output,
+                k,
+                largest,
+                numbers,
+                best,
+            } => {
+                let Some(bits) = layout.values(*output, record).next().and_then(bits) else {
+                    self.nan += 1;
                     return;
-                }
-                let place = best.partition_point(|(bits, other)| {
-                    let held = f64::from_bits(*bits);
-                    better(held, value) || (held == value && *other < index)
-                });
+                };
+                let rank = |bits: u64| if *largest { -numbers.order(bits) } else { numbers.order(bits) };
+                let place = best.partition_point(|(held, other)| (rank(*held), *other) < (rank(bits), index));
                 if place < *k {
-                    best.insert(place, (value.to_bits(), index));
+                    best.insert(place, (bits, index));
                     best.truncate(*k);
                 }
             }
-            Kind::Sum { output, sums, squares } => {
+            Kind::Sum { output, sums, squares, .. } => {
+                let mut is_nan = false;
                 for (element, value) in layout.values(*output, record).enumerate() {
-                    sums[element].add(value);
-                    if let Some(squares) = squares {
-                        squares[element].add(value * value);
-                    }
+                    let square = squares.as_mut().map(|squares| &mut squares[element]);
+                    is_nan |= add(&mut sums[element], square, value);
                 }
+                self.nan += u64::from(is_nan);
             }
         }
     }
 
     /// What status shows; `parameters` gives those of a chunk by its index.
-    pub fn status(&self, parameters: impl Fn(u64) -> BTreeMap<String, f64>) -> AggregateStatus {
-        let count = i64::try_from(self.count).unwrap_or(i64::MAX);
-        match &self.kind {
-            Kind::Count => AggregateStatus {
-                summary: None,
-                count,
+    pub fn status(&self, parameters: impl Fn(u64) -> BTreeMap<String, Scalar>) -> AggregateStatus {
+        let mut status = match &self.kind {
+            Kind::Count => AggregateStatus::default(),
+            Kind::Best { best, numbers, .. } => AggregateStatus {
+                summary: best.first().map(|(bits, index)| format!("{} @ {index}", numbers.short(*bits))),
+                best: best
+                    .iter()
+                    .map(|(bits, index)| best_chunk(*numbers, *bits, *index, parameters(*index)))
+                    .collect(),
                 ..AggregateStatus::default()
             },
-            Kind::Best { best, .. } => {
-                // JSON has no infinities: such a chunk is named in the summary alone.
-                let finite = |(bits, index): &(u64, u64)| {
-                    let value = f64::from_bits(*bits);
-                    let parameters = || parameters(*index).into_iter().filter(|(_, value)| value.is_finite()).collect();
-                    value.is_finite().then(|| BestChunk {
-                        index: *index as i64,
-                        value,
-                        parameters: parameters(),
-                    })
-                };
-                AggregateStatus {
-                    summary: best
-                        .first()
-                        .map(|(bits, index)| format!("{} @ {index}", short(f64::from_bits(*bits)))),
-                    best: best.iter().filter_map(finite).collect(),
-                    count,
-                    ..AggregateStatus::default()
-                }
-            }
-            Kind::Sum { sums, squares, .. } => {
-                let n = self.count as f64;
-                let totals: Vec<f64> = sums.iter().map(ExactSum::value).collect();
-                let (values, confidence95) = match squares {
-                    None => (totals, Vec::new()),
-                    Some(_) if self.count == 0 => (Vec::new(), Vec::new()),
-                    Some(squares) => {
-                        let half_width = |(sum, squares): (&f64, &ExactSum)| {
-                            let variance = (squares.value() - sum * sum / n).max(0.0) / (n - 1.0);
-                            NORMAL_QUANTILE_975 * (variance / n).sqrt()
-                        };
-                        let widths = if self.count < 2 {
-                            Vec::new()
-                        } else {
-                            totals.iter().zip(squares).map(half_width).collect()
-                        };
-                        (totals.iter().map(|sum| sum / n).collect(), widths)
-                    }
-                };
-                let summary = values.first().map(|value| match confidence95.first() {
-                    Some(width) => format!("{} ± {}", short(*value), short(*width)),
-                    None => short(*value),
-                });
-                let all_finite = |values: Vec<f64>| {
-                    if values.iter().all(|value| value.is_finite()) {
-                        values
-                    } else {
-                        Vec::new()
-                    }
-                };
-                AggregateStatus {
-                    summary,
-                    best: Vec::new(),
-                    values: all_finite(values),
-                    confidence95: all_finite(confidence95),
-                    count,
-                }
-            }
+            Kind::Sum {
+                sums, squares, numbers, ..
+            } => match squares {
+                Some(_) if self.count == 0 => AggregateStatus::default(),
+                Some(squares) => mean(sums, squares, self.count),
+                None => total(sums, *numbers),
+            },
+        };
+        status.count = i64::try_from(self.count).unwrap_or(i64::MAX);
+        status.nan = i64::try_from(self.nan).unwrap_or(i64::MAX);
+        if self.nan > 0 {
+            let of = format!("{} of {} NaN", self.nan, self.count);
+            status.summary = Some(status.summary.map_or_else(|| of.clone(), |summary| format!("{summary}; {of}")));
         }
+        status
     }
+}
+
+/// Adds a value, and its square; whether it is a NaN.
+fn add(sum: &mut ExactSum, square: Option<&mut ExactSum>, value: Scalar) -> bool {
+    let (negative, magnitude) = match value {
+        Scalar::F32(_) | Scalar::F64(_) => {
+            let value = value.as_f64();
+            sum.add(value);
+            if let Some(square) = square {
+                square.add_square(value);
+            }
+            return value.is_nan();
+        }
+        Scalar::U8(value) => (false, value.into()),
+        Scalar::U32(value) => (false, value.into()),
+        Scalar::U64(value) => (false, value),
+        Scalar::S32(value) => (value < 0, value.unsigned_abs().into()),
+        Scalar::S64(value) => (value < 0, value.unsigned_abs()),
+    };
+    sum.add_whole(negative, magnitude);
+    if let Some(square) = square {
+        square.add_whole_square(magnitude);
+    }
+    false
+}
+
+fn best_chunk(numbers: Numbers, bits: u64, index: u64, parameters: BTreeMap<String, Scalar>) -> BestChunk {
+    let exact = |value: Scalar| self::bits(value).and_then(|bits| Numbers::of(value.type_()).exact(bits));
+    BestChunk {
+        index: index as i64,
+        value: in_json(numbers.value(bits)),
+        exact: numbers.exact(bits),
+        exact_parameters: parameters
+            .iter()
+            .filter_map(|(name, value)| Some((name.clone(), exact(*value)?)))
+            .collect(),
+        parameters: parameters
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, in_json(value.as_f64())?)))
+            .collect(),
+    }
+}
+
+fn total(sums: &[ExactSum], numbers: Numbers) -> AggregateStatus {
+    let values: Vec<f64> = sums.iter().map(ExactSum::value).collect();
+    let text = |(sum, value): (&ExactSum, &f64)| {
+        let whole = (numbers != Numbers::Float).then(|| sum.whole()).flatten();
+        let beyond = whole.filter(|whole| whole.bits() > 53).map(|whole| whole.to_string());
+        beyond.or_else(|| unless_finite(*value))
+    };
+    let exact: Vec<Option<String>> = sums.iter().zip(&values).map(text).collect();
+    AggregateStatus {
+        summary: summary(&values, |first| exact[0].clone().unwrap_or_else(|| short(first))),
+        exact: texts(&values, exact),
+        values: values.into_iter().map(in_json).collect(),
+        ..AggregateStatus::default()
+    }
+}
+
+fn mean(sums: &[ExactSum], squares: &[ExactSum], count: u64) -> AggregateStatus {
+    let values: Vec<f64> = sums.iter().map(|sum| sum.over(count)).collect();
+    // The spread of a single result is unknown.
+    let quantile = (count > 1).then(|| student::quantile_975(count - 1));
+    let half_width = |(sum, squares)| quantile.map(|quantile| quantile * standard_error(sum, squares, count));
+    let widths: Vec<f64> = sums.iter().zip(squares).filter_map(half_width).collect();
+    AggregateStatus {
+        summary: summary(&values, |first| match widths.first().copied().and_then(in_json) {
+            Some(width) => format!("{} ± {}", short(first), short(width)),
+            None => short(first),
+        }),
+        exact: texts(&values, values.iter().map(|value| unless_finite(*value)).collect()),
+        values: values.into_iter().map(in_json).collect(),
+        confidence95: widths.into_iter().map(in_json).collect(),
+        ..AggregateStatus::default()
+    }
+}
+
+/// The first element, and of how many.
+fn summary(values: &[f64], text: impl Fn(f64) -> String) -> Option<String> {
+    let first = text(*values.first()?);
+    Some(match values.len() {
+        1 => first,
+        several => format!("{first}, 1 of {several}"),
+    })
+}
+
+/// All elements as text, if there is one that a JSON number cannot say.
+fn texts(values: &[f64], exact: Vec<Option<String>>) -> Vec<String> {
+    if exact.iter().all(Option::is_none) {
+        return Vec::new();
+    }
+    let plain = |value: &f64| Scalar::F64(*value).to_string();
+    let pairs = exact.into_iter().zip(values);
+    pairs.map(|(exact, value)| exact.unwrap_or_else(|| plain(value))).collect()
+}
+
+/// JSON has no infinities and no NaN.
+fn in_json(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+fn unless_finite(value: f64) -> Option<String> {
+    (!value.is_finite()).then(|| value.to_string())
 }
 
 fn place(number: i64) -> usize {
@@ -207,136 +397,4 @@ fn short(value: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use sahasra_crds::burst_job::{
-        Argument, Kernel, ScalarType,
-        aggregate::{OutputSelector, TopK},
-        kernel::OutputArgument,
-    };
-
-    use super::*;
-
-    fn layout(count: i64) -> Layout {
-        let output = Some(OutputArgument {
-            type_: ScalarType::F64,
-            count,
-        });
-        let args = vec![Argument {
-            output,
-            ..Argument::default()
-        }];
-        Layout::of(&Kernel {
-            ptx: Default::default(),
-            entry: "k".into(),
-            grid: vec![1],
-            block: vec![1],
-            dynamic_shared_bytes: 0,
-            args,
-        })
-    }
-
-    fn run(aggregate: &Aggregate, results: &[(u64, f64)]) -> Aggregator {
-        let layout = layout(1);
-        let mut aggregator = Aggregator::new(Some(aggregate), &layout);
-        results
-            .iter()
-            .for_each(|(index, value)| aggregator.add(*index, &value.to_le_bytes(), &layout));
-        aggregator
-    }
-
-    fn argmin() -> Aggregate {
-        Aggregate {
-            argmin: Some(OutputSelector { output: 0 }),
-            ..Aggregate::default()
-        }
-    }
-
-    fn top(k: i64) -> Aggregate {
-        Aggregate {
-            top_k: Some(TopK {
-                output: 0,
-                k,
-                order: Order::Largest,
-            }),
-            ..Aggregate::default()
-        }
-    }
-
-    fn mean() -> Aggregate {
-        Aggregate {
-            mean: Some(OutputSelector { output: 0 }),
-            ..Aggregate::default()
-        }
-    }
-
-    fn none(_: u64) -> BTreeMap<String, f64> {
-        BTreeMap::new()
-    }
-
-    proptest! {
-        #[test]
-        fn the_order_of_arrival_does_not_matter(values in prop::collection::vec(prop_oneof![(-3_i32..3).prop_map(f64::from), any::<f64>().prop_filter("finite", |v| v.abs() < 1e100)], 1..40), shift in 0_usize..40) {
-            let results: Vec<(u64, f64)> = values.iter().copied().enumerate().map(|(index, value)| (index as u64, value)).collect();
-            let mut other = results.clone();
-            other.rotate_left(shift % results.len());
-            other.reverse();
-            for aggregate in [argmin(), top(3), mean()] {
-                prop_assert_eq!(run(&aggregate, &results).status(none), run(&aggregate, &other).status(none));
-            }
-        }
-
-        #[test]
-        fn argmin_is_the_first_smallest(values in prop::collection::vec(-5_i32..5, 1..40)) {
-            let results: Vec<(u64, f64)> = values.iter().enumerate().map(|(index, value)| (index as u64, f64::from(*value))).collect();
-            let smallest = values.iter().min().copied().unwrap();
-            let index = values.iter().position(|value| *value == smallest).unwrap();
-            let status = run(&argmin(), &results).status(none);
-            prop_assert_eq!((status.best[0].index, status.best[0].value), (index as i64, f64::from(smallest)));
-        }
-    }
-
-    #[test]
-    fn nan_never_wins_and_infinities_stay_out_of_json() {
-        let aggregator = run(&argmin(), &[(0, f64::NAN), (1, 3.0), (2, f64::NAN)]);
-        assert_eq!(aggregator.status(none).best[0].index, 1);
-        let status = run(&argmin(), &[(0, f64::NEG_INFINITY), (1, 3.0)]).status(none);
-        assert!(status.best.is_empty());
-        assert_eq!(status.summary.as_deref(), Some("-inf @ 0"));
-        assert_eq!(status.count, 2);
-    }
-
-    #[test]
-    fn top_k_lists_the_best_first() {
-        let status =
-            run(&top(2), &[(0, 1.0), (1, 9.0), (2, 5.0), (3, 9.0)]).status(|index| BTreeMap::from([("x".to_owned(), index as f64)]));
-        assert_eq!(status.best.iter().map(|best| best.index).collect::<Vec<_>>(), [1, 3]);
-        assert_eq!(status.best[1].parameters["x"], 3.0);
-    }
-
-    #[test]
-    fn a_mean_comes_with_its_confidence_interval() {
-        let status = run(&mean(), &[(0, 1.0), (1, 2.0), (2, 3.0), (3, 4.0)]).status(none);
-        assert_eq!(status.values, [2.5]);
-        // Standard deviation 1.29099, standard error 0.645497.
-        assert!((status.confidence95[0] - 1.265_15).abs() < 1e-5, "{:?}", status.confidence95);
-        assert_eq!(status.summary.as_deref(), Some("2.5 ± 1.26515"));
-    }
-
-    #[test]
-    fn the_state_survives_serialisation() {
-        for aggregate in [argmin(), top(3), mean()] {
-            let aggregator = run(&aggregate, &[(0, 0.1), (7, 1e300), (3, f64::INFINITY), (4, -1e-300)]);
-            let text = serde_json::to_string(&aggregator).unwrap();
-            assert_eq!(serde_json::from_str::<Aggregator>(&text).unwrap(), aggregator);
-        }
-    }
-
-    #[test]
-    fn columns_show_six_digits() {
-        assert_eq!(short(0.031_250_01), "0.03125");
-        assert_eq!(short(123_456.7), "123457");
-        assert_eq!(short(1200.0), "1200");
-        assert_eq!(short(-1.234_567e-9), "-1.23457e-9");
-    }
-}
+mod tests;

@@ -1,4 +1,5 @@
-//! How often a burst may write to the API server: 20 writes and one more every five seconds, Events included.
+//! How often a burst may write to the API server: 20 writes and one more every five seconds, Events included; and how many
+//! bytes its checkpoints may take.
 //!
 //! What must be written is written; what is only for onlookers (progress) waits until it fits. Pure.
 
@@ -8,6 +9,10 @@ const CONSTANT: f64 = 20.0;
 const EVERY: f64 = 5_000.0;
 /// Kept back for the end: checkpoint, status, Event, lease, finalizer, and one repetition.
 const RESERVED: f64 = 6.0;
+
+/// Bytes a second that one kind of progress may carry on average. etcd keeps every version of an object until its next
+/// compaction, five minutes as a rule, within 2 GiB: a hundred bursts of 512 KiB of results take 240 MB of them.
+const BYTES_PER_SECOND: u64 = 8 << 10;
 
 /// Counts a burst's writes.
 #[derive(Clone, Debug)]
@@ -62,6 +67,11 @@ impl Pace {
         self.due
     }
 
+    /// The one begun at `now` carries so many bytes: the next waits until its rate allows as many.
+    pub fn carried(&mut self, bytes: usize, now: u64) {
+        self.due = self.due.max(now + bytes as u64 * 1_000 / BYTES_PER_SECOND);
+    }
+
     /// One was written, or tried, at `now`.
     pub fn written(&mut self, now: u64) {
         self.interval = (self.interval * 2).min(self.longest);
@@ -96,6 +106,25 @@ mod tests {
         }
         // And it is used: progress is seen.
         assert!(written > 80, "{written}");
+    }
+
+    #[test]
+    fn large_checkpoints_are_written_less_often() {
+        let mut pace = Pace::new(0, 5_000, 10_000);
+        let (mut written, mut bytes) = (0, 0);
+        for now in 0..600_000 {
+            if pace.due() <= now {
+                pace.written(now);
+                pace.carried(600 << 10, now);
+                (written, bytes) = (written + 1, bytes + (600 << 10));
+            }
+        }
+        assert!((7..=9).contains(&written), "{written}");
+        assert!(bytes <= 600 * BYTES_PER_SECOND + (600 << 10));
+        let mut pace = Pace::new(0, 5_000, 10_000);
+        pace.written(5_000);
+        pace.carried(2_000, 5_000);
+        assert_eq!(pace.due(), 15_000);
     }
 
     #[test]

@@ -1,31 +1,34 @@
 //! The checkpoint: all of a burst that survives a crash, in one ConfigMap, written atomically by compare-and-set.
 //!
-//! `data["checkpoint.json"]` holds the term, the failures, the aggregator and the segments; `binaryData` holds `completed`
-//! and `failed` (sets of indices, see [`IndexSet::encode`]) and, when results are kept here, `results`: one record a
-//! chunk in the order of the index, zeros where there is none (yet). A finished burst adds `results.csv` for people.
+//! `data["checkpoint.json"]` holds the term, the failures, the aggregator and which index objects of the store count (see
+//! [`results_store`](super::results_store)); `binaryData` holds sets of
+//! indices (see [`IndexSet::encode`]): `counted`, which succeeded or failed, and for each cause `failed.CODE`, which failed
+//! for it. As most of what is scattered is counted in the end, both together take little more than the failed ones alone.
+//! When results are kept here, `results` has one record a chunk in the order of the index, zeros where there is none (yet).
+//! A finished burst adds `results.csv` or `failed.csv` for people. Sets too large for a ConfigMap go to the store, if there is one.
+//!
+//! Whoever may write ConfigMaps in the namespace may have changed it: what is read is checked as if a stranger had sent it.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::collections::BTreeMap;
 
+use sahasra_results::{COUNTED, FAILED, RESULTS};
+pub use sahasra_results::{CSV, MAX_CSV_BYTES, MAX_INLINE_RESULT_BYTES};
+use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    account::FailedChunk,
+    account::{FailedChunk, LISTED_FAILURES},
     aggregate::Aggregator,
     index_set::{DecodeError, IndexSet},
-    layout::Layout,
+    results_store::SegmentIndex,
 };
 
-/// Most bytes of results that are kept in the ConfigMap: etcd refuses objects of 1.5 MiB, and base64 adds a third.
-pub const MAX_INLINE_RESULT_BYTES: u64 = 512 << 10;
-/// Most bytes of `results.csv`; beyond that only the records are kept.
-pub const MAX_CSV_BYTES: usize = 256 << 10;
+/// Most bytes that a ConfigMap takes, names of keys included: the API server's limit.
+pub const MAX_CONFIG_MAP_BYTES: usize = 1 << 20;
+/// With a store, sets beyond so many bytes go there: every checkpoint writes them anew, and etcd keeps each version for minutes.
+const MAX_INLINE_SET_BYTES: usize = 64 << 10;
 
 const STATE: &str = "checkpoint.json";
-const COMPLETED: &str = "completed";
-const FAILED: &str = "failed";
-const RESULTS: &str = "results";
-/// Key of the results as text.
-pub const CSV: &str = "results.csv";
 
 /// All of a burst that survives a crash.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,8 +39,8 @@ pub struct Checkpoint {
     pub term: u64,
     /// Indices that succeeded.
     pub completed: IndexSet,
-    /// Indices that failed for good.
-    pub failed: IndexSet,
+    /// Indices that failed for good, by cause.
+    pub failed: BTreeMap<FailureCode, IndexSet>,
     /// The first failures.
     pub failures: Vec<FailedChunk>,
     /// Attempts beyond the first.
@@ -56,16 +59,9 @@ pub enum Results {
     /// Here: one record a chunk.
     Inline(Vec<u8>),
     /// In the object store.
-    Store(Vec<Segment>),
-}
-
-/// An object with results.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Segment {
-    /// Its name under the job's URL.
-    pub name: String,
-    /// The counted indices in it, as text: `0-41,43`.
-    pub indexes: String,
+    Store(SegmentIndex),
+    /// Nowhere: they are not kept.
+    Nowhere,
 }
 
 /// What a ConfigMap holds.
@@ -89,6 +85,9 @@ pub enum CheckpointError {
     /// A set of indices does not decode.
     #[error("a set of indices does not decode")]
     Indices(#[from] DecodeError),
+    /// It says what no coordinator of this burst can have written.
+    #[error("it contradicts the job: {0}")]
+    Contradiction(&'static str),
     /// The ConfigMap belongs to another object.
     #[error("it belongs to the BurstJob with UID {0}")]
     OtherJob(String),
@@ -112,8 +111,82 @@ struct State {
     #[serde(default)]
     peak_slices: u64,
     aggregator: Aggregator,
+    /// Numbers of the index objects that count, by term.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    segments: Option<Vec<Segment>>,
+    index: Option<BTreeMap<u64, String>>,
+    /// Folder in the store of the sets that are not here, and their keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sets: Option<StoredSets>,
+}
+
+/// Sets that stand in the store: one object each, by its key in the folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredSets {
+    /// The folder within the job's own.
+    pub folder: String,
+    /// The keys.
+    pub keys: Vec<String>,
+}
+
+impl StoredSets {
+    /// Names of the objects by key.
+    pub fn names(&self) -> impl Iterator<Item = (&String, String)> {
+        self.keys.iter().map(|key| (key, format!("{}/{key}", self.folder)))
+    }
+}
+
+/// An object of the store: its name and its bytes.
+pub type Named = (String, Vec<u8>);
+
+impl Contents {
+    /// Bytes as the API server counts them.
+    pub fn bytes(&self) -> usize {
+        let data = self.data.iter().map(|(key, value)| key.len() + value.len());
+        let binary = self.binary_data.iter().map(|(key, value)| key.len() + value.len());
+        data.chain(binary).sum()
+    }
+
+    /// Moves the sets to `folder` in the store if they are too large to stand here. Gives back what to write there.
+    pub fn move_sets(&mut self, folder: String) -> Option<(StoredSets, Vec<Named>)> {
+        let is_set = |key: &str| key == COUNTED || key.starts_with(FAILED);
+        let bytes: usize = (self.binary_data.iter())
+            .filter(|(key, _)| is_set(key))
+            .map(|(_, value)| value.len())
+            .sum();
+        if bytes <= MAX_INLINE_SET_BYTES {
+            return None;
+        }
+        let (moved, kept) = std::mem::take(&mut self.binary_data).into_iter().partition(|(key, _)| is_set(key));
+        let moved: BTreeMap<String, Vec<u8>> = moved;
+        self.binary_data = kept;
+        let sets = StoredSets {
+            folder,
+            keys: moved.keys().cloned().collect(),
+        };
+        if let Some(text) = self.data.get_mut(STATE)
+            && let Ok(mut state) = serde_json::from_str::<State>(text)
+        {
+            state.sets = Some(sets.clone());
+            *text = state.text();
+        }
+        let objects = sets.names().map(|(key, name)| (name, moved[key].clone())).collect();
+        Some((sets, objects))
+    }
+
+    /// The sets that stand in the store, if any.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] when the state does not parse.
+    pub fn stored_sets(&self) -> Result<Option<StoredSets>, CheckpointError> {
+        let text = self.data.get(STATE).ok_or(CheckpointError::Missing(STATE))?;
+        Ok(serde_json::from_str::<State>(text)?.sets)
+    }
+}
+
+impl State {
+    fn text(&self) -> String {
+        serde_json::to_string(self).expect("the state is plain data with text keys")
+    }
 }
 
 impl Checkpoint {
@@ -126,51 +199,69 @@ impl Checkpoint {
             retried: self.retried,
             peak_slices: self.peak_slices,
             aggregator: self.aggregator.clone(),
-            segments: match &self.results {
-                Results::Inline(_) => None,
-                Results::Store(segments) => Some(segments.clone()),
+            index: match &self.results {
+                Results::Inline(_) | Results::Nowhere => None,
+                Results::Store(index) => Some(index.to_state()),
             },
+            sets: None,
         };
-        let text = serde_json::to_string(&state).expect("the state is plain data with text keys");
-        let mut binary_data = BTreeMap::from([
-            (COMPLETED.to_owned(), self.completed.encode()),
-            (FAILED.to_owned(), self.failed.encode()),
-        ]);
+        let mut counted = self.completed.clone();
+        let mut binary_data = BTreeMap::new();
+        for (code, failed) in &self.failed {
+            counted.unite(failed);
+            binary_data.insert(format!("{FAILED}{}", code.label()), failed.encode());
+        }
+        binary_data.insert(COUNTED.to_owned(), counted.encode());
         if let Results::Inline(records) = &self.results {
             binary_data.insert(RESULTS.to_owned(), records.clone());
         }
         Contents {
-            data: BTreeMap::from([(STATE.to_owned(), text)]),
+            data: BTreeMap::from([(STATE.to_owned(), state.text())]),
             binary_data,
         }
     }
 
-    /// Reads what [`Checkpoint::encode`] wrote for the burst `uid` of `total` chunks.
-    pub fn decode(contents: &Contents, uid: &str, total: u64, layout: &Layout) -> Result<Self, CheckpointError> {
+    /// Reads what [`Checkpoint::encode`] wrote for the burst `uid` of `total` chunks. `aggregator` and `results` are those of
+    /// one that has counted nothing.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] when no coordinator of this burst can have written it.
+    pub fn decode(contents: &Contents, uid: &str, total: u64, aggregator: &Aggregator, results: &Results) -> Result<Self, CheckpointError> {
         let binary = |key: &'static str| contents.binary_data.get(key).ok_or(CheckpointError::Missing(key));
         let state: State = serde_json::from_str(contents.data.get(STATE).ok_or(CheckpointError::Missing(STATE))?)?;
         if state.uid != uid {
             return Err(CheckpointError::OtherJob(state.uid));
         }
-        let results = match state.segments {
-            Some(segments) => Results::Store(segments),
-            None => {
+        let listed = |failure: &FailedChunk| failure.index < total && code(&failure.code).is_some();
+        if state.failures.len() > LISTED_FAILURES || !state.failures.iter().all(listed) {
+            return Err(CheckpointError::Contradiction("its list of failures"));
+        }
+        if !state.aggregator.continues(aggregator) {
+            return Err(CheckpointError::Contradiction("its aggregate"));
+        }
+        let (completed, failed) = sets(contents, total)?;
+        let results = match (results, &state.index) {
+            (Results::Store(_), Some(index)) => {
+                Results::Store(SegmentIndex::from_state(index).ok_or(CheckpointError::Contradiction("its index of segments"))?)
+            }
+            (Results::Inline(zeros), None) => {
                 let records = binary(RESULTS)?.clone();
-                let expected = total as usize * layout.record_bytes();
-                if records.len() != expected {
+                if records.len() != zeros.len() {
                     return Err(CheckpointError::Size {
                         found: records.len(),
-                        expected,
+                        expected: zeros.len(),
                     });
                 }
                 Results::Inline(records)
             }
+            (Results::Nowhere, None) => Results::Nowhere,
+            _ => return Err(CheckpointError::Contradiction("where its results are")),
         };
         Ok(Self {
             uid: state.uid,
             term: state.term,
-            completed: IndexSet::decode(binary(COMPLETED)?)?,
-            failed: IndexSet::decode(binary(FAILED)?)?,
+            completed,
+            failed,
             failures: state.failures,
             retried: state.retried,
             peak_slices: state.peak_slices,
@@ -180,61 +271,45 @@ impl Checkpoint {
     }
 }
 
-/// `results.csv`: index, parameters, outputs (`output0`, or `output0[3]` for arrays), one row a completed chunk; `None` when
-/// it would exceed [`MAX_CSV_BYTES`]. `parameters` writes the values of a chunk, in the order of `names`.
-pub fn csv(
-    completed: &IndexSet,
-    records: &[u8],
-    layout: &Layout,
-    names: &[String],
-    mut parameters: impl FnMut(u64) -> Vec<String>,
-) -> Option<String> {
-    let mut text = String::from("index");
-    for name in names {
-        text.push(',');
-        text.push_str(name);
+/// Which indices succeeded, and which failed, by cause.
+fn sets(contents: &Contents, total: u64) -> Result<(IndexSet, BTreeMap<FailureCode, IndexSet>), CheckpointError> {
+    let counted = contents.binary_data.get(COUNTED).ok_or(CheckpointError::Missing(COUNTED))?;
+    let counted = IndexSet::decode(counted, total)?;
+    let mut completed = counted.clone();
+    let mut failed = BTreeMap::new();
+    let mut sum = 0;
+    for (key, bytes) in &contents.binary_data {
+        let Some(label) = key.strip_prefix(FAILED) else { continue };
+        let code = code(label).ok_or(CheckpointError::Contradiction("a cause of failures"))?;
+        let set = IndexSet::decode(bytes, total)?;
+        sum += set.len();
+        completed.subtract(&set);
+        failed.insert(code, set);
     }
-    for (place, output) in layout.outputs().iter().enumerate() {
-        for element in 0..output.count {
-            let written = if output.count == 1 {
-                write!(text, ",output{place}")
-            } else {
-                write!(text, ",output{place}[{element}]")
-            };
-            written.expect("a String takes all");
-        }
-        if text.len() > MAX_CSV_BYTES {
-            return None;
-        }
+    // Each failed index is counted, and has one cause.
+    if completed.len() + sum != counted.len() {
+        return Err(CheckpointError::Contradiction("its sets of indices"));
     }
-    text.push('\n');
-    for index in completed.ranges().flat_map(|(first, count)| first..first + count) {
-        let record = &records[index as usize * layout.record_bytes()..][..layout.record_bytes()];
-        text.push_str(&index.to_string());
-        for value in parameters(index) {
-            text.push(',');
-            text.push_str(&value);
-        }
-        for output in layout.outputs() {
-            let bytes = &record[output.offset..output.offset + output.count * output.element.bytes()];
-            for element in bytes.chunks_exact(output.element.bytes()) {
-                text.push(',');
-                text.push_str(&Layout::text(output.element, element));
-            }
-        }
-        text.push('\n');
-        if text.len() > MAX_CSV_BYTES {
-            return None;
-        }
-    }
-    Some(text)
+    Ok((completed, failed))
+}
+
+/// The cause with that label.
+fn code(label: &str) -> Option<FailureCode> {
+    (0..=FailureCode::Unsupported as i32)
+        .filter_map(|number| FailureCode::try_from(number).ok())
+        .find(|code| code.label() == label)
 }
 
 #[cfg(test)]
 mod tests {
-    use sahasra_crds::burst_job::{Argument, Kernel, ScalarType, kernel::OutputArgument};
+    use proptest::prelude::*;
+    use sahasra_crds::burst_job::{Aggregate, Argument, Kernel, ScalarType, aggregate::OutputSelector, kernel::OutputArgument};
 
     use super::*;
+    use crate::burst::{
+        account::{Account, RetryPolicy},
+        layout::Layout,
+    };
 
     fn layout() -> Layout {
         let output = |type_, count| Argument {
@@ -263,7 +338,7 @@ mod tests {
             uid: "uid-1".into(),
             term: 4,
             completed,
-            failed,
+            failed: BTreeMap::from([(FailureCode::Trap, failed)]),
             failures: vec![FailedChunk {
                 index: 2,
                 attempts: 1,
@@ -277,66 +352,134 @@ mod tests {
         }
     }
 
+    fn decode(contents: &Contents, uid: &str, total: u64) -> Result<Checkpoint, CheckpointError> {
+        let results = Results::Inline(vec![0; total as usize * layout().record_bytes()]);
+        Checkpoint::decode(contents, uid, total, &Aggregator::new(None, &layout()), &results)
+    }
+
     #[test]
     fn what_is_written_is_read_back() {
         let inline = checkpoint();
-        assert_eq!(Checkpoint::decode(&inline.encode(), "uid-1", 4, &layout()).unwrap(), inline);
-        let segments = vec![Segment {
-            name: "term4-boot-1".into(),
-            indexes: "0-1,3".into(),
-        }];
-        let stored = Checkpoint {
-            results: Results::Store(segments),
-            ..inline
+        assert_eq!(decode(&inline.encode(), "uid-1", 4).unwrap(), inline);
+        let mut index = SegmentIndex::default();
+        index.add(4, 0);
+        for (results, fresh) in [
+            (Results::Store(index), Results::Store(SegmentIndex::default())),
+            (Results::Nowhere, Results::Nowhere),
+        ] {
+            let checkpoint = Checkpoint { results, ..inline.clone() };
+            let none = Aggregator::new(None, &layout());
+            let read = Checkpoint::decode(&checkpoint.encode(), "uid-1", 4, &none, &fresh).unwrap();
+            assert_eq!(read, checkpoint);
+            // Of a job of another policy it is none.
+            assert!(Checkpoint::decode(&checkpoint.encode(), "uid-1", 4, &none, &inline.results).is_err());
+        }
+    }
+
+    /// No two bits in a row alike, and no pattern that compresses.
+    fn scattered(total: u64, seed: u64) -> IndexSet {
+        let mut state = seed;
+        let mut coin = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            state >> 63 == 1
         };
-        assert_eq!(Checkpoint::decode(&stored.encode(), "uid-1", 4, &layout()).unwrap(), stored);
+        (0..total).filter(|_| coin()).map(|index| (index, 1)).collect()
+    }
+
+    #[test]
+    fn large_sets_go_to_the_store_and_come_back() {
+        const TOTAL: u64 = 2_000_000;
+        let failed = scattered(TOTAL, 1);
+        let mut completed = IndexSet::full(TOTAL);
+        completed.subtract(&failed);
+        let checkpoint = Checkpoint {
+            completed,
+            failed: BTreeMap::from([(FailureCode::Trap, failed)]),
+            results: Results::Nowhere,
+            ..checkpoint()
+        };
+        let mut contents = checkpoint.encode();
+        // Which failed is told once; that all are counted costs nothing.
+        assert!(contents.bytes() < TOTAL as usize / 8 + 10_000, "{}", contents.bytes());
+        let (sets, objects) = contents.move_sets("checkpoints/term-4/00000000".into()).unwrap();
+        assert!(contents.bytes() < 2_000);
+        assert_eq!(contents.stored_sets().unwrap(), Some(sets));
+        for (name, bytes) in objects {
+            let key = name.strip_prefix("checkpoints/term-4/00000000/").unwrap();
+            contents.binary_data.insert(key.to_owned(), bytes);
+        }
+        let none = Aggregator::new(None, &layout());
+        let read = Checkpoint::decode(&contents, "uid-1", TOTAL, &none, &Results::Nowhere).unwrap();
+        assert_eq!(read, checkpoint);
+        assert_eq!(self::checkpoint().encode().move_sets(String::new()), None);
+    }
+
+    proptest! {
+        /// Whoever may write ConfigMaps may change the checkpoint: it is refused, or it is one with which a burst can go on.
+        #[test]
+        fn a_tampered_checkpoint_is_refused_or_can_be_gone_on_with(
+            places in prop::collection::vec((0_usize..3, any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            cut in 0_usize..4,
+        ) {
+            let sum = Aggregate { sum: Some(OutputSelector { output: 0 }), ..Aggregate::default() };
+            let fresh = Aggregator::new(Some(&sum), &layout());
+            let mut original = Checkpoint { aggregator: fresh.clone(), ..checkpoint() };
+            original.aggregator.add(0, &[0, 0, 0x80, 0x3f, 7, 8], &layout());
+            let mut contents = original.encode();
+            for (place, at, byte) in places {
+                match place {
+                    0 => {
+                        let text = contents.data.get_mut(STATE).unwrap();
+                        let at = at.index(text.len());
+                        let mut bytes = std::mem::take(text).into_bytes();
+                        bytes[at] = b"0123456789\"{}[],:xn"[usize::from(byte) % 19];
+                        *text = String::from_utf8(bytes).unwrap_or_default();
+                    }
+                    1 => {
+                        let bytes = contents.binary_data.get_mut(COUNTED).unwrap();
+                        let at = at.index(bytes.len());
+                        bytes[at] = byte;
+                        bytes.truncate(bytes.len().saturating_sub(cut).max(1));
+                    }
+                    _ => {
+                        let bytes = contents.binary_data.get_mut("failed.Trap").unwrap();
+                        let at = at.index(bytes.len());
+                        bytes[at] = byte;
+                    }
+                }
+            }
+            let zeros = Results::Inline(vec![0; 4 * 6]);
+            let Ok(read) = Checkpoint::decode(&contents, "uid-1", 4, &fresh, &zeros) else { return Ok(()) };
+            let Results::Inline(records) = &read.results else { panic!("inline") };
+            prop_assert!(read.completed.ranges().all(|(first, count)| first + count <= 4));
+            let policy = RetryPolicy { max_retries: 1, initial_backoff: 0, max_backoff: 0 };
+            let mut account = Account::new(4, policy, 0);
+            account.restore(read.completed, read.failed, read.failures, read.retried);
+            let counts = account.counts();
+            prop_assert_eq!(counts.pending + counts.succeeded + counts.failed, 4);
+            account.succeeded(0, 4);
+            prop_assert!(account.is_finished());
+            let mut aggregator = read.aggregator;
+            aggregator.add(3, &records[..6], &layout());
+            aggregator.status(|_| BTreeMap::new());
+        }
     }
 
     #[test]
     fn foreign_and_damaged_checkpoints_are_refused() {
         let contents = checkpoint().encode();
+        assert!(matches!(decode(&contents, "uid-2", 4), Err(CheckpointError::OtherJob(_))));
         assert!(matches!(
-            Checkpoint::decode(&contents, "uid-2", 4, &layout()),
-            Err(CheckpointError::OtherJob(_))
-        ));
-        assert!(matches!(
-            Checkpoint::decode(&contents, "uid-1", 5, &layout()),
+            decode(&contents, "uid-1", 5),
             Err(CheckpointError::Size { found: 24, expected: 30 })
         ));
         let mut cut = contents.clone();
-        cut.binary_data.remove(COMPLETED);
-        assert!(matches!(
-            Checkpoint::decode(&cut, "uid-1", 4, &layout()),
-            Err(CheckpointError::Missing(COMPLETED))
-        ));
+        cut.binary_data.remove(COUNTED);
+        assert!(matches!(decode(&cut, "uid-1", 4), Err(CheckpointError::Missing(COUNTED))));
         let mut cut = contents;
         cut.data.insert(STATE.into(), "{}".into());
-        assert!(matches!(
-            Checkpoint::decode(&cut, "uid-1", 4, &layout()),
-            Err(CheckpointError::State(_))
-        ));
-    }
-
-    #[test]
-    fn csv_has_a_row_for_each_completed_chunk() {
-        let checkpoint = checkpoint();
-        let Results::Inline(records) = &checkpoint.results else {
-            panic!("inline")
-        };
-        let text = csv(&checkpoint.completed, records, &layout(), &["rate".into()], |index| {
-            vec![format!("0.{index}")]
-        })
-        .unwrap();
-        assert_eq!(
-            text,
-            "index,rate,output0,output1[0],output1[1]\n0,0.0,1,7,8\n1,0.1,0,0,0\n3,0.3,0,0,0\n"
-        );
-    }
-
-    #[test]
-    fn csv_is_left_out_when_it_would_be_too_large() {
-        let total = 40_000;
-        let records = vec![0; total * 6];
-        assert_eq!(csv(&IndexSet::full(total as u64), &records, &layout(), &[], |_| Vec::new()), None);
+        assert!(matches!(decode(&cut, "uid-1", 4), Err(CheckpointError::State(_))));
     }
 }

@@ -16,7 +16,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use sahasra_crds::{BurstJob, BurstJobStatus};
+use object_store::ObjectStore;
+use sahasra_crds::{BurstJob, BurstJobStatus, burst_job::KeptResults, vram_lease::MAX_SLICES};
 use sahasra_wire::grants::Owner;
 use tokio::{
     sync::{mpsc, watch},
@@ -27,9 +28,11 @@ use super::{
     account::{Account, DeviceKey},
     aggregate::Aggregator,
     budget::{Budget, Pace},
-    checkpoint::{Results, Segment},
+    checkpoint::{Results, StoredSets},
     index_set::IndexSet,
     objects::{Objects, WriteError},
+    results_store::{Segment, SegmentIndex},
+    status::Verdict,
     validate::ValidBurst,
 };
 use crate::{
@@ -41,12 +44,14 @@ use crate::{
 mod dispatch;
 mod finish;
 mod progress;
+mod save;
 mod secure;
 mod streams;
 
 use dispatch::Device;
 use progress::Written;
 pub(crate) use progress::lease_status;
+use save::SaveError;
 use streams::Stream;
 
 /// Events of all streams of a burst that wait to be handled; behind it HTTP/2's windows hold the agents back.
@@ -69,6 +74,18 @@ pub enum CoordinatorError {
     /// The checkpoint does not fit the job.
     #[error("read the checkpoint")]
     Checkpoint(#[from] super::checkpoint::CheckpointError),
+    /// What the burst counted was not saved, or not read back.
+    #[error(transparent)]
+    Save(SaveError),
+}
+
+impl From<SaveError> for CoordinatorError {
+    fn from(error: SaveError) -> Self {
+        match error {
+            SaveError::Write(error) => Self::Write(error),
+            other => Self::Save(other),
+        }
+    }
 }
 
 impl CoordinatorError {
@@ -79,6 +96,7 @@ impl CoordinatorError {
             Self::Conflict(_) => "conflict",
             Self::Superseded => "fenced",
             Self::Checkpoint(_) => "checkpoint",
+            Self::Save(error) => error.category(),
         }
     }
 }
@@ -90,6 +108,8 @@ enum End {
     Complete,
     /// Too many failed.
     Failed,
+    /// What it counts can never be saved.
+    Refused,
     /// The object is being deleted.
     Deleted,
 }
@@ -120,8 +140,22 @@ pub struct Coordinator {
     account: Account,
     aggregator: Aggregator,
     results: Results,
-    /// Indices by segment, when results go to a store.
-    segments: BTreeMap<String, IndexSet>,
+    /// Segments of the store that no checkpoint's index has yet.
+    segments: Vec<Segment>,
+    /// The job's folder in the store, once it was opened.
+    folder: Option<Arc<dyn ObjectStore>>,
+    /// Sets of the last checkpoint that stand in the store.
+    stored_sets: Option<StoredSets>,
+    /// Number of the next checkpoint of this term: no object's name is used twice.
+    checkpoint_number: u64,
+    /// Why the last checkpoint was not written, if so.
+    saving_failed: Option<Verdict>,
+    /// Why none ever will be.
+    refused: Option<Verdict>,
+    /// The status leaves out what the API server might refuse.
+    lean: bool,
+    /// Where the list of results stands in the store, once it does.
+    published: Option<String>,
     /// Indices that a written checkpoint covers.
     covered: IndexSet,
     checkpoint_version: Option<String>,
@@ -162,7 +196,8 @@ impl Coordinator {
             .bytes()
             .fold(0_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte)));
         let results = match burst.store {
-            Some(_) => Results::Store(Vec::new()),
+            _ if burst.results != KeptResults::All => Results::Nowhere,
+            Some(_) => Results::Store(SegmentIndex::default()),
             None => Results::Inline(vec![0; usize::try_from(burst.result_bytes).unwrap_or_default()]),
         };
         Self {
@@ -170,7 +205,14 @@ impl Coordinator {
             account: Account::new(burst.total, burst.policy, seed),
             aggregator: Aggregator::new(burst.aggregate.as_ref(), &burst.layout),
             results,
-            segments: BTreeMap::new(),
+            segments: Vec::new(),
+            folder: None,
+            stored_sets: None,
+            checkpoint_number: 0,
+            saving_failed: None,
+            refused: None,
+            lean: false,
+            published: None,
             covered: IndexSet::default(),
             checkpoint_version: None,
             peak_slices: 0,
@@ -203,6 +245,9 @@ impl Coordinator {
     /// Runs the burst to its end. Gives back the job as last written.
     pub async fn run(mut self) -> Result<Arc<BurstJob>, CoordinatorError> {
         let outcome = self.run_to_end().await;
+        if let Err(error @ (CoordinatorError::Checkpoint(_) | CoordinatorError::Save(SaveError::Store { .. }))) = &outcome {
+            self.tell_unreadable(error).await;
+        }
         if let Err(CoordinatorError::Write(WriteError::Gone)) = &outcome {
             if let Err(error) = self.context.pool.release(&self.owner().uid, true).await {
                 tracing::warn!(%error, "the job is gone; what did not answer returns at expiry");
@@ -251,6 +296,8 @@ impl Coordinator {
         let counts = self.account.counts();
         if self.job.borrow().metadata.deletion_timestamp.is_some() {
             Some(End::Deleted)
+        } else if self.refused.is_some() {
+            Some(End::Refused)
         } else if counts.failed > self.burst.max_failed {
             Some(End::Failed)
         } else if self.account.is_finished() {
@@ -289,9 +336,9 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Fewest and most slices: never more than chunks.
+    /// Fewest and most slices: never more than chunks, and never more than a lease may ask for.
     fn bounds(&self, job: &BurstJob) -> (u32, u32) {
-        let chunks = u32::try_from(self.burst.total).unwrap_or(u32::MAX);
+        let chunks = u32::try_from(self.burst.total).unwrap_or(MAX_SLICES).min(MAX_SLICES);
         let number = |slices: i64| u32::try_from(slices.max(1)).unwrap_or(u32::MAX);
         let max = job.spec.slices.max.map_or(chunks, number).min(chunks);
         (number(job.spec.slices.min).min(max), max)
@@ -300,22 +347,6 @@ impl Coordinator {
     fn owner(&self) -> Owner {
         let job = self.job.borrow();
         owner(&job, self.term)
-    }
-
-    /// Segments as the checkpoint has them.
-    fn results(&self) -> Results {
-        match &self.results {
-            Results::Inline(records) => Results::Inline(records.clone()),
-            Results::Store(_) => Results::Store(
-                self.segments
-                    .iter()
-                    .map(|(name, indexes)| Segment {
-                        name: name.clone(),
-                        indexes: indexes.text(usize::MAX),
-                    })
-                    .collect(),
-            ),
-        }
     }
 }
 

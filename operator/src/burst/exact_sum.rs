@@ -1,140 +1,294 @@
-//! Sums of `f64` that do not depend on the order of their terms.
+//! Sums that do not depend on the order of their terms, and what follows from them: rounded once, at the end.
 //!
-//! A running sum is kept as non-overlapping partials (Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast
-//! Robust Geometric Predicates", 1997, GROW-EXPANSION); its value is rounded once, at the end. Two runs of a burst whose
-//! chunks arrive in another order therefore agree to the last bit.
+//! A running sum is a wide fixed-point number in lanes of 32 bits, each in a 64-bit integer, so that carries wait (a small
+//! superaccumulator: Neal, "Fast exact summation using small and large superaccumulators", 2015). Every finite `f64`, every 64-bit
+//! integer and every square of one is added without an error, so that neither cancellation nor an overflow midway shows in the
+//! result. Lanes are kept for the magnitudes that occurred alone.
 
+use num_bigint::{BigInt, BigUint, Sign};
 use serde::{Deserialize, Serialize};
 
+/// Bits of a lane.
+const LANE: i32 = 32;
+const MASK: i64 = 0xffff_ffff;
+/// Terms after which carries are propagated: each adds less than 2^33 to a lane, whose 63 bits are not to overflow.
+const CARRY_AFTER: u32 = 1 << 29;
+
 /// An exact running sum.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "Stored", into = "Stored")]
 pub struct ExactSum {
-    /// Non-overlapping, ascending in magnitude; as bits, so that JSON keeps them exactly.
-    partials: Vec<u64>,
+    /// Weight of the first lane: 2 to the power of 32 × `first`.
+    first: i32,
+    lanes: Vec<i64>,
+    /// Terms since carries were propagated.
+    waiting: u32,
     /// Sum of the terms that are infinite or NaN, as bits; `None` while all were finite.
     special: Option<u64>,
+}
+
+/// As checkpoints have it: the same for the same sum.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    /// The sum in units of 2 to the power of `exponent`, hexadecimal.
+    sum: String,
+    exponent: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    special: Option<u64>,
+}
+
+/// A text that is no sum: one beyond what terms can add up to would take any amount of memory.
+#[derive(Debug, thiserror::Error)]
+#[error("not a sum of numbers or of their squares")]
+struct NoSum;
+
+/// Exponents of the squares of finite numbers, and some room for their count.
+const EXPONENTS: std::ops::RangeInclusive<i32> = -2176..=2176;
+/// Bits of such sums: from the least of those exponents to the greatest.
+const MOST_BITS: u64 = 4352;
+
+impl TryFrom<Stored> for ExactSum {
+    type Error = NoSum;
+
+    fn try_from(stored: Stored) -> Result<Self, NoSum> {
+        let mut sum = Self {
+            special: stored.special,
+            ..Self::default()
+        };
+        let whole = BigInt::parse_bytes(stored.sum.as_bytes(), 16).ok_or(NoSum)?;
+        if whole.bits() > MOST_BITS || !EXPONENTS.contains(&stored.exponent) {
+            return Err(NoSum);
+        }
+        for (place, digit) in (0..).zip(whole.magnitude().iter_u32_digits()) {
+            sum.add_scaled(whole.sign() == Sign::Minus, digit.into(), stored.exponent + LANE * place);
+        }
+        Ok(sum)
+    }
+}
+
+impl From<ExactSum> for Stored {
+    fn from(sum: ExactSum) -> Self {
+        let (whole, exponent) = sum.exact();
+        Self {
+            sum: whole.to_str_radix(16),
+            exponent,
+            special: sum.special,
+        }
+    }
+}
+
+impl PartialEq for ExactSum {
+    fn eq(&self, other: &Self) -> bool {
+        self.special == other.special && self.exact() == other.exact()
+    }
 }
 
 impl ExactSum {
     /// Adds a term.
     pub fn add(&mut self, term: f64) {
-        if !term.is_finite() {
-            let special = self.special.map_or(0.0, f64::from_bits) + term;
-            self.special = Some(canonical(special).to_bits());
+        match parts(term) {
+            Some((magnitude, exponent)) => self.add_scaled(term.is_sign_negative(), magnitude.into(), exponent),
+            None => self.add_special(term),
+        }
+    }
+
+    /// Adds the square of a term, unrounded.
+    pub fn add_square(&mut self, term: f64) {
+        match parts(term) {
+            Some((magnitude, exponent)) => self.add_scaled(false, u128::from(magnitude) * u128::from(magnitude), 2 * exponent),
+            None => self.add_special(term * term),
+        }
+    }
+
+    /// Adds an integer.
+    pub fn add_whole(&mut self, negative: bool, magnitude: u64) {
+        self.add_scaled(negative, magnitude.into(), 0);
+    }
+
+    /// Adds the square of an integer.
+    pub fn add_whole_square(&mut self, magnitude: u64) {
+        self.add_scaled(false, u128::from(magnitude) * u128::from(magnitude), 0);
+    }
+
+    fn add_special(&mut self, term: f64) {
+        let special = self.special.map_or(0.0, f64::from_bits) + term;
+        // One NaN for all, so that states compare and serialise alike.
+        let special = if special.is_nan() { f64::NAN } else { special };
+        self.special = Some(special.to_bits());
+    }
+
+    /// Adds ± `magnitude` × 2 to the power of `exponent`.
+    fn add_scaled(&mut self, negative: bool, magnitude: u128, exponent: i32) {
+        if magnitude == 0 {
             return;
         }
-        let mut x = term;
-        let mut kept = 0;
-        for place in 0..self.partials.len() {
-            let y = f64::from_bits(self.partials[place]);
-            let (sum, error) = two_sum(x, y);
-            if error != 0.0 {
-                self.partials[kept] = error.to_bits();
-                kept += 1;
+        let (lane, shift) = (exponent.div_euclid(LANE), exponent.rem_euclid(LANE));
+        let words = (128 - magnitude.leading_zeros() as i32 + LANE - 1) / LANE;
+        let from = self.cover(lane, words + 1);
+        for word in 0..words as usize {
+            let shifted = u64::from((magnitude >> (LANE as usize * word)) as u32) << shift;
+            let (low, high) = ((shifted as i64) & MASK, (shifted >> LANE) as i64);
+            let lanes = &mut self.lanes[from + word..];
+            if negative {
+                lanes[0] -= low;
+                lanes[1] -= high;
+            } else {
+                lanes[0] += low;
+                lanes[1] += high;
             }
-            x = sum;
         }
-        self.partials.truncate(kept);
-        if x.is_finite() {
-            if x != 0.0 {
-                self.partials.push(x.to_bits());
-            }
-        } else {
-            // The exact sum left the range of f64: it stays there.
-            self.partials.clear();
-            self.special = Some(canonical(self.special.map_or(0.0, f64::from_bits) + x).to_bits());
+        self.waiting += 1;
+        if self.waiting >= CARRY_AFTER {
+            self.carry();
         }
+    }
+
+    /// Sees to it that there are `count` lanes from `lane` on; gives back where they begin.
+    fn cover(&mut self, lane: i32, count: i32) -> usize {
+        if self.lanes.is_empty() {
+            self.first = lane;
+        }
+        if lane < self.first {
+            let missing = (self.first - lane) as usize;
+            self.lanes.splice(..0, std::iter::repeat_n(0, missing));
+            self.first = lane;
+        }
+        let from = (lane - self.first) as usize;
+        let end = from + count as usize;
+        if self.lanes.len() < end {
+            self.lanes.resize(end, 0);
+        }
+        from
+    }
+
+    /// Propagates carries: all lanes but the last are below 2^32 then and not negative.
+    fn carry(&mut self) {
+        self.waiting = 0;
+        let mut carry = 0;
+        for lane in &mut self.lanes {
+            *lane += carry;
+            carry = *lane >> LANE;
+            *lane &= MASK;
+        }
+        if carry != 0 {
+            self.lanes.push(carry);
+        }
+    }
+
+    /// The finite part as an integer in units of 2 to the power of the exponent, which is as large as lanes allow.
+    fn exact(&self) -> (BigInt, i32) {
+        let mut sum = self.clone();
+        sum.carry();
+        let empty = sum.lanes.iter().take_while(|lane| **lane == 0).count();
+        let Some((last, digits)) = sum.lanes[empty..].split_last() else {
+            return (BigInt::ZERO, 0);
+        };
+        let weight = digits.len() * LANE as usize;
+        let digits = BigUint::new(digits.iter().map(|digit| *digit as u32).collect());
+        let whole = (BigInt::from(*last) << weight) + BigInt::from(digits);
+        (whole, LANE * (sum.first + empty as i32))
     }
 
     /// The sum, rounded to nearest, ties to even.
     pub fn value(&self) -> f64 {
+        self.over(1)
+    }
+
+    /// The sum divided by `count`, rounded once.
+    pub fn over(&self, count: u64) -> f64 {
         if let Some(special) = self.special {
             return f64::from_bits(special);
         }
-        let mut partials = self.partials.iter().rev().map(|bits| f64::from_bits(*bits));
-        let Some(mut high) = partials.next() else { return 0.0 };
-        let mut low = 0.0;
-        for partial in partials.by_ref() {
-            (high, low) = two_sum(high, partial);
-            if low != 0.0 {
-                break;
-            }
-        }
-        // Half-way cases: what lies below decides the direction.
-        if let Some(next) = partials.next()
-            && ((low < 0.0 && next < 0.0) || (low > 0.0 && next > 0.0))
-        {
-            let doubled = low * 2.0;
-            let rounded = high + doubled;
-            if doubled == rounded - high {
-                high = rounded;
-            }
-        }
-        high
+        let (whole, exponent) = self.exact();
+        rounded_ratio(&whole, &BigUint::from(count), exponent)
+    }
+
+    /// The sum in full, where it is an integer: always so when integers alone were added.
+    pub fn whole(&self) -> Option<BigInt> {
+        let (whole, exponent) = self.exact();
+        let finite = self.special.is_none();
+        // Lanes of integers begin at 2^0.
+        (finite && exponent >= 0).then(|| whole << exponent as usize)
     }
 }
 
-/// One NaN for all, so that states compare and serialise alike.
-fn canonical(value: f64) -> f64 {
-    if value.is_nan() { f64::NAN } else { value }
+/// The estimated standard error of the mean of `count` terms, two or more, from their sum and the sum of their squares: both exact, so
+/// that nothing cancels however close together the terms are. NaN when a term was not finite.
+pub fn standard_error(sum: &ExactSum, squares: &ExactSum, count: u64) -> f64 {
+    if sum.special.is_some() || squares.special.is_some() {
+        return f64::NAN;
+    }
+    let ((sum, of_sum), (squares, of_squares)) = (sum.exact(), squares.exact());
+    // count × Σx² − (Σx)², in units of 2 to the power of the lesser exponent.
+    let exponent = of_squares.min(2 * of_sum);
+    let left = (squares * count) << (of_squares - exponent) as usize;
+    let right = (&sum * &sum) << (2 * of_sum - exponent) as usize;
+    let numerator = left - right;
+    let denominator = BigUint::from(count) * count * (count - 1);
+    if numerator.sign() != Sign::Plus {
+        return 0.0;
+    }
+    // The square may leave the range of f64 where its root does not: the root is taken of a number near one.
+    let scale = numerator.bits() as i32 - denominator.bits() as i32 + exponent;
+    let scale = scale - scale.rem_euclid(2);
+    let root = rounded_ratio(&numerator, &denominator, exponent - scale).sqrt();
+    // In two steps: neither factor leaves the range by itself.
+    let half = scale / 4;
+    root * power_of_two(half) * power_of_two(scale / 2 - half)
 }
 
-/// The rounded sum and its exact error (Knuth).
-fn two_sum(a: f64, b: f64) -> (f64, f64) {
-    let sum = a + b;
-    let b_virtual = sum - a;
-    let a_virtual = sum - b_virtual;
-    (sum, (a - a_virtual) + (b - b_virtual))
+/// Magnitude and exponent of a finite number: ± magnitude × 2 to the power of the exponent.
+fn parts(value: f64) -> Option<(u64, i32)> {
+    let bits = value.to_bits();
+    let (exponent, fraction) = ((bits >> 52) as i32 & 0x7ff, bits & ((1 << 52) - 1));
+    match exponent {
+        0x7ff => None,
+        0 => Some((fraction, -1074)),
+        _ => Some((fraction | 1 << 52, exponent - 1075)),
+    }
+}
+
+/// 2 to the power of an exponent from -1074 to 1023.
+fn power_of_two(exponent: i32) -> f64 {
+    if exponent >= -1022 {
+        f64::from_bits(((exponent + 1023) as u64) << 52)
+    } else {
+        f64::from_bits(1 << (exponent + 1074))
+    }
+}
+
+/// numerator ÷ denominator × 2 to the power of `exponent`, rounded once: to nearest, ties to even.
+fn rounded_ratio(numerator: &BigInt, denominator: &BigUint, exponent: i32) -> f64 {
+    /// Bits of a quotient that decide the rounding of 53, with the remainder.
+    const ENOUGH: i64 = 66;
+    if numerator.sign() == Sign::NoSign {
+        return 0.0;
+    }
+    let magnitude = numerator.magnitude();
+    let shift = (ENOUGH + denominator.bits() as i64 - magnitude.bits() as i64).max(0);
+    let shifted = magnitude << shift as usize;
+    let quotient = &shifted / denominator;
+    let inexact = &quotient * denominator != shifted;
+    let (bits, unit) = (quotient.bits() as i64, i64::from(exponent) - shift);
+    let top = bits - 1 + unit;
+    // 53 bits, fewer for subnormal numbers.
+    let precision = if top < -1022 { 53 - (-1022 - top) } else { 53 };
+    let rounded = if top > 1023 {
+        f64::INFINITY
+    } else if precision < 0 {
+        0.0
+    } else {
+        let dropped = (bits - precision) as u64;
+        let mut kept = (&quotient >> dropped).iter_u64_digits().next().unwrap_or_default();
+        let below = inexact || quotient.trailing_zeros().is_some_and(|zeros| zeros + 1 < dropped);
+        if quotient.bit(dropped - 1) && (below || kept & 1 == 1) {
+            kept += 1;
+        }
+        // Both factors are exact, and so is the product unless it overflows.
+        kept as f64 * power_of_two((unit + dropped as i64) as i32)
+    };
+    if numerator.sign() == Sign::Minus { -rounded } else { rounded }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn sum(terms: &[f64]) -> f64 {
-        let mut sum = ExactSum::default();
-        terms.iter().for_each(|term| sum.add(*term));
-        sum.value()
-    }
-
-    proptest! {
-        #[test]
-        fn the_order_of_terms_does_not_matter(terms in prop::collection::vec(-1e200_f64..1e200, 0..50), small in prop::collection::vec(-1.0_f64..1.0, 0..50)) {
-            let mut terms: Vec<f64> = terms.into_iter().chain(small).collect();
-            let forward = sum(&terms);
-            terms.reverse();
-            prop_assert_eq!(forward.to_bits(), sum(&terms).to_bits());
-            terms.sort_by(f64::total_cmp);
-            prop_assert_eq!(forward.to_bits(), sum(&terms).to_bits());
-        }
-
-        #[test]
-        fn integers_are_summed_exactly(terms in prop::collection::vec(any::<i64>(), 0..100)) {
-            let rounded: Vec<f64> = terms.iter().map(|term| *term as f64).collect();
-            let exact: i128 = rounded.iter().map(|term| *term as i128).sum();
-            prop_assert_eq!(sum(&rounded), exact as f64);
-        }
-    }
-
-    #[test]
-    fn cancellation_loses_nothing() {
-        assert_eq!(sum(&[1e100, 1.0, -1e100]), 1.0);
-        assert_eq!(sum(&[0.1; 10]), 1.0);
-    }
-
-    #[test]
-    fn half_way_cases_round_by_what_lies_below() {
-        let half_ulp = f64::EPSILON / 2.0;
-        assert_eq!(sum(&[1.0, half_ulp]), 1.0);
-        assert_eq!(sum(&[1.0, half_ulp, 1e-300]), 1.0 + f64::EPSILON);
-    }
-
-    #[test]
-    fn infinities_and_nan_are_kept() {
-        assert_eq!(sum(&[1.0, f64::INFINITY]), f64::INFINITY);
-        assert!(sum(&[f64::NEG_INFINITY, f64::INFINITY, 1.0]).is_nan());
-        assert_eq!(sum(&[f64::MAX, f64::MAX]), f64::INFINITY);
-    }
-}
+mod tests;

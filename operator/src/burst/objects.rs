@@ -4,6 +4,8 @@
 //! its term: where another has written in between, the object is read again, and a higher term there ends this coordinator.
 //! The `VramLease` is for onlookers: the agents' ledgers are the truth.
 
+use std::sync::{Arc, OnceLock};
+
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -23,16 +25,40 @@ const CONFLICTS: usize = 8;
 /// Annotation of the ConfigMap: term of the coordinator that wrote it.
 const TERM: &str = "sahasra.dev/term";
 
+/// What the name of the checkpoint's ConfigMap ends with.
+const RESULTS: &str = "-results";
+
+/// Who made an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// This job's coordinator.
+    Ours,
+    /// That of an earlier job of the same name.
+    Predecessors,
+    /// Anybody else.
+    Others,
+}
+
 /// Why an object was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The API server refused or did not answer.
+    /// The API server rejected the object or did not answer.
     #[error("{operation}")]
     Api {
         /// What was tried.
         operation: &'static str,
         /// Why.
         source: kube::Error,
+    },
+    /// Objects that are not the job's have each name that one of its might have.
+    #[error("{kind} {first} and {second} exist and are not the job's: delete or rename one of them")]
+    NamesTaken {
+        /// Their kind.
+        kind: &'static str,
+        /// One,
+        first: String,
+        /// and the other.
+        second: String,
     },
     /// A coordinator of a higher term acts for the job.
     #[error("a coordinator of term {0} acts for the job")]
@@ -43,10 +69,28 @@ pub enum WriteError {
 }
 
 impl WriteError {
+    /// What to tell the user when the same write would fail again: the API server's own words, or the remedy.
+    pub fn rejection(&self) -> Option<String> {
+        match self {
+            Self::Api {
+                operation,
+                source: source @ kube::Error::Api(status),
+            } if objects::is_rejected(source) => Some(format!("{operation}: {}", status.message)),
+            Self::NamesTaken { .. } => Some(self.to_string()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is the contents that were rejected, which no retry changes: for too large, or against the schema.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if objects::is_invalid(source))
+    }
+
     /// Category for metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Api { .. } => "api",
+            Self::NamesTaken { .. } => "name",
             Self::Fenced(_) => "fenced",
             Self::Gone => "gone",
         }
@@ -66,6 +110,8 @@ pub struct Objects {
     name: String,
     uid: String,
     owner: OwnerReference,
+    /// Name of the checkpoint's ConfigMap, once it is known to be the job's.
+    results: Arc<OnceLock<String>>,
 }
 
 impl Objects {
@@ -89,12 +135,29 @@ impl Objects {
             name,
             uid,
             owner,
+            results: Arc::default(),
         }
     }
 
     /// Name of the checkpoint's ConfigMap.
     pub fn results_name(&self) -> String {
-        format!("{}-results", self.name)
+        self.results.get().cloned().unwrap_or_else(|| {
+            let [first, _] = self.results_names();
+            first
+        })
+    }
+
+    /// The names that it may have: the second where the first is somebody else's. The first is derived as well where the
+    /// job's own name leaves no room.
+    fn results_names(&self) -> [String; 2] {
+        let plain = format!("{}{RESULTS}", self.name);
+        let derived = objects::derived_name(&self.name, &self.uid, RESULTS);
+        if plain.len() <= objects::MAX_NAME {
+            [plain, derived]
+        } else {
+            let other = objects::derived_name(&self.name, &self.uid, "-chunk-results");
+            [derived, other]
+        }
     }
 
     /// The job keeps standing until its VRAM is back. Writes only what is missing.
@@ -164,34 +227,30 @@ impl Objects {
     }
 
     /// Writes what is about to be acquired: the `VramLease`, owned by the job. Gives back its name.
-    pub async fn write_intent(&self, job: &BurstJob, min: u32, max: u32) -> Result<String, WriteError> {
+    pub async fn write_intent(&self, job: &BurstJob, min: u32, max: u32) -> Result<VramLease, WriteError> {
         let mut name = self.name.clone();
         for _ in 0..CONFLICTS {
             let lease = self.lease(&name, job, min, max);
             match self.leases.create(&PostParams::default(), &lease).await {
-                Ok(_) => return Ok(name),
+                Ok(created) => return Ok(created),
                 Err(error) if code(&error) == 409 => {}
                 Err(error) => return Err(api("create the VramLease")(error)),
             }
             let Some(found) = self.leases.get_opt(&name).await.map_err(api("read the VramLease"))? else {
                 continue;
             };
-            let owner = found.owner_references().iter().find(|owner| owner.kind == self.owner.kind);
-            match owner {
-                Some(owner) if owner.uid == self.uid && found.metadata.deletion_timestamp.is_none() => return Ok(name),
-                // Of an earlier job of that name, which the garbage collector has not reached yet; or ours, on its way out.
-                Some(_) => self.delete_lease_of(&found).await?,
-                // A user's own.
-                None => {
-                    name = format!(
-                        "{}-{}",
-                        self.name.chars().take(200).collect::<String>(),
-                        self.uid.split('-').next().unwrap_or("burst")
-                    )
+            match self.whose(&found) {
+                Whose::Ours if found.metadata.deletion_timestamp.is_none() => return Ok(found),
+                // The garbage collector has not reached it yet.
+                Whose::Ours | Whose::Predecessors => self.delete_lease_of(&found).await?,
+                Whose::Others if name == self.name => name = objects::derived_name(&self.name, &self.uid, ""),
+                Whose::Others => {
+                    let (kind, first) = ("VramLease", self.name.clone());
+                    return Err(WriteError::NamesTaken { kind, first, second: name });
                 }
             }
         }
-        Ok(name)
+        Ok(self.lease(&name, job, min, max))
     }
 
     fn lease(&self, name: &str, job: &BurstJob, min: u32, max: u32) -> VramLease {
@@ -243,90 +302,87 @@ impl Objects {
     }
 
     /// Shows what is held. The coordinator's term stands inside; a lease that is gone is no error.
-    pub async fn write_lease_status(&self, name: &str, status: &VramLeaseStatus) -> Result<(), WriteError> {
+    /// Gives back the lease's generation.
+    pub async fn write_lease_status(&self, name: &str, status: &VramLeaseStatus) -> Result<Option<i64>, WriteError> {
         let patch = Patch::Merge(json!({"status": status}));
         match self.leases.patch_status(name, &PatchParams::default(), &patch).await {
-            Ok(_) => Ok(()),
-            Err(error) if code(&error) == 404 => Ok(()),
+            Ok(written) => Ok(written.metadata.generation),
+            Err(error) if code(&error) == 404 => Ok(None),
             Err(error) => Err(api("write the VramLease's status")(error)),
         }
     }
 
-    /// The checkpoint's ConfigMap, if it is this job's.
+    /// The checkpoint's ConfigMap, if the job has one.
     pub async fn read_checkpoint(&self) -> Result<Option<(Contents, String)>, WriteError> {
-        let found = self
-            .config_maps
-            .get_opt(&self.results_name())
-            .await
-            .map_err(api("read the checkpoint"))?;
-        let Some(found) = found.filter(|found| self.owns(found)) else {
-            return Ok(None);
-        };
-        let version = found.resource_version().unwrap_or_default();
-        let binary_data = found.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0));
-        let contents = Contents {
-            data: found.data.unwrap_or_default(),
-            binary_data: binary_data.collect(),
-        };
-        Ok(Some((contents, version)))
+        for name in self.results_names() {
+            let found = self.config_maps.get_opt(&name).await.map_err(api("read the checkpoint"))?;
+            let Some(found) = found.filter(|found| self.whose(found) == Whose::Ours) else {
+                continue;
+            };
+            let _ = self.results.set(name);
+            let version = found.resource_version().unwrap_or_default();
+            let binary_data = found.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0));
+            let contents = Contents {
+                data: found.data.unwrap_or_default(),
+                binary_data: binary_data.collect(),
+            };
+            return Ok(Some((contents, version)));
+        }
+        Ok(None)
     }
 
     /// Writes the checkpoint over `version`, or as a new ConfigMap. Gives back the new resource version.
     pub async fn write_checkpoint(&self, version: Option<&str>, term: u64, contents: Contents) -> Result<String, WriteError> {
+        let [first, second] = self.results_names();
+        let mut name = self.results_name();
+        let binary_data = contents.binary_data.into_iter().map(|(key, value)| (key, ByteString(value)));
         let mut config_map = ConfigMap {
             metadata: ObjectMeta {
-                name: Some(self.results_name()),
                 owner_references: Some(vec![self.owner.clone()]),
                 annotations: Some([(TERM.to_owned(), term.to_string())].into()),
                 resource_version: version.map(str::to_owned),
                 ..ObjectMeta::default()
             },
             data: Some(contents.data),
-            binary_data: Some(
-                contents
-                    .binary_data
-                    .into_iter()
-                    .map(|(key, value)| (key, ByteString(value)))
-                    .collect(),
-            ),
+            binary_data: Some(binary_data.collect()),
             immutable: None,
         };
         let mut failure = None;
         for _ in 0..CONFLICTS {
+            config_map.metadata.name = Some(name.clone());
             let written = match config_map.metadata.resource_version {
                 None => self.config_maps.create(&PostParams::default(), &config_map).await,
-                Some(_) => {
-                    self.config_maps
-                        .replace(&self.results_name(), &PostParams::default(), &config_map)
-                        .await
-                }
+                Some(_) => self.config_maps.replace(&name, &PostParams::default(), &config_map).await,
             };
             match written {
-                Ok(written) => return Ok(written.resource_version().unwrap_or_default()),
+                Ok(written) => {
+                    let _ = self.results.set(name);
+                    return Ok(written.resource_version().unwrap_or_default());
+                }
                 Err(error) if matches!(code(&error), 404 | 409) => failure = Some(error),
                 Err(error) => return Err(api("write the checkpoint")(error)),
             }
-            let found = self
-                .config_maps
-                .get_opt(&self.results_name())
-                .await
-                .map_err(api("read the checkpoint"))?;
-            config_map.metadata.resource_version = match found {
-                None => None,
-                Some(found) if self.owns(&found) => {
+            let found = self.config_maps.get_opt(&name).await.map_err(api("read the checkpoint"))?;
+            config_map.metadata.resource_version = None;
+            let Some(found) = found else { continue };
+            match self.whose(&found) {
+                Whose::Ours => {
                     let other = found.annotations().get(TERM).and_then(|term| term.parse().ok()).unwrap_or(0);
                     if other > term {
                         return Err(WriteError::Fenced(other));
                     }
-                    found.resource_version()
+                    config_map.metadata.resource_version = found.resource_version();
                 }
-                Some(found) => {
-                    // Of an earlier job of that name.
+                Whose::Predecessors => {
                     let deleted = objects::delete_exactly(&self.config_maps, &found, DeleteParams::default()).await;
                     deleted.map_err(api("delete an earlier job's checkpoint"))?;
-                    None
                 }
-            };
+                Whose::Others if name == first => name.clone_from(&second),
+                Whose::Others => {
+                    let kind = "ConfigMap";
+                    return Err(WriteError::NamesTaken { kind, first, second });
+                }
+            }
         }
         Err(failure.map_or(WriteError::Gone, api("write the checkpoint")))
     }
@@ -344,7 +400,22 @@ impl Objects {
         }
     }
 
-    fn owns(&self, config_map: &ConfigMap) -> bool {
-        config_map.owner_references().iter().any(|owner| owner.uid == self.uid)
+    /// Who made an object that has the name of one of this job's. What no `BurstJob` of this name controls is not touched.
+    fn whose<K: Resource>(&self, object: &K) -> Whose {
+        let owners = object.owner_references();
+        if owners.iter().any(|owner| owner.uid == self.uid) {
+            return Whose::Ours;
+        }
+        let made = |owner: &OwnerReference| {
+            owner.controller == Some(true)
+                && owner.kind == self.owner.kind
+                && owner.name == self.name
+                && owner.api_version.split('/').next() == self.owner.api_version.split('/').next()
+        };
+        if owners.iter().any(made) {
+            Whose::Predecessors
+        } else {
+            Whose::Others
+        }
     }
 }

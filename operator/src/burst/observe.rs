@@ -1,22 +1,33 @@
 //! Fetches what a spec refers to: PTX, inputs, the store's settings. All of it bounded.
+//!
+//! 1. [`survey`]: the Secret, and how large the objects in stores are. Nothing large is read.
+//! 2. [`Survey::read`]: the ConfigMaps. Now it is known what everything is, by version: [`References::version`].
+//! 3. [`References::fetch`]: the objects in stores, several at a time.
+//!
+//! What several arguments name is fetched and kept once.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::{
     ByteString,
     api::core::v1::{ConfigMap, Secret},
 };
-use kube::{Api, Client};
-use object_store::ObjectStoreExt;
-use sahasra_crds::burst_job::{BurstJobSpec, BytesSource, PtxSource, kernel::ConfigMapKeyReference};
+use kube::{Api, Client, ResourceExt};
+use object_store::{ObjectMeta, ObjectStoreExt};
+use sahasra_crds::burst_job::{
+    Argument, BurstJobSpec, BytesSource, PtxSource,
+    kernel::{ConfigMapKeyReference, MAX_INPUT_BYTES, MAX_PTX_BYTES},
+};
 use sahasra_service::causes;
-use sahasra_store::StorePolicy;
+use sahasra_store::{StorePolicy, summary};
+use sha2::{Digest, Sha256};
 
-/// Largest PTX read from a store, in bytes: what NVCC makes of a large library.
-const MAX_PTX_BYTES: u64 = 8 << 20;
-/// Largest input read from a store, in bytes: with the PTX it fits a frame to an agent.
-const MAX_INPUT_BYTES: u64 = 48 << 20;
+/// Requests to a store at the same time for one job.
+const REQUESTS: usize = 4;
+/// Most bytes of a ConfigMap, as the API server has it: what one is taken for until it is read.
+const CONFIG_MAP_BYTES: u64 = 1 << 20;
 
 /// Everything that the spec refers to.
 #[derive(Clone, Debug, Default)]
@@ -62,145 +73,354 @@ impl ObserveError {
     }
 }
 
-/// Fetches all of it.
+/// Fetches all of it, one step after the other.
 pub async fn observe(client: &Client, stores: &StorePolicy, namespace: &str, spec: &BurstJobSpec) -> Result<Observed, ObserveError> {
-    let reader = Reader {
-        stores,
-        config_maps: Api::namespaced(client.clone(), namespace),
-        secrets: Api::namespaced(client.clone(), namespace),
+    survey(client, stores, namespace, spec).await?.read().await?.fetch().await
+}
+
+/// Where bytes are that the spec names.
+#[derive(Clone, Copy, Debug)]
+enum Place<'a> {
+    /// In the spec itself.
+    Text(&'a str),
+    /// In the spec itself, in base64.
+    Base64(&'a str),
+    Key(&'a ConfigMapKeyReference),
+    Url(&'a str),
+}
+
+/// Bytes that the spec names, and with which field.
+#[derive(Clone, Debug)]
+struct Wanted<'a> {
+    path: String,
+    place: Place<'a>,
+}
+
+fn of_ptx(source: &PtxSource) -> Result<Wanted<'_>, ObserveError> {
+    let path = "spec.kernel.ptx";
+    let (field, place) = match source {
+        PtxSource { inline: Some(text), .. } => ("inline", Place::Text(text)),
+        PtxSource {
+            config_map_key_ref: Some(reference),
+            ..
+        } => ("configMapKeyRef", Place::Key(reference)),
+        PtxSource { url: Some(url), .. } => ("url", Place::Url(url)),
+        _ => {
+            return Err(missing(
+                path,
+                "InvalidSpec",
+                "give exactly one of inline, configMapKeyRef, url".into(),
+            ));
+        }
     };
-    let store_options = match spec.output.as_ref().and_then(|output| output.store.secret_ref.as_ref()) {
-        Some(reference) => reader.secret("spec.output.store.secretRef", &reference.name).await?,
-        None => BTreeMap::new(),
+    let path = format!("{path}.{field}");
+    Ok(Wanted { path, place })
+}
+
+fn of_bytes<'a>(path: &str, source: &'a BytesSource) -> Result<Wanted<'a>, ObserveError> {
+    let (field, place) = match source {
+        BytesSource { base64: Some(text), .. } => ("base64", Place::Base64(text)),
+        BytesSource {
+            config_map_key_ref: Some(reference),
+            ..
+        } => ("configMapKeyRef", Place::Key(reference)),
+        BytesSource { url: Some(url), .. } => ("url", Place::Url(url)),
+        _ => {
+            return Err(missing(
+                path,
+                "InvalidSpec",
+                "give exactly one of base64, configMapKeyRef, url".into(),
+            ));
+        }
+    };
+    let path = format!("{path}.{field}");
+    Ok(Wanted { path, place })
+}
+
+/// How large things are, and the rights to read them.
+#[derive(Debug)]
+pub struct Survey<'a> {
+    stores: &'a StorePolicy,
+    config_maps: Api<ConfigMap>,
+    store_options: BTreeMap<String, String>,
+    /// UID and resource version of the Secret.
+    secret: String,
+    ptx: Wanted<'a>,
+    /// By argument.
+    inputs: Vec<Option<Wanted<'a>>>,
+    objects: BTreeMap<&'a str, ObjectMeta>,
+}
+
+/// Reads the Secret and asks the store for what objects have.
+///
+/// # Errors
+/// [`ObserveError`].
+pub async fn survey<'a>(
+    client: &Client,
+    stores: &'a StorePolicy,
+    namespace: &str,
+    spec: &'a BurstJobSpec,
+) -> Result<Survey<'a>, ObserveError> {
+    let (store_options, secret) = match spec.output.as_ref().and_then(|output| output.store.secret_ref.as_ref()) {
+        Some(reference) => read_secret(&Api::namespaced(client.clone(), namespace), &reference.name).await?,
+        None => Default::default(),
     };
     if let Some(output) = &spec.output {
         let opened = sahasra_store::open(stores, &output.store.url, &store_options);
         opened.map_err(|error| missing("spec.output.store", "StoreInvalid", causes(&error)))?;
     }
-    let ptx = reader.ptx(&spec.kernel.ptx, &store_options).await?;
-    let mut inputs = Vec::with_capacity(spec.kernel.args.len());
-    let mut total = 0;
-    for (index, argument) in spec.kernel.args.iter().enumerate() {
-        let path = format!("spec.kernel.args[{index}]");
-        let bytes = match (&argument.input, &argument.constant) {
-            (Some(input), _) => reader.bytes(&format!("{path}.input.from"), &input.from, &store_options).await?,
-            (_, Some(source)) => reader.bytes(&format!("{path}.constant"), source, &store_options).await?,
-            _ => Bytes::new(),
-        };
-        total += bytes.len() as u64;
-        if total > MAX_INPUT_BYTES {
-            return Err(missing(
-                &path,
-                "InputTooLarge",
-                format!("the inputs take more than {} MiB in all", MAX_INPUT_BYTES >> 20),
-            ));
-        }
-        inputs.push(bytes);
-    }
-    Ok(Observed {
-        ptx,
-        inputs,
+    let ptx = of_ptx(&spec.kernel.ptx)?;
+    let inputs = spec.kernel.args.iter().enumerate().map(|(index, argument)| match argument {
+        Argument { input: Some(input), .. } => of_bytes(&format!("spec.kernel.args[{index}].input.from"), &input.from).map(Some),
+        Argument {
+            constant: Some(source), ..
+        } => of_bytes(&format!("spec.kernel.args[{index}].constant"), source).map(Some),
+        _ => Ok(None),
+    });
+    let mut survey = Survey {
+        stores,
+        config_maps: Api::namespaced(client.clone(), namespace),
         store_options,
-    })
+        secret,
+        inputs: inputs.collect::<Result<_, _>>()?,
+        ptx,
+        objects: BTreeMap::new(),
+    };
+    let requests: Vec<_> = survey.urls().into_iter().map(|(url, path)| survey.head(url, path)).collect();
+    survey.objects = stream::iter(requests).buffer_unordered(REQUESTS).try_collect().await?;
+    survey.check_sizes(&BTreeMap::new())?;
+    Ok(survey)
 }
 
-struct Reader<'a> {
-    stores: &'a StorePolicy,
-    config_maps: Api<ConfigMap>,
-    secrets: Api<Secret>,
-}
-
-impl Reader<'_> {
-    async fn ptx(&self, source: &PtxSource, options: &BTreeMap<String, String>) -> Result<Bytes, ObserveError> {
-        let path = "spec.kernel.ptx";
-        match (&source.inline, &source.config_map_key_ref, &source.url) {
-            (Some(text), ..) => Ok(Bytes::copy_from_slice(text.as_bytes())),
-            (_, Some(reference), _) => self.config_map(&format!("{path}.configMapKeyRef"), reference).await,
-            (_, _, Some(url)) => fetch(self.stores, &format!("{path}.url"), url, options, MAX_PTX_BYTES).await,
-            _ => Err(missing(
-                path,
-                "InvalidSpec",
-                "give exactly one of inline, configMapKeyRef, url".into(),
-            )),
-        }
+impl<'a> Survey<'a> {
+    /// Everything that is named.
+    fn wanted(&self) -> impl Iterator<Item = &Wanted<'a>> {
+        std::iter::once(&self.ptx).chain(self.inputs.iter().flatten())
     }
 
-    async fn bytes(&self, path: &str, source: &BytesSource, options: &BTreeMap<String, String>) -> Result<Bytes, ObserveError> {
-        match (&source.base64, &source.config_map_key_ref, &source.url) {
-            (Some(text), ..) => {
-                let decoded: Result<ByteString, _> = serde_json::from_value(serde_json::Value::String(text.clone()));
-                let wrong = |_| missing(&format!("{path}.base64"), "InvalidSpec", "it is not standard base64".into());
-                Ok(decoded.map_err(wrong)?.0.into())
+    /// Each URL once, with the first field that has it.
+    fn urls(&self) -> BTreeMap<&'a str, String> {
+        let mut urls = BTreeMap::new();
+        for wanted in self.wanted() {
+            if let Place::Url(url) = wanted.place {
+                urls.entry(url).or_insert_with(|| wanted.path.clone());
             }
-            (_, Some(reference), _) => self.config_map(&format!("{path}.configMapKeyRef"), reference).await,
-            (_, _, Some(url)) => fetch(self.stores, &format!("{path}.url"), url, options, MAX_INPUT_BYTES).await,
-            _ => Err(missing(
-                path,
-                "InvalidSpec",
-                "give exactly one of base64, configMapKeyRef, url".into(),
-            )),
         }
+        urls
     }
 
-    async fn config_map(&self, path: &str, reference: &ConfigMapKeyReference) -> Result<Bytes, ObserveError> {
-        let found = self
-            .config_maps
-            .get_opt(&reference.name)
-            .await
-            .map_err(|source| ObserveError::Api {
-                path: path.to_owned(),
+    /// Whether anything is in a store.
+    pub fn has_objects(spec: &BurstJobSpec) -> bool {
+        let of_bytes = |source: Option<&BytesSource>| source.is_some_and(|source| source.url.is_some());
+        let of_argument =
+            |argument: &Argument| of_bytes(argument.constant.as_ref()) || of_bytes(argument.input.as_ref().map(|input| &input.from));
+        spec.kernel.ptx.url.is_some() || spec.kernel.args.iter().any(of_argument)
+    }
+
+    /// Most bytes that the job may turn out to bring beside what stands in it: what it has to be given memory for before more is read.
+    pub fn bytes(&self) -> u64 {
+        let mut names: Vec<&str> = Vec::new();
+        let mut bytes: u64 = self.objects.values().map(|meta| meta.size).sum();
+        for wanted in self.wanted() {
+            match wanted.place {
+                Place::Key(reference) if !names.contains(&reference.name.as_str()) => {
+                    names.push(&reference.name);
+                    bytes += CONFIG_MAP_BYTES;
+                }
+                Place::Key(_) | Place::Url(_) | Place::Text(_) | Place::Base64(_) => {}
+            }
+        }
+        bytes.min(MAX_PTX_BYTES + MAX_INPUT_BYTES)
+    }
+
+    async fn head(&self, url: &'a str, path: String) -> Result<(&'a str, ObjectMeta), ObserveError> {
+        let unreadable = |message| missing(&path, "StoreUnreadable", message);
+        let opened = sahasra_store::open_object(self.stores, url, &self.store_options);
+        let (store, key) = opened.map_err(|error| unreadable(causes(&error)))?;
+        let meta = store.head(&key).await.map_err(|error| unreadable(summary(&error)))?;
+        Ok((url, meta))
+    }
+
+    /// Reads an object with the job's own rights: never with this process's, which may read every Secret.
+    async fn get(&self, url: &'a str, path: String) -> Result<(&'a str, Bytes), ObserveError> {
+        let unreadable = |message| missing(&path, "StoreUnreadable", message);
+        let opened = sahasra_store::open_object(self.stores, url, &self.store_options);
+        let (store, key) = opened.map_err(|error| unreadable(causes(&error)))?;
+        let found = store.get(&key).await.map_err(|error| unreadable(summary(&error)))?;
+        if self.objects.get(url).is_none_or(|meta| meta.size != found.meta.size) {
+            return Err(unreadable("the object was written while it was read".to_owned()));
+        }
+        let bytes = found.bytes().await.map_err(|error| unreadable(summary(&error)))?;
+        Ok((url, bytes))
+    }
+
+    /// Neither PTX nor inputs are too large, as far as sizes are known.
+    fn check_sizes(&self, keys: &BTreeMap<(&str, &str), Bytes>) -> Result<(), ObserveError> {
+        let size = |wanted: &Wanted<'_>| match wanted.place {
+            Place::Text(text) => text.len() as u64,
+            Place::Base64(text) => text.len() as u64 / 4 * 3,
+            Place::Key(reference) => keys
+                .get(&(reference.name.as_str(), reference.key.as_str()))
+                .map_or(0, |bytes| bytes.len() as u64),
+            Place::Url(url) => self.objects.get(url).map_or(0, |meta| meta.size),
+        };
+        let ptx = size(&self.ptx);
+        if ptx > MAX_PTX_BYTES {
+            let message = format!("the PTX has {ptx} bytes, more than {MAX_PTX_BYTES}");
+            return Err(missing(&self.ptx.path, "InputTooLarge", message));
+        }
+        let mut total = 0;
+        for wanted in self.inputs.iter().flatten() {
+            total += size(wanted);
+            if total > MAX_INPUT_BYTES {
+                let message = format!("the inputs take more than {} MiB in all", MAX_INPUT_BYTES >> 20);
+                return Err(missing(&wanted.path, "InputTooLarge", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the ConfigMaps, each once.
+    ///
+    /// # Errors
+    /// [`ObserveError`].
+    pub async fn read(self) -> Result<References<'a>, ObserveError> {
+        let mut keys: BTreeMap<(&'a str, &'a str), Bytes> = BTreeMap::new();
+        let mut version = Sha256::new();
+        version.update(&self.secret);
+        let mut names: BTreeMap<&'a str, Vec<(&'a str, String)>> = BTreeMap::new();
+        for wanted in self.wanted() {
+            if let Place::Key(reference) = wanted.place {
+                names
+                    .entry(&reference.name)
+                    .or_default()
+                    .push((&reference.key, wanted.path.clone()));
+            }
+        }
+        for (name, wanted) in names {
+            let path = &wanted[0].1;
+            let found = self.config_maps.get_opt(name).await.map_err(|source| ObserveError::Api {
+                path: path.clone(),
                 source,
             })?;
-        let Some(found) = found else {
-            let message = format!("there is no ConfigMap {:?} in the job's namespace: create it", reference.name);
-            return Err(missing(&format!("{path}.name"), "ConfigMapMissing", message));
-        };
-        let text = found.data.and_then(|mut data| data.remove(&reference.key)).map(Bytes::from);
-        let binary = found
-            .binary_data
-            .and_then(|mut data| data.remove(&reference.key))
-            .map(|bytes| Bytes::from(bytes.0));
-        text.or(binary).ok_or_else(|| {
-            let message = format!("the ConfigMap {:?} has no key {:?}", reference.name, reference.key);
-            missing(&format!("{path}.key"), "ConfigMapKeyMissing", message)
-        })
-    }
-
-    async fn secret(&self, path: &str, name: &str) -> Result<BTreeMap<String, String>, ObserveError> {
-        let found = self.secrets.get_opt(name).await.map_err(|source| ObserveError::Api {
-            path: path.to_owned(),
-            source,
-        })?;
-        let Some(found) = found else {
-            let message = format!("there is no Secret {name:?} in the job's namespace: create it");
-            return Err(missing(&format!("{path}.name"), "SecretMissing", message));
-        };
-        let mut options = BTreeMap::new();
-        for (key, value) in found.data.unwrap_or_default() {
-            let text = String::from_utf8(value.0).map_err(|_| {
-                missing(
-                    &format!("{path}.name"),
-                    "InvalidSecret",
-                    format!("the key {key:?} of Secret {name:?} is not text"),
-                )
-            })?;
-            options.insert(key, text.trim_end().to_owned());
+            let Some(mut found) = found else {
+                let message = format!("there is no ConfigMap {name:?} in the job's namespace: create it");
+                return Err(missing(&format!("{path}.name"), "ConfigMapMissing", message));
+            };
+            version.update(version_of(&found));
+            for (key, path) in wanted {
+                if keys.contains_key(&(name, key)) {
+                    continue;
+                }
+                let text = found.data.as_mut().and_then(|data| data.remove(key)).map(Bytes::from);
+                let binary = || {
+                    found
+                        .binary_data
+                        .as_mut()
+                        .and_then(|data| data.remove(key))
+                        .map(|bytes| Bytes::from(bytes.0))
+                };
+                let Some(bytes) = text.or_else(binary) else {
+                    let message = format!("the ConfigMap {name:?} has no key {key:?}");
+                    return Err(missing(&format!("{path}.key"), "ConfigMapKeyMissing", message));
+                };
+                keys.insert((name, key), bytes);
+            }
         }
-        Ok(options)
+        self.check_sizes(&keys)?;
+        for (url, meta) in &self.objects {
+            let tag = (meta.size, &meta.e_tag, &meta.version, meta.last_modified);
+            version.update(format!("{url} {tag:?}\n"));
+        }
+        let version = version.finalize().to_vec();
+        Ok(References {
+            survey: self,
+            keys,
+            version,
+        })
     }
 }
 
-/// Reads an object with the job's own rights: never with this process's, which may read every Secret.
-async fn fetch(stores: &StorePolicy, path: &str, url: &str, options: &BTreeMap<String, String>, limit: u64) -> Result<Bytes, ObserveError> {
-    let failed = |error: object_store::Error| missing(path, "StoreUnreadable", error.to_string());
-    let (store, key) =
-        sahasra_store::open_object(stores, url, options).map_err(|error| missing(path, "StoreUnreadable", causes(&error)))?;
-    let found = store.get(&key).await.map_err(failed)?;
-    if found.meta.size > limit {
-        let message = format!("the object has {} bytes, more than {limit}", found.meta.size);
-        return Err(missing(path, "InputTooLarge", message));
+/// What is in ConfigMaps, and what is known of the rest.
+#[derive(Debug)]
+pub struct References<'a> {
+    survey: Survey<'a>,
+    keys: BTreeMap<(&'a str, &'a str), Bytes>,
+    version: Vec<u8>,
+}
+
+impl<'a> References<'a> {
+    /// A digest of the versions of all that the spec refers to: with the same one all of it is the same.
+    pub fn version(&self) -> &[u8] {
+        &self.version
     }
-    found.bytes().await.map_err(failed)
+
+    /// Reads the objects, each once, and puts everything where it belongs.
+    ///
+    /// # Errors
+    /// [`ObserveError`].
+    pub async fn fetch(self) -> Result<Observed, ObserveError> {
+        let Self { survey, keys, .. } = self;
+        let requests: Vec<_> = survey.urls().into_iter().map(|(url, path)| survey.get(url, path)).collect();
+        let objects: BTreeMap<&str, Bytes> = stream::iter(requests).buffer_unordered(REQUESTS).try_collect().await?;
+        let bytes = |wanted: &Wanted<'_>| match wanted.place {
+            Place::Text(text) => Ok(Bytes::copy_from_slice(text.as_bytes())),
+            Place::Base64(text) => {
+                let decoded: Result<ByteString, _> = serde_json::from_value(serde_json::Value::String(text.to_owned()));
+                let wrong = |_| missing(&wanted.path, "InvalidSpec", "it is not standard base64".into());
+                Ok(Bytes::from(decoded.map_err(wrong)?.0))
+            }
+            Place::Key(reference) => Ok(keys[&(reference.name.as_str(), reference.key.as_str())].clone()),
+            Place::Url(url) => Ok(objects[url].clone()),
+        };
+        let inputs = survey
+            .inputs
+            .iter()
+            .map(|wanted| wanted.as_ref().map_or_else(|| Ok(Bytes::new()), bytes));
+        Ok(Observed {
+            ptx: bytes(&survey.ptx)?,
+            inputs: inputs.collect::<Result<_, _>>()?,
+            store_options: survey.store_options.clone(),
+        })
+    }
+}
+
+impl Observed {
+    /// Bytes that it takes in memory: what several arguments name is there once.
+    pub fn bytes(&self) -> u64 {
+        let mut seen: BTreeMap<*const u8, u64> = BTreeMap::new();
+        for bytes in std::iter::once(&self.ptx).chain(&self.inputs) {
+            seen.insert(bytes.as_ptr(), bytes.len() as u64);
+        }
+        seen.values().sum()
+    }
+}
+
+/// The settings in a Secret, and what tells this version of it from any other.
+async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(BTreeMap<String, String>, String), ObserveError> {
+    let path = "spec.output.store.secretRef";
+    let found = secrets.get_opt(name).await.map_err(|source| ObserveError::Api {
+        path: path.to_owned(),
+        source,
+    })?;
+    let Some(found) = found else {
+        let message = format!("there is no Secret {name:?} in the job's namespace: create it");
+        return Err(missing(&format!("{path}.name"), "SecretMissing", message));
+    };
+    let version = version_of(&found);
+    let mut options = BTreeMap::new();
+    for (key, value) in found.data.unwrap_or_default() {
+        let text = String::from_utf8(value.0).map_err(|_| {
+            let message = format!("the key {key:?} of Secret {name:?} is not text");
+            missing(&format!("{path}.name"), "InvalidSecret", message)
+        })?;
+        options.insert(key, text.trim_end().to_owned());
+    }
+    Ok((options, version))
+}
+
+fn version_of<K: ResourceExt>(object: &K) -> String {
+    format!("{:?} {:?}\n", object.uid(), object.resource_version())
 }
 
 fn missing(path: &str, reason: &'static str, message: String) -> ObserveError {
@@ -208,54 +428,5 @@ fn missing(path: &str, reason: &'static str, message: String) -> ObserveError {
         path: path.to_owned(),
         reason,
         message,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_job_reads_no_file_that_is_only_this_process_s_to_read() {
-        let directory = tempfile::tempdir().expect("a folder");
-        let token = directory.path().join("token");
-        std::fs::write(&token, "the operator's own").expect("written");
-        let allowed = directory.path().join("results");
-        std::fs::create_dir(&allowed).expect("made");
-        let nothing = BTreeMap::new();
-        for stores in [StorePolicy::default(), StorePolicy { file_root: Some(allowed) }] {
-            let url = format!("file://{}", token.display());
-            let outcome = fetch(&stores, "spec.kernel.ptx.url", &url, &nothing, MAX_PTX_BYTES).await;
-            let Err(ObserveError::Missing { reason, message, .. }) = outcome else {
-                panic!("it was read: {outcome:?}")
-            };
-            assert_eq!(reason, "StoreUnreadable");
-            assert!(!message.contains("own"), "{message}");
-        }
-    }
-
-    #[tokio::test]
-    async fn an_object_below_the_shared_folder_is_read_up_to_the_limit() {
-        let directory = tempfile::tempdir().expect("a folder");
-        std::fs::write(directory.path().join("kernel.ptx"), "0123456789").expect("written");
-        let stores = StorePolicy {
-            file_root: Some(directory.path().to_owned()),
-        };
-        let url = format!("file://{}/kernel.ptx", directory.path().display());
-        let read = fetch(&stores, "spec.kernel.ptx.url", &url, &BTreeMap::new(), 10)
-            .await
-            .expect("read");
-        assert_eq!(&read[..], b"0123456789");
-        let outcome = fetch(&stores, "spec.kernel.ptx.url", &url, &BTreeMap::new(), 9).await;
-        assert!(
-            matches!(
-                outcome,
-                Err(ObserveError::Missing {
-                    reason: "InputTooLarge",
-                    ..
-                })
-            ),
-            "{outcome:?}"
-        );
     }
 }

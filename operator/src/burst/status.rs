@@ -53,11 +53,19 @@ pub fn judge(status: &mut BurstJobStatus, generation: Option<i64>, verdicts: &[V
             now,
         );
     }
-    status.observed_generation = generation;
+    observe(status, generation);
     let (state, deciding) = state(status);
     status.state = Some(state.to_owned());
     let reason = deciding.and_then(|kind| conditions::get(&status.conditions, kind));
     status.reason = reason.map(|condition| condition.reason.clone());
+}
+
+/// The status answers that generation of the spec, and so does each condition, changed or not: `kubectl wait` compares both.
+pub fn observe(status: &mut BurstJobStatus, generation: Option<i64>) {
+    status.observed_generation = generation;
+    for condition in &mut status.conditions {
+        condition.observed_generation = generation;
+    }
 }
 
 /// The word for the column, and the condition that decides it.
@@ -89,10 +97,12 @@ pub fn is_finished(status: Option<&BurstJobStatus>) -> bool {
 /// Takes up the account.
 pub fn count(status: &mut BurstJobStatus, account: &Account) {
     let counts = account.counts();
+    // After the end nothing runs: what was under way when a burst failed is not waited for.
+    let running = if status.completion_time.is_some() { 0 } else { counts.running };
     status.chunks = ChunkCounts {
         total: signed(counts.total),
-        pending: signed(counts.pending),
-        running: signed(counts.running),
+        pending: signed(counts.pending + counts.running - running),
+        running: signed(running),
         succeeded: signed(counts.succeeded),
         failed: signed(counts.failed),
         retried: signed(counts.retried),
@@ -110,6 +120,14 @@ pub fn count(status: &mut BurstJobStatus, account: &Account) {
             message: cut(&failure.message, MESSAGE_BYTES),
         })
         .collect();
+}
+
+/// The burst ended then, without a coordinator that could say more.
+pub fn end(status: &mut BurstJobStatus, now: Timestamp) {
+    status.completion_time.get_or_insert(Time(now));
+    status.chunks.pending += std::mem::take(&mut status.chunks.running);
+    status.slices.held = 0;
+    status.lease = None;
 }
 
 /// Takes up slices, aggregate and where the results are.

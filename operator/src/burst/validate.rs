@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use sahasra_crds::burst_job::{Aggregate, Argument, BurstJobSpec, ScalarType};
+use sahasra_crds::burst_job::{Aggregate, Argument, BurstJobSpec, KeptResults, ScalarType, kernel::MAX_OUTPUT_BYTES};
 use sahasra_parameters::{Program as Chunks, Scalar};
 use sahasra_wire::burst::{Argument as WireArgument, Input, Program, Store, argument::Kind};
 use sha2::{Digest, Sha256};
@@ -21,11 +21,14 @@ pub struct ValidBurst {
     pub program: Program,
     /// Parameters of any chunk.
     pub chunks: Arc<Chunks>,
-    /// How a chunk's outputs lie in what the agents send back: all of them, or with a store the aggregated one alone.
+    /// How a chunk's outputs lie in what the agents send back: all of them, or with a store or
+    /// when they are not kept the aggregated one alone.
     pub layout: Layout,
     /// The aggregate over that layout.
     pub aggregate: Option<Aggregate>,
-    /// Bytes of all results.
+    /// What is kept of each chunk.
+    pub results: KeptResults,
+    /// Bytes of all results that are kept.
     pub result_bytes: u64,
     /// Chunks.
     pub total: u64,
@@ -68,6 +71,8 @@ fn refuse<T>(path: impl Into<String>, reason: &'static str, message: impl Into<S
 }
 
 const INVALID: &str = "InvalidSpec";
+/// Failed chunks that `failed.csv` takes within a ConfigMap, whatever their indices and causes.
+const MOST_LISTED_FAILED: i64 = 9_000;
 
 /// Checks everything.
 pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, Invalid> {
@@ -89,8 +94,19 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
     check_memory(&arguments, total, slice_bytes)?;
 
     let whole = Layout::of(&spec.kernel);
+    let output_bytes = whole.record_bytes() as u64;
+    if output_bytes > MAX_OUTPUT_BYTES {
+        let message =
+            format!("the outputs of a chunk take {output_bytes} bytes, at most {MAX_OUTPUT_BYTES} may: give each chunk less to compute");
+        return refuse("spec.kernel.args", "OutputTooLarge", message);
+    }
     check_aggregate(spec.aggregate.as_ref(), &whole)?;
-    let result_bytes = total.saturating_mul(whole.record_bytes() as u64);
+    let keeps_all = spec.results == KeptResults::All;
+    let result_bytes = if keeps_all {
+        total.saturating_mul(whole.record_bytes() as u64)
+    } else {
+        0
+    };
     let store = spec.output.as_ref().map(|output| Store {
         url: output.store.url.clone(),
         options: observed.store_options.clone(),
@@ -99,12 +115,22 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         return refuse(
             "spec.output",
             "ResultsTooLarge",
-            format!("the results take {result_bytes} bytes in all, a ConfigMap takes {MAX_INLINE_RESULT_BYTES}: give output.store"),
+            format!(
+                "the results take {result_bytes} bytes in all, a ConfigMap takes {MAX_INLINE_RESULT_BYTES}: give output.store, or results: None"
+            ),
         );
     }
+    if spec.results == KeptResults::Failed && store.is_none() && spec.max_failed_chunks > MOST_LISTED_FAILED {
+        let message = format!(
+            "results: Failed lists the failed chunks in a ConfigMap, at most {MOST_LISTED_FAILED}, and maxFailedChunks allows {}: \
+             give output.store, or lower maxFailedChunks",
+            spec.max_failed_chunks
+        );
+        return refuse("spec.output", "ResultsTooLarge", message);
+    }
     let (layout, aggregate, aggregated_output) = match &store {
-        None => (whole, spec.aggregate.clone(), None),
-        Some(_) => aggregated_alone(spec, &whole),
+        None if keeps_all => (whole, spec.aggregate.clone(), None),
+        _ => aggregated_alone(spec, &whole),
     };
     let digest = Sha256::digest(&observed.ptx);
     let seconds = |seconds: i64| u64::try_from(seconds).unwrap_or_default().saturating_mul(1000);
@@ -122,10 +148,12 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
             chunk_timeout_milliseconds: seconds(spec.chunk_timeout_seconds),
             store: None,
             aggregated_output,
+            aggregate_only: !keeps_all,
         },
         chunks: Arc::new(chunks),
         layout,
         aggregate,
+        results: spec.results,
         result_bytes,
         total,
         slice_bytes,
@@ -308,7 +336,7 @@ fn check_aggregate(aggregate: Option<&Aggregate>, layout: &Layout) -> Result<(),
     Ok(())
 }
 
-/// With a store only the aggregated output comes back: a layout of it alone, and the aggregate as if it were the only output.
+/// With a store, or when nothing is kept, only the aggregated output comes back: a layout of it alone, and the aggregate as if it were the only output.
 fn aggregated_alone(spec: &BurstJobSpec, whole: &Layout) -> (Layout, Option<Aggregate>, Option<u32>) {
     let aggregator = super::aggregate::Aggregator::new(spec.aggregate.as_ref(), whole);
     let mut kernel = spec.kernel.clone();
@@ -340,13 +368,13 @@ fn aggregated_alone(spec: &BurstJobSpec, whole: &Layout) -> (Layout, Option<Aggr
 
 impl ValidBurst {
     /// The parameters of a chunk, by name.
-    pub fn parameters(&self, index: u64) -> BTreeMap<String, f64> {
+    pub fn parameters(&self, index: u64) -> BTreeMap<String, Scalar> {
         let mut values = Vec::new();
         if self.chunks.evaluate(index, &mut values).is_err() {
             return BTreeMap::new();
         }
         let names = self.chunks.parameters().iter().map(|parameter| parameter.name.clone());
-        names.zip(values.into_iter().map(Scalar::as_f64)).collect()
+        names.zip(values).collect()
     }
 }
 

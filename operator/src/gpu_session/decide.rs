@@ -10,7 +10,7 @@ use sahasra_crds::{
     vram_lease::{LeaseOwner, Renewal, SliceBounds, SliceSpec},
 };
 
-use crate::{objects, pool::SeenSession};
+use crate::{objects, pool::SeenSession, vram_lease::EXPIRED};
 
 /// A change of the lease brings the session back, but one that falls into the gap between two watches does not: so it is
 /// looked at again, soon when it waits for the lease to go, now and then otherwise.
@@ -58,9 +58,7 @@ struct End {
 
 /// Name of the session's lease, which no other session's has.
 pub(super) fn lease_name(session: &GpuSession) -> String {
-    let uid = session.uid().unwrap_or_default();
-    let name: String = session.name_any().chars().take(240).collect();
-    format!("{name}-{}", uid.split('-').next().unwrap_or_default())
+    objects::derived_name(&session.name_any(), &session.uid().unwrap_or_default(), "")
 }
 
 /// Whether a lease is that session's.
@@ -127,7 +125,7 @@ pub(super) fn decide(
     }
     let mut next = old.clone();
     next.observed_generation = session.metadata.generation;
-    let (end, mut again) = match ended(session, &old, lease, seen, now) {
+    let (end, mut again) = match ended(session, &old, lease, seen) {
         Ok(again) => (None, again),
         Err(end) => (Some(end), None),
     };
@@ -233,9 +231,10 @@ fn ended(
     status: &GpuSessionStatus,
     lease: Option<&VramLease>,
     seen: Option<&SeenSession>,
-    now: Timestamp,
 ) -> Result<Option<Duration>, End> {
-    let Some(Time(placed)) = &status.placed_at else { return Ok(None) };
+    if status.placed_at.is_none() {
+        return Ok(None);
+    }
     if let Some(seen) = seen.filter(|seen| !seen.load.ended.is_empty()) {
         return Err(End {
             reason: "ExecutorLost",
@@ -245,14 +244,28 @@ fn ended(
     let placed_on = (status.worker.as_deref().unwrap_or("?"), status.device.as_deref().unwrap_or("?"));
     if lease.and_then(granted) != Some(placed_on) {
         let place = [placed_on.0, placed_on.1].join("/");
+        let waits = lease.and_then(|lease| conditions::get(&lease.status.as_ref()?.conditions, GRANTED));
+        let waits = waits.filter(|condition| condition.status == "False");
+        let why = waits.map_or(String::new(), |condition| format!(" ({})", condition.message));
+        if waits.is_some_and(|condition| condition.reason == EXPIRED) {
+            return Err(End {
+                reason: "LeaseExpired",
+                message: format!(
+                    "its slice on {place} expired with what was on it{why}; its worker lives: create another, connect clients sooner, or \
+                     start operators with a longer --session-lease"
+                ),
+            });
+        }
         return Err(End {
             reason: "WorkerLost",
-            message: format!("its slice on {place} is lost with what was on it; sessions are never moved: create another"),
+            message: format!("its slice on {place} is lost with what was on it{why}; sessions are never moved: create another"),
         });
     }
     let spec = &session.spec;
-    let expires = after(*placed, spec.ttl_seconds);
-    if expires <= now {
+    // By its agent's clock, which counts on whoever leads: an operator's own may be another one's by now, or be set.
+    let held = seen.map(|seen| Duration::from_millis(seen.load.held_milliseconds.saturating_add(seen.age)));
+    let lasts = Duration::from_secs(u64::try_from(spec.ttl_seconds).unwrap_or_default());
+    if held.is_some_and(|held| held >= lasts) {
         return Err(End {
             reason: "Expired",
             message: format!(
@@ -275,7 +288,7 @@ fn ended(
             ),
         });
     }
-    let left = Duration::try_from(expires.duration_since(now)).unwrap_or_default() + Duration::from_millis(1);
+    let left = lasts.saturating_sub(held.unwrap_or_default()) + Duration::from_millis(1);
     let until_idle = idle.zip(seen).map(|(idle, seen)| {
         let now_idle = idle + Duration::from_millis(seen.age);
         timeout.saturating_sub(now_idle).max(LOOK_AGAIN)

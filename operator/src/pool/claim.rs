@@ -1,5 +1,7 @@
 //! What an owner asks of the pool, and what it is shown.
 
+use std::fmt;
+
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::{
     grants::{GrantId, Owner, SessionTerms},
@@ -33,8 +35,39 @@ pub struct ClaimRequest {
     pub renewed: bool,
     /// It has had its minimum once, in an earlier term: see [`ClaimRequest::is_served_once`].
     pub served: bool,
+    /// What it has lost since an earlier term.
+    pub lost: Option<Lost>,
     /// The session that it is for, as agents have to know it.
     pub session: Option<SessionTerms>,
+}
+
+/// Slices that a claim held and has lost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lost {
+    /// Worker and device.
+    pub device: String,
+    /// How many.
+    pub slices: u32,
+    /// Why.
+    pub why: Loss,
+}
+
+/// Why slices were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Nobody renewed them in time. Their worker lives.
+    Expired,
+    /// Their worker: it is gone, has restarted, or is silent.
+    Worker(&'static str),
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Expired => "expired: no operator renewed it in time",
+            Self::Worker(why) => why,
+        })
+    }
 }
 
 impl ClaimRequest {
@@ -52,12 +85,14 @@ pub struct ClaimView {
     pub grants: Vec<HeldGrant>,
     /// Why nothing is held, device by device.
     pub why_not: Option<String>,
-    /// Renewals so far.
-    pub renewals: u64,
     /// A coordinator of a higher term has spoken for the owner: this one must stop.
     pub fenced: bool,
     /// An agent has been asked and has not yet answered.
     pub acquiring: bool,
+    /// What was lost last.
+    pub lost: Option<Lost>,
+    /// How often something was lost.
+    pub losses: u64,
 }
 
 impl ClaimView {

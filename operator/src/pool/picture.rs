@@ -9,11 +9,13 @@ use sahasra_scheduler::{DeviceId, Load, Name};
 use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, ReleaseRequest, RenewRequest};
 use tokio::sync::watch;
 
-use super::claim::{ClaimRequest, ClaimView, HeldGrant};
+use super::claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost};
 use crate::{agents::Worker, metrics::Metrics};
+pub use adoption::Unclaimed;
 use sessions::Seen;
 use strays::Stray;
 
+mod adoption;
 mod answers;
 mod assumed;
 mod plan;
@@ -21,6 +23,7 @@ mod sessions;
 mod strays;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 /// A device that refused is not asked again for so long, in milliseconds: others' chunks end in that time.
 const REFUSED_FOR: u64 = 500;
@@ -71,6 +74,10 @@ struct WorkerView {
     devices: BTreeMap<Name, DeviceView>,
     /// Its inventory is known, of this boot.
     known: bool,
+    /// It has said what it holds, or has failed to, since this operator began to lead.
+    answered: bool,
+    /// What it holds for owners that are no claims here, and until when.
+    unclaimed: BTreeMap<Name, Vec<(Grant, u64)>>,
     asking: bool,
     /// When the inventory was asked for that tells its devices' load; none of this boot yet.
     heard: Option<u64>,
@@ -90,6 +97,8 @@ struct DeviceView {
     engines: Vec<Name>,
     allocatable_bytes: u64,
     foreign_bytes: u64,
+    /// Those of them that drain or were given back.
+    returning_bytes: u64,
     healthy: bool,
     load: Load,
 }
@@ -103,12 +112,14 @@ struct ClaimState {
     acquiring: BTreeMap<DeviceId, u32>,
     refused: BTreeMap<DeviceId, (u64, String)>,
     why_not: Option<String>,
-    renewals: u64,
     fenced: bool,
     /// It wants nothing any more.
     ending: bool,
     /// It has held its minimum.
     served: bool,
+    /// What it lost last, and how often it has lost something.
+    lost: Option<Lost>,
+    losses: u64,
     view: watch::Sender<ClaimView>,
 }
 
@@ -119,8 +130,10 @@ struct Held {
     slices: u32,
     /// Since when it is known here: an inventory that was asked for before may not list it.
     known: u64,
-    /// When the request that last extended it was sent; the agent counts from later on.
-    renewed: u64,
+    /// When it ends: its ttl after the request that last extended it was sent. The agent counts from later on.
+    expires: u64,
+    /// When it is to be renewed: at once, where an earlier term acquired it.
+    renew_at: u64,
     renewing: bool,
 }
 
@@ -174,7 +187,8 @@ impl Picture {
             } else if old.is_some_and(|old| old.live) && worker.stale {
                 self.lose_worker(&name, "its worker's heartbeat stands still");
             }
-            let old = self.workers.remove(&name).filter(|_| same_boot);
+            let mut old = self.workers.remove(&name).filter(|_| same_boot);
+            let unclaimed = old.as_mut().map(|old| std::mem::take(&mut old.unclaimed)).unwrap_or_default();
             let devices = worker.devices.iter().map(|device| {
                 let key: Name = device.name.as_str().into();
                 let before = old.as_ref().and_then(|old| old.devices.get(&key));
@@ -183,6 +197,7 @@ impl Picture {
                     engines: device.engines.iter().map(|engine| engine.as_str().into()).collect(),
                     allocatable_bytes: mebibytes(device.allocatable_mib),
                     foreign_bytes: before.map_or(0, |before| before.foreign_bytes),
+                    returning_bytes: before.map_or(0, |before| before.returning_bytes),
                     healthy: device.health == sahasra_crds::gpu_worker::DeviceHealth::Healthy,
                     load: before.map_or_else(Load::default, |before| before.load),
                 };
@@ -198,6 +213,8 @@ impl Picture {
                 live,
                 devices,
                 known,
+                answered: old.as_ref().is_some_and(|old| old.answered && old.live),
+                unclaimed,
                 asking: old.as_ref().is_some_and(|old| old.asking),
                 heard: old.as_ref().and_then(|old| old.heard),
                 renewing: old.as_ref().is_some_and(|old| old.renewing),
@@ -214,17 +231,18 @@ impl Picture {
         }
     }
 
-    /// Registers a claim with what it holds already from an earlier term: renewed under the new one at once.
+    /// Registers a claim with what it holds already from an earlier term, which is renewed under the new one at once: nobody knows how
+    /// long this operator will lead.
     pub(super) fn claim(&mut self, request: ClaimRequest, adopted: Vec<(String, Grant)>, now: u64) -> watch::Receiver<ClaimView> {
         let id: Name = request.owner.uid.as_str().into();
         let (view, receiver) = watch::channel(ClaimView::default());
-        let ttl = request.ttl_milliseconds;
         let grants = adopted.into_iter().map(|(worker, grant)| Held {
             id: grant.id,
             device: DeviceId::new(worker, grant.device),
             slices: grant.slices,
             known: now,
-            renewed: (now + grant.expires_in_milliseconds).saturating_sub(ttl),
+            expires: now + grant.expires_in_milliseconds,
+            renew_at: now,
             renewing: false,
         });
         let state = ClaimState {
@@ -233,10 +251,11 @@ impl Picture {
             acquiring: BTreeMap::new(),
             refused: BTreeMap::new(),
             why_not: None,
-            renewals: 0,
             fenced: false,
             ending: false,
             served: request.served,
+            lost: request.lost.clone(),
+            losses: u64::from(request.lost.is_some()),
             view,
             request,
         };
@@ -244,6 +263,9 @@ impl Picture {
             self.metrics.granted(u64::from(held.slices), state.request.slice_bytes);
         }
         self.claims.insert(id.clone(), state);
+        for worker in self.workers.values_mut() {
+            worker.unclaimed.remove(&id);
+        }
         self.publish(&id);
         receiver
     }
@@ -283,7 +305,7 @@ impl Picture {
             self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
             // Until the agent has said otherwise, it is still there.
             if let Some(device) = self.device_mut(&held.device) {
-                device.foreign_bytes += u64::from(held.slices) * claim.request.slice_bytes;
+                device.returns(u64::from(held.slices) * claim.request.slice_bytes);
             }
         }
         let releases = by_worker.into_iter().filter_map(|(worker, grants)| {
@@ -303,25 +325,50 @@ impl Picture {
     }
 
     /// Everything held on a worker is gone.
-    fn lose_worker(&mut self, worker: &str, why: &str) {
+    fn lose_worker(&mut self, worker: &str, why: &'static str) {
         self.sessions.retain(|_, seen| *seen.worker != *worker);
         self.strays.retain(|_, stray| *stray.worker != *worker);
-        let ids: Vec<Name> = self.claims.keys().cloned().collect();
-        for id in ids {
-            let Some(claim) = self.claims.get_mut(&id) else { continue };
-            let before = claim.grants.len();
+        if let Some(view) = self.workers.get_mut(worker) {
+            view.unclaimed.clear();
+        }
+        let lost = self.drop_grants(|held| (*held.device.worker == *worker).then_some(Loss::Worker(why)));
+        if !lost.is_empty() {
+            tracing::warn!(worker, grants = lost.len(), why, "grants are lost");
+        }
+    }
+
+    /// Takes from claims what is lost, and shows it to their owners. Gives back what was taken, with its bytes.
+    fn drop_grants(&mut self, why: impl Fn(&Held) -> Option<Loss>) -> Vec<(Held, u64)> {
+        let mut dropped = Vec::new();
+        let mut changed = Vec::new();
+        for (id, claim) in &mut self.claims {
+            let before = dropped.len();
             claim.grants.retain(|held| {
-                let stays = *held.device.worker != *worker;
-                if !stays {
-                    tracing::warn!(owner = claim.request.owner.name, device = %held.device, why, "a grant is lost");
-                    self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
-                }
-                stays
+                let Some(loss) = why(held) else { return true };
+                tracing::debug!(owner = claim.request.owner.name, device = %held.device, slices = held.slices, %loss, "a grant is lost");
+                self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
+                claim.losses += 1;
+                claim.lost = Some(Lost {
+                    device: held.device.to_string(),
+                    slices: held.slices,
+                    why: loss,
+                });
+                dropped.push((held.clone(), u64::from(held.slices) * claim.request.slice_bytes));
+                false
             });
-            if claim.grants.len() != before {
-                self.publish(&id);
+            if dropped.len() != before {
+                changed.push(id.clone());
             }
         }
+        for id in changed {
+            self.publish(&id);
+        }
+        dropped
+    }
+
+    /// Whether the last call to the worker had no answer.
+    pub(super) fn is_failing(&self, worker: &str) -> bool {
+        self.workers.get(worker).is_some_and(|view| view.failing.is_some())
     }
 
     fn held_bytes(&self, device: &DeviceId) -> u64 {
@@ -363,9 +410,10 @@ impl Picture {
         let view = ClaimView {
             grants: grants.collect(),
             why_not: claim.why_not.clone(),
-            renewals: claim.renewals,
             fenced: claim.fenced,
             acquiring: !claim.acquiring.is_empty(),
+            lost: claim.lost.clone(),
+            losses: claim.losses,
         };
         claim.view.send_if_modified(|old| {
             let changed = *old != view;
@@ -386,6 +434,13 @@ impl ClaimState {
         self.served && self.request.is_served_once()
     }
 
+    /// How many slices it may yet be asked for: what it holds and what is asked for never exceed its maximum, whatever the answers are.
+    /// A device that was asked counts although the pool would rather have another by now, until it has answered.
+    fn lacking(&self) -> u32 {
+        let sum: u32 = self.slices_by_device().values().sum();
+        self.request.max.max(self.request.min).saturating_sub(sum)
+    }
+
     /// Held and asked for.
     fn slices_by_device(&self) -> BTreeMap<DeviceId, u32> {
         let mut slices = self.acquiring.clone();
@@ -393,6 +448,14 @@ impl ClaimState {
             *slices.entry(held.device.clone()).or_default() += held.slices;
         }
         slices
+    }
+}
+
+impl DeviceView {
+    /// So many bytes that a claim held there are on their way back, until the agent has said otherwise.
+    fn returns(&mut self, bytes: u64) {
+        self.foreign_bytes += bytes;
+        self.returning_bytes += bytes;
     }
 }
 

@@ -1,8 +1,12 @@
 use super::*;
+use crate::{
+    clock::timestamp,
+    pool::{Loss, Lost},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use sahasra_crds::{
-    VramLeaseSpec, VramQuantity,
-    vram_lease::{SliceBounds, SliceSpec},
+    VramLeaseSpec, VramLeaseStatus, VramQuantity,
+    vram_lease::{GrantStatus, SliceBounds, SliceSpec},
 };
 use sahasra_wire::grants::GrantId;
 
@@ -26,7 +30,7 @@ fn lease() -> VramLease {
 fn a_lease_that_ended_says_so_and_is_not_taken_up_again() {
     let mut lease = lease();
     assert!(!is_over(&lease));
-    lease.status = Some(next_status(&lease, &ClaimView::default(), 1, true));
+    lease.status = Some(next_status(&lease, &ClaimView::default(), 1, true, None));
     assert!(is_over(&lease));
     assert!(!conditions::is_true(&lease.status.unwrap().conditions, GRANTED));
 }
@@ -51,7 +55,7 @@ fn a_session_takes_up_the_slice_that_its_status_names_and_no_other() {
     }]);
     assert!(is_a_sessions(&lease));
     // It was placed nowhere yet: whatever is held serves, and one of it is enough.
-    assert_eq!(taken_up(&lease, held()), [("node-a".to_owned(), grant(7))]);
+    assert_eq!(adopted_by(&lease, held()), [("node-a".to_owned(), grant(7))]);
     let mut status = VramLeaseStatus::default();
     conditions::set(&mut status.conditions, GRANTED, true, "SlicesGranted", "held", None, timestamp());
     status.grants.push(GrantStatus {
@@ -61,11 +65,11 @@ fn a_session_takes_up_the_slice_that_its_status_names_and_no_other() {
         id: grant(7).id.text(),
     });
     lease.status = Some(status);
-    assert_eq!(taken_up(&lease, held()), [("node-b".to_owned(), grant(7))]);
+    assert_eq!(adopted_by(&lease, held()), [("node-b".to_owned(), grant(7))]);
     // A lease that is no session's keeps all that is held for it.
     lease.metadata.owner_references = None;
     lease.spec.owner.kind = None;
-    assert_eq!(taken_up(&lease, held()).len(), 2);
+    assert_eq!(adopted_by(&lease, held()).len(), 2);
 }
 
 #[test]
@@ -74,10 +78,114 @@ fn waiting_is_explained() {
         why_not: Some("0 of 1 devices can serve: 1 full".into()),
         ..ClaimView::default()
     };
-    let status = next_status(&lease(), &view, 1, false);
+    let status = next_status(&lease(), &view, 1, false, None);
     let granted = conditions::get(&status.conditions, GRANTED).unwrap();
     assert_eq!(
         (granted.reason.as_str(), granted.message.as_str()),
         ("WaitingForSlices", "0 of 1 devices can serve: 1 full")
     );
+}
+
+#[test]
+fn a_loss_since_the_last_term_is_told_with_its_cause() {
+    let mut lease = lease();
+    lease.spec.renewal = Renewal::Automatic;
+    let mut status = VramLeaseStatus::default();
+    conditions::set(&mut status.conditions, GRANTED, true, "SlicesGranted", "held", None, timestamp());
+    for (worker, counter) in [("node-a", 7), ("node-b", 8)] {
+        let id = GrantId {
+            boot_id: "boot".to_owned(),
+            counter,
+        };
+        status.grants.push(GrantStatus {
+            worker: worker.to_owned(),
+            device: "gpu-0".to_owned(),
+            slices: 2,
+            id: id.text(),
+        });
+    }
+    lease.status = Some(status);
+    let adopted = |worker: &str, counter| {
+        let id = GrantId {
+            boot_id: "boot".to_owned(),
+            counter,
+        };
+        (worker.to_owned(), Grant { id, ..Grant::default() })
+    };
+    let (a, b) = (adopted("node-a", 7), adopted("node-b", 8));
+    let boot = |_: &str| Some("boot".to_owned());
+    assert_eq!(lost_since(&lease, &[a.clone(), b], &[], boot), None);
+    let cause =
+        |silent: &[String], boot: fn(&str) -> Option<String>| lost_since(&lease, std::slice::from_ref(&a), silent, boot).unwrap().why;
+    assert_eq!(cause(&[], |_| Some("boot".to_owned())), Loss::Expired);
+    assert!(matches!(cause(&[], |_| Some("boot-2".to_owned())), Loss::Worker(_)));
+    assert!(matches!(cause(&[], |_| None), Loss::Worker(_)));
+    assert!(matches!(
+        cause(&["node-b".to_owned()], |_| Some("boot".to_owned())),
+        Loss::Worker(_)
+    ));
+    // A lease that is granted anew at once has something to tell all the same.
+    let lost = lost_since(&lease, &[a], &[], boot).unwrap();
+    let view = ClaimView {
+        lost: Some(lost.clone()),
+        losses: 1,
+        ..ClaimView::default()
+    };
+    let next = next_status(&lease, &view, 2, false, Some(&lost));
+    let loss = next.last_loss.clone().unwrap();
+    assert_eq!(
+        (loss.reason.as_str(), loss.message.as_str()),
+        ("Expired", "2 slices on node-b/gpu-0: expired: no operator renewed it in time")
+    );
+    let [(true, "SlicesExpired", note)] = &events(&lease, &next, Some(&lost))[..] else {
+        panic!("{next:?}")
+    };
+    assert_eq!(*note, loss.message);
+    lease.status = Some(next);
+    assert_eq!(
+        next_status(&lease, &view, 2, false, None).last_loss,
+        Some(loss),
+        "it stays when there is no news"
+    );
+}
+
+#[test]
+fn a_lease_that_is_not_renewed_says_when_it_ends_and_one_that_is_does_not() {
+    let view = |slices| ClaimView {
+        grants: vec![crate::pool::HeldGrant {
+            id: GrantId::default(),
+            worker: "node-a".to_owned(),
+            device: "gpu-0".to_owned(),
+            endpoint: String::new(),
+            slices,
+        }],
+        ..ClaimView::default()
+    };
+    let mut lease = lease();
+    let status = next_status(&lease, &view(2), 1, false, None);
+    assert!(status.expires_at.is_some());
+    let told = events(&lease, &status, None);
+    assert!(matches!(&told[..], [(false, "SlicesGranted", _)]), "{told:?}");
+    lease.status = Some(status.clone());
+    assert_eq!(next_status(&lease, &view(2), 1, false, None).expires_at, status.expires_at);
+    // Its end is no loss.
+    let lost = Lost {
+        device: "node-a/gpu-0".to_owned(),
+        slices: 2,
+        why: Loss::Expired,
+    };
+    assert!(is_due(&lease, &lost));
+    let ended = ClaimView {
+        lost: Some(lost),
+        ..ClaimView::default()
+    };
+    let status = next_status(&lease, &ended, 1, true, None);
+    let told = events(&lease, &status, None);
+    assert!(
+        matches!(&told[..], [(false, "Expired", note)] if note.contains("renewal is Never")),
+        "{told:?}"
+    );
+    lease.status = None;
+    lease.spec.renewal = Renewal::Automatic;
+    assert_eq!(next_status(&lease, &view(2), 1, false, None).expires_at, None);
 }

@@ -53,6 +53,7 @@ impl Agent {
         let device = Device {
             name: DEVICE.to_owned(),
             allocatable_bytes: u64::from(ROOM) * SLICE_BYTES,
+            session_bytes: 0,
         };
         Self {
             ledger: Ledger::new(boot_id(place, boot), vec![device]),

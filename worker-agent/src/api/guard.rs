@@ -5,6 +5,8 @@
 
 use std::{
     convert::Infallible,
+    fmt,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -24,24 +26,57 @@ const OPEN: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 const REFUSAL: &str = "this path is the operator's: show a certificate of the authority in this agent's --tls-client-authority (an operator is \
                        given one by --worker-client-certificate FILE and --worker-client-key FILE)\n";
 
+/// What they are told where a token is asked for.
+const REFUSAL_BY_TOKEN: &str = "this path is for the operator of the pool that started this agent\n";
+
 /// An answer of the service, or a refusal.
 type Answer<B> = Response<Either<B, Full<Bytes>>>;
+
+/// By what an operator is known.
+#[derive(Clone)]
+pub enum Guard {
+    /// Everybody counts as one.
+    Open,
+    /// A certificate of the agent's authority.
+    Certificate,
+    /// A token that whoever started the agent gave to both, as `sahasra up` does on loopback.
+    Token(Arc<str>),
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A token is nobody's business.
+        formatter.write_str(match self {
+            Self::Open => "Open",
+            Self::Certificate => "Certificate",
+            Self::Token(_) => "Token",
+        })
+    }
+}
 
 /// `service`, for operators.
 #[derive(Clone, Debug)]
 pub struct OperatorsOnly<S> {
     service: S,
-    is_guarded: bool,
+    guard: Guard,
 }
 
 impl<S> OperatorsOnly<S> {
-    /// Where it is not guarded, everybody counts as an operator.
-    pub fn new(service: S, is_guarded: bool) -> Self {
-        Self { service, is_guarded }
+    /// Behind that guard.
+    pub fn new(service: S, guard: Guard) -> Self {
+        Self { service, guard }
     }
 
     fn admits<B>(&self, request: &Request<B>) -> bool {
-        !self.is_guarded || request.extensions().get::<Certified>().is_some() || OPEN.contains(&request.uri().path())
+        let known = match &self.guard {
+            Guard::Open => true,
+            Guard::Certificate => request.extensions().get::<Certified>().is_some(),
+            Guard::Token(token) => {
+                let given = sahasra_access::bearer(request.headers()).unwrap_or_default();
+                sahasra_access::is_same(given.as_bytes(), token.as_bytes())
+            }
+        };
+        known || OPEN.contains(&request.uri().path())
     }
 }
 
@@ -62,8 +97,12 @@ where
             let served: fn(Response<B>) -> Answer<B> = |answer| answer.map(Either::Left);
             return future::Either::Left(self.service.call(request).map_ok(served));
         }
-        tracing::debug!(path = request.uri().path(), "a call without a certificate was refused");
-        let mut answer = Response::new(Either::Right(Full::from(REFUSAL)));
+        tracing::debug!(path = request.uri().path(), guard = ?self.guard, "a call of no operator was refused");
+        let refusal = match self.guard {
+            Guard::Token(_) => REFUSAL_BY_TOKEN,
+            Guard::Open | Guard::Certificate => REFUSAL,
+        };
+        let mut answer = Response::new(Either::Right(Full::from(refusal)));
         *answer.status_mut() = StatusCode::FORBIDDEN;
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         answer.headers_mut().insert(header::CONTENT_TYPE, text);
@@ -80,11 +119,12 @@ mod tests {
     async fn what_is_guarded_is_for_the_certified_and_health_and_metrics_for_everybody() {
         let served = || warp::service(warp::any().map(|| "served"));
         let status = async |guarded: bool, certified: bool, path: &str| {
+            let guard = if guarded { Guard::Certificate } else { Guard::Open };
             let mut request = Request::get(path).body(Full::<Bytes>::default()).unwrap();
             if certified {
                 request.extensions_mut().insert(Certified);
             }
-            let answer = OperatorsOnly::new(served(), guarded).call(request).await.unwrap();
+            let answer = OperatorsOnly::new(served(), guard).call(request).await.unwrap();
             answer.status().as_u16()
         };
         for path in ["/v1/inventory", "/v1/acquire", "/v1/bursts", "/anything"] {
@@ -95,5 +135,25 @@ mod tests {
         for path in OPEN {
             assert_eq!(status(true, false, path).await, 200, "{path}");
         }
+    }
+
+    #[tokio::test]
+    async fn where_a_token_is_asked_for_it_alone_lets_in() {
+        let status = async |authorization: &str, path: &str| {
+            let request = Request::get(path).header(header::AUTHORIZATION, authorization);
+            let request = request.body(Full::<Bytes>::default()).unwrap();
+            let served = warp::service(warp::any().map(|| "served"));
+            let answer = OperatorsOnly::new(served, Guard::Token("secret".into()))
+                .call(request)
+                .await
+                .unwrap();
+            answer.status().as_u16()
+        };
+        assert_eq!(status("Bearer secret", "/v1/inventory").await, 200);
+        for wrong in ["", "Bearer", "Bearer other", "Basic secret"] {
+            assert_eq!(status(wrong, "/v1/inventory").await, 403, "{wrong}");
+        }
+        assert_eq!(status("", "/healthz").await, 200);
+        assert!(!format!("{:?}", Guard::Token("secret".into())).contains("secret"));
     }
 }

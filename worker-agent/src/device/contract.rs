@@ -28,6 +28,17 @@ const ONE: LaunchShape = LaunchShape {
     dynamic_shared_bytes: 0,
 };
 
+/// A kernel of an instance of its own.
+fn kernel<D: Device>(
+    device: &D,
+    module: &Arc<D::Module>,
+    entry: &str,
+    shape: LaunchShape,
+    arguments: &Arguments,
+) -> Result<D::Kernel, DeviceError> {
+    device.kernel(&Arc::new(device.instantiate(module, true)?), entry, shape, arguments)
+}
+
 /// A kernel with an output, as a chunk has it.
 struct Prepared<'a, D: Device> {
     device: &'a D,
@@ -51,7 +62,7 @@ impl<'a, D: Device> Prepared<'a, D> {
             arguments.set(outputs.len() + place, value);
         }
         Self {
-            kernel: device.kernel(&module, entry, shape, &arguments).unwrap(),
+            kernel: kernel(device, &module, entry, shape, &arguments).unwrap(),
             stream: device.stream().unwrap(),
             device,
             output,
@@ -149,8 +160,7 @@ fn entries_and_arguments_must_fit<D: Device>(device: &D) {
         ("affine", &[8, 4, 4], ONE, "argument"),
         ("affine", &[8, 8], ONE, "bytes"),
     ] {
-        let refused = device
-            .kernel(&module, entry, shape, &Arguments::new(sizes))
+        let refused = kernel(device, &module, entry, shape, &Arguments::new(sizes))
             .map(|_| ())
             .unwrap_err();
         assert_eq!(refused.code(), FailureCode::LaunchFailed, "{refused}");
@@ -172,8 +182,7 @@ fn entries_and_arguments_must_fit<D: Device>(device: &D) {
         let mut arguments = Arguments::new(&[8, 4]);
         arguments.set(0, &device.address(&output, 0).to_le_bytes());
         let mut stream = device.stream().unwrap();
-        let refused = device
-            .kernel(&module, "affine", shape, &arguments)
+        let refused = kernel(device, &module, "affine", shape, &arguments)
             .and_then(|kernel| device.launch(&mut stream, &kernel, &arguments, &Cancel::new()))
             .unwrap_err();
         assert_eq!(refused.code(), FailureCode::LaunchFailed, "{shape:?}: {refused}");
@@ -235,15 +244,16 @@ fn dynamic_shared_memory_has_the_size_asked_for<D: Device>(device: &D) {
     }
 }
 
-fn module_variables_start_afresh_with_each_kernel<D: Device>(device: &D) {
+fn module_variables_start_afresh_with_each_instance<D: Device>(device: &D) {
     let before = device.used_bytes();
     for _ in 0..2 {
         let mut kernel = Prepared::new(device, KERNELS, "variables", ONE, &[20], &[]);
+        assert!(device.keeps_state(&kernel.kernel));
         assert_eq!(words(&kernel.run(&Cancel::new()).unwrap()), [10, 20, 30, 40, 5]);
         assert_eq!(
             words(&kernel.run(&Cancel::new()).unwrap()),
             [10, 20, 30, 40, 6],
-            "launches of one kernel share them"
+            "launches of one instance share them"
         );
     }
     assert_eq!(device.used_bytes(), before);
@@ -257,7 +267,7 @@ fn a_module_outlives_its_kernels_and_serves_many<D: Device>(device: &D) {
         let mut arguments = Arguments::new(&[8, 4]);
         arguments.set(0, &device.address(&output, 0).to_le_bytes());
         arguments.set(1, &index.to_le_bytes());
-        let kernel = device.kernel(&module, "affine", ONE, &arguments).unwrap();
+        let kernel = kernel(device, &module, "affine", ONE, &arguments).unwrap();
         device.launch(&mut stream, &kernel, &arguments, &Cancel::new()).unwrap();
         let mut bytes = Vec::new();
         device.read(&mut stream, &output, &mut bytes).unwrap();
@@ -282,7 +292,7 @@ fn large_areas_are_copied_whole<D: Device>(device: &D) {
 fn many_lanes_do_not_disturb_each_other<D: Device>(device: &D) {
     let module = Arc::new(device.load(KERNELS).unwrap());
     let sizes = Arguments::new(&[8, 4]);
-    let kernel = device.kernel(&module, "affine", ONE, &sizes).unwrap();
+    let kernel = kernel(device, &module, "affine", ONE, &sizes).unwrap();
     std::thread::scope(|scope| {
         for lane in 0..8u32 {
             let (kernel, sizes) = (&kernel, &sizes);

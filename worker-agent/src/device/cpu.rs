@@ -3,11 +3,14 @@
 //! A launch runs on the lane's own thread, and on more where cores are idle and the grid has blocks for them. Every part of
 //! an area is an allocation of its own, so that an access past its end is seen. A fault ends its chunk and nothing else.
 
+use std::io::Write;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use sahasra_ptx::{Cancel, DevicePointer, Fault, FaultKind, Kernel, Launch, LoadErrorKind, LoadedModule, Memory, MemoryError, Module};
+use sahasra_ptx::{
+    Cancel, DevicePointer, Fault, FaultKind, Heap, Kernel, Launch, LoadErrorKind, LoadedModule, Memory, MemoryError, Module, Output,
+};
 
 use super::{Arguments, Device, DeviceError, LaunchShape};
 
@@ -46,27 +49,43 @@ impl Drop for CpuArea {
     }
 }
 
-/// A kernel, the memory of its module's variables, and its shape.
+/// The memory of a module's variables, and a heap unless that is the device's.
 #[derive(Debug)]
-pub struct CpuKernel {
-    kernel: Kernel,
+pub struct CpuInstance {
     loaded: LoadedModule,
+    heap: Option<Heap>,
     memory: Arc<Memory>,
-    launch: Launch,
-    blocks: u64,
 }
 
-impl Drop for CpuKernel {
+impl Drop for CpuInstance {
     fn drop(&mut self) {
         self.loaded.clone().unload(&self.memory);
+        if let Some(heap) = &self.heap {
+            heap.clear(&self.memory);
+        }
     }
 }
 
+/// A kernel and its shape.
+#[derive(Debug)]
+pub struct CpuKernel {
+    kernel: Kernel,
+    launch: Launch,
+    blocks: u64,
+    /// Whose variables it uses.
+    _instance: Arc<CpuInstance>,
+}
+
 /// A lane's packed arguments.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CpuStream {
     parameters: Vec<u8>,
+    printed: Output,
 }
+
+/// What a launch may print, in bytes: more is dropped. It goes where a driver writes it as well, to the process's output, which its
+/// agent logs line by line.
+const PRINTED_BYTES: usize = 4096;
 
 impl From<MemoryError> for DeviceError {
     fn from(error: MemoryError) -> Self {
@@ -84,6 +103,7 @@ impl From<Fault> for DeviceError {
             FaultKind::OutOfBounds { .. } | FaultKind::Misaligned { .. } | FaultKind::NullAccess => Self::IllegalAddress(message),
             FaultKind::Trap | FaultKind::AssertFailed(_) => Self::Trap(message),
             FaultKind::DivergentBarrier(_) | FaultKind::Deadlock(_) => Self::Deadlock(message),
+            FaultKind::StackOverflow { .. } => Self::StackOverflow(message),
             FaultKind::StepLimit(_) | FaultKind::Cancelled => Self::Cancelled(message),
             // What a later engine may add ends the launch, whatever it is.
             _ => Self::Launch(message),
@@ -94,6 +114,7 @@ impl From<Fault> for DeviceError {
 impl Device for CpuDevice {
     type Area = CpuArea;
     type Module = Module;
+    type Instance = CpuInstance;
     type Kernel = CpuKernel;
     type Stream = CpuStream;
 
@@ -134,18 +155,30 @@ impl Device for CpuDevice {
         module.code_bytes()
     }
 
-    fn kernel(&self, module: &Arc<Module>, entry: &str, shape: LaunchShape, arguments: &Arguments) -> Result<CpuKernel, DeviceError> {
-        let loaded = module.instantiate(&self.memory)?;
-        let Some(kernel) = loaded.entry(entry) else {
-            loaded.unload(&self.memory);
+    fn instantiate(&self, module: &Arc<Module>, apart: bool) -> Result<CpuInstance, DeviceError> {
+        Ok(CpuInstance {
+            loaded: module.instantiate(&self.memory)?,
+            heap: apart.then(Heap::default),
+            memory: Arc::clone(&self.memory),
+        })
+    }
+
+    fn kernel(
+        &self,
+        instance: &Arc<CpuInstance>,
+        entry: &str,
+        shape: LaunchShape,
+        arguments: &Arguments,
+    ) -> Result<CpuKernel, DeviceError> {
+        let Some(kernel) = instance.loaded.entry(entry) else {
             return Err(DeviceError::Launch(format!("the PTX has no entry {entry}")));
         };
         let prepared = CpuKernel {
             kernel,
-            loaded,
-            memory: Arc::clone(&self.memory),
+            _instance: Arc::clone(instance),
             launch: Launch {
                 dynamic_shared_bytes: shape.dynamic_shared_bytes,
+                heap: instance.heap.clone(),
                 ..Launch::new(shape.grid, shape.block)
             },
             blocks: shape
@@ -173,12 +206,19 @@ impl Device for CpuDevice {
         Ok(prepared)
     }
 
-    fn variable_bytes(&self, kernel: &CpuKernel) -> u64 {
-        kernel.loaded.module().variable_bytes()
+    fn variable_bytes(&self, instance: &CpuInstance) -> u64 {
+        instance.loaded.module().variable_bytes()
+    }
+
+    fn keeps_state(&self, kernel: &CpuKernel) -> bool {
+        kernel.kernel.keeps_state()
     }
 
     fn stream(&self) -> Result<CpuStream, DeviceError> {
-        Ok(CpuStream::default())
+        Ok(CpuStream {
+            parameters: Vec::new(),
+            printed: Output::with_limit(PRINTED_BYTES),
+        })
     }
 
     fn zero(&self, _stream: &mut CpuStream, area: &CpuArea) -> Result<(), DeviceError> {
@@ -200,9 +240,12 @@ impl Device for CpuDevice {
         }
         let launches = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
         let idle = self.threads / launches;
-        let outcome = if idle > 1 && kernel.blocks > 1 {
+        let (is_wide, prints) = (idle > 1 && kernel.blocks > 1, kernel.kernel.prints());
+        let outcome = if is_wide || prints {
+            let threads = if is_wide { idle } else { 1 };
             let launch = Launch {
-                threads: NonZero::new(idle).unwrap_or(NonZero::<usize>::MIN),
+                threads: NonZero::new(threads).unwrap_or(NonZero::<usize>::MIN),
+                output: prints.then(|| stream.printed.clone()),
                 ..kernel.launch.clone()
             };
             kernel.kernel.launch(&launch, &stream.parameters, &self.memory, cancel)
@@ -210,6 +253,10 @@ impl Device for CpuDevice {
             kernel.kernel.launch(&kernel.launch, &stream.parameters, &self.memory, cancel)
         };
         self.launches.fetch_sub(1, Ordering::Relaxed);
+        if prints {
+            // Nobody is told that nobody reads it.
+            let _ = std::io::stderr().write_all(&stream.printed.take());
+        }
         outcome?;
         Ok(())
     }

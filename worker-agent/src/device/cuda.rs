@@ -5,36 +5,33 @@
 //! and a launch cannot be cancelled: in both cases the process is replaced.
 //!
 //! PTX is compiled by the driver once for a module ([`CudaModule`] is the result, in host memory), and loaded anew for each
-//! kernel: module-scope variables start afresh, as they do on the CPU engine.
+//! instance: module-scope variables start afresh in it, as they do on the CPU engine. The heap of `malloc` is the context's: it lasts as
+//! long as the process.
 
 mod driver;
 mod memory;
 mod probe;
+mod stream;
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, CUfunction_attribute, CUjit_option, CUjitInputType, CUresult};
-use sahasra_ptx::Cancel;
+use sahasra_ptx::{Cancel, Outline};
 
 use self::driver::{check, check_launch, check_load};
-use self::memory::Pinned;
+use self::stream::{STAGING, ZEROS};
 use super::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 pub use self::memory::CudaArea;
 pub use self::probe::{Gpu, Probe, probe};
+pub use self::stream::CudaStream;
 
 /// Chunks at a time: as many kernels as any GPU runs at once gain little beyond this, and each lane is a thread.
 pub const LANES: u32 = 32;
-/// Pinned memory of a stream for each direction, in bytes: larger copies go in pieces.
-const STAGING: usize = 256 << 10;
 /// Room for the compiler's words.
 const LOG: usize = 8 << 10;
-/// A kernel's parameters fit 4 KiB before PTX ISA 8.1 and 32,764 bytes since: a kernel that declares more than it is given
-/// reads zeros from here, where it would otherwise read what lies beyond the array of pointers.
-const MOST_PARAMETERS: usize = 4096;
-static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
 /// Driver from which it tells a kernel's parameters.
 const DRIVER_WITH_PARAMETERS: i32 = 12_040;
 
@@ -141,12 +138,14 @@ impl CudaDevice {
 #[derive(Debug)]
 pub struct CudaModule {
     image: Vec<u8>,
+    /// Its text has `.global` variables, or says too little to know.
+    has_globals: bool,
 }
 
-/// A module on the GPU and one of its entries.
+/// One entry of a module on the GPU.
 #[derive(Debug)]
 pub struct CudaKernel {
-    loaded: Loaded,
+    instance: Arc<CudaInstance>,
     function: sys::CUfunction,
     shape: LaunchShape,
 }
@@ -156,53 +155,24 @@ unsafe impl Send for CudaKernel {}
 // SAFETY: as above.
 unsafe impl Sync for CudaKernel {}
 
+/// A module on the GPU.
 #[derive(Debug)]
-struct Loaded {
+pub struct CudaInstance {
     context: Arc<Context>,
     module: sys::CUmodule,
+    has_globals: bool,
 }
 
-impl Drop for Loaded {
+// SAFETY: a module may be used from many threads; the driver locks.
+unsafe impl Send for CudaInstance {}
+// SAFETY: as above.
+unsafe impl Sync for CudaInstance {}
+
+impl Drop for CudaInstance {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: loaded by `kernel` and unloaded once; no launch of it is under way when its last user is gone.
+            // SAFETY: loaded by `instantiate` and unloaded once; no launch of it is under way when its last user is gone.
             let _ = unsafe { sys::cuModuleUnload(self.module) };
-        }
-    }
-}
-
-/// A stream, and pinned memory for its copies.
-#[derive(Debug)]
-pub struct CudaStream {
-    context: Arc<Context>,
-    stream: sys::CUstream,
-    upload: Pinned,
-    /// Bytes of `upload` from which copies may be under way.
-    uploading: usize,
-    download: Pinned,
-    parameters: Vec<*mut c_void>,
-}
-
-// SAFETY: used by one thread at a time, which makes the context current first.
-unsafe impl Send for CudaStream {}
-
-impl CudaStream {
-    fn synchronise(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: the stream is this one's.
-        unsafe { check("cuStreamSynchronize", sys::cuStreamSynchronize(self.stream))? };
-        self.uploading = 0;
-        Ok(())
-    }
-}
-
-impl Drop for CudaStream {
-    fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            // SAFETY: made by `stream` and destroyed once. Copies from and to the pinned memory have ended before.
-            unsafe {
-                let _ = sys::cuStreamSynchronize(self.stream);
-                let _ = sys::cuStreamDestroy_v2(self.stream);
-            }
         }
     }
 }
@@ -220,6 +190,7 @@ impl Drop for Linker {
 impl Device for CudaDevice {
     type Area = CudaArea;
     type Module = CudaModule;
+    type Instance = CudaInstance;
     type Kernel = CudaKernel;
     type Stream = CudaStream;
 
@@ -286,6 +257,7 @@ impl Device for CudaDevice {
             check_load(result, &String::from_utf8_lossy(&log[..end]))?;
             Ok(CudaModule {
                 image: std::slice::from_raw_parts(image.cast::<u8>(), length).to_vec(),
+                has_globals: !Outline::of(ptx).is_ok_and(|outline| outline.global_bytes == 0),
             })
         }
     }
@@ -294,18 +266,30 @@ impl Device for CudaDevice {
         module.image.len() as u64
     }
 
-    fn kernel(&self, module: &Arc<CudaModule>, entry: &str, shape: LaunchShape, arguments: &Arguments) -> Result<CudaKernel, DeviceError> {
+    fn instantiate(&self, module: &Arc<CudaModule>, _apart: bool) -> Result<CudaInstance, DeviceError> {
+        self.context.enter()?;
+        let mut loaded = std::ptr::null_mut();
+        // SAFETY: the image is what the driver's linker made, whole; it copies it.
+        unsafe { check_load(sys::cuModuleLoadData(&mut loaded, module.image.as_ptr().cast()), "")? };
+        Ok(CudaInstance {
+            context: Arc::clone(&self.context),
+            module: loaded,
+            has_globals: module.has_globals,
+        })
+    }
+
+    fn kernel(
+        &self,
+        instance: &Arc<CudaInstance>,
+        entry: &str,
+        shape: LaunchShape,
+        arguments: &Arguments,
+    ) -> Result<CudaKernel, DeviceError> {
         self.context.enter()?;
         let name = CString::new(entry).map_err(|_| DeviceError::Launch("the entry's name has a zero byte".to_owned()))?;
-        let mut loaded = Loaded {
-            context: Arc::clone(&self.context),
-            module: std::ptr::null_mut(),
-        };
         let mut function = std::ptr::null_mut();
-        // SAFETY: the image is what the driver's linker made, whole; it copies it.
-        unsafe { check_load(sys::cuModuleLoadData(&mut loaded.module, module.image.as_ptr().cast()), "")? };
         // SAFETY: the module is loaded and outlives the function in the kernel.
-        let found = unsafe { sys::cuModuleGetFunction(&mut function, loaded.module, name.as_ptr()) };
+        let found = unsafe { sys::cuModuleGetFunction(&mut function, instance.module, name.as_ptr()) };
         if found == CUresult::CUDA_ERROR_NOT_FOUND {
             return Err(DeviceError::Launch(format!("the PTX has no entry {entry}")));
         }
@@ -342,32 +326,24 @@ impl Device for CudaDevice {
                 ),
             )?;
         }
-        Ok(CudaKernel { loaded, function, shape })
+        Ok(CudaKernel {
+            instance: Arc::clone(instance),
+            function,
+            shape,
+        })
     }
 
     /// The driver does not tell: they count as part of the context.
-    fn variable_bytes(&self, _kernel: &CudaKernel) -> u64 {
+    fn variable_bytes(&self, _instance: &CudaInstance) -> u64 {
         0
     }
 
+    fn keeps_state(&self, kernel: &CudaKernel) -> bool {
+        kernel.instance.has_globals
+    }
+
     fn stream(&self) -> Result<CudaStream, DeviceError> {
-        self.context.enter()?;
-        let mut stream = std::ptr::null_mut();
-        // SAFETY: the driver writes a handle.
-        unsafe {
-            check(
-                "cuStreamCreate",
-                sys::cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32),
-            )?
-        };
-        Ok(CudaStream {
-            context: Arc::clone(&self.context),
-            stream,
-            upload: Pinned::new(STAGING)?,
-            uploading: 0,
-            download: Pinned::new(STAGING)?,
-            parameters: vec![ZEROS.as_ptr().cast_mut().cast(); MOST_PARAMETERS],
-        })
+        CudaStream::new(&self.context)
     }
 
     fn zero(&self, stream: &mut CudaStream, area: &CudaArea) -> Result<(), DeviceError> {
@@ -404,7 +380,7 @@ impl Device for CudaDevice {
     }
 
     fn launch(&self, stream: &mut CudaStream, kernel: &CudaKernel, arguments: &Arguments, _cancel: &Cancel) -> Result<(), DeviceError> {
-        debug_assert!(Arc::ptr_eq(&kernel.loaded.context, &stream.context));
+        debug_assert!(Arc::ptr_eq(&kernel.instance.context, &stream.context));
         for place in 0..arguments.len() {
             stream.parameters[place] = arguments.get(place).as_ptr().cast_mut().cast();
         }

@@ -77,17 +77,6 @@ impl Batch {
         succeeded
     }
 
-    /// Takes everything, as results that carry their outputs.
-    pub fn take(&mut self) -> Ended {
-        let runs = joined(self.take_succeeded());
-        self.bytes = 0;
-        Ended {
-            runs,
-            failures: std::mem::take(&mut self.failures),
-            segment: String::new(),
-        }
-    }
-
     /// Takes the failures alone.
     pub fn take_failures(&mut self) -> Ended {
         let failures = std::mem::take(&mut self.failures);
@@ -142,9 +131,9 @@ mod tests {
         batch.fail(range(7, 1, 1), FailureCode::Trap, "trap".to_owned());
         batch.fail(range(8, 2, 1), FailureCode::Trap, "trap".to_owned());
         batch.fail(range(10, 1, 1), FailureCode::Trap, "another".to_owned());
-        let ended = batch.take();
-        let runs: Vec<(u64, u64, u32, &[u8])> = ended
-            .runs
+        let ended = batch.take_failures();
+        let runs = joined(batch.take_succeeded());
+        let runs: Vec<(u64, u64, u32, &[u8])> = runs
             .iter()
             .map(|run| (run.first, run.count, run.attempt, &run.outputs[..]))
             .collect();

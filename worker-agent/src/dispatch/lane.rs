@@ -20,7 +20,7 @@ use sahasra_wire::burst::FailureCode;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    Burst,
+    Burst, Outputs, Told,
     batch::{Batch, Ended, joined},
 };
 use crate::{
@@ -143,7 +143,7 @@ impl Worker {
         loop {
             let Some(burst) = self.burst.upgrade() else { break };
             self.adjust();
-            let storing = burst.storing().1.is_some();
+            let storing = burst.is_storing();
             // While slices are to be given up events are taken whatever waits: what is retained may then exceed its limit
             // by what the executor had in hand.
             let may_take = self.batch_has_room(storing) && (burst.has_room() || !self.limits.is_empty());
@@ -299,16 +299,16 @@ impl Worker {
     fn flush(&mut self) {
         self.flushed = Instant::now();
         let Some(burst) = self.burst.upgrade() else { return };
-        let (term, store, aggregated_output) = burst.storing();
+        let (term, Outputs { store, told }) = burst.outputs();
+        let mut ended = self.batch.take_failures();
+        let succeeded = self.batch.take_succeeded();
         let Some(store) = store else {
-            let ended = self.batch.take();
+            ended.runs = joined(told_of(succeeded, burst.program(), told));
             return self.publish(ended);
         };
-        let failed = self.batch.take_failures();
-        if !failed.failures.is_empty() {
-            self.publish(failed);
+        if !ended.failures.is_empty() {
+            self.publish(ended);
         }
-        let succeeded = self.batch.take_succeeded();
         if succeeded.is_empty() {
             return;
         }
@@ -324,7 +324,7 @@ impl Worker {
             let segment = store::write_segment(&policy, &store, &name, &program, &succeeded).await;
             match segment {
                 Ok(segment) => Ended {
-                    runs: joined(aggregated(succeeded, &program, aggregated_output)),
+                    runs: joined(told_of(succeeded, &program, told)),
                     failures: Vec::new(),
                     segment,
                 },
@@ -338,25 +338,28 @@ impl Worker {
                     for (range, _) in succeeded {
                         batch.fail(range, FailureCode::StoreUnavailable, error.to_string());
                     }
-                    batch.take()
+                    batch.take_failures()
                 }
             }
         }));
     }
 }
 
-/// Of each chunk's outputs, the aggregated one alone.
-fn aggregated(succeeded: Vec<(WorkRange, Bytes)>, program: &ProgramSpec, aggregated_output: Option<u32>) -> Vec<(WorkRange, Bytes)> {
-    let sizes = store::output_sizes(program);
-    let picked = aggregated_output.and_then(|place| {
-        let before: u64 = sizes.iter().take(place as usize).sum();
-        sizes.get(place as usize).map(|size| (before as usize, *size as usize))
-    });
+/// What is told of each chunk's outputs.
+fn told_of(succeeded: Vec<(WorkRange, Bytes)>, program: &ProgramSpec, told: Told) -> Vec<(WorkRange, Bytes)> {
     let chunk_bytes = program.output_bytes() as usize;
-    let pick = |outputs: Bytes| match picked {
-        None => Bytes::new(),
-        Some((_, size)) if size == chunk_bytes => outputs,
-        Some((start, size)) => {
+    let place = match told {
+        Told::Whole => return succeeded,
+        Told::Output(place) => place as usize,
+        Told::Nothing => usize::MAX,
+    };
+    let sizes = store::output_sizes(program);
+    let start: u64 = sizes.iter().take(place).sum();
+    let (start, size) = (start as usize, sizes.get(place).copied().unwrap_or_default() as usize);
+    let pick = |outputs: Bytes| match size {
+        0 => Bytes::new(),
+        _ if size == chunk_bytes => outputs,
+        _ => {
             let chunks = outputs.chunks_exact(chunk_bytes);
             let bytes: Vec<u8> = chunks.flat_map(|chunk| &chunk[start..start + size]).copied().collect();
             bytes.into()

@@ -45,6 +45,11 @@ impl Retention {
         self.sequence
     }
 
+    /// Sequence number of the last frame that is kept; 0 when none is.
+    pub fn last_kept(&self) -> u64 {
+        self.kept.back().map_or(0, |kept| kept.sequence)
+    }
+
     /// Memory of what is kept.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -129,8 +134,9 @@ mod tests {
     fn what_is_acknowledged_is_gone_and_its_memory_too() {
         let mut retention = retention(&[&[(0, 1)], &[(1, 1)], &[(2, 1)]]);
         retention.acknowledge(2);
-        assert_eq!(sequences(&retention), [3]);
+        assert_eq!((sequences(&retention), retention.last_kept()), (vec![3], 3));
         retention.acknowledge(9);
+        assert_eq!(retention.last_kept(), 0);
         assert_eq!((sequences(&retention).len(), retention.bytes(), retention.sequence()), (0, 0, 3));
     }
 

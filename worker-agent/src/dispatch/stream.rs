@@ -11,7 +11,7 @@ use sahasra_wire::{
 };
 use tokio::sync::mpsc;
 
-use super::{Attached, Burst, Outgoing, invalid};
+use super::{Attached, Burst, Outgoing, Outputs, invalid};
 use crate::{agent::Agent, executors::ProgramSpec};
 
 /// A stream must say for whom it is within this time.
@@ -97,6 +97,8 @@ where
                 max_outstanding_chunks: agent.limits().max_outstanding_chunks,
                 outstanding: attached.outstanding,
                 sequence: attached.sequence,
+                retold: attached.retold,
+                resumed: attached.resumed,
             };
             let stream = attached.stream;
             let error = if answers.send(encode(server_frame::Kind::Opened(opened))).await.is_err() {
@@ -151,8 +153,7 @@ where
     if agent.draining().is_cancelled() {
         return Err(Agent::shutting_down().into());
     }
-    // Neither is part of what executors see: a rotated secret or another aggregate does not make another program.
-    let (store, aggregated_output) = (program.store.take(), program.aggregated_output.take());
+    let outputs = Outputs::take(&mut program);
     let spec = ProgramSpec::new(program).map_err(|error| invalid(format!("program: {error}")))?;
     let mut attached = None;
     let burst = agent.burst_or(&owner.uid, |known, sequence| {
@@ -162,16 +163,9 @@ where
                 let message = "chunks of another program of this owner still run: release its grants first";
                 return Err(invalid(message.to_owned()));
             }
-            _ => Burst::new(
-                &owner,
-                spec,
-                store.clone(),
-                aggregated_output,
-                agent.limits().max_retained_bytes,
-                sequence,
-            ),
+            _ => Burst::new(&owner, spec, outputs.clone(), agent.limits().max_retained_bytes, sequence),
         };
-        attached = Some(burst.attach(owner.term, store, aggregated_output, &covered));
+        attached = Some(burst.attach(owner.term, outputs, &covered));
         Ok(burst)
     })?;
     let attached = attached.expect("attached with the burst");

@@ -35,6 +35,15 @@ pub enum Activity {
     },
 }
 
+impl Activity {
+    /// The run that it is for.
+    pub const fn run(self) -> u64 {
+        match self {
+            Self::Preparing { run } | Self::Running { run, .. } => run,
+        }
+    }
+}
+
 /// A lane's activity and when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {

@@ -1,15 +1,17 @@
 //! A lane: a thread that runs one chunk at a time.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sahasra_ptx::{Cancel, ModuleCache};
-use sahasra_wire::burst::FailureCode;
+use sahasra_wire::burst::{ChunkRange, FailureCode};
 
 use super::board::{Activity, Board, MAX_LANES};
 use super::program::{Code, Failed, Frame, Prepared};
-use super::queue::{Batch, Queue, Seat, Task};
+use super::protocol::{Returned, from_executor::Kind};
+use super::queue::{Batch, Queue, Seat, Task, message};
 use super::report::Reporter;
 use super::results::{REPORT_AGE, Results};
 use super::watch::Watch;
@@ -161,8 +163,12 @@ impl<D: Device> Lane<'_, D> {
         shared.watch.sit(timeout);
         loop {
             let began = Instant::now();
-            for index in batch.first..batch.first + batch.count {
-                self.chunk(stream, seat.run, prepared, &mut frame, index, batch.attempt, timeout);
+            let end = batch.first + batch.count;
+            for index in batch.first..end {
+                if self.chunk(stream, seat.run, prepared, &mut frame, index, batch.attempt, timeout) {
+                    self.give_back(seat.run, index + 1..end, batch.attempt);
+                    break;
+                }
             }
             let took = began.elapsed();
             if took >= REPORT_AGE {
@@ -177,6 +183,23 @@ impl<D: Device> Lane<'_, D> {
         Some(frame)
     }
 
+    /// Returns what of a batch has not started.
+    fn give_back(&self, run: u64, indices: Range<u64>, attempt: u32) {
+        if indices.is_empty() {
+            return;
+        }
+        let range = ChunkRange {
+            device: String::new(),
+            first: indices.start,
+            count: indices.end - indices.start,
+            attempt,
+        };
+        self.shared
+            .reporter
+            .send_all([message(Kind::Returned(Returned { run, ranges: vec![range] }))]);
+    }
+
+    /// Runs one chunk. Gives whether its slice was taken back meanwhile.
     #[expect(clippy::too_many_arguments, reason = "what one chunk is made of")]
     fn chunk(
         &mut self,
@@ -187,12 +210,15 @@ impl<D: Device> Lane<'_, D> {
         index: u64,
         attempt: u32,
         timeout: Duration,
-    ) {
+    ) -> bool {
         let shared = self.shared;
         shared.board.begin(self.lane, Activity::Running { run, index });
-        shared.watch.begin(self.lane, timeout, &self.cancel);
+        shared.watch.begin(self.lane, run, timeout, &self.cancel);
         let outcome = prepared.run(&shared.device, stream, frame, index, &self.cancel, &mut self.outputs);
-        shared.watch.end(self.lane);
+        let revoked = shared.watch.end(self.lane);
+        if revoked.is_some() {
+            self.cancel = Cancel::new();
+        }
         let mut results = shared.results(self.lane);
         match outcome {
             Ok(()) => results.succeeded(run, index, attempt, &mut self.outputs),
@@ -208,8 +234,14 @@ impl<D: Device> Lane<'_, D> {
             }
             Err(failed) if failed.code == FailureCode::ChunkTimeout => {
                 self.cancel = Cancel::new();
-                let message = format!("ran longer than {} ms; {}", timeout.as_millis(), failed.message);
-                results.failed(run, index, attempt, Failed::new(failed.code, message));
+                let failed = match revoked {
+                    Some(code) => Failed::new(code, "its slice was taken back while it ran"),
+                    None => Failed::new(
+                        failed.code,
+                        format!("ran longer than {} ms; {}", timeout.as_millis(), failed.message),
+                    ),
+                };
+                results.failed(run, index, attempt, failed);
             }
             Err(failed) => results.failed(run, index, attempt, failed),
         }
@@ -218,6 +250,7 @@ impl<D: Device> Lane<'_, D> {
         }
         drop(results);
         shared.board.end(self.lane);
+        revoked.is_some()
     }
 
     /// Ends the process after a poisoned context. This lane's slot stays as it is: the supervisor reads it.

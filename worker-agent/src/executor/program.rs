@@ -204,7 +204,9 @@ fn size_of_type(type_: ScalarType) -> usize {
 /// A program on a device.
 pub struct Prepared<D: Device> {
     code: Arc<Code>,
-    kernel: D::Kernel,
+    module: Arc<D::Module>,
+    /// Absent where a chunk could find in it what another left: each has one of its own then.
+    kernel: Option<D::Kernel>,
     constants: D::Area,
 }
 
@@ -224,8 +226,11 @@ impl<D: Device> Prepared<D> {
     pub fn new(device: &D, stream: &mut D::Stream, code: Arc<Code>, module: &Arc<D::Module>) -> Result<Self, Failed> {
         // Refused before anything is allocated, and again with the module's variables.
         code.check_slice(0)?;
-        let kernel = device.kernel(module, &code.program.entry, code.shape, &code.arguments)?;
-        code.check_slice(device.variable_bytes(&kernel))?;
+        let instance = Arc::new(device.instantiate(module, true)?);
+        let kernel = device.kernel(&instance, &code.program.entry, code.shape, &code.arguments)?;
+        code.check_slice(device.variable_bytes(&instance))?;
+        let kernel = (!device.keeps_state(&kernel)).then_some(kernel);
+        drop(instance);
         let constants = device.allocate(&code.constants)?;
         let bytes = code.program.arguments.iter().filter_map(|argument| match &argument.kind {
             Some(argument::Kind::Constant(bytes)) => Some(bytes),
@@ -236,7 +241,12 @@ impl<D: Device> Prepared<D> {
         }
         // The other streams must see them.
         device.read(stream, &device.allocate(&[])?, &mut Vec::new())?;
-        Ok(Self { code, kernel, constants })
+        Ok(Self {
+            code,
+            module: Arc::clone(module),
+            kernel,
+            constants,
+        })
     }
 
     /// What needs no device.
@@ -315,7 +325,17 @@ impl<D: Device> Prepared<D> {
         if !code.outputs.is_empty() {
             device.zero(stream, &frame.outputs)?;
         }
-        device.launch(stream, &self.kernel, &frame.arguments, cancel)?;
+        let own = match self.kernel {
+            Some(_) => None,
+            None => {
+                let instance = Arc::new(device.instantiate(&self.module, true)?);
+                Some(device.kernel(&instance, &code.program.entry, code.shape, &code.arguments)?)
+            }
+        };
+        if let Some(kernel) = own.as_ref().or(self.kernel.as_ref()) {
+            device.launch(stream, kernel, &frame.arguments, cancel)?;
+        }
+        // Waits for the kernel, before what it runs in goes.
         device.read(stream, &frame.outputs, into)?;
         Ok(())
     }

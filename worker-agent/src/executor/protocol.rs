@@ -2,13 +2,13 @@
 //! directions. Both are the same program, so nothing here needs to be compatible with anything.
 
 use bytes::Bytes;
-use sahasra_wire::burst::{ChunkRange, Failure, ResultRun};
+use sahasra_wire::burst::{ChunkRange, Failure, FailureCode, ResultRun};
 
 /// Supervisor to executor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ToExecutor {
     /// One of them.
-    #[prost(oneof = "to_executor::Kind", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "to_executor::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub kind: Option<to_executor::Kind>,
 }
 
@@ -35,6 +35,9 @@ pub mod to_executor {
         /// Forget a run once its last chunk has ended.
         #[prost(uint64, tag = "6")]
         Close(u64),
+        /// End what runs of a run, where the device can.
+        #[prost(message, tag = "7")]
+        Revoke(super::Revoke),
     }
 }
 
@@ -86,6 +89,17 @@ pub struct Pause {
     /// Pause; otherwise go on.
     #[prost(bool, tag = "2")]
     pub paused: bool,
+}
+
+/// End the chunks of a run that run now: they fail with this cause. What waits is not touched.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Revoke {
+    /// The run.
+    #[prost(uint64, tag = "1")]
+    pub run: u64,
+    /// What they fail with, a [`FailureCode`].
+    #[prost(enumeration = "FailureCode", tag = "2")]
+    pub code: i32,
 }
 
 /// Executor to supervisor.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sahasra_ptx::Cancel;
+use sahasra_wire::burst::FailureCode;
 
 use super::board::{Board, MAX_LANES};
 
@@ -25,7 +26,10 @@ pub struct Watch {
 }
 
 struct Watched {
+    run: u64,
     deadline: Instant,
+    /// Its slice was taken back: what the chunk fails with.
+    revoked: Option<FailureCode>,
     cancel: Cancel,
     cancelled_at: Option<Instant>,
 }
@@ -68,17 +72,32 @@ impl Watch {
     }
 
     /// A lane launches.
-    pub fn begin(&self, lane: usize, timeout: Duration, cancel: &Cancel) {
+    pub fn begin(&self, lane: usize, run: u64, timeout: Duration, cancel: &Cancel) {
         *self.lane(lane) = Some(Watched {
+            run,
             deadline: Instant::now() + timeout,
+            revoked: None,
             cancel: cancel.clone(),
             cancelled_at: None,
         });
     }
 
-    /// Its launch has ended.
-    pub fn end(&self, lane: usize) {
-        *self.lane(lane) = None;
+    /// Its launch has ended. Gives what it was revoked with.
+    pub fn end(&self, lane: usize) -> Option<FailureCode> {
+        self.lane(lane).take().and_then(|watched| watched.revoked)
+    }
+
+    /// Cancels what runs of a run, where the device can; whoever asks ends the process where that does not help.
+    pub fn revoke(&self, run: u64, code: FailureCode) {
+        if !self.cancels {
+            return;
+        }
+        for lane in 0..MAX_LANES {
+            if let Some(watched) = self.lane(lane).as_mut().filter(|watched| watched.run == run) {
+                watched.revoked = Some(code);
+                watched.cancel.cancel();
+            }
+        }
     }
 
     /// Watches until the process ends: `look` is called at each tick, `give_up` ends it when a lane cannot be saved.

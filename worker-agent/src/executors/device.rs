@@ -20,6 +20,13 @@ pub enum DeviceKind {
     Cuda,
 }
 
+impl DeviceKind {
+    /// Whether a kernel that runs can be ended without its process.
+    pub const fn cancels(self) -> bool {
+        matches!(self, Self::Cpu)
+    }
+}
+
 /// A device as it was found when the agent started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceDescription {
@@ -70,7 +77,7 @@ pub struct DeviceConfig {
     pub cpu_memory_bytes: Option<u64>,
     /// Threads of each; absent: as many as there are cores.
     pub cpu_threads: Option<u32>,
-    /// Executors (namespaces) that one device serves at a time; further ones wait until one is idle.
+    /// Executors (namespaces) that one device serves at a time; further ones take turns with them.
     pub executors_per_device: u32,
     /// The probe of the driver must answer within this.
     pub probe_timeout: Duration,
@@ -97,6 +104,8 @@ pub struct DeviceLoad {
     pub active_executions: u64,
     /// Executor processes alive.
     pub executors: u32,
+    /// Namespaces with work that wait for a turn.
+    pub waiting: u32,
     /// Executor processes that ended while they were of use, since the agent began.
     pub lost_executors: u64,
     /// Executors start on it: `false` after several in a row did not.
@@ -119,7 +128,18 @@ pub(super) struct DeviceState {
     /// Failed starts in a row, and when the last was.
     failed_starts: Mutex<(u32, Option<Instant>)>,
     lost: AtomicU64,
-    executors: Mutex<Vec<(u32, Arc<Board>)>>,
+    /// In the order of their starts.
+    executors: Mutex<Vec<Executor>>,
+}
+
+/// An executor of a device.
+#[derive(Debug)]
+struct Executor {
+    process: u32,
+    board: Arc<Board>,
+    since: Instant,
+    /// It ends as soon as its running chunks have.
+    makes_room: bool,
 }
 
 impl DeviceState {
@@ -154,12 +174,34 @@ impl DeviceState {
 
     /// An executor is there.
     pub(super) fn add(&self, process: u32, board: Arc<Board>) {
-        self.executors().push((process, board));
+        self.executors().push(Executor {
+            process,
+            board,
+            since: Instant::now(),
+            makes_room: false,
+        });
+    }
+
+    /// Whether this executor is the one to make room for a namespace that waits: the one that has been there longest of those
+    /// whose turn is over. It counts as leaving from then on.
+    pub(super) fn must_make_room(&self, process: u32, turn: Duration) -> bool {
+        let mut executors = self.executors();
+        let leaving = executors.iter().filter(|executor| executor.makes_room).count();
+        if leaving >= self.waiting.load(Ordering::SeqCst) as usize {
+            return false;
+        }
+        match executors.iter_mut().find(|executor| !executor.makes_room) {
+            Some(first) if first.process == process && first.since.elapsed() >= turn => {
+                first.makes_room = true;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// It is gone.
     pub(super) fn remove(&self, process: u32) {
-        self.executors().retain(|(kept, _)| *kept != process);
+        self.executors().retain(|kept| kept.process != process);
     }
 
     /// An executor ended before it was told to.
@@ -169,7 +211,7 @@ impl DeviceState {
 
     /// Process ids of the executors.
     pub(super) fn processes(&self) -> Vec<u32> {
-        self.executors().iter().map(|(process, _)| *process).collect()
+        self.executors().iter().map(|executor| executor.process).collect()
     }
 
     /// An executor's device is open.
@@ -188,15 +230,14 @@ impl DeviceState {
         let (failed, last) = *self.failed_starts();
         let healthy = failed < FAILED_STARTS || last.is_none_or(|last| last.elapsed() >= UNHEALTHY);
         let executors = self.executors();
-        let running = |(_, board): &(u32, Arc<Board>)| {
-            board
-                .slots()
-                .filter(|slot| matches!(slot.activity, Activity::Running { .. }))
-                .count()
+        let running = |executor: &Executor| {
+            let slots = executor.board.slots();
+            slots.filter(|slot| matches!(slot.activity, Activity::Running { .. })).count()
         };
         DeviceLoad {
             active_executions: executors.iter().map(running).sum::<usize>() as u64,
             executors: executors.len() as u32,
+            waiting: self.waiting.load(Ordering::SeqCst),
             lost_executors: self.lost.load(Ordering::Relaxed),
             healthy,
         }
@@ -206,7 +247,7 @@ impl DeviceState {
         self.failed_starts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn executors(&self) -> MutexGuard<'_, Vec<(u32, Arc<Board>)>> {
+    fn executors(&self) -> MutexGuard<'_, Vec<Executor>> {
         self.executors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

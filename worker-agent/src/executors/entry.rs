@@ -22,7 +22,7 @@ pub(super) enum Command {
     Resume(u64),
     /// Nobody takes the run's events any more.
     Close(u64),
-    /// End the process.
+    /// End what runs of a run, with the process where nothing else does.
     Kill(u64, FailureCode),
     /// End the process and this supervisor.
     ShutDown,
@@ -44,6 +44,10 @@ pub(super) struct Entry {
     pub(super) suspects: Vec<WorkRange>,
     /// Handed over to be run alone.
     pub(super) alone: Vec<u64>,
+    /// What runs is to end: with what it fails, and since when, in nanoseconds of the board's clock.
+    pub(super) revoked: Option<(FailureCode, u64)>,
+    /// What the process gives back is the holder's, although the process makes room.
+    pub(super) withdrawn: bool,
 }
 
 impl Entry {
@@ -57,6 +61,8 @@ impl Entry {
             waiting: Vec::new(),
             suspects: Vec::new(),
             alone: Vec::new(),
+            revoked: None,
+            withdrawn: false,
         }
     }
 
@@ -65,10 +71,28 @@ impl Entry {
         !self.waiting.is_empty() || !self.suspects.is_empty()
     }
 
+    /// Chunks that no process has.
+    pub(super) fn unstarted(&self) -> u64 {
+        self.waiting.iter().chain(&self.suspects).map(|range| range.count).sum()
+    }
+
+    /// Keeps chunks that a process gave back for the next one. Those that must run alone were handed over in ranges of their own.
+    pub(super) fn keep(&mut self, range: WorkRange) {
+        let within = |index: &u64| (range.first..range.first + range.count).contains(index);
+        if self.alone.iter().any(within) {
+            self.alone.retain(|index| !within(index));
+            let single = |first| WorkRange { first, count: 1, ..range };
+            self.suspects.extend((range.first..range.first + range.count).map(single));
+        } else {
+            self.waiting.push(range);
+        }
+    }
+
     /// What a process had is no longer anywhere.
     pub(super) fn clear_work(&mut self) {
         self.waiting.clear();
         self.alone.clear();
+        self.revoked = None;
     }
 }
 

@@ -10,7 +10,7 @@ use sahasra_wire::burst::FailureCode;
 
 use super::entry::{Cause, Entry};
 use super::run::Event;
-use crate::executor::board::{Activity, Board};
+use crate::executor::board::{Activity, Board, Slot};
 
 /// Processes in a row that may end with nothing in flight before their chunks are charged an attempt.
 const FREE_LOSSES: u32 = 2;
@@ -33,7 +33,9 @@ pub(super) struct Loss<'a> {
 /// How a process ended, in words.
 pub(super) fn describe(status: Option<ExitStatus>, cause: Option<&Cause>, unavailable: Option<&str>, poisoned: bool) -> String {
     match (cause, unavailable) {
-        (Some(Cause::Killed { .. }), _) => return "executor was ended with its grant".to_owned(),
+        (Some(Cause::Killed { .. }), _) => {
+            return "its slice was taken back while it ran, and its executor ended with it".to_owned();
+        }
         (Some(Cause::Hung), _) => return "executor hung and was killed".to_owned(),
         (Some(Cause::NotReady), _) => return "executor did not become ready".to_owned(),
         (Some(Cause::Nonsense(what)), _) => return format!("executor sent {what} and was killed"),
@@ -56,8 +58,17 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
     let poisoned = loss.board.is_poisoned();
     let innocent = matches!(loss.cause, Some(Cause::Killed { .. } | Cause::ShutDown));
     let mut charged = false;
-    for slot in loss.board.slots() {
+    let overran = |slot: &Slot| {
+        let Activity::Running { run, .. } = slot.activity else {
+            return false;
+        };
         let elapsed = Duration::from_nanos(loss.now.saturating_sub(slot.since));
+        let timeout = loss.timeouts.get(&run).copied().unwrap_or_default();
+        slot.timed_out || (loss.cause == Some(&Cause::Hung) && elapsed > timeout + loss.grace)
+    };
+    // Where it is known for whom the process was ended, what ran beside that is without fault.
+    let overrun = loss.board.slots().any(|slot| overran(&slot));
+    for slot in loss.board.slots() {
         match slot.activity {
             Activity::Preparing { run } if !innocent => {
                 if let Some(entry) = runs.get_mut(&run) {
@@ -68,12 +79,18 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
             }
             Activity::Preparing { .. } => {}
             Activity::Running { run, index } => {
+                let beside = match loss.cause {
+                    Some(Cause::Killed { run: killed, .. }) => *killed != run && !slot.timed_out,
+                    _ => overrun && !overran(&slot),
+                };
+                if beside {
+                    continue;
+                }
                 let Some(entry) = runs.get_mut(&run) else { continue };
                 let Some(range) = entry.shared.attempt_of(index) else { continue };
                 charged = true;
-                let timeout = loss.timeouts.get(&run).copied().unwrap_or_default();
-                let hung = loss.cause == Some(&Cause::Hung) && elapsed > timeout + loss.grace;
-                let (code, message) = if slot.timed_out || hung {
+                let (code, message) = if overran(&slot) {
+                    let timeout = loss.timeouts.get(&run).copied().unwrap_or_default();
                     let message = format!("ran longer than {} ms and could not be ended in its process", timeout.as_millis());
                     (FailureCode::ChunkTimeout, message)
                 } else if poisoned && !entry.alone.contains(&index) {
@@ -176,7 +193,6 @@ mod tests {
         let (board, _file) = Board::create().unwrap();
         board.begin(0, Activity::Running { run: RUN, index: 4 });
         board.begin(1, Activity::Running { run: RUN, index: 5 });
-        board.time_out(1);
         // Of a run that was closed meanwhile, and one that came back already.
         board.begin(2, Activity::Running { run: 99, index: 1 });
         board.begin(3, Activity::Running { run: RUN, index: 77 });
@@ -184,8 +200,21 @@ mod tests {
         let outcomes = outcomes(&mut events);
         assert_eq!(outcomes.len(), 10);
         assert_eq!(outcomes[&4], Some(FailureCode::ExecutorLost));
-        assert_eq!(outcomes[&5], Some(FailureCode::ChunkTimeout));
+        assert_eq!(outcomes[&5], Some(FailureCode::ExecutorLost));
         assert_eq!(outcomes.values().filter(|code| code.is_none()).count(), 8);
+    }
+
+    #[test]
+    fn a_chunk_that_ran_too_long_is_charged_and_those_beside_it_are_not() {
+        let (mut runs, _run, mut events) = handed_over();
+        let (board, _file) = Board::create().unwrap();
+        board.begin(0, Activity::Running { run: RUN, index: 4 });
+        board.begin(1, Activity::Running { run: RUN, index: 5 });
+        board.time_out(1);
+        account(&mut runs, loss(&board, None, &HashMap::new()));
+        let outcomes = outcomes(&mut events);
+        assert_eq!(outcomes[&5], Some(FailureCode::ChunkTimeout));
+        assert_eq!(outcomes.values().filter(|code| code.is_none()).count(), 9);
     }
 
     #[test]
@@ -223,6 +252,20 @@ mod tests {
         let (mut runs, _run, mut events) = handed_over();
         let cause = Cause::Killed {
             run: 1,
+            code: FailureCode::GrantExpired,
+        };
+        account(&mut runs, loss(&board, Some(&cause), &HashMap::new()));
+        assert!(outcomes(&mut events).values().all(Option::is_none));
+    }
+
+    #[test]
+    fn what_ran_beside_a_run_whose_slice_was_taken_back_costs_no_attempt() {
+        let (mut runs, _run, mut events) = handed_over();
+        let (board, _file) = Board::create().unwrap();
+        board.begin(0, Activity::Running { run: RUN + 1, index: 0 });
+        board.begin(1, Activity::Running { run: RUN, index: 4 });
+        let cause = Cause::Killed {
+            run: RUN + 1,
             code: FailureCode::GrantExpired,
         };
         account(&mut runs, loss(&board, Some(&cause), &HashMap::new()));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
+use sahasra_crds::burst_job::kernel::MAX_OUTPUT_BYTES;
 use sahasra_wire::burst::{Program, argument};
 use sha2::{Digest, Sha256};
 
@@ -39,9 +40,6 @@ pub enum ProgramError {
         limit: u64,
     },
 }
-
-/// Most bytes of one chunk's outputs: several frames of results must fit a stream's window and the agent's memory.
-pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;
 
 /// A checked program. Cheap to clone; compared by identity of what it does.
 #[derive(Clone, Debug)]

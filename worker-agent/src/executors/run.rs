@@ -129,8 +129,9 @@ impl Run {
         self.shared.send(Command::Withdraw(self.shared.id));
     }
 
-    /// Ends the executor process at once. This run's chunks in flight fail with `code`, those of other runs of the same
-    /// namespace with [`FailureCode::ExecutorLost`]; what had not started is returned.
+    /// Ends this run's chunks in flight: they fail with `code`. Where the device cannot end a kernel, the executor process is
+    /// ended, and so it is where a chunk does not end within the grace: what other runs of the namespace had in flight there is
+    /// returned then, as is what had not started of any, and costs no attempt.
     pub fn kill(&self, code: FailureCode) {
         self.shared.send(Command::Kill(self.shared.id, code));
     }
@@ -265,6 +266,16 @@ impl Shared {
         let range = state.outstanding.take(index)?;
         state.outstanding.insert(range);
         Some(range)
+    }
+
+    /// Whether all chunks of a range are outstanding.
+    pub(super) fn is_outstanding(&self, range: WorkRange) -> bool {
+        let mut state = self.state();
+        let is_there = state.outstanding.remove(range);
+        if is_there {
+            state.outstanding.insert(range);
+        }
+        is_there
     }
 
     /// Puts an event about chunks that are outstanding; `false` when they are not.

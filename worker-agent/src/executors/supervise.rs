@@ -20,8 +20,8 @@ use super::launch::Body;
 use super::process::{Incoming, Process};
 use super::run::Event;
 use super::{loss, words};
-use crate::executor::board::Activity;
-use crate::executor::protocol::{Pause, to_executor};
+use crate::executor::board::{Activity, Slot};
+use crate::executor::protocol::{Pause, Revoke, to_executor};
 
 /// How often a process with work is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -47,6 +47,8 @@ pub(super) struct Supervisor {
     /// Processes in a row that ended without ending a chunk.
     fruitless: u32,
     idle_since: Option<Instant>,
+    /// The process starts nothing more and ends with its last chunk: it is another namespace's turn.
+    makes_room: bool,
     shut_down: bool,
 }
 
@@ -66,6 +68,7 @@ pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::U
         timeouts: HashMap::new(),
         fruitless: 0,
         idle_since: None,
+        makes_room: false,
         shut_down: false,
     };
     part::spawn(supervisor.run());
@@ -101,6 +104,9 @@ impl Supervisor {
                 Woken::Came(Incoming::Message(kind)) => self.hear(kind),
                 Woken::Came(Incoming::End) => self.end().await,
                 Woken::Looked => self.look(),
+            }
+            if self.makes_room && self.has_ended_all() {
+                self.depart().await;
             }
         }
         for run in self.runs.values() {
@@ -163,6 +169,7 @@ impl Supervisor {
             Command::SetConcurrency(id, concurrency) => self.set_concurrency(id, concurrency),
             Command::Withdraw(id) => {
                 let Some(run) = self.runs.get_mut(&id) else { return };
+                run.withdrawn = true;
                 for range in run.waiting.drain(..).chain(run.suspects.drain(..)) {
                     run.shared.settle(Event::Returned { range });
                 }
@@ -171,7 +178,7 @@ impl Supervisor {
                 }
             }
             Command::Resume(id) => {
-                if self.runs.get(&id).is_some_and(|run| run.opened) {
+                if self.runs.get(&id).is_some_and(|run| run.opened) && !self.makes_room {
                     self.send(to_executor::Kind::Pause(Pause { run: id, paused: false }));
                 }
             }
@@ -182,7 +189,7 @@ impl Supervisor {
                     self.send(to_executor::Kind::Close(id));
                 }
             }
-            Command::Kill(run, code) => self.kill(Cause::Killed { run, code }),
+            Command::Kill(run, code) => self.revoke(run, code),
             Command::ShutDown => {
                 self.shut_down = true;
                 if let Some(starting) = self.starting.take() {
@@ -272,6 +279,41 @@ impl Supervisor {
         }
     }
 
+    /// Ends what runs of a run: in its process where the device can end a kernel, else with it.
+    fn revoke(&mut self, run: u64, code: FailureCode) {
+        let revocable = self.process.is_some() && self.pool.devices[self.place].kind.cancels();
+        if let Some(entry) = self.runs.get_mut(&run).filter(|entry| revocable && entry.opened) {
+            let now = self.pool.launcher.monotonic_nanoseconds();
+            // Asked again: what ran at the first time has its grace from then on.
+            entry.revoked.get_or_insert((code, now));
+            self.send(to_executor::Kind::Revoke(Revoke { run, code: code.into() }));
+        } else {
+            self.kill(Cause::Killed { run, code });
+        }
+    }
+
+    /// A run whose chunks were to end longer than the grace ago and have not.
+    fn unended(&mut self, now: u64) -> Option<Cause> {
+        let process = self.process.as_mut()?;
+        for (id, entry) in &mut self.runs {
+            let Some((code, since)) = entry.revoked else { continue };
+            // Without a slice none of its chunks is to run, a later one as little.
+            let meant = |slot: Slot| slot.activity.run() == *id && (slot.since <= since || entry.concurrency == 0);
+            if !process.board.slots().any(meant) {
+                entry.revoked = None;
+            } else if u128::from(now.saturating_sub(since)) > self.pool.config.grace.as_nanos() {
+                return Some(Cause::Killed { run: *id, code });
+            } else {
+                // It may have come between two chunks.
+                process.send(to_executor::Kind::Revoke(Revoke {
+                    run: *id,
+                    code: code.into(),
+                }));
+            }
+        }
+        None
+    }
+
     /// Looks for what takes too long, and for idleness.
     fn look(&mut self) {
         let Some(process) = &self.process else { return };
@@ -302,25 +344,67 @@ impl Supervisor {
         if process.ready && startable && active == 0 && process.last_heard.elapsed() > SILENCE + config.grace {
             cause = Some(Cause::Hung);
         }
+        let idle_timeout = config.idle_timeout;
+        if cause.is_none() {
+            cause = self.unended(now);
+        }
         if let Some(cause) = cause {
             self.kill(cause);
             return;
         }
         if busy || active > 0 {
             self.idle_since = None;
+            self.take_turns();
             return;
         }
         let since = *self.idle_since.get_or_insert_with(Instant::now);
         let state = &self.pool.states[self.place];
-        if since.elapsed() >= config.idle_timeout || state.waiting.load(Ordering::SeqCst) > 0 {
+        if since.elapsed() >= idle_timeout || state.waiting.load(Ordering::SeqCst) > 0 {
             tracing::info!(device = self.device(), namespace = self.namespace, "idle executor ended");
             // Dropped: killed and reaped. It holds nothing that anyone waits for.
             self.forget();
         }
     }
 
+    /// Begins to make room, if another namespace waits and it is this one's to go.
+    fn take_turns(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let (state, turn) = (&self.pool.states[self.place], self.pool.config.turn);
+        if self.makes_room || !process.ready || !state.must_make_room(process.id(), turn) {
+            return;
+        }
+        self.makes_room = true;
+        for (id, run) in &mut self.runs {
+            run.withdrawn = false;
+            if run.opened {
+                process.send(to_executor::Kind::Pause(Pause { run: *id, paused: true }));
+                process.send(to_executor::Kind::Withdraw(*id));
+            }
+        }
+    }
+
+    /// Whether the process has nothing any more that it was handed over.
+    fn has_ended_all(&self) -> bool {
+        let idle = self.process.as_ref().is_some_and(|process| process.board.slots().next().is_none());
+        idle && self.runs.values().all(|run| run.shared.outstanding() == run.unstarted())
+    }
+
+    /// Ends a process that has made room. Its runs' chunks wait for the next turn.
+    async fn depart(&mut self) {
+        let Some(mut process) = self.forget() else { return };
+        tracing::info!(
+            device = self.device(),
+            namespace = self.namespace,
+            executor = process.id(),
+            "executor ended: it is another namespace's turn"
+        );
+        // Its room is free once the system has taken back what it had.
+        process.reap().await;
+    }
+
     /// The process is gone or goes: no run is known to it any more.
     fn forget(&mut self) -> Option<Process> {
+        self.makes_room = false;
         let process = self.process.take();
         if let Some(process) = &process {
             self.pool.states[self.place].remove(process.id());

@@ -30,6 +30,8 @@ pub(super) struct Part {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Holding {
     slice_bytes: u64,
+    /// What the owner's process takes beside its slices, in bytes.
+    beside_bytes: u64,
     active: BTreeMap<u64, Active>,
     draining: Vec<Draining>,
     active_slices: u32,
@@ -37,9 +39,10 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    pub fn new(slice_bytes: u64) -> Self {
+    pub fn new(slice_bytes: u64, beside_bytes: u64) -> Self {
         Self {
             slice_bytes,
+            beside_bytes,
             active: BTreeMap::new(),
             draining: Vec::new(),
             active_slices: 0,
@@ -49,6 +52,14 @@ impl Holding {
 
     pub fn slice_bytes(&self) -> u64 {
         self.slice_bytes
+    }
+
+    /// Bytes of the device that it takes: nothing once it is empty.
+    pub fn bytes(&self) -> u64 {
+        match self.slices() {
+            0 => 0,
+            slices => slices * self.slice_bytes + self.beside_bytes,
+        }
     }
 
     /// Slices that may be taken into use.

@@ -319,6 +319,7 @@ impl StateMachineTest for UnderTest {
         let device = |place: u8| Device {
             name: format!("{place}"),
             allocatable_bytes: ALLOCATABLE,
+            session_bytes: 0,
         };
         UnderTest {
             ledger: Ledger::new("boot".to_owned(), (0..DEVICES).map(device).collect()),

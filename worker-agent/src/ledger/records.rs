@@ -7,6 +7,8 @@ pub struct Device {
     pub name: String,
     /// What may be lent of it, in bytes.
     pub allocatable_bytes: u64,
+    /// What a session's process takes of it beside its slices, in bytes.
+    pub session_bytes: u64,
 }
 
 /// Something to be done outside the ledger.
@@ -57,7 +59,7 @@ pub struct Totals {
 pub struct Load {
     /// What may be lent, in bytes.
     pub allocatable_bytes: u64,
-    /// What is lent, draining included, in bytes.
+    /// What is lent, draining included, in bytes; with what sessions' processes take beside their slices.
     pub leased_bytes: u64,
     /// Slices lent, draining included.
     pub slices: u64,

@@ -67,7 +67,12 @@ impl Ledger {
             return Err(refusal(RefusalCode::UnknownDevice, 0, message));
         };
         let load = self.devices[place].load;
-        let free = load.allocatable_bytes - load.leased_bytes;
+        let holds_some = self.owners[&request.owner.uid].holdings.contains_key(&place);
+        let beside = match &request.session {
+            Some(_) if !holds_some => self.devices[place].session_bytes,
+            _ => 0,
+        };
+        let free = (load.allocatable_bytes - load.leased_bytes).saturating_sub(beside);
         if self.shutting_down {
             let message = "the agent is shutting down".to_owned();
             return Err(refusal(RefusalCode::ShuttingDown, free, message));
@@ -103,7 +108,10 @@ impl Ledger {
                     request.at_least.max(1),
                     request.slice_bytes,
                     request.device,
-                )
+                ) + &match beside {
+                    0 => String::new(),
+                    bytes => format!(" beside the {} MiB that the session's context takes", bytes.div_ceil(1 << 20)),
+                }
             };
             return Err(refusal(RefusalCode::Capacity, free, message));
         }
@@ -112,12 +120,15 @@ impl Ledger {
             self.silent_owners -= 1;
         }
         let device = &mut self.devices[place];
-        let holding = owner.holdings.entry(place).or_insert_with(|| Holding::new(request.slice_bytes));
-        let before = (holding.slices(), holding.grants());
+        let holding = owner
+            .holdings
+            .entry(place)
+            .or_insert_with(|| Holding::new(request.slice_bytes, beside));
+        let (bytes_before, before) = (holding.bytes(), (holding.slices(), holding.grants()));
         holding.add(self.counter, slices, now + ttl, grace);
         let after = (holding.slices(), holding.grants());
         device.load.slices = device.load.slices + after.0 - before.0;
-        device.load.leased_bytes = device.load.leased_bytes + after.0 * request.slice_bytes - before.0 * request.slice_bytes;
+        device.load.leased_bytes = device.load.leased_bytes + holding.bytes() - bytes_before;
         self.grants = self.grants + after.1 - before.1;
         self.totals.granted_slices += u64::from(slices);
         self.totals.freed_slices += before.0 + u64::from(slices) - after.0;

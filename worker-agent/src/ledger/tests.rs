@@ -1,6 +1,6 @@
 //! What single calls do. How they combine is in [`super::properties`].
 
-use sahasra_wire::grants::{AcquireRequest, Owner, RefusalCode, ReleaseRequest, RenewOwner};
+use sahasra_wire::grants::{AcquireRequest, Owner, RefusalCode, ReleaseRequest, RenewOwner, SessionTerms};
 
 use super::*;
 
@@ -52,6 +52,7 @@ fn ledger() -> Ledger {
     let device = |name: &str| Device {
         name: name.to_owned(),
         allocatable_bytes: 4 * GIB,
+        session_bytes: GIB / 2,
     };
     Ledger::new("boot".to_owned(), vec![device("gpu0"), device("gpu1")])
 }
@@ -102,6 +103,39 @@ fn grants_up_to_what_is_free_and_says_why_not() {
     let refusal = ledger.acquire(seconds(0), &request("c", 1)).unwrap_err();
     assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::Capacity, 0));
     assert!(refusal.message.contains("gpu0"), "{}", refusal.message);
+}
+
+#[test]
+fn a_session_takes_its_context_beside_its_slices_for_as_long_as_it_has_any() {
+    let mut ledger = ledger();
+    let session = |uid: &str, slices| AcquireRequest {
+        session: Some(SessionTerms::default()),
+        at_least: slices,
+        ..request(uid, slices)
+    };
+    let held = ledger.acquire(seconds(0), &session("a", 1)).unwrap();
+    assert_eq!(free(&ledger), 4 * GIB - GIB - GIB / 2);
+    ledger.acquire(seconds(0), &session("a", 1)).unwrap();
+    assert_eq!(free(&ledger), GIB + GIB / 2, "it has one process");
+    let refusal = ledger.acquire(seconds(0), &session("b", 2)).unwrap_err();
+    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::Capacity, GIB));
+    assert!(
+        refusal.message.contains("512 MiB that the session's context takes"),
+        "{}",
+        refusal.message
+    );
+    let other = ledger.acquire(seconds(0), &session("b", 1)).unwrap();
+    assert_eq!(free(&ledger), 0);
+    // While its process runs it counts; then nothing of it does.
+    assert_eq!(ledger.occupy(seconds(0), "b", "gpu0", 1), 1);
+    ledger.release(seconds(1), &release("b", &[&other]));
+    assert_eq!(free(&ledger), 0);
+    ledger.vacate(seconds(1), "b", "gpu0", 1);
+    assert_eq!(free(&ledger), GIB + GIB / 2);
+    ledger.release(seconds(1), &release("a", &[&held]));
+    assert_eq!(free(&ledger), 2 * GIB + GIB / 2, "one slice is left, and the process");
+    ledger.release(seconds(1), &release("a", &[]));
+    assert_eq!(free(&ledger), 4 * GIB);
 }
 
 #[test]

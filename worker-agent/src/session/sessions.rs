@@ -95,6 +95,7 @@ impl Session {
             connected: figures.connected,
             streams,
             ended: String::new(),
+            held_milliseconds: u64::try_from(now.saturating_sub(self.granted).as_millis()).unwrap_or(u64::MAX),
         }
     }
 }

@@ -276,7 +276,7 @@ impl Hub {
             operation: String::new(),
             message: reason.to_owned(),
         };
-        let is_dismissed = inner.link.breaks(connection, Kind::Failed(failed).into()).is_some();
+        let is_dismissed = inner.link.breaks(connection, Kind::Failed(failed)).is_some();
         if is_dismissed {
             self.show_secret(inner);
             inner.inbox.clear();

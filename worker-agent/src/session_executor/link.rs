@@ -143,12 +143,12 @@ struct Client {
     ending: Option<Ending>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Ending {
     /// It closed.
     Closed,
-    /// Its stream made no sense: nothing that it says is heard, its window neither.
-    Broken,
+    /// Nothing that it says is heard any more, and its window is nothing to it: it is told why, once, at any place of the stream.
+    Broken(Option<Box<Kind>>),
 }
 
 /// The clients of a session, of which there is one at a time.
@@ -316,14 +316,14 @@ impl Link {
         self.end(generation, Ending::Closed);
     }
 
-    /// The stream of this connection's client makes no sense: it is told, and loses what it has. Gives its generation.
-    pub fn breaks(&mut self, connection: u64, answer: Answer) -> Option<u64> {
+    /// The stream of this connection's client is over, as it makes no sense or the session ends: it is told, and loses what it has.
+    /// Gives its generation.
+    pub fn breaks(&mut self, connection: u64, reason: Kind) -> Option<u64> {
         let client = self.connected(connection).filter(|client| client.ending.is_none())?;
         let generation = client.generation;
         // It is not heard any more, and so cannot make room for the rest.
         client.answers.truncate(client.sent);
-        self.answer(generation, answer);
-        self.end(generation, Ending::Broken);
+        self.end(generation, Ending::Broken(Some(Box::new(reason))));
         Some(generation)
     }
 
@@ -363,7 +363,7 @@ impl Link {
             let fits = client.sent < window.frames as usize && client.sent_bytes + payload <= window.bytes;
             // The client need not tell of so little: what is larger than the rest of its window would never go.
             let is_little = client.sent <= window.frames as usize / 4 && client.sent_bytes <= window.bytes / 4;
-            if !fits && !is_little && client.ending != Some(Ending::Broken) {
+            if !fits && !is_little {
                 break;
             }
             let frame = ServerFrame {
@@ -375,6 +375,17 @@ impl Link {
             client.sent += 1;
             client.sent_bytes += payload;
             bytes += payload;
+        }
+        // Of no number: it is no answer, and may come between the parts of a tensor.
+        if let Some(Ending::Broken(reason)) = &mut client.ending
+            && let Some(reason) = reason.take()
+        {
+            let frame = ServerFrame {
+                sequence: 0,
+                received: client.taken,
+                kind: Some(*reason),
+            };
+            into.push((frame, Bytes::new()));
         }
         if into.is_empty() && client.must_tell() {
             let frame = ServerFrame {

@@ -44,10 +44,13 @@ pub struct Failure {
     sequence: u64,
     operation: String,
     fault: Fault,
+    /// The client knows of it.
+    is_told: Cell<bool>,
 }
 
 impl Failure {
     fn told(&self, request: u64) -> Kind {
+        self.is_told.set(true);
         Kind::Failed(Failed {
             request,
             code: self.fault.code.into(),
@@ -247,7 +250,11 @@ impl<E: Engine> State<E> {
             Operation::Close(close) => {
                 self.tensors = Names::default();
                 self.programs = Names::default();
-                self.push(Pending::Close(close.request));
+                if let Err(fault) = self.engine.synchronise() {
+                    self.fail(sequence, || "launch".to_owned(), fault);
+                }
+                let epoch = std::mem::take(&mut self.epoch);
+                self.push(Pending::Close(close.request, epoch));
             }
         }
         self.settle();
@@ -287,6 +294,7 @@ impl<E: Engine> State<E> {
             sequence,
             operation: operation(),
             fault,
+            is_told: Cell::default(),
         });
         self.epoch.record(&failure);
         failure
@@ -298,6 +306,7 @@ impl<E: Engine> State<E> {
             sequence,
             operation,
             fault,
+            is_told: Cell::default(),
         })
     }
 

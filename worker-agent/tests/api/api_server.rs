@@ -111,7 +111,16 @@ impl Objects {
                         patch.get("status").is_some(),
                         "a status has its own path"
                     );
+                    let version = found["metadata"]["resourceVersion"].clone();
+                    let meant = &patch["metadata"]["resourceVersion"];
+                    if !meant.is_null() && *meant != version {
+                        let conflict =
+                            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Conflict", "code": 409});
+                        return (StatusCode::CONFLICT, conflict);
+                    }
                     merge(found, &patch);
+                    let version: u64 = version.as_str().and_then(|version| version.parse().ok()).unwrap_or(0);
+                    found["metadata"]["resourceVersion"] = json!((version + 1).to_string());
                     (StatusCode::OK, found.clone())
                 }
                 None => (StatusCode::NOT_FOUND, missing),

@@ -42,6 +42,24 @@ async fn a_thousand_chunks_come_back_once_each_with_their_results() {
 }
 
 #[tokio::test]
+async fn hundreds_of_bursts_share_one_connection() {
+    let agent = AgentProcess::start(&[]);
+    let first = Coordinator::new(&agent.url, "burst-0").await;
+    let mut streams = Vec::new();
+    for place in 0..300 {
+        let one = first.of_owner(&format!("burst-{place}"));
+        one.acquire(1, TTL).await;
+        let mut stream = one.stream(programs::square(1)).await;
+        stream.opened().await;
+        streams.push(stream);
+    }
+    assert_eq!(first.inventory().await.grants.len(), 300, "calls get through beside them");
+    let last = streams.last_mut().unwrap();
+    last.submit(vec![range(0, 1, 1)]).await;
+    assert_eq!(last.collect(1).await.results.len(), 1);
+}
+
+#[tokio::test]
 async fn no_more_chunks_run_than_slices_are_held() {
     let agent = AgentProcess::start(&["--cpu-threads", "4"]);
     let coordinator = Coordinator::new(&agent.url, "a").await;
@@ -205,6 +223,32 @@ async fn results_go_to_the_store_and_only_the_aggregated_output_comes_back() {
         assert_eq!(stored.get(index), Some(outputs));
     }
     assert_eq!(stored.len(), 500);
+}
+
+#[tokio::test]
+async fn outputs_that_nobody_keeps_stay_here_but_for_the_aggregated_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().to_str().unwrap();
+    let agent = AgentProcess::start(&["--file-store-root", root]);
+    for (uid, aggregated, bytes) in [("a", Some(0), programs::squared(7).len()), ("b", None, 0)] {
+        let coordinator = Coordinator::new(&agent.url, uid).await;
+        coordinator.acquire(10, TTL).await;
+        let mut program = programs::square(500);
+        // A store is of no use to what is not kept.
+        program.store = Some(Store {
+            url: format!("file://{root}/job"),
+            options: Default::default(),
+        });
+        program.aggregate_only = true;
+        program.aggregated_output = aggregated;
+        let mut stream = coordinator.stream(program).await;
+        stream.opened().await;
+        stream.submit(vec![range(0, 500, 1)]).await;
+        let collected = stream.collect(500).await;
+        assert_eq!(collected.failures.len(), 0, "{:?}", collected.causes());
+        assert!(collected.results.values().all(|(_, outputs)| outputs.len() == bytes));
+        assert!(!directory.path().join("job").exists());
+    }
 }
 
 #[tokio::test]

@@ -98,6 +98,14 @@ impl Coordinator {
         }
     }
 
+    /// Another owner, coordinated over the same connection.
+    pub fn of_owner(&self, uid: &str) -> Self {
+        Self {
+            owner: owner(uid, 1),
+            ..self.clone()
+        }
+    }
+
     /// The same owner, coordinated by another.
     pub fn of_term(&self, term: u64) -> Self {
         Self {

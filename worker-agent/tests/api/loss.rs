@@ -60,6 +60,7 @@ async fn a_new_coordinator_gets_what_the_old_one_did_not_cover() {
     let (pairs, _) = opened.outstanding.as_chunks::<2>();
     let outstanding: u64 = pairs.iter().map(|pair| pair[1] - pair[0] + 1).sum();
     assert!(outstanding > 0, "chunks went on without a stream");
+    assert!(opened.resumed, "nothing was dropped");
     let collected = stream.collect(400).await;
     assert_eq!((collected.results.len(), collected.failures.len()), (400, 0));
     assert!(collected.repeated.is_empty(), "none was executed twice: {:?}", collected.repeated);
@@ -88,6 +89,7 @@ async fn a_new_coordinator_gets_what_the_old_one_did_not_cover() {
     let opened = stream.opened().await;
     assert!(opened.outstanding.is_empty());
     assert_eq!(opened.sequence, last.sequence, "what comes now was told before");
+    assert_eq!(opened.retold, last.sequence);
     let collected = stream.collect(1).await;
     assert!(collected.results.contains_key(&0), "{:?}", collected.causes());
     assert_eq!(collected.sequence, opened.sequence);
@@ -127,7 +129,9 @@ async fn everything_is_dropped_when_the_grants_of_a_lost_coordinator_expire() {
     let new = old.of_term(2);
     new.acquire(2, TTL).await;
     let mut stream = new.stream(programs::square(100)).await;
-    assert!(stream.opened().await.outstanding.is_empty());
+    let opened = stream.opened().await;
+    assert!(opened.outstanding.is_empty());
+    assert_eq!((opened.resumed, opened.retold), (false, 0), "what was dropped is not passed over");
     stream.submit(vec![range(7, 1, 2)]).await;
     let collected = stream.collect(1).await;
     assert_eq!(

@@ -21,6 +21,7 @@ fn program(ptx: String, entry: &str, arguments: Vec<argument::Kind>, chunks: &st
         chunk_timeout_milliseconds: 60_000,
         store: None,
         aggregated_output: None,
+        aggregate_only: false,
     }
 }
 

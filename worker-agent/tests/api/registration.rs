@@ -148,3 +148,67 @@ async fn an_agent_serves_without_an_api_server_and_registers_once_there_is_one()
     agent.resume();
     objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
 }
+
+/// An API server, and a kubeconfig for it in a folder that lasts as long as it.
+async fn api_server() -> (Objects, std::path::PathBuf, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let kubeconfig = kubeconfig(directory.path(), listener.local_addr().unwrap());
+    let objects = Objects::default();
+    let serving = objects.clone();
+    tokio::spawn(async move { serving.serve(listener, CancellationToken::new()).await });
+    (objects, kubeconfig, directory)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_agent_of_a_node_ends_and_the_first_goes_on() {
+    let (objects, kubeconfig, _directory) = api_server().await;
+    let first = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
+    objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
+    let registered = objects.get(WORKER).unwrap();
+    let mut second = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
+    assert_eq!(second.wait().code(), Some(1), "it is refused");
+    assert_eq!(objects.get(WORKER), Some(registered), "and has written nothing");
+    // The first one still has the heartbeat.
+    let boot = Coordinator::new(&first.url, "a").await.boot_id;
+    let held = objects.get(HEARTBEAT).unwrap();
+    objects
+        .until(HEARTBEAT, |lease| {
+            lease["spec"]["renewTime"] != held["spec"]["renewTime"] && lease["spec"]["holderIdentity"] == boot.as_str()
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_takes_over_at_once_from_one_that_answers_no_more() {
+    let (objects, kubeconfig, _directory) = api_server().await;
+    // Nobody listens there: the port was free a moment ago.
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    objects.put(
+        WORKER,
+        json!({
+            "apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuWorker",
+            "metadata": {"name": "node"}, "spec": {"nodeName": "node"},
+            "status": {"bootId": "earlier", "endpoint": format!("http://{gone}"), "conditions": []},
+        }),
+    );
+    objects.put(
+        HEARTBEAT,
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "sahasra-worker-node", "resourceVersion": "7"},
+            "spec": {"holderIdentity": "earlier", "leaseDurationSeconds": 3600, "renewTime": "2026-01-01T00:00:00.000000Z"},
+        }),
+    );
+    let agent = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
+    let worker = objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
+    assert_eq!(worker["status"]["bootId"], Coordinator::new(&agent.url, "a").await.boot_id.as_str());
+
+    // The one that was taken for gone goes on: this one gives way.
+    let mut back = objects.get(HEARTBEAT).unwrap();
+    back["spec"]["holderIdentity"] = json!("earlier");
+    back["metadata"]["resourceVersion"] = json!("1000");
+    objects.put(HEARTBEAT, back);
+    let mut agent = agent;
+    assert_eq!(agent.wait().code(), Some(1));
+}

@@ -186,3 +186,96 @@ async fn finished_results_do_not_wait_for_a_long_chunk_after_them() {
     assert!(all_succeeded(&collect(&mut events, 1999).await));
     harness::until_active(&pool, 1).await;
 }
+
+/// Gives what it finds in a variable, and how many blocks of 1 MiB it gets before `malloc` has no more; and leaves both behind. Or goes
+/// deeper with each call than any stack.
+const LEAVES_BEHIND: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.global .u32 visits = 7;
+.extern .func (.param .b64 pointer) malloc(.param .b64 bytes);
+.visible .entry leaves(.param .u64 out)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [out];
+    atom.global.add.u32 %r1, [visits], 1;
+    st.global.u32 [%rd1], %r1;
+    mov.u32 %r2, 0;
+    mov.u64 %rd2, 1048576;
+MORE:
+    {
+        .param .b64 bytes;
+        .param .b64 pointer;
+        st.param.b64 [bytes], %rd2;
+        call (pointer), malloc, (bytes);
+        ld.param.b64 %rd3, [pointer];
+    }
+    setp.eq.u64 %p1, %rd3, 0;
+    @%p1 bra DONE;
+    add.s32 %r2, %r2, 1;
+    bra MORE;
+DONE:
+    st.global.u32 [%rd1+4], %r2;
+    ret;
+}
+.func (.param .b32 back) deeper(.param .b32 depth)
+{
+    .local .align 4 .b8 frame[1024];
+    .reg .b32 %r<4>;
+    ld.param.b32 %r1, [depth];
+    add.s32 %r2, %r1, 1;
+    st.local.u32 [frame], %r1;
+    {
+        .param .b32 given;
+        .param .b32 got;
+        st.param.b32 [given], %r2;
+        call (got), deeper, (given);
+        ld.param.b32 %r3, [got];
+    }
+    st.param.b32 [back], %r3;
+    ret;
+}
+.visible .entry falls(.param .u64 out)
+{
+    .reg .b32 %r<2>;
+    {
+        .param .b32 given;
+        .param .b32 got;
+        st.param.b32 [given], 0;
+        call (got), deeper, (given);
+        ld.param.b32 %r1, [got];
+    }
+    ret;
+}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_finds_nothing_that_another_left_in_variables_or_on_the_heap() {
+    let pool = pool().await;
+    let work = kernel("leaves", 20, vec![argument::output(8)]).ptx(LEAVES_BEHIND);
+    let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    run.set_concurrency(2);
+    run.submit(vec![range(0, 20)]).unwrap();
+    let outcome = collect(&mut events, 20).await;
+    assert!(
+        outcome.values().all(|outcome| *outcome == Outcome::Succeeded(u32s(&[7, 8]))),
+        "{outcome:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stack_that_overflows_is_told_as_that() {
+    let pool = pool().await;
+    let work = kernel("falls", 1, vec![argument::output(8)]).ptx(LEAVES_BEHIND);
+    let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    run.set_concurrency(1);
+    run.submit(vec![range(0, 1)]).unwrap();
+    let outcome = collect(&mut events, 1).await;
+    let Outcome::Failed(FailureCode::StackOverflow, message) = &outcome[&0] else {
+        panic!("{outcome:?}")
+    };
+    assert!(message.contains("8192 bytes"), "{message}");
+}

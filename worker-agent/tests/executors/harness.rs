@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 /// The kernels of the tests.
 pub const KERNELS: &str = include_str!("../kernels.ptx");
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A pool of one CPU device with two threads.
 pub fn config() -> PoolConfig {

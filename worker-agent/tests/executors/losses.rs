@@ -48,6 +48,7 @@ async fn killing_a_run_fails_its_chunks_with_the_given_code_and_settles() {
     assert_eq!(harness::next(&mut events).await, Some(Event::Settled { concurrency: 2 }));
     run.submit(vec![range(0, 100)]).unwrap();
     harness::until_active(&pool, 2).await;
+    run.withdraw();
     run.set_concurrency(0);
     run.kill(FailureCode::GrantExpired);
     let mut outcome = BTreeMap::new();
@@ -65,7 +66,37 @@ async fn killing_a_run_fails_its_chunks_with_the_given_code_and_settles() {
     let returned = outcome.values().filter(|outcome| **outcome == Outcome::Returned).count();
     assert_eq!((expired, returned), (2, 98));
     let load = pool.load("cpu-0").unwrap();
-    assert_eq!((load.executors, load.lost_executors), (0, 0), "ended on purpose");
+    assert_eq!((load.executors, load.lost_executors), (1, 0), "a launch ends without its process");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ending_a_run_leaves_what_runs_beside_it_alone() {
+    let pool = pool().await;
+    // Chunk 7 never ends by itself.
+    let work = spin(8, 7).timeout(600_000);
+    let (beside, mut of_beside) = pool.open("cpu-0", "default", work.spec()).unwrap();
+    beside.set_concurrency(1);
+    beside.submit(vec![range(7, 1)]).unwrap();
+    harness::until_active(&pool, 1).await;
+    let executor = pool.processes("cpu-0");
+    for _ in 0..4 {
+        let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
+        run.set_concurrency(1);
+        run.submit(vec![range(7, 1)]).unwrap();
+        harness::until_active(&pool, 2).await;
+        run.set_concurrency(0);
+        run.kill(FailureCode::GrantExpired);
+        let outcome = collect(&mut events, 1).await;
+        assert_eq!(failed_with(&outcome, FailureCode::GrantExpired), 1, "{outcome:?}");
+    }
+    beside.kill(FailureCode::GrantExpired);
+    let outcome = collect(&mut of_beside, 1).await;
+    assert_eq!(
+        failed_with(&outcome, FailureCode::GrantExpired),
+        1,
+        "it ran all the while: {outcome:?}"
+    );
+    assert_eq!(pool.processes("cpu-0"), executor);
 }
 
 #[tokio::test(flavor = "multi_thread")]

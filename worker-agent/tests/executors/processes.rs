@@ -1,5 +1,6 @@
 //! When processes begin and end, and who gets one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sahasra_wire::burst::FailureCode;
@@ -61,6 +62,77 @@ async fn more_namespaces_than_there_is_room_for_take_turns() {
         assert_eq!(done.unwrap(), 100);
         assert!(pool.load("cpu-0").unwrap().executors <= 1);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ninth_namespace_gets_its_turn_while_eight_have_work_without_end() {
+    let mut config = PoolConfig {
+        turn: Duration::from_millis(200),
+        ..harness::config()
+    };
+    config.devices.executors_per_device = 8;
+    let pool = pool_with(config).await;
+    let mut busy = Vec::new();
+    let work = harness::kernel(
+        "work",
+        1 << 20,
+        vec![harness::argument::output(4), harness::argument::scalar(&u32s(&[20_000]))],
+    );
+    for namespace in 0..8 {
+        let (run, events) = pool.open("cpu-0", &format!("busy-{namespace}"), work.spec()).unwrap();
+        run.set_concurrency(1);
+        run.submit(vec![range(0, 1 << 20)]).unwrap();
+        busy.push((run, events));
+    }
+    harness::until("eight executors", || pool.processes("cpu-0").len() == 8).await;
+    let mut late = tokio::task::JoinSet::new();
+    for namespace in 0..32 {
+        let (run, mut events) = pool.open("cpu-0", &format!("late-{namespace}"), affine(5)).unwrap();
+        run.set_concurrency(1);
+        run.submit(vec![range(0, 5)]).unwrap();
+        late.spawn(async move { all_succeeded(&collect(&mut events, 5).await) });
+    }
+    while let Some(succeeded) = late.join_next().await {
+        assert!(succeeded.unwrap());
+        assert!(pool.load("cpu-0").unwrap().executors <= 8);
+    }
+    // Those that made room lose nothing: each goes on where it was, and no chunk failed or came back.
+    for (run, mut events) in busy {
+        let mut outcome = BTreeMap::new();
+        let before = run.outstanding();
+        while let Some(event) = events.try_next() {
+            harness::note(&mut outcome, event);
+        }
+        assert!(all_succeeded(&outcome), "nothing failed or was returned");
+        harness::until("each has another turn", || run.outstanding() < before || before == 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_withdrawn_while_an_executor_makes_room_comes_back() {
+    let mut config = PoolConfig {
+        turn: Duration::from_millis(1),
+        ..harness::config()
+    };
+    config.devices.executors_per_device = 1;
+    let pool = pool_with(config).await;
+    let endless = spin(100, 10).timeout(600_000);
+    let (run, mut events) = pool.open("cpu-0", "first", endless.spec()).unwrap();
+    run.set_concurrency(1);
+    run.submit(vec![range(10, 20)]).unwrap();
+    harness::until_active(&pool, 1).await;
+    let (other, mut of_other) = pool.open("cpu-0", "second", affine(5)).unwrap();
+    other.set_concurrency(1);
+    other.submit(vec![range(0, 5)]).unwrap();
+    harness::until("the second waits", || pool.load("cpu-0").unwrap().waiting == 1).await;
+    // Either before or after it began to make room.
+    run.withdraw();
+    run.set_concurrency(0);
+    let outcome = collect(&mut events, 19).await;
+    assert!(outcome.values().all(|outcome| *outcome == Outcome::Returned), "{outcome:?}");
+    run.kill(FailureCode::GrantExpired);
+    assert_eq!(failed_with(&collect(&mut events, 1).await, FailureCode::GrantExpired), 1);
+    assert!(all_succeeded(&collect(&mut of_other, 5).await));
 }
 
 #[tokio::test(flavor = "multi_thread")]

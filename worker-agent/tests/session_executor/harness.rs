@@ -311,7 +311,9 @@ impl Client {
             self.forget(frame.received);
             match frame.kind {
                 None => {}
-                Some(_) if frame.sequence <= self.received && frame.sequence > 0 => panic!("an answer came twice"),
+                // What ends the stream is no answer.
+                Some(kind) if frame.sequence == 0 => return Some((kind, payload)),
+                Some(_) if frame.sequence <= self.received => panic!("an answer came twice"),
                 Some(kind) => {
                     assert_eq!(frame.sequence, self.received + 1, "answers come in order");
                     self.received = frame.sequence;
@@ -363,6 +365,17 @@ impl Client {
             dimensions: dimensions.to_vec(),
         };
         self.send(client_frame::Kind::Allocate(allocate), Bytes::new())
+    }
+
+    /// Compiles without asking what became of it.
+    pub fn compile_unasked(&mut self, program: u64, format: Format, code: impl AsRef<[u8]>) -> u64 {
+        let compile = Compile {
+            program,
+            name: format!("program_{program}"),
+            format: format.into(),
+            request: 0,
+        };
+        self.send(client_frame::Kind::Compile(compile), Bytes::copy_from_slice(code.as_ref()))
     }
 
     /// Compiles and waits for what became of it.
@@ -469,10 +482,16 @@ impl Client {
     }
 
     pub fn close(&mut self) {
+        self.ask_close().expect("nothing failed");
+    }
+
+    /// Closes, and gives what nobody was told of.
+    pub fn ask_close(&mut self) -> Result<(), Failed> {
         let request = self.request();
         self.send(client_frame::Kind::Close(Close { request }), Bytes::new());
         match self.answer() {
-            Kind::Done(done) if done.request == request => {}
+            Kind::Done(done) if done.request == request => Ok(()),
+            Kind::Failed(failed) if failed.request == request => Err(failed),
             other => panic!("{other:?}"),
         }
     }

@@ -93,18 +93,24 @@ fn kernels_read_and_write_tensors_in_the_order_sent() {
 }
 
 #[test]
-fn variables_of_a_module_start_afresh_with_each_launch() {
+fn variables_of_a_program_keep_what_its_kernels_leave_in_them() {
     let executor = Executor::ptx(MEMORY);
-    let mut client = executor.client();
-    client.compile(1, Format::Ptx, KERNELS).unwrap();
-    let mut seen = Vec::new();
-    for name in 1..3 {
-        client.allocate(name, "u32", &[16]);
-        launch(&mut client, 1, "variables", &[1], &[1], vec![tensor(name)]);
-        seen.push(client.download(name).unwrap().bytes);
+    let visits = |client: &mut Client, program: u64| {
+        client.allocate(9, "u32", &[16]);
+        launch(client, program, "variables", &[1], &[1], vec![tensor(9)]);
+        let seen = client.download(9).unwrap().bytes;
+        u32::from_le_bytes(seen[16..20].try_into().unwrap())
+    };
+    for _ in 0..2 {
+        let mut client = executor.client();
+        client.compile(1, Format::Ptx, KERNELS).unwrap();
+        client.compile(2, Format::Ptx, KERNELS).unwrap();
+        assert_eq!([visits(&mut client, 1), visits(&mut client, 1)], [5, 6]);
+        assert_eq!(visits(&mut client, 2), 5, "another program of the same text has its own");
+        assert_eq!(visits(&mut client, 1), 7);
+        client.synchronise().unwrap();
+        client.close();
     }
-    client.synchronise().unwrap();
-    assert!(seen[0] == seen[1] && seen[0].iter().any(|byte| *byte != 0));
 }
 
 #[test]
@@ -132,8 +138,53 @@ fn a_fault_is_named_with_kernel_line_and_thread_and_ends_nothing_else() {
         assert!(failed.message.contains(part), "{}", failed.message);
     }
     client.synchronise().unwrap();
-    launch(&mut client, 1, "affine", &[1], &[1], vec![tensor(1), scalar(&5_u32.to_le_bytes())]);
-    assert_eq!(client.download(1).unwrap().bytes[..4], 16_u32.to_le_bytes());
+    client.allocate(2, "u32", &[16]);
+    launch(&mut client, 1, "affine", &[1], &[1], vec![tensor(2), scalar(&5_u32.to_le_bytes())]);
+    assert_eq!(client.download(2).unwrap().bytes[..4], 16_u32.to_le_bytes());
+}
+
+#[test]
+fn what_a_kernel_that_failed_was_to_write_says_why_it_is_not_there() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.compile(1, Format::Ptx, KERNELS).unwrap();
+    let broken = client.compile_unasked(2, Format::Ptx, "this is no PTX");
+    for name in 1..=4 {
+        client.allocate(name, "u32", &[16]);
+    }
+    let five = || scalar(&5_u32.to_le_bytes());
+    let zero = || scalar(&0_u32.to_le_bytes());
+    let strays = launch(&mut client, 1, "stray", &[1], &[1], vec![tensor(1), five(), zero()]);
+    let refused = launch(&mut client, 1, "affine", &[1], &[1025], vec![tensor(2), five()]);
+    launch(&mut client, 2, "affine", &[1], &[1], vec![tensor(3), five()]);
+    launch(&mut client, 1, "affine", &[1], &[1], vec![tensor(4), five()]);
+    for (name, culprit, expected) in [
+        (1, strays, FailureCode::ExecutionFailed),
+        (2, refused, FailureCode::InvalidArgument),
+        (3, broken, FailureCode::CompileFailed),
+    ] {
+        let failed = client.download(name).unwrap_err();
+        assert_eq!((code(&failed), failed.sequence), (expected, culprit), "{failed:?}");
+    }
+    assert_eq!(client.download(4).unwrap().bytes[..4], 16_u32.to_le_bytes());
+    // All were told: closing has nothing to add.
+    client.close();
+}
+
+#[test]
+fn closing_tells_of_a_failure_that_nobody_heard_of() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.compile(1, Format::Ptx, KERNELS).unwrap();
+    client.allocate(1, "u32", &[16]);
+    let culprit = launch(&mut client, 1, "affine", &[1], &[1025], vec![tensor(1), scalar(&[0; 4])]);
+    let failed = client.ask_close().unwrap_err();
+    assert_eq!(
+        (code(&failed), failed.sequence),
+        (FailureCode::InvalidArgument, culprit),
+        "{failed:?}"
+    );
+    executor.board_shows(|board| board.tensors == 0 && !board.connected);
 }
 
 #[test]
@@ -153,6 +204,8 @@ fn launches_that_do_not_fit_are_refused() {
         ("affine", vec![1, 1, 1, 1], vec![tensor(1), index()]),
         ("affine", vec![], vec![tensor(1), index()]),
     ] {
+        // What an earlier one was given is failed by now.
+        client.allocate(1, "u32", &[16]);
         let culprit = launch(&mut client, 1, entry, &grid, &[1], arguments.clone());
         let failed = client.synchronise().unwrap_err();
         let told = (code(&failed), failed.sequence, failed.operation);
@@ -166,6 +219,7 @@ fn launches_that_do_not_fit_are_refused() {
     assert_eq!(code(&failed), FailureCode::CompileFailed, "{failed:?}");
     let failed = client.compile(2, Format::StableHlo, "func.func @main() { return }").unwrap_err();
     assert_eq!(code(&failed), FailureCode::Unsupported, "{failed:?}");
+    client.allocate(1, "u32", &[16]);
     client.execute(1, &[1], &[], &[]);
     assert_eq!(code(&client.synchronise().unwrap_err()), FailureCode::Unsupported);
 }
@@ -181,4 +235,39 @@ fn scalars_and_empty_tensors_are_tensors() {
     assert_eq!(client.download(2).unwrap().dimensions, [0, 5]);
     assert!(client.download(3).unwrap().bytes.is_empty());
     client.synchronise().unwrap();
+}
+
+#[test]
+fn an_argument_may_be_a_structure() {
+    const KERNEL: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry last(.param .u64 out, .param .align 16 .b8 pair[24], .param .u32 more)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [out];
+    ld.param.u64 %rd2, [pair+16];
+    ld.param.u32 %r1, [more];
+    st.global.u64 [%rd1], %rd2;
+    st.global.u32 [%rd1+8], %r1;
+    ret;
+}
+";
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.compile(1, Format::Ptx, KERNEL).unwrap();
+    client.allocate(1, "u64", &[2]);
+    let pair: Vec<u8> = (0..24).collect();
+    launch(
+        &mut client,
+        1,
+        "last",
+        &[1],
+        &[1],
+        vec![tensor(1), scalar(&pair), scalar(&[9, 0, 0, 0])],
+    );
+    let seen = client.download(1).unwrap().bytes;
+    assert_eq!((&seen[..8], seen[8]), (&pair[16..], 9));
 }

@@ -1,7 +1,7 @@
 //! What a session's callers and its connection share: the stream's state, who waits for what, and the end.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
@@ -27,6 +27,8 @@ pub(crate) enum Waiting {
     Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
     Done(Promise<()>),
+    /// As `Done`; a failure that somebody was told of is none.
+    Finished(Promise<()>),
     Figures(Promise<Figures>),
 }
 
@@ -42,7 +44,7 @@ impl Waiting {
                 Event::Array(array) => Ok(array),
                 _ => Err(other()),
             })),
-            Self::Done(promise) => promise.keep(answer.and_then(|event| match event {
+            Self::Done(promise) | Self::Finished(promise) => promise.keep(answer.and_then(|event| match event {
                 Event::Done => Ok(()),
                 _ => Err(other()),
             })),
@@ -68,6 +70,8 @@ pub(crate) struct State {
     /// What programs are called, and which was to run last.
     pub programs: HashMap<u64, String>,
     pub run: Option<u64>,
+    /// Operations of whose failure somebody was told since everything was waited for last.
+    pub told: HashSet<u64>,
 }
 
 impl State {
@@ -78,7 +82,7 @@ impl State {
             Some(Waiting::Compiled(program, _)) => return format!("compile {}", called(program)),
             Some(Waiting::Array(_)) => Some("download"),
             Some(Waiting::Done(_)) if is_close => Some("close"),
-            Some(Waiting::Done(_)) => Some("synchronise"),
+            Some(Waiting::Done(_) | Waiting::Finished(_)) => Some("synchronise"),
             Some(Waiting::Figures(_)) => Some("load"),
             None => None,
         };
@@ -126,6 +130,7 @@ impl Shared {
                 resumed: 0,
                 programs: HashMap::new(),
                 run: None,
+                told: HashSet::new(),
             }),
             wake: Notify::new(),
             room: Condvar::new(),
@@ -140,6 +145,12 @@ impl Shared {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anybody waits for the executor: for an answer, or for it to take what is queued.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let state = self.lock();
+        !state.waiting.is_empty() || state.core.queued().0 > 0
     }
 
     /// Everything that waits, and everything to come, gets this error; the first one counts.
@@ -175,9 +186,21 @@ impl Shared {
     }
 
     pub(crate) fn answer(&self, request: u64, answer: Result<Event, Failure>) {
-        let (waiting, closed) = {
+        let (waiting, closed, answer) = {
             let mut state = self.lock();
-            (state.waiting.remove(&request), state.closing == Some(request))
+            let waiting = state.waiting.remove(&request);
+            let answer = match (answer, &waiting) {
+                (Err(failure), Some(Waiting::Finished(_))) if state.told.contains(&failure.sequence) => Ok(Event::Done),
+                (answer, _) => answer,
+            };
+            match (&waiting, &answer) {
+                (Some(Waiting::Done(_) | Waiting::Finished(_)), _) => state.told.clear(),
+                (Some(_), Err(failure)) => {
+                    state.told.insert(failure.sequence);
+                }
+                _ => {}
+            }
+            (waiting, state.closing == Some(request), answer)
         };
         if let Some(waiting) = waiting {
             waiting.keep(answer.map_err(Error::Failed));

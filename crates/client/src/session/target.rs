@@ -93,6 +93,10 @@ pub struct Options {
     pub grace: Duration,
     /// How long the first connection may take: the worker may still be about to learn of the session.
     pub connect: Duration,
+    /// How long a gateway may say nothing while somebody waits, before the connection is taken for broken though nobody closed it; 10 s, or
+    /// [`Options::grace`], where that is less. A gateway asks by itself every 20 s: what it says then overtakes whatever waits on a slow line in
+    /// the other direction, the answer to a question of the client's among it.
+    pub silence: Duration,
     /// Frames that may be on their way here.
     pub window_frames: u32,
     /// Bytes of payload that may be on their way here.
@@ -109,6 +113,7 @@ impl Default for Options {
             replace: false,
             grace: Duration::from_secs(60),
             connect: Duration::from_secs(30),
+            silence: Duration::from_secs(25),
             window_frames: 4096,
             window_bytes: 64 << 20,
             queued_bytes: 256 << 20,

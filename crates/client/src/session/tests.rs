@@ -29,6 +29,8 @@ enum Connection {
     Stands,
     /// It stands, and takes some megabytes a second.
     Slow,
+    /// It takes so many bytes, and then says nothing more, though nobody closes it.
+    Stalls(usize),
     /// It is refused before it stands.
     Refused(u16),
 }
@@ -156,10 +158,11 @@ fn worker(web_socket: bool, connections: Vec<Connection>) -> Worker {
     let executor = Arc::new(Mutex::new(Executor::new(Window { frames: 64, bytes })));
     let shared = executor.clone();
     let thread = thread::spawn(move || {
+        let mut stalled = Vec::new();
         for connection in connections {
             let (mut stream, _) = listener.accept().unwrap();
             let cut = match connection {
-                Connection::Cut(bytes) => Some(bytes),
+                Connection::Cut(bytes) | Connection::Stalls(bytes) => Some(bytes),
                 Connection::Stands | Connection::Slow => None,
                 Connection::Refused(status) => {
                     head(&mut stream);
@@ -171,6 +174,9 @@ fn worker(web_socket: bool, connections: Vec<Connection>) -> Worker {
             if web_socket {
                 let mut stream = tungstenite::accept_hdr(stream, choose).unwrap();
                 serve(&mut stream, &shared, cut);
+                if matches!(connection, Connection::Stalls(_)) {
+                    stalled.push(stream);
+                }
             } else {
                 let head = head(&mut stream);
                 assert!(
@@ -218,9 +224,13 @@ fn put_and_look(session: &Session) {
 }
 
 fn goes_through(web_socket: bool, connections: Vec<Connection>) {
+    goes_through_with(Options::default(), web_socket, connections);
+}
+
+fn goes_through_with(options: Options, web_socket: bool, connections: Vec<Connection>) {
     let resumes = connections.len() as u64 - 1;
     let worker = worker(web_socket, connections);
-    let session = Session::connect_blocking(target(&worker, web_socket), Options::default()).unwrap();
+    let session = Session::connect_blocking(target(&worker, web_socket), options).unwrap();
     put_and_look(&session);
     assert_eq!(session.resumed(), resumes);
     session.close().wait().unwrap();
@@ -287,6 +297,35 @@ fn connections_that_break_are_replaced() {
             ],
         );
     }
+}
+
+#[test]
+fn a_connection_that_stalls_is_replaced_though_nobody_closes_it() {
+    let options = Options {
+        silence: Duration::from_millis(400),
+        ..Options::default()
+    };
+    goes_through_with(
+        options,
+        true,
+        vec![Connection::Stalls(700), Connection::Stalls(300), Connection::Stands],
+    );
+}
+
+#[test]
+fn whoever_waits_on_a_stalled_connection_is_told_when_the_grace_is_over() {
+    let worker = worker(true, vec![Connection::Stalls(700)]);
+    let options = Options {
+        silence: Duration::from_millis(400),
+        grace: Duration::from_millis(100),
+        ..Options::default()
+    };
+    let session = Session::connect_blocking(target(&worker, true), options).unwrap();
+    let tensor = session.put(vec![0; 2000], "u8", &[2000]).unwrap();
+    let told = tensor.download().wait_for(Duration::from_secs(60)).expect("an answer");
+    assert!(matches!(told, Err(Error::Lost(_))), "{told:?}");
+    session.close().wait_for(Duration::from_secs(60)).expect("an answer").unwrap_err();
+    worker.thread.join().unwrap();
 }
 
 /// Parts of an upload of zeros that came encoded, of 40, and bytes that were sent; the tensor has to be what it was.

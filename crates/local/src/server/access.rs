@@ -5,21 +5,27 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{Request, Response, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
 use super::ServeError;
 use crate::refusal::Refusal;
-use crate::service::{Answer, ApiService, ResponseBody};
+use crate::service::{Answer, ApiService, BODY_LIMIT, ResponseBody};
+
+/// A body that has not come by then is given up: the gateway's own limit.
+const BODY_WITHIN: Duration = Duration::from_secs(20);
 
 /// What a control plane proves itself with, and the token that its clients send.
 #[derive(Clone)]
@@ -136,10 +142,27 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if self.admits(&request) {
-            return self.service.call(request);
+        if !self.admits(&request) {
+            let answer = Answer::refusal(&Refusal::Unauthorized).into_response();
+            return Box::pin(std::future::ready(Ok(answer)));
         }
-        let answer = Answer::refusal(&Refusal::Unauthorized).into_response();
-        Box::pin(std::future::ready(Ok(answer)))
+        let mut service = self.service.clone();
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            let body = Limited::new(body, BODY_LIMIT).collect();
+            let body = match timeout(BODY_WITHIN, body).await {
+                Ok(Ok(body)) => body.to_bytes(),
+                Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                    let refusal = Refusal::TooLarge { limit: BODY_LIMIT };
+                    return Ok(Answer::refusal(&refusal).into_response());
+                }
+                Ok(Err(error)) => {
+                    let refusal = Refusal::BadRequest(format!("the body could not be read: {error}"));
+                    return Ok(Answer::refusal(&refusal).into_response());
+                }
+                Err(_) => return Ok(Answer::refusal(&Refusal::TooSlow(BODY_WITHIN)).into_response()),
+            };
+            service.call(Request::from_parts(head, Full::new(body))).await
+        })
     }
 }

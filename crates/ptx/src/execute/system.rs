@@ -6,7 +6,7 @@ use crate::compile::code::SystemDetail;
 use crate::compile::ir::{SystemCall, Width};
 use crate::fault::FaultKind;
 use crate::lanes::memory::for_each_lane;
-use crate::memory::DevicePointer;
+use crate::memory::{DevicePointer, Heap};
 use crate::types::Space;
 
 /// Longest text read from a kernel's memory, in bytes.
@@ -63,7 +63,7 @@ impl Worker<'_> {
             }
             SystemCall::Allocate => {
                 let bytes = word(self, 0, Width::W64);
-                let address = self.session.memory.heap_allocate(bytes).map_or(0, |pointer| pointer.0);
+                let address = self.heap().allocate(self.session.memory, bytes).map_or(0, |pointer| pointer.0);
                 if let Some(target) = detail.target {
                     self.set_element(target, Width::W64, lane, address);
                 }
@@ -71,13 +71,17 @@ impl Worker<'_> {
             }
             SystemCall::Free => {
                 let address = word(self, 0, Width::W64);
-                if address == 0 || self.session.memory.heap_free(DevicePointer(address)).is_ok() {
+                if address == 0 || self.heap().free(self.session.memory, DevicePointer(address)).is_ok() {
                     Ok(())
                 } else {
                     Err((FaultKind::InvalidFree, Some(address)))
                 }
             }
         }
+    }
+
+    fn heap(&self) -> &Heap {
+        self.session.launch.heap.as_ref().unwrap_or(self.session.memory.heap())
     }
 
     /// Bytes up to a zero.

@@ -1,6 +1,9 @@
 //! Serves minima, in the order of importance.
 
-use std::cmp::Reverse;
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, VecDeque},
+};
 
 use crate::{
     ClaimKind,
@@ -183,10 +186,13 @@ fn admit_gang(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, cla
         return false;
     }
     pool.begin();
-    spread(pool, claim, &devices, min, |pool, device| pool.fit(claim, device) > 0);
+    spread(pool, claim, turns(pool, claim, &devices, before), |pool, device| {
+        pool.fit(claim, device) > 0
+    });
     if pool.held(claim) < min {
         let slice = pool.demand(claim).slice;
-        spread(pool, claim, &devices, min, |pool, device| reclaim(pool, claim, device, slice));
+        let turns = turns(pool, claim, &devices, before);
+        spread(pool, claim, turns, |pool, device| reclaim(pool, claim, device, slice));
     }
     let mut pushed_out = Vec::new();
     if pool.held(claim) < min {
@@ -202,7 +208,8 @@ fn admit_gang(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, cla
                 .collect();
             if !freed.is_empty() {
                 pushed_out.push((victim, pool.evict(victim)));
-                spread(pool, claim, &freed, min, |pool, device| pool.fit(claim, device) > 0);
+                let turns = turns(pool, claim, &freed, before);
+                spread(pool, claim, turns, |pool, device| pool.fit(claim, device) > 0);
             }
             if pool.held(claim) == min {
                 break;
@@ -246,16 +253,44 @@ fn within_reach(pool: &Pool, claim: Rank, devices: &[DeviceIndex]) -> bool {
     false
 }
 
-/// Gives slices one by one, the devices in turn, until the claim holds `target` or no device has room.
-fn spread(pool: &mut Pool, claim: Rank, devices: &[DeviceIndex], target: u32, mut has_room: impl FnMut(&mut Pool, DeviceIndex) -> bool) {
-    let mut turn: Vec<DeviceIndex> = devices.to_vec();
-    while pool.held(claim) < target && !turn.is_empty() {
-        turn.retain(|&device| {
-            let room = pool.held(claim) < target && has_room(pool, device);
-            if room {
-                pool.give(claim, device, 1);
+/// The devices by turns: in each round every turn gives one slice, on the first of its devices that has room. For a burst each device
+/// is a turn of its own: its chunks run at the same time. For a lease each worker is one, those first of which the smallest share is
+/// lent, and the fullest of a worker's devices comes first.
+fn turns(pool: &Pool, claim: Rank, devices: &[DeviceIndex], before: &[DeviceIndex]) -> Vec<VecDeque<DeviceIndex>> {
+    if pool.demand(claim).claim.kind != ClaimKind::Lease {
+        return devices.iter().map(|&device| VecDeque::from([device])).collect();
+    }
+    let shares = pool.lent_shares();
+    let mut sorted = devices.to_vec();
+    sorted.sort_by_cached_key(|&device| {
+        let (share, load) = (shares[device as usize], pool.load(device));
+        (!before.contains(&device), share, load, pool.free(device), device)
+    });
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut turns: Vec<VecDeque<DeviceIndex>> = Vec::new();
+    for device in sorted {
+        let place = *places.entry(&pool.devices[device as usize].id.worker).or_insert_with(|| {
+            turns.push(VecDeque::new());
+            turns.len() - 1
+        });
+        turns[place].push_back(device);
+    }
+    turns
+}
+
+/// Gives slices one by one, turn by turn, until the claim holds its minimum or no device has room.
+fn spread(pool: &mut Pool, claim: Rank, mut turns: Vec<VecDeque<DeviceIndex>>, mut has_room: impl FnMut(&mut Pool, DeviceIndex) -> bool) {
+    let min = pool.demand(claim).min;
+    while pool.held(claim) < min && !turns.is_empty() {
+        turns.retain_mut(|devices| {
+            while let Some(&device) = devices.front().filter(|_| pool.held(claim) < min) {
+                if has_room(pool, device) {
+                    pool.give(claim, device, 1);
+                    return true;
+                }
+                devices.pop_front();
             }
-            room
+            false
         });
     }
 }

@@ -5,7 +5,10 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-use crate::pool::{DeviceIndex, Pool, Rank};
+use crate::{
+    ClaimKind,
+    pool::{DeviceIndex, Pool, Rank},
+};
 
 use super::{Reservations, reclaim::make_room};
 
@@ -106,7 +109,13 @@ fn share(
         let group = pool.demand(claim).group;
         let turn = turns[group].get_or_insert_with(|| {
             let eligible = pool.groups[group].eligible.iter().copied();
-            eligible.filter(|&device| reservations.may_grow(pool, claim, device)).collect()
+            let mut devices: Vec<DeviceIndex> = eligible.filter(|&device| reservations.may_grow(pool, claim, device)).collect();
+            if pool.demand(claim).claim.kind == ClaimKind::Lease {
+                // Their load shows in nothing else: who comes next would begin at the same device.
+                let shares = pool.lent_shares();
+                devices.sort_by_key(|&device| shares[device as usize]);
+            }
+            devices.into()
         });
         while let Some(device) = turn.pop_front() {
             if has_room(pool, claim, device) {

@@ -12,6 +12,9 @@ pub const PATIENCE_MS: u64 = 60_000;
 pub(crate) struct Reservations {
     holder: Vec<Option<Rank>>,
     unreserved: usize,
+    /// As the round began: a round that changes any of it is followed by another.
+    stuck: Vec<u64>,
+    surplus_of_leases: Vec<(Rank, DeviceIndex, u64)>,
 }
 
 impl Reservations {
@@ -19,6 +22,8 @@ impl Reservations {
         Self {
             holder: vec![None; pool.devices.len()],
             unreserved: pool.devices.len(),
+            stuck: pool.stuck(),
+            surplus_of_leases: pool.surplus_of_leases(),
         }
     }
 
@@ -42,7 +47,8 @@ impl Reservations {
         self.of(device).is_none_or(|holder| pool.priority(claim) > pool.priority(holder))
     }
 
-    /// Reserves devices that, once empty of what can end, serve the claim's minimum; none when even an empty pool could not.
+    /// Reserves devices that, once empty of what can end, serve the claim's minimum. Reserves none when what nobody can say the end
+    /// of stands in the way: others would wait without any use for the claim. It reserves once that has gone.
     pub fn reserve(&mut self, pool: &Pool, claim: Rank, now: u64) {
         let demand = pool.demand(claim);
         if self.unreserved == 0 || now < demand.claim.since.saturating_add(PATIENCE_MS) {
@@ -54,11 +60,19 @@ impl Reservations {
             .copied()
             .filter(|&device| self.of(device).is_none())
             .collect();
-        candidates.sort_by_key(|&device| pool.stuck(device));
-        let lendable = |device: DeviceIndex| pool.devices[device as usize].allocatable_bytes;
-        let without_stuck = |device: DeviceIndex| lendable(device).saturating_sub(pool.stuck(device));
-        let chosen = enough(&candidates, demand.unit(), demand.min, demand.is_session(), without_stuck)
-            .or_else(|| enough(&candidates, demand.unit(), demand.min, demand.is_session(), lendable));
+        let mut stuck = self.stuck.clone();
+        for &(lease, device, bytes) in &self.surplus_of_leases {
+            if pool.priority(lease) > pool.priority(claim) {
+                stuck[device as usize] = stuck[device as usize].saturating_add(bytes);
+            }
+        }
+        candidates.sort_by_key(|&device| stuck[device as usize]);
+        let room = |device: DeviceIndex| {
+            pool.devices[device as usize]
+                .allocatable_bytes
+                .saturating_sub(stuck[device as usize])
+        };
+        let chosen = enough(&candidates, demand.unit(), demand.min, demand.is_session(), room);
         for device in chosen.unwrap_or_default() {
             self.holder[device as usize] = Some(claim);
             self.unreserved -= 1;

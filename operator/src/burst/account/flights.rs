@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use super::DeviceKey;
 
+/// Number of a device among those of the burst.
+pub(super) type DeviceNumber = u32;
+
 /// Consecutive chunks handed to a device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flight {
     pub(super) count: u64,
     pub(super) attempt: u32,
-    pub(super) device: DeviceKey,
+    pub(super) device: DeviceNumber,
 }
 
 /// All of a burst, by first index.
@@ -17,6 +20,9 @@ pub(super) struct Flight {
 pub(super) struct Flights {
     by_first: BTreeMap<u64, Flight>,
     chunks: u64,
+    numbers: BTreeMap<DeviceKey, DeviceNumber>,
+    /// Chunks on each device, by its number.
+    on: Vec<u64>,
 }
 
 impl Flights {
@@ -25,25 +31,43 @@ impl Flights {
         self.chunks
     }
 
-    /// Adds a range of which nothing is in flight.
-    pub(super) fn insert(&mut self, first: u64, flight: Flight) {
-        self.chunks += flight.count;
-        self.by_first.insert(first, flight);
+    /// Chunks in flight on that device.
+    pub(super) fn chunks_on(&self, device: &DeviceKey) -> u64 {
+        self.number(device).map_or(0, |number| self.on[number as usize])
     }
 
-    /// What is on that device.
-    pub(super) fn on<'a>(&'a self, device: &'a DeviceKey) -> impl Iterator<Item = (u64, &'a Flight)> {
-        let flights = self.by_first.iter().map(|(first, flight)| (*first, flight));
-        flights.filter(|(_, flight)| flight.device == *device)
+    /// Number of a device that chunks were ever handed to.
+    pub(super) fn number(&self, device: &DeviceKey) -> Option<DeviceNumber> {
+        self.numbers.get(device).copied()
+    }
+
+    /// Hands a range of which nothing is in flight to a device.
+    pub(super) fn hand_over(&mut self, device: &DeviceKey, first: u64, count: u64, attempt: u32) {
+        let device = self.number(device).unwrap_or_else(|| {
+            let number = DeviceNumber::try_from(self.on.len()).expect("a pool has fewer than 2^32 devices");
+            self.numbers.insert(device.clone(), number);
+            self.on.push(0);
+            number
+        });
+        self.insert(first, Flight { count, attempt, device });
+    }
+
+    /// What is on the devices of these numbers. Looks at everything in flight: for losses, not for every answer.
+    pub(super) fn on(&self, devices: &[DeviceNumber]) -> Vec<(u64, Flight)> {
+        if devices.iter().all(|number| self.on[*number as usize] == 0) {
+            return Vec::new();
+        }
+        let flights = self.by_first.iter().map(|(first, flight)| (*first, *flight));
+        flights.filter(|(_, flight)| devices.contains(&flight.device)).collect()
     }
 
     /// The parts of flights within [first, first + count), as (first index, flight).
     pub(super) fn within(&self, first: u64, count: u64) -> Vec<(u64, Flight)> {
         let end = first.saturating_add(count);
-        let part = |(from, flight): (u64, &Flight)| {
+        let part = |(from, flight): (u64, Flight)| {
             let (start, stop) = (from.max(first), (from + flight.count).min(end));
             let count = stop.checked_sub(start).filter(|count| *count > 0)?;
-            Some((start, Flight { count, ..flight.clone() }))
+            Some((start, Flight { count, ..flight }))
         };
         self.overlapping(first, end).filter_map(part).collect()
     }
@@ -51,34 +75,36 @@ impl Flights {
     /// Takes [first, first + count) out; a flight that reaches beyond keeps its rest.
     pub(super) fn cut(&mut self, first: u64, count: u64) {
         let end = first.saturating_add(count);
-        let hit: Vec<u64> = self.overlapping(first, end).map(|(from, _)| from).collect();
-        for from in hit {
-            let Some(flight) = self.by_first.remove(&from) else { continue };
+        let hit: Vec<(u64, Flight)> = self.overlapping(first, end).collect();
+        for (from, flight) in hit {
+            self.by_first.remove(&from);
             self.chunks -= flight.count;
+            self.on[flight.device as usize] -= flight.count;
             let stop = from + flight.count;
             if from < first {
-                let count = (first - from).min(flight.count);
-                self.insert(from, Flight { count, ..flight.clone() });
+                let count = first - from;
+                self.insert(from, Flight { count, ..flight });
             }
             if stop > end {
-                self.insert(
-                    end,
-                    Flight {
-                        count: stop - end,
-                        ..flight
-                    },
-                );
+                let count = stop - end;
+                self.insert(end, Flight { count, ..flight });
             }
         }
     }
 
-    /// Flights that may overlap [first, end): the last that begins before it need not.
-    fn overlapping(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, &Flight)> {
+    fn insert(&mut self, first: u64, flight: Flight) {
+        self.chunks += flight.count;
+        self.on[flight.device as usize] += flight.count;
+        self.by_first.insert(first, flight);
+    }
+
+    /// Flights that overlap [first, end).
+    fn overlapping(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, Flight)> {
         let before = self.by_first.range(..=first).next_back();
         let start = before.map_or(first, |(from, _)| *from);
         let flights = self.by_first.range(start..end.max(start));
         flights
-            .map(|(from, flight)| (*from, flight))
+            .map(|(from, flight)| (*from, *flight))
             .filter(move |(from, flight)| from + flight.count > first)
     }
 }

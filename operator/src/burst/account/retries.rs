@@ -1,73 +1,71 @@
 //! Chunks that wait for another attempt, the one that may start first at the front.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Batch;
 
 /// Consecutive chunks that wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 struct Retry {
     ready_at: u64,
-    first: u64,
     count: u64,
     attempt: u32,
 }
 
-/// All of a burst.
+/// All of a burst. Ranges do not overlap.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Retries(BTreeSet<Retry>);
+pub(super) struct Retries {
+    by_first: BTreeMap<u64, Retry>,
+    /// When each may start, with its first index: those that were not due when last asked.
+    later: BTreeSet<(u64, u64)>,
+    /// Likewise, those that were.
+    due: BTreeSet<(u64, u64)>,
+    chunks: u64,
+    due_chunks: u64,
+}
 
 impl Retries {
     /// These wait until `ready_at`, in milliseconds.
     pub(super) fn insert(&mut self, ready_at: u64, batch: Batch) {
         let Batch { first, count, attempt } = batch;
-        self.0.insert(Retry {
-            ready_at,
-            first,
-            count,
-            attempt,
-        });
+        let retry = Retry { ready_at, count, attempt };
+        self.by_first.insert(first, retry);
+        self.later.insert((ready_at, first));
+        self.chunks += count;
     }
 
     /// Takes up to `at_most` chunks that may start now.
     pub(super) fn take_front(&mut self, at_most: u64, now: u64) -> Option<Batch> {
-        let retry = self.0.first().copied().filter(|retry| retry.ready_at <= now)?;
-        self.0.remove(&retry);
+        self.promote(now);
+        let (_, first) = *self.due.first()?;
+        let retry = self.remove(first)?;
         let count = retry.count.min(at_most);
-        if count < retry.count {
-            let (first, count) = (retry.first + count, retry.count - count);
-            self.0.insert(Retry { first, count, ..retry });
-        }
-        let Retry { first, attempt, .. } = retry;
+        self.keep(first + count, retry.count - count, retry);
+        let attempt = retry.attempt;
         Some(Batch { first, count, attempt })
     }
 
     /// Takes out what waits of [first, first + count).
     pub(super) fn cut(&mut self, first: u64, count: u64) -> Vec<Batch> {
+        if self.chunks == 0 {
+            return Vec::new();
+        }
         let end = first.saturating_add(count);
-        let overlaps = |retry: &&Retry| retry.first < end && retry.first + retry.count > first;
-        let hit: Vec<Retry> = self.0.iter().filter(overlaps).copied().collect();
-        let mut taken = Vec::new();
-        for retry in hit {
-            self.0.remove(&retry);
-            let (start, stop) = (retry.first.max(first), (retry.first + retry.count).min(end));
-            if retry.first < start {
-                let count = start - retry.first;
-                self.0.insert(Retry { count, ..retry });
-            }
-            if retry.first + retry.count > stop {
-                let count = retry.first + retry.count - stop;
-                self.0.insert(Retry {
-                    first: stop,
-                    count,
-                    ..retry
-                });
-            }
-            let (count, attempt) = (stop - start, retry.attempt);
+        let before = self.by_first.range(..first).next_back();
+        let before = before.filter(|(from, retry)| *from + retry.count > first).map(|(from, _)| *from);
+        let hit: Vec<u64> = (before.into_iter())
+            .chain(self.by_first.range(first..end.max(first)).map(|(from, _)| *from))
+            .collect();
+        let mut taken = Vec::with_capacity(hit.len());
+        for from in hit {
+            let Some(retry) = self.remove(from) else { continue };
+            let (start, stop) = (from.max(first), (from + retry.count).min(end));
+            self.keep(from, start - from, retry);
+            self.keep(stop, from + retry.count - stop, retry);
             taken.push(Batch {
                 first: start,
-                count,
-                attempt,
+                count: stop - start,
+                attempt: retry.attempt,
             });
         }
         taken
@@ -75,17 +73,44 @@ impl Retries {
 
     /// Chunks that wait.
     pub(super) fn chunks(&self) -> u64 {
-        self.0.iter().map(|retry| retry.count).sum()
+        self.chunks
     }
 
     /// Chunks that may start at `now`.
-    pub(super) fn ready(&self, now: u64) -> u64 {
-        let ready = self.0.iter().take_while(|retry| retry.ready_at <= now);
-        ready.map(|retry| retry.count).sum()
+    pub(super) fn ready(&mut self, now: u64) -> u64 {
+        self.promote(now);
+        self.due_chunks
     }
 
     /// When the first may start.
     pub(super) fn next_at(&self) -> Option<u64> {
-        self.0.first().map(|retry| retry.ready_at)
+        self.due.first().or(self.later.first()).map(|(ready_at, _)| *ready_at)
+    }
+
+    fn promote(&mut self, now: u64) {
+        while let Some((ready_at, first)) = self.later.first().copied().filter(|(ready_at, _)| *ready_at <= now) {
+            self.later.remove(&(ready_at, first));
+            self.due.insert((ready_at, first));
+            self.due_chunks += self.by_first.get(&first).map_or(0, |retry| retry.count);
+        }
+    }
+
+    fn remove(&mut self, first: u64) -> Option<Retry> {
+        let retry = self.by_first.remove(&first)?;
+        self.chunks -= retry.count;
+        if self.due.remove(&(retry.ready_at, first)) {
+            self.due_chunks -= retry.count;
+        } else {
+            self.later.remove(&(retry.ready_at, first));
+        }
+        Some(retry)
+    }
+
+    /// What is left of a range waits on.
+    fn keep(&mut self, first: u64, count: u64, of: Retry) {
+        if count > 0 {
+            let attempt = of.attempt;
+            self.insert(of.ready_at, Batch { first, count, attempt });
+        }
     }
 }

@@ -58,7 +58,7 @@ fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
                 attempt
             }]
         );
-        assert_eq!(account.lost(&device(0), FailureCode::Disconnected, "gone", now).retried, 1);
+        assert_eq!(account.lost([&device(0)], FailureCode::Disconnected, "gone", now).retried, 1);
         let ready_at = account.next_retry_at().unwrap();
         assert!((now + longest / 2..=now + longest).contains(&ready_at));
         assert_eq!(account.take(&device(0), 1, ready_at - 1), []);
@@ -72,7 +72,7 @@ fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
             attempt: 3
         }]
     );
-    assert_eq!(account.lost(&device(1), FailureCode::Disconnected, "gone", now).failed, 1);
+    assert_eq!(account.lost([&device(1)], FailureCode::Disconnected, "gone", now).failed, 1);
     assert!(account.is_finished());
     assert_eq!(account.failures()[0].message, "gave up after 3 attempts: gone");
     assert_eq!(
@@ -90,7 +90,7 @@ fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
 fn a_failure_of_an_older_attempt_is_no_news() {
     let mut account = Account::new(1, POLICY, 0);
     let first = account.take(&device(0), 1, 0)[0];
-    account.lost(&device(0), FailureCode::Disconnected, "gone", 0);
+    account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
     account.take(&device(1), 1, 5_000);
     assert_eq!(
         account.failed(&device(0), first, FailureCode::Trap, "late", 5_000),
@@ -103,7 +103,7 @@ fn a_failure_of_an_older_attempt_is_no_news() {
 fn a_late_result_of_a_given_up_attempt_counts_once() {
     let mut account = Account::new(4, POLICY, 0);
     account.take(&device(0), 4, 0);
-    account.lost(&device(0), FailureCode::Disconnected, "gone", 0);
+    account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
     account.take(&device(1), 2, 5_000);
     assert_eq!(account.succeeded(0, 4), [(0, 4)]);
     assert_eq!(account.succeeded(0, 2), []);
@@ -154,7 +154,7 @@ fn a_checkpoint_restores_what_was_counted() {
     let mut restored = Account::new(6, POLICY, 0);
     restored.restore(
         account.completed().clone(),
-        account.failed_set().clone(),
+        account.causes().clone(),
         account.failures().to_vec(),
         0,
     );
@@ -242,7 +242,7 @@ proptest! {
                     account.failed(&device(number), Batch { first, count, attempt }, code, "", now);
                 }
                 Step::Return { device: number, first, count } => account.returned(&device(number), first, count),
-                Step::Lose { device: number } => { account.lost(&device(number), FailureCode::Disconnected, "", now); }
+                Step::Lose { device: number } => { account.lost([&device(number)], FailureCode::Disconnected, "", now); }
                 Step::Wait => now += 1_500,
             }
             let counts = account.counts();
@@ -252,7 +252,7 @@ proptest! {
             prop_assert!((0..TOTAL).all(|index| !(account.completed().contains(index) && account.failed_set().contains(index))));
         }
         for number in 0..3 {
-            account.lost(&device(number), FailureCode::Disconnected, "", now);
+            account.lost([&device(number)], FailureCode::Disconnected, "", now);
         }
         while !account.is_finished() {
             now += 10_000;
@@ -271,7 +271,7 @@ proptest! {
 fn what_a_device_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
     let mut account = Account::new(10, POLICY, 0);
     account.take(&device(0), 4, 0);
-    account.lost(&device(0), FailureCode::Disconnected, "gone", 0);
+    account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
     account.adopt(&device(1), 2, 4);
     assert_eq!(account.running_on(&device(1)), 4);
     assert_eq!(account.counts().pending, 6);
@@ -279,4 +279,95 @@ fn what_a_device_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
     let outcome = account.adopted_failed(&device(1), 2, 4, FailureCode::ExecutorLost, "crashed", 0);
     assert_eq!(outcome, FailureOutcome { retried: 4, failed: 0 });
     assert_eq!((account.running_on(&device(1)), account.counts().pending), (0, 10));
+}
+
+/// Every second chunk of a large burst is answered otherwise than its neighbour: what an answer costs must not grow with
+/// what came before, or this takes hours.
+fn alternating(total: u64, odd: FailureCode) -> Account {
+    let mut account = Account::new(total, POLICY, 0);
+    let devices: Vec<DeviceKey> = (0..8).map(device).collect();
+    while account.ready(0) > 0 {
+        for device in &devices {
+            for batch in account.take(device, 4_096, 0) {
+                for index in batch.first..batch.first + batch.count {
+                    if index % 2 == 0 {
+                        account.succeeded(index, 1);
+                    } else {
+                        let one = Batch {
+                            first: index,
+                            count: 1,
+                            ..batch
+                        };
+                        account.failed(device, one, odd, "trap", 0);
+                    }
+                    account.running_on(device);
+                    account.counts();
+                }
+            }
+        }
+    }
+    account
+}
+
+#[test]
+fn failures_of_every_second_chunk_are_counted_one_by_one() {
+    const TOTAL: u64 = 400_000;
+    let account = alternating(TOTAL, FailureCode::Trap);
+    let expected = Counts {
+        total: TOTAL,
+        succeeded: TOTAL / 2,
+        failed: TOTAL / 2,
+        ..Counts::default()
+    };
+    assert_eq!(account.counts(), expected);
+    assert_eq!(account.causes()[&FailureCode::Trap], *account.failed_set());
+    let mut restored = Account::new(TOTAL, POLICY, 0);
+    restored.restore(account.completed().clone(), account.causes().clone(), Vec::new(), 0);
+    assert_eq!(restored.counts(), expected);
+}
+
+#[test]
+fn every_second_chunk_waits_for_its_retry() {
+    const TOTAL: u64 = 200_000;
+    let mut account = alternating(TOTAL, FailureCode::ExecutorLost);
+    assert_eq!((account.counts().pending, account.counts().retried), (TOTAL / 2, TOTAL / 2));
+    let later = POLICY.max_backoff;
+    assert_eq!(account.ready(later), TOTAL / 2);
+    let mut taken = 0;
+    while let Some(batch) = account.take(&device(0), 1, later).first() {
+        taken += batch.count;
+        account.succeeded(batch.first, batch.count);
+    }
+    assert_eq!((taken, account.is_finished()), (TOTAL / 2, true));
+}
+
+#[test]
+fn what_an_agent_still_has_after_a_break_costs_no_attempt() {
+    let mut account = Account::new(10, POLICY, 0);
+    account.take(&device(0), 6, 0);
+    // The stream breaks and opens again: the agent has 2 and 3, tells the result of 0 again, and never heard of the rest.
+    let unaccounted = account.unaccounted([&device(0)], [(2, 2), (8, 5)]);
+    let batch = |first, count| Batch { first, count, attempt: 1 };
+    assert_eq!(unaccounted, [batch(0, 2), batch(4, 2)]);
+    account.succeeded(0, 1);
+    account.undelivered([&device(0)], &unaccounted);
+    assert_eq!(
+        (account.running_on(&device(0)), account.counts().pending, account.counts().retried),
+        (2, 7, 0)
+    );
+    assert_eq!(account.take(&device(1), 9, 0), [batch(1, 1), batch(4, 6)]);
+    assert_eq!(account.succeeded(2, 2), [(2, 2)]);
+}
+
+#[test]
+fn an_attempt_that_was_taken_for_lost_and_goes_on_costs_none() {
+    let mut account = Account::new(1, POLICY, 0);
+    account.take(&device(0), 1, 0);
+    // More often than retries are allowed.
+    for now in 0..10 {
+        assert_eq!(account.lost([&device(0)], FailureCode::Disconnected, "gone", now).retried, 1);
+        account.adopt(&device(0), 0, 1);
+        assert_eq!((account.counts().running, account.counts().retried), (1, 0));
+    }
+    assert_eq!(account.succeeded(0, 1), [(0, 1)]);
 }

@@ -6,7 +6,7 @@ use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_fram
 
 use super::{
     Coordinator, Hold,
-    streams::{State, Stream},
+    streams::{RESUME_WITHIN, State, Stream},
 };
 use crate::{
     burst::{
@@ -67,19 +67,17 @@ impl Coordinator {
             };
             self.devices.insert(key, device);
         }
+        let mut restarted: Vec<String> = Vec::new();
         for (worker, (endpoint, boot_id)) in &endpoints {
             let stream = self.streams.get(*worker);
-            // A new boot has nothing of what the old one had.
             if stream.is_none_or(|stream| stream.boot_id != *boot_id) {
-                let stream = Stream {
-                    endpoint: (*endpoint).to_owned(),
-                    boot_id: (*boot_id).to_owned(),
-                    state: State::Closed(now),
-                    failures: 0,
-                    ending: false,
-                };
-                self.streams.insert((*worker).to_owned(), stream);
+                let replaced = self.streams.insert((*worker).to_owned(), Stream::new(endpoint, boot_id, now));
+                restarted.extend(replaced.map(|_| (*worker).to_owned()));
             }
+        }
+        // A new boot has nothing of what the old one had.
+        for worker in restarted {
+            self.lose_worker(&worker, "the agent was started anew");
         }
         let lost: Vec<String> = (self.streams.iter())
             .filter(|(worker, stream)| {
@@ -105,32 +103,41 @@ impl Coordinator {
         let all_slices: u64 = self.devices.values().map(|device| device.window.slices()).sum();
         let mut submitted = 0;
         if ready > 0 {
+            let mut at_workers: BTreeMap<String, u64> = BTreeMap::new();
+            let mut order: Vec<(u64, DeviceKey)> = Vec::new();
+            for (key, device) in &self.devices {
+                match at_workers.get_mut(&key.worker) {
+                    Some(chunks) => *chunks += device.outstanding,
+                    None => drop(at_workers.insert(key.worker.clone(), device.outstanding)),
+                }
+                if device.paused_until <= now && device.window.target() > device.outstanding {
+                    let fullness = device.outstanding * 1024 / device.window.slices().max(1);
+                    order.push((fullness, key.clone()));
+                }
+            }
             // The emptiest first, for its slices.
-            let open = self.devices.iter().filter(|(_, device)| device.paused_until <= now);
-            let mut order: Vec<DeviceKey> = open.map(|(key, _)| key.clone()).collect();
-            order.sort_by_cached_key(|key| {
-                let device = &self.devices[key];
-                device.outstanding * 1024 / device.window.slices().max(1)
-            });
+            order.sort();
             let mut by_worker: BTreeMap<String, Vec<ChunkRange>> = BTreeMap::new();
-            for key in order {
+            for (_, key) in order {
+                if ready == 0 {
+                    break;
+                }
                 let Some(max_outstanding) = self.max_outstanding(&key.worker) else {
                     continue;
                 };
-                let at_worker: u64 = (self.devices.iter())
-                    .filter(|(other, _)| other.worker == key.worker)
-                    .map(|(_, device)| device.outstanding)
-                    .sum();
-                let Some(device) = self.devices.get_mut(&key) else { continue };
+                let (Some(device), Some(at_worker)) = (self.devices.get_mut(&key), at_workers.get_mut(&key.worker)) else {
+                    continue;
+                };
                 let batch = device
                     .window
                     .batch(device.outstanding, ready, all_slices)
-                    .min(max_outstanding.saturating_sub(at_worker));
+                    .min(max_outstanding.saturating_sub(*at_worker));
                 if batch == 0 {
                     continue;
                 }
                 for Batch { first, count, attempt } in self.account.take(&key, batch, now) {
                     device.outstanding += count;
+                    *at_worker += count;
                     ready -= count;
                     submitted += count;
                     by_worker.entry(key.worker.clone()).or_default().push(ChunkRange {
@@ -235,9 +242,8 @@ impl Coordinator {
             .filter(|(_, device)| device.outstanding > 0 && device.empty_since.is_some_and(|since| since + patience <= now))
             .map(|(key, _)| key.clone())
             .collect();
-        for key in overdue {
-            self.lose(&key, FailureCode::GrantExpired, "the grant ended");
-        }
+        self.lose(&overdue, FailureCode::GrantExpired, "the grant ended");
+        self.lose_broken(now);
         if self.view.is_some() {
             self.open_streams();
         }
@@ -250,6 +256,7 @@ impl Coordinator {
             State::Closed(at) => Some(at),
             _ => None,
         });
+        let broken = (self.streams.values()).filter_map(|stream| Some(stream.broken_since? + RESUME_WITHIN));
         let patience = self.burst.chunk_timeout_milliseconds + OVERDUE;
         let overdue = (self.devices.values())
             .filter(|device| device.outstanding > 0)
@@ -267,6 +274,7 @@ impl Coordinator {
         retry
             .into_iter()
             .chain(reopen)
+            .chain(broken)
             .chain(overdue)
             .chain(idle)
             .chain(paused)
@@ -277,7 +285,7 @@ impl Coordinator {
     pub(super) fn max_outstanding(&self, worker: &str) -> Option<u64> {
         let stream = self.streams.get(worker)?;
         match stream.state {
-            State::Open { max_outstanding, .. } if !stream.ending => Some(max_outstanding),
+            State::Open { max_outstanding, .. } if !stream.ending && stream.unsettled.is_none() => Some(max_outstanding),
             _ => None,
         }
     }

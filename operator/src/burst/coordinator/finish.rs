@@ -3,25 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use object_store::{ObjectStoreExt, path::Path};
 use sahasra_crds::{
     BurstJob,
     conditions::{ADMITTED, COMPLETE, FAILED},
 };
-use sahasra_service::part;
+use sahasra_service::{causes, part};
+use tokio::time::Instant;
 
-use super::{Coordinator, CoordinatorError, End};
-use crate::{
-    burst::{
-        checkpoint::{Results, Segment},
-        status::Verdict,
-    },
-    clock::timestamp,
-    fault::Step,
-    pool::Unreleased,
-};
+use super::{Coordinator, CoordinatorError, End, WriteError, save::SaveError};
+use crate::{burst::status::Verdict, clock::timestamp, fault::Step, pool::Unreleased};
 
-/// How long a write of the end is tried again when the API server does not answer.
+/// How long a write of the end is tried again when the API server or the object store does not take it.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the end waits to be told for slices to be given back.
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
@@ -32,7 +24,7 @@ impl Coordinator {
     pub(super) async fn finish(&mut self, end: End) -> Result<Arc<BurstJob>, CoordinatorError> {
         match end {
             End::Deleted => self.delete().await,
-            End::Complete | End::Failed => self.conclude(end).await,
+            End::Complete | End::Failed | End::Refused => self.conclude(end).await,
         }
     }
 
@@ -51,28 +43,25 @@ impl Coordinator {
 
     async fn conclude(&mut self, end: End) -> Result<Arc<BurstJob>, CoordinatorError> {
         self.settle_writes().await?;
-        if end == End::Failed {
+        let immediately = end != End::Complete;
+        if immediately {
             self.withdraw_all();
         }
-        if let Err(error) = self.write_manifest().await {
-            tracing::warn!(error, "the manifest was not written");
-        }
-        let csv = self.csv();
         // VRAM goes back while the checkpoint is written: a crash in between costs at most running again what no checkpoint covers.
         let (uid, pool) = (self.owner().uid, self.context.pool.clone());
         let (objects, lease) = (self.objects.clone(), self.lease.take());
         let mut returning = part::spawn(async move {
-            let released = pool.release(&uid, end == End::Failed).await;
+            let released = pool.release(&uid, immediately).await;
             let deleted = match &lease {
                 Some(lease) => objects.delete_lease(lease).await,
                 None => Ok(()),
             };
             (released, deleted)
         });
-        let began = tokio::time::Instant::now();
-        let mut wait = WAIT.0;
-        while let Err(error) = self.write_checkpoint_now(csv.clone()).await {
-            patient(error, began, &mut wait).await?;
+        let end = self.save_end(end).await?;
+        if end == End::Deleted {
+            let _ = tokio::time::timeout(RETURNED_WITHIN, &mut returning).await;
+            return self.delete().await;
         }
         self.streams.clear();
         self.view = None;
@@ -91,12 +80,30 @@ impl Coordinator {
             ));
         }
         self.status.completion_time = Some(Time(timestamp()));
+        let began = Instant::now();
+        let mut wait = WAIT.0;
         while let Err(error) = self.write_status_now(&verdicts).await {
-            patient(error, began, &mut wait).await?;
+            if self.is_deleted() {
+                return self.delete().await;
+            }
+            let CoordinatorError::Write(error) = error else { return Err(error) };
+            match SaveError::from(error) {
+                // What is refused for good is left out: a burst that has ended says so.
+                error if error.refusal().is_some() && !self.lean => {
+                    tracing::warn!(error = %causes(&error), "the status is refused for good");
+                    self.lean = true;
+                    let message = format!("{}: aggregate and failures are left out", causes(&error));
+                    verdicts = vec![
+                        Verdict::new(FAILED, true, "StatusRefused", message),
+                        Verdict::new(COMPLETE, false, "StatusRefused", "the status was refused"),
+                    ];
+                }
+                error => self.patient(error, began, &mut wait).await?,
+            }
         }
         self.context.faults.reached(Step::Completion);
         let verdict = &verdicts[0];
-        self.event(end == End::Failed, verdict.kind, verdict.message.clone());
+        self.event(end != End::Complete, verdict.kind, verdict.message.clone());
         let counts = self.account.counts();
         tracing::info!(
             job = self.owner().name,
@@ -136,6 +143,80 @@ impl Coordinator {
         self.context.pool.release(&self.owner().uid, immediately).await
     }
 
+    /// Saves what was counted, and the lists of it. Gives back how the burst ends after that: `Refused` when it cannot be
+    /// saved, `Deleted` when that happened meanwhile.
+    async fn save_end(&mut self, end: End) -> Result<End, CoordinatorError> {
+        if end == End::Refused {
+            return Ok(end);
+        }
+        let began = Instant::now();
+        let (mut wait, mut texts) = (WAIT.0, self.texts());
+        let (mut saved, mut told) = (false, false);
+        loop {
+            let outcome = match saved {
+                false => self.write_checkpoint_now(texts.clone()).await.map(|()| saved = true),
+                true => Ok(()),
+            };
+            let error = match outcome {
+                Ok(()) => match self.publish().await {
+                    Ok(published) => {
+                        (self.published, self.saving_failed) = (published, None);
+                        return Ok(end);
+                    }
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if self.is_deleted() {
+                return Ok(End::Deleted);
+            }
+            if matches!(error, SaveError::TooLarge(_)) && !texts.is_empty() {
+                // Without what is only for people it may fit.
+                texts.clear();
+                continue;
+            }
+            if began.elapsed() > PATIENCE && matches!(error, SaveError::Store { .. }) {
+                let message = format!("spec.output.store: {}: given up after {} s", causes(&error), PATIENCE.as_secs());
+                self.refused = Some(Verdict::new(FAILED, true, "StoreUnavailable", message));
+            } else if let Some(refusal) = error.refusal() {
+                self.refused = Some(refusal);
+            }
+            if self.refused.is_some() {
+                tracing::warn!(error = %causes(&error), "the results cannot be saved");
+                // What failed already says why by its chunks.
+                return Ok(if end == End::Failed { end } else { End::Refused });
+            }
+            let store = matches!(error, SaveError::Store { .. });
+            self.patient(error, began, &mut wait).await?;
+            if store && !std::mem::replace(&mut told, true) {
+                // For onlookers: what holds the end up.
+                if let Err(error) = self.write_status_now(&[]).await {
+                    tracing::debug!(error = %causes(&error), "what holds the end up was not told");
+                }
+            }
+        }
+    }
+
+    /// Waits before a write is tried again, or until the job changes; an error that will not pass, or has not for too long,
+    /// ends the coordinator.
+    async fn patient(&mut self, error: SaveError, began: Instant, wait: &mut Duration) -> Result<(), CoordinatorError> {
+        let passing = matches!(&error, SaveError::Write(WriteError::Api { .. }) | SaveError::Store { .. });
+        if !passing || began.elapsed() > PATIENCE {
+            return Err(error.into());
+        }
+        self.not_saved(error)?;
+        tokio::select! {
+            () = tokio::time::sleep(*wait) => {}
+            _ = self.job.changed() => {}
+        }
+        *wait = (*wait * 2).min(WAIT.1);
+        Ok(())
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.job.borrow().metadata.deletion_timestamp.is_some()
+    }
+
     fn verdicts(&self, end: End) -> Vec<Verdict> {
         let counts = self.account.counts();
         if end == End::Complete {
@@ -147,6 +228,10 @@ impl Coordinator {
                 ),
             };
             return vec![Verdict::new(COMPLETE, true, "AllChunksCounted", message)];
+        }
+        if let (End::Refused, Some(refusal)) = (end, &self.refused) {
+            let complete = Verdict::new(COMPLETE, false, &refusal.reason, "the burst failed");
+            return vec![refusal.clone(), complete];
         }
         let (reason, message) = match self.account.failures().first() {
             Some(first) => (
@@ -163,35 +248,4 @@ impl Coordinator {
             Verdict::new(COMPLETE, false, &reason, "the burst failed"),
         ]
     }
-
-    /// With a store: the list of segments, beside them.
-    async fn write_manifest(&self) -> Result<(), String> {
-        let (Results::Store(segments), Some(folder)) = (self.results(), self.store_folder()) else {
-            return Ok(());
-        };
-        let store = sahasra_store::open(&self.context.stores, &folder.url, &folder.options).map_err(|error| error.to_string())?;
-        let manifest = manifest(self.burst.total, &segments);
-        store
-            .put(&Path::from("manifest.json"), manifest.into_bytes().into())
-            .await
-            .map(|_| ())
-            .map_err(|error| error.to_string())
-    }
-}
-
-/// Lists the segments and the indices counted in each.
-fn manifest(total: u64, segments: &[Segment]) -> String {
-    serde_json::json!({"chunks": total, "segments": segments}).to_string()
-}
-
-/// Waits before a write is tried again; an error that will not pass, or has not for too long, ends the coordinator.
-async fn patient(error: CoordinatorError, began: tokio::time::Instant, wait: &mut Duration) -> Result<(), CoordinatorError> {
-    let passing = matches!(&error, CoordinatorError::Write(super::WriteError::Api { .. }));
-    if !passing || began.elapsed() > PATIENCE {
-        return Err(error);
-    }
-    tracing::warn!(error = %sahasra_service::causes(&error), "the end was not written, trying again");
-    tokio::time::sleep(*wait).await;
-    *wait = (*wait * 2).min(WAIT.1);
-    Ok(())
 }

@@ -1,27 +1,28 @@
-//! What is written while the burst runs: checkpoint, status, lease. In the background, one of each at a time, within the
-//! budget of API writes.
+//! What is written while the burst runs: checkpoint (see [`save`](super::save)), status, lease. In the background, one of each
+//! at a time, within the budget of API writes.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt};
 use sahasra_crds::{
-    BurstJob, BurstJobStatus, VramLeaseStatus,
+    BurstJob, BurstJobStatus, VramLease, VramLeaseStatus,
     burst_job::status::ResultsStatus,
-    conditions::{ADMITTED, GRANTED},
+    conditions::{ADMITTED, CHECKPOINTED, GRANTED},
     vram_lease::GrantStatus,
 };
+use sahasra_results::table::Columns;
 use sahasra_service::{causes, part};
-use sahasra_wire::burst::Store;
 
-use super::{Coordinator, CoordinatorError};
+use super::{
+    Coordinator, CoordinatorError,
+    save::{Covered, SaveError},
+};
 use crate::{
     burst::{
-        checkpoint::{self, Checkpoint, Contents, Results},
-        index_set::IndexSet,
+        checkpoint::{self, Results},
         objects::WriteError,
         status::{self, Verdict},
     },
     clock::timestamp,
-    fault::Step,
 };
 
 /// A burst that has waited for so long for its first slices says why, in milliseconds.
@@ -36,15 +37,11 @@ const CHUNK_BYTES: u64 = 16;
 /// A write that came to its end.
 pub(super) enum Written {
     Status(Box<BurstJobStatus>, Result<Box<BurstJob>, WriteError>),
-    Checkpoint(Covered, Result<String, WriteError>),
-    Lease(Result<(), WriteError>),
-}
-
-/// What a checkpoint covers.
-pub(super) struct Covered {
-    completed: IndexSet,
-    failed: IndexSet,
-    sequences: Vec<(String, u64, u64)>,
+    Checkpoint(Box<Covered>, Result<String, SaveError>),
+    /// There is no checkpoint to be written.
+    Refused(SaveError),
+    /// Generation of the lease after the write.
+    Lease(Result<Option<i64>, WriteError>),
 }
 
 /// Which writes are under way, and what the last ones said.
@@ -53,20 +50,28 @@ pub(super) struct Writing {
     status: bool,
     checkpoint: bool,
     lease: bool,
-    /// Slices, devices and renewals as the lease's status last had them.
+    /// Slices and devices as the lease's status last had them, and its conditions.
     lease_shown: Option<(u64, usize)>,
+    lease_conditions: Vec<Condition>,
+    /// Generation of the lease as last seen.
+    lease_generation: Option<i64>,
 }
 
 impl Coordinator {
     /// Starts the writes that are due, differ from the last and fit the budget.
     pub(super) fn write_progress(&mut self) {
         let now = self.context.clock.now();
+        if self.uncovered() == 0 && self.checkpoint_version.is_some() && !self.writing.checkpoint {
+            // An earlier stream brought it already: agents need not keep it until something new is written.
+            self.acknowledge(self.sequences());
+        }
         if !self.budget.allows(now) {
             return;
         }
         if !self.writing.checkpoint && self.checkpoint_due(now) {
             self.checkpoint_pace.written(now);
             self.budget.spend();
+            self.writing.checkpoint = true;
             self.start_checkpoint();
         }
         if !self.writing.status && self.status_due() <= now && self.budget.allows(now) {
@@ -131,7 +136,11 @@ impl Coordinator {
         next.term = status::signed(self.term);
         next.lease = self.lease.clone();
         status::count(&mut next, &self.account);
-        let aggregate = (!self.account.completed().is_empty()).then(|| self.aggregator.status(|index| self.burst.parameters(index)));
+        if self.lean {
+            next.failures.clear();
+        }
+        let aggregate =
+            (!self.lean && !self.account.completed().is_empty()).then(|| self.aggregator.status(|index| self.burst.parameters(index)));
         let results = self.checkpoint_version.as_ref().map(|_| self.results_status());
         status::describe(&mut next, self.held.slices(), self.peak_slices, aggregate, results);
         let slices = self.held.slices();
@@ -151,37 +160,21 @@ impl Coordinator {
                 .as_ref()
                 .map(|why_not| Verdict::new(ADMITTED, false, "WaitingForSlices", why_not.clone()))
         };
-        let verdicts: Vec<Verdict> = admitted.into_iter().collect();
+        let saved = sahasra_crds::conditions::get(&next.conditions, CHECKPOINTED)
+            .map(|_| Verdict::new(CHECKPOINTED, true, "Written", "progress is saved again"));
+        let saved = self.saving_failed.clone().or(saved);
+        let verdicts: Vec<Verdict> = admitted.into_iter().chain(saved).collect();
         let generation = self.job.borrow().metadata.generation;
         status::judge(&mut next, generation, &verdicts, timestamp());
         next
     }
 
     pub(super) fn results_status(&self) -> ResultsStatus {
-        let folder = self.store_folder();
         ResultsStatus {
             config_map: Some(self.objects.results_name()),
-            url: folder
-                .filter(|_| self.status.completion_time.is_some())
-                .map(|folder| format!("{}/manifest.json", folder.url)),
+            url: self.published.clone(),
             bytes: status::signed(self.burst.result_bytes),
         }
-    }
-
-    /// The job's own folder in the store: its UID keeps it apart from any other job's, earlier ones of the same name included.
-    pub(super) fn store_folder(&self) -> Option<Store> {
-        let store = self.burst.store.as_ref()?;
-        let job = self.job.borrow();
-        let folder = format!(
-            "{}/{}/{}",
-            job.namespace().unwrap_or_default(),
-            job.name_any(),
-            job.uid().unwrap_or_default()
-        );
-        Some(Store {
-            url: format!("{}/{folder}", store.url.trim_end_matches('/')),
-            options: store.options.clone(),
-        })
     }
 
     fn start_status(&mut self, next: BurstJobStatus) {
@@ -196,14 +189,12 @@ impl Coordinator {
         }));
     }
 
-    fn start_checkpoint(&mut self) {
-        self.writing.checkpoint = true;
-        let (contents, covered) = self.snapshot();
-        let (objects, version, term) = (self.objects.clone(), self.checkpoint_version.clone(), self.term);
-        self.writes.spawn(part::tied(async move {
-            let outcome = objects.write_checkpoint(version.as_deref(), term, contents).await;
-            Written::Checkpoint(covered, outcome)
-        }));
+    /// The lease as it stands: its conditions keep the times of their transitions.
+    pub(super) fn lease_shown(&mut self, lease: &VramLease) {
+        self.lease = Some(lease.name_any());
+        self.writing.lease_generation = lease.metadata.generation;
+        let status = lease.status.as_ref();
+        self.writing.lease_conditions = status.map(|status| status.conditions.clone()).unwrap_or_default();
     }
 
     fn lease_differs(&self) -> bool {
@@ -218,6 +209,7 @@ impl Coordinator {
         self.writing.lease = true;
         self.writing.lease_shown = Some((self.held.slices(), self.held.grants.len()));
         let next = self.lease_status();
+        self.writing.lease_conditions.clone_from(&next.conditions);
         let objects = self.objects.clone();
         self.writes.spawn(part::tied(
             async move { Written::Lease(objects.write_lease_status(&name, &next).await) },
@@ -236,40 +228,20 @@ impl Coordinator {
                 "held for a BurstJob",
             ),
         };
-        let mut next = lease_status(&self.held, self.term, self.burst.ttl_milliseconds);
+        let mut next = lease_status(&self.held, self.term);
+        next.conditions.clone_from(&self.writing.lease_conditions);
         sahasra_crds::conditions::set(
             &mut next.conditions,
             verdict.kind,
             verdict.status,
             &verdict.reason,
             &verdict.message,
-            Some(1),
+            self.writing.lease_generation,
             now,
         );
-        next.observed_generation = Some(1);
+        next.observed_generation = self.writing.lease_generation;
         next.granted_at = self.status.start_time.clone();
         next
-    }
-
-    /// The checkpoint as of now.
-    fn snapshot(&self) -> (Contents, Covered) {
-        let checkpoint = Checkpoint {
-            uid: self.owner().uid,
-            term: self.term,
-            completed: self.account.completed().clone(),
-            failed: self.account.failed_set().clone(),
-            failures: self.account.failures().to_vec(),
-            retried: self.account.counts().retried,
-            peak_slices: self.peak_slices,
-            aggregator: self.aggregator.clone(),
-            results: self.results(),
-        };
-        let covered = Covered {
-            completed: checkpoint.completed.clone(),
-            failed: checkpoint.failed.clone(),
-            sequences: self.sequences(),
-        };
-        (checkpoint.encode(), covered)
     }
 
     pub(super) fn on_written(&mut self, written: Result<Written, tokio::task::JoinError>) -> Result<(), CoordinatorError> {
@@ -292,25 +264,29 @@ impl Coordinator {
             }
             Written::Checkpoint(covered, outcome) => {
                 self.writing.checkpoint = false;
-                if let Some(version) = self.tolerate(outcome)? {
-                    self.checkpoint_written(version, covered);
+                match outcome {
+                    Ok(version) => self.checkpoint_written(version, *covered),
+                    Err(error) => self.not_saved(error)?,
                 }
+            }
+            Written::Refused(error) => {
+                self.writing.checkpoint = false;
+                self.not_saved(error)?;
             }
             Written::Lease(outcome) => {
                 self.writing.lease = false;
-                if self.tolerate(outcome)?.is_none() {
-                    self.writing.lease_shown = None;
+                match self.tolerate(outcome)? {
+                    // Somebody wrote its spec meanwhile: the next status answers that.
+                    Some(generation) if generation.is_some() && generation != self.writing.lease_generation => {
+                        self.writing.lease_generation = generation;
+                        self.writing.lease_shown = None;
+                    }
+                    Some(_) => {}
+                    None => self.writing.lease_shown = None,
                 }
             }
         }
         Ok(())
-    }
-
-    fn checkpoint_written(&mut self, version: String, covered: Covered) {
-        self.context.faults.reached(Step::Checkpoint);
-        self.checkpoint_version = Some(version);
-        self.cover([&covered.completed, &covered.failed]);
-        self.acknowledge(covered.sequences);
     }
 
     /// An API server that does not answer is no reason to stop while the burst runs; being superseded is.
@@ -333,21 +309,6 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Writes the checkpoint and waits for it; with `csv` for people as well.
-    pub(super) async fn write_checkpoint_now(&mut self, csv: Option<String>) -> Result<(), CoordinatorError> {
-        let (mut contents, covered) = self.snapshot();
-        if let Some(csv) = csv {
-            contents.data.insert(checkpoint::CSV.to_owned(), csv);
-        }
-        self.budget.spend();
-        let version = self
-            .objects
-            .write_checkpoint(self.checkpoint_version.as_deref(), self.term, contents)
-            .await?;
-        self.checkpoint_written(version, covered);
-        Ok(())
-    }
-
     /// Writes the status with `verdicts` and waits for it.
     pub(super) async fn write_status_now(&mut self, verdicts: &[Verdict]) -> Result<(), CoordinatorError> {
         let mut next = self.progress_status();
@@ -363,21 +324,11 @@ impl Coordinator {
     /// `results.csv`, when the results are here and small enough.
     pub(super) fn csv(&self) -> Option<String> {
         let Results::Inline(records) = &self.results else { return None };
-        let names: Vec<String> = self
-            .burst
-            .chunks
-            .parameters()
-            .iter()
-            .map(|parameter| parameter.name.clone())
-            .collect();
-        let mut values = Vec::new();
-        checkpoint::csv(self.account.completed(), records, &self.burst.layout, &names, |index| {
-            match self.burst.chunks.evaluate(index, &mut values) {
-                Ok(()) => values.iter().map(ToString::to_string).collect(),
-                // A chunk that succeeded has parameters.
-                Err(_) => vec![String::new(); names.len()],
-            }
-        })
+        let columns = Columns {
+            program: &self.burst.chunks,
+            layout: &self.burst.layout,
+        };
+        columns.text(self.account.completed(), records, checkpoint::MAX_CSV_BYTES)
     }
 
     pub(super) fn event(&mut self, warning: bool, reason: &str, note: String) {
@@ -388,7 +339,7 @@ impl Coordinator {
 }
 
 /// What a lease's status says of what is held.
-pub(crate) fn lease_status(held: &crate::pool::ClaimView, term: u64, ttl_milliseconds: u64) -> VramLeaseStatus {
+pub(crate) fn lease_status(held: &crate::pool::ClaimView, term: u64) -> VramLeaseStatus {
     let mut devices: Vec<(&str, &str)> = held
         .grants
         .iter()
@@ -397,7 +348,6 @@ pub(crate) fn lease_status(held: &crate::pool::ClaimView, term: u64, ttl_millise
     devices.sort_unstable();
     devices.dedup();
     let slices = held.slices();
-    let ttl = std::time::Duration::from_millis(ttl_milliseconds);
     VramLeaseStatus {
         term: status::signed(term),
         slices: status::signed(slices),
@@ -410,31 +360,6 @@ pub(crate) fn lease_status(held: &crate::pool::ClaimView, term: u64, ttl_millise
                 id: grant.id.text(),
             })
             .collect(),
-        expires_at: (slices > 0).then(|| Time(timestamp() + ttl)),
-        renewals: status::signed(held.renewals),
         ..VramLeaseStatus::default()
-    }
-}
-
-/// Ranges (first, count) of a text like `0-41,43`.
-pub(super) fn ranges(text: &str) -> impl Iterator<Item = (u64, u64)> + '_ {
-    text.split(',').filter_map(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
-        Some((first, last.checked_sub(first)? + 1))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_read_back_as_written() {
-        let mut set = IndexSet::full(42);
-        set.insert(43, 1);
-        let text = set.text(usize::MAX);
-        assert_eq!(ranges(&text).collect::<Vec<_>>(), [(0, 42), (43, 1)]);
-        assert_eq!(ranges("").count(), 0);
     }
 }

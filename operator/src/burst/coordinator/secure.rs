@@ -14,8 +14,7 @@ use sahasra_wire::grants::Grant;
 use super::{Coordinator, CoordinatorError, Hold, owner};
 use crate::{
     burst::{
-        checkpoint::{Checkpoint, Results},
-        index_set::IndexSet,
+        checkpoint::Checkpoint,
         objects::WriteError,
         status::{self, Verdict},
     },
@@ -42,7 +41,8 @@ impl Coordinator {
         }
         // Only with the term: whoever took up an old version of a job that is finished would leave a lease behind.
         let (min, max) = self.bounds(&job);
-        self.lease = Some(self.objects.write_intent(&job, min, max).await?);
+        let lease = self.objects.write_intent(&job, min, max).await?;
+        self.lease_shown(&lease);
         self.budget.spend();
         self.context.faults.reached(Step::Intent);
         if !self.account.is_finished() {
@@ -104,25 +104,14 @@ impl Coordinator {
             self.event(false, "Accepted", format!("{} chunks", self.burst.total));
             return Ok(Vec::new());
         }
-        let (checkpoint, inventories) = tokio::join!(self.objects.read_checkpoint(), self.context.pool.inventories());
-        if let Some((contents, version)) = checkpoint? {
-            let layout = &self.burst.layout;
-            let checkpoint = Checkpoint::decode(&contents, &self.owner().uid, self.burst.total, layout)?;
-            self.restore(checkpoint);
-            self.checkpoint_version = Some(version);
-        }
-        let uid = self.owner().uid;
-        let mut adopted = Vec::new();
-        for (worker, inventory) in inventories {
-            match inventory {
-                Ok(inventory) => {
-                    let ours = inventory.grants.into_iter().filter(|grant| {
-                        grant.owner_uid == uid && !grant.draining && grant.slice_bytes == self.burst.slice_bytes && grant.term <= term
-                    });
-                    adopted.extend(ours.map(|grant| (worker.clone(), grant)));
-                }
-                Err(error) => tracing::warn!(worker, %error, "no inventory at takeover: what it holds for the job returns at expiry"),
-            }
+        let (uid, pool) = (self.owner().uid, self.context.pool.clone());
+        let (checkpoint, unclaimed) = tokio::join!(self.read_checkpoint(), pool.unclaimed(&uid));
+        checkpoint?;
+        let mut adopted = unclaimed.grants;
+        adopted.retain(|(_, grant)| grant.slice_bytes == self.burst.slice_bytes && grant.term <= term);
+        if !unclaimed.silent.is_empty() {
+            let workers = unclaimed.silent.join(", ");
+            tracing::warn!(workers, "no inventory at takeover: what they hold for the job returns at expiry");
         }
         let counts = self.account.counts();
         tracing::info!(
@@ -144,20 +133,9 @@ impl Coordinator {
         Ok(())
     }
 
-    fn restore(&mut self, checkpoint: Checkpoint) {
+    pub(super) fn restore(&mut self, checkpoint: Checkpoint) {
         self.covered = checkpoint.completed.clone();
-        for (first, count) in checkpoint.failed.ranges() {
-            self.covered.insert(first, count);
-        }
-        if let Results::Store(segments) = &checkpoint.results {
-            for segment in segments {
-                let mut indexes = IndexSet::default();
-                for (first, count) in super::progress::ranges(&segment.indexes) {
-                    indexes.insert(first, count);
-                }
-                self.segments.insert(segment.name.clone(), indexes);
-            }
-        }
+        checkpoint.failed.values().for_each(|failed| self.covered.unite(failed));
         self.results = checkpoint.results;
         self.aggregator = checkpoint.aggregator;
         self.peak_slices = checkpoint.peak_slices;
@@ -182,6 +160,7 @@ impl Coordinator {
             grace_milliseconds: self.burst.chunk_timeout_milliseconds + GRACE_BEYOND_TIMEOUT,
             renewed: true,
             served: false,
+            lost: None,
             session: None,
         };
         let mut view = self.context.pool.claim(request, adopted);
@@ -215,8 +194,10 @@ impl Coordinator {
 
     async fn suspend(&mut self) -> Result<(), CoordinatorError> {
         self.settle_writes().await?;
-        if !self.account.completed().is_empty() || !self.account.failed_set().is_empty() {
-            self.write_checkpoint_now(None).await?;
+        let is_begun = !self.account.completed().is_empty() || !self.account.failed_set().is_empty();
+        if is_begun && let Err(error) = self.write_checkpoint_now(Vec::new()).await {
+            self.refused = Some(error.refusal().ok_or(error)?);
+            return Ok(());
         }
         self.lose_all_streams();
         if self.view.take().is_some() {
@@ -243,7 +224,8 @@ impl Coordinator {
     async fn resume(&mut self) -> Result<(), CoordinatorError> {
         let job: Arc<BurstJob> = self.job.borrow().clone();
         let (min, max) = self.bounds(&job);
-        self.lease = Some(self.objects.write_intent(&job, min, max).await?);
+        let lease = self.objects.write_intent(&job, min, max).await?;
+        self.lease_shown(&lease);
         self.budget.spend();
         self.context.faults.reached(Step::Intent);
         if sahasra_crds::conditions::is_true(&self.status.conditions, SUSPENDED) {

@@ -14,12 +14,19 @@ use crate::{
     burst::{
         account::{Batch, DeviceKey},
         checkpoint::Results,
-        index_set::IndexSet,
+        results_store::Segment,
     },
 };
 
 /// First and longest wait before a broken stream is opened again, in milliseconds.
 const REOPEN_AFTER: (u64, u64) = (100, 5_000);
+
+/// How long an agent has to be reached again after its stream broke, in milliseconds: what it has goes on meanwhile and costs
+/// no attempt. Five openings fit.
+pub(super) const RESUME_WITHIN: u64 = 3_000;
+/// Ranges of covered indices that a stream is opened with, 1 MiB at most: what the agent tells again for want of the rest
+/// is acknowledged when it has come.
+const MOST_COVERED_RANGES: usize = 64 << 10;
 
 /// The stream to one worker.
 #[derive(Debug)]
@@ -31,6 +38,35 @@ pub(super) struct Stream {
     pub(super) failures: u32,
     /// The agent said that it shuts down: it gets nothing more.
     pub(super) ending: bool,
+    /// Since when it is broken while chunks are there that the agent may go on with, in milliseconds of the clock.
+    pub(super) broken_since: Option<u64>,
+    /// What the agent has not accounted for since it was opened again.
+    pub(super) unsettled: Option<Unsettled>,
+}
+
+/// Chunks that were handed over on an earlier stream and that the agent does not say to have.
+#[derive(Debug)]
+pub(super) struct Unsettled {
+    chunks: Vec<Batch>,
+    /// By this sequence number it has told all of them that ended.
+    upto: u64,
+    /// The rest never reached it; otherwise it may have dropped them.
+    resumed: bool,
+}
+
+impl Stream {
+    /// One to the agent of that boot, to be opened.
+    pub(super) fn new(endpoint: &str, boot_id: &str, now: u64) -> Self {
+        Self {
+            endpoint: endpoint.to_owned(),
+            boot_id: boot_id.to_owned(),
+            state: State::Closed(now),
+            failures: 0,
+            ending: false,
+            broken_since: None,
+            unsettled: None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -66,9 +102,10 @@ impl Coordinator {
     pub(super) fn open_streams(&mut self) {
         let now = self.context.clock.now();
         let granted: BTreeSet<&str> = self.held.grants.iter().map(|grant| grant.worker.as_str()).collect();
-        // A stream without grants that is closed has nothing more to bring.
-        self.streams
-            .retain(|worker, stream| granted.contains(worker.as_str()) || !matches!(stream.state, State::Closed(_)));
+        // A stream without grants that is closed has nothing more to bring, unless the agent may have something of it.
+        self.streams.retain(|worker, stream| {
+            granted.contains(worker.as_str()) || !matches!(stream.state, State::Closed(_)) || stream.broken_since.is_some()
+        });
         let due: Vec<String> = (self.streams.iter())
             .filter(|(_, stream)| matches!(stream.state, State::Closed(at) if at <= now))
             .map(|(worker, _)| worker.clone())
@@ -78,12 +115,13 @@ impl Coordinator {
                 owner: self.owner(),
                 boot_id: self.streams[&worker].boot_id.clone(),
                 program: Program {
-                    store: self.store_folder(),
+                    store: self.store_folder().filter(|_| matches!(self.results, Results::Store(_))),
                     ..self.burst.program.clone()
                 },
                 covered: self
                     .covered
                     .ranges()
+                    .take(MOST_COVERED_RANGES)
                     .flat_map(|(first, count)| [first, first + count - 1])
                     .collect(),
             };
@@ -128,6 +166,9 @@ impl Coordinator {
                         return Err(CoordinatorError::Superseded);
                     }
                     self.close(&id.worker);
+                    if refusal.code() == RefusalCode::OtherBoot {
+                        self.lose_worker(&id.worker, "the agent was started anew");
+                    }
                 }
                 server_frame::Kind::Results(results) => self.on_results(&id.worker, &results),
                 server_frame::Kind::Failures(failures) => self.on_failures(&id.worker, &failures),
@@ -143,12 +184,24 @@ impl Coordinator {
     }
 
     pub(super) fn on_opened(&mut self, worker: &str, opened: &Opened) {
-        for pair in opened.outstanding.chunks_exact(2) {
+        let there = opened.outstanding.chunks_exact(2).map(|pair| {
             let count = pair[1].saturating_add(1).saturating_sub(pair[0]);
-            self.account.adopt(&adopted(worker), pair[0], count.min(self.burst.total));
+            (pair[0], count.min(self.burst.total))
+        });
+        let there: Vec<(u64, u64)> = there.collect();
+        let keys = self.keys_of(worker);
+        let chunks = self.account.unaccounted(&keys, there.iter().copied());
+        for (first, count) in there {
+            self.account.adopt(&adopted(worker), first, count);
         }
         let Some(entry) = self.streams.get_mut(worker) else { return };
         entry.failures = 0;
+        entry.broken_since = None;
+        entry.unsettled = Some(Unsettled {
+            chunks,
+            upto: opened.retold,
+            resumed: opened.resumed,
+        });
         let now = self.context.clock.now();
         entry.state = match std::mem::replace(&mut entry.state, State::Closed(0)) {
             State::Opening(number, stream) => State::Open {
@@ -162,6 +215,40 @@ impl Coordinator {
             },
             other => other,
         };
+        self.settle(worker);
+    }
+
+    /// Once the agent has told again what it had to tell: what it was handed and neither has nor told never reached it.
+    fn settle(&mut self, worker: &str) {
+        let Some(Stream {
+            state: State::Open { sequence, .. },
+            unsettled,
+            ..
+        }) = self.streams.get_mut(worker)
+        else {
+            return;
+        };
+        let Some(Unsettled { chunks, resumed, .. }) = unsettled.take_if(|unsettled| unsettled.upto <= *sequence) else {
+            return;
+        };
+        if chunks.is_empty() {
+            return;
+        }
+        let keys = self.keys_of(worker);
+        tracing::debug!(worker, ranges = chunks.len(), resumed, "chunks that did not reach the agent");
+        if resumed {
+            self.account.undelivered(&keys, &chunks);
+            keys.iter().for_each(|key| self.recount(key));
+        } else {
+            self.lose(&keys, FailureCode::Disconnected, "the agent knows nothing of them");
+        }
+    }
+
+    /// The devices of a worker on which chunks may be.
+    fn keys_of(&self, worker: &str) -> Vec<DeviceKey> {
+        let mut keys: Vec<DeviceKey> = self.devices.keys().filter(|key| key.worker == worker).cloned().collect();
+        keys.push(adopted(worker));
+        keys
     }
 
     pub(super) fn on_results(&mut self, worker: &str, results: &ResultsFrame) {
@@ -169,6 +256,7 @@ impl Coordinator {
         let bytes = self.burst.layout.record_bytes();
         let mut answered = 0;
         let mut done = 0;
+        let mut counted = Vec::new();
         for run in &results.runs {
             let expected = usize::try_from(run.count).ok().and_then(|count| count.checked_mul(bytes));
             if Some(run.outputs.len()) != expected || run.first.saturating_add(run.count) > self.burst.total {
@@ -193,13 +281,17 @@ impl Coordinator {
                         records[at..at + bytes].copy_from_slice(record);
                     }
                 }
-                if matches!(self.results, Results::Store(_)) {
-                    self.segments.entry(results.segment.clone()).or_default().insert(first, count);
-                }
+                counted.push((first, count));
             }
+        }
+        // Each segment comes at once: what of it was counted earlier counts elsewhere.
+        if matches!(self.results, Results::Store(_)) && !counted.is_empty() {
+            let name = results.segment.clone();
+            self.segments.push(Segment { name, counted });
         }
         self.context.metrics.chunks_done.inc_by(done);
         self.answered(worker, &results.device, answered);
+        self.settle(worker);
     }
 
     pub(super) fn on_failures(&mut self, worker: &str, failures: &Failures) {
@@ -248,6 +340,7 @@ impl Coordinator {
             self.context.metrics.chunks_done.inc_by(outcome.failed);
         }
         self.answered(worker, &failures.device, answered);
+        self.settle(worker);
     }
 
     pub(super) fn seen(&mut self, worker: &str, number: u64) {
@@ -272,43 +365,62 @@ impl Coordinator {
         self.recount(&key);
     }
 
-    /// The stream to a worker is no more: what it had is lost, and it is opened again after a while if grants remain.
+    /// The stream to a worker is no more. It is opened again after a while: the agent goes on with what it has, which is lost
+    /// only when it is not reached again in time.
     pub(super) fn close(&mut self, worker: &str) {
         let now = self.context.clock.now();
         if let Some(stream) = self.streams.get_mut(worker) {
             let wait = (REOPEN_AFTER.0 << stream.failures.min(10)).min(REOPEN_AFTER.1);
             stream.failures += 1;
             stream.state = State::Closed(now + wait);
+            stream.unsettled = None;
+            stream.broken_since.get_or_insert(now);
         }
-        self.lose_worker(worker, "the stream to the agent broke");
         self.context.pool.suspect(worker);
     }
 
-    pub(super) fn lose_worker(&mut self, worker: &str, why: &str) {
-        let mut keys: Vec<DeviceKey> = self.devices.keys().filter(|key| key.worker == worker).cloned().collect();
-        keys.push(adopted(worker));
-        for key in keys {
-            self.lose(&key, FailureCode::Disconnected, why);
+    /// What is on streams that have been broken for too long is lost.
+    pub(super) fn lose_broken(&mut self, now: u64) {
+        let overdue: Vec<String> = (self.streams.iter_mut())
+            .filter_map(|(worker, stream)| {
+                stream
+                    .broken_since
+                    .take_if(|since| *since + RESUME_WITHIN <= now)
+                    .map(|_| worker.clone())
+            })
+            .collect();
+        for worker in overdue {
+            self.lose_worker(&worker, "the stream to the agent broke, and it was not reached again in time");
         }
     }
 
-    pub(super) fn lose(&mut self, key: &DeviceKey, code: FailureCode, why: &str) {
-        let outcome = self.account.lost(key, code, why, self.context.clock.now());
+    pub(super) fn lose_worker(&mut self, worker: &str, why: &str) {
+        if let Some(stream) = self.streams.get_mut(worker) {
+            stream.broken_since = None;
+        }
+        let keys = self.keys_of(worker);
+        self.lose(&keys, FailureCode::Disconnected, why);
+    }
+
+    pub(super) fn lose(&mut self, keys: &[DeviceKey], code: FailureCode, why: &str) {
+        let outcome = self.account.lost(keys, code, why, self.context.clock.now());
         let attempts = outcome.retried + outcome.failed;
         if attempts > 0 {
-            tracing::warn!(worker = key.worker, device = key.device, chunks = attempts, %code, why, "chunks lost");
+            let (worker, device) = (keys.first().map(|key| &key.worker), keys.first().map(|key| &key.device));
+            tracing::warn!(worker, device, devices = keys.len(), chunks = attempts, %code, why, "chunks lost");
             self.context.metrics.submit_failed(code.label(), attempts);
             self.context.metrics.chunks_retried.inc_by(outcome.retried);
             self.context.metrics.chunks_done.inc_by(outcome.failed);
         }
-        self.recount(key);
+        keys.iter().for_each(|key| self.recount(key));
     }
 
     /// Closes every stream; what was there is lost.
     pub(super) fn lose_all_streams(&mut self) {
-        for worker in std::mem::take(&mut self.streams).into_keys() {
-            self.lose_worker(&worker, "the burst was suspended");
-        }
+        let workers: BTreeSet<String> = std::mem::take(&mut self.streams).into_keys().collect();
+        let mut keys: Vec<DeviceKey> = workers.iter().map(|worker| adopted(worker)).collect();
+        keys.extend(self.devices.keys().filter(|key| workers.contains(&key.worker)).cloned());
+        self.lose(&keys, FailureCode::Disconnected, "the burst was suspended");
     }
 
     /// Sequence numbers that a checkpoint written now would cover.
@@ -344,13 +456,6 @@ impl Coordinator {
             {
                 *acknowledged = upto;
             }
-        }
-    }
-
-    /// Indices that a written checkpoint covers.
-    pub(super) fn cover(&mut self, sets: [&IndexSet; 2]) {
-        for (first, count) in sets.into_iter().flat_map(IndexSet::ranges) {
-            self.covered.insert(first, count);
         }
     }
 }

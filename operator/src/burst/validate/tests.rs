@@ -45,7 +45,10 @@ fn a_right_spec_becomes_a_program() {
     assert_eq!((burst.total, burst.slice_bytes, burst.result_bytes), (10, 1 << 20, 40));
     assert_eq!(burst.program.block, [32, 1, 1]);
     assert_eq!(burst.program.arguments.len(), 3);
-    assert_eq!(burst.parameters(3), BTreeMap::from([("rate".to_owned(), 3.0)]));
+    assert_eq!(
+        burst.parameters(3),
+        BTreeMap::from([("rate".to_owned(), sahasra_parameters::Scalar::F32(3.0))])
+    );
     assert!(burst.digest.starts_with("sha256:") && burst.digest.len() == 71);
 }
 
@@ -94,6 +97,21 @@ fn what_is_wrong_is_named_by_its_field() {
 }
 
 #[test]
+fn outputs_that_no_frame_carries_are_refused_together() {
+    let mut manifest = manifest();
+    manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace("u64 out,", "u64 out, .param .u64 more,"));
+    let half = json!({"output": {"type": "u8", "count": (16 << 20) + 1}});
+    manifest["kernel"]["args"] = json!([half, half, {"parameter": "rate"}, {"chunkIndex": {"type": "u32"}}]);
+    manifest["aggregate"] = json!({"none": {}});
+    manifest["slice"]["vram"] = json!("1Gi");
+    manifest["output"] = json!({"store": {"url": "file:///tmp/results"}});
+    let invalid = check(&manifest).unwrap_err();
+    assert_eq!((invalid.path.as_str(), invalid.reason), ("spec.kernel.args", "OutputTooLarge"));
+    manifest["kernel"]["args"][1]["output"]["count"] = json!((16 << 20) - 1);
+    assert!(check(&manifest).is_ok());
+}
+
+#[test]
 fn with_a_store_only_the_aggregated_output_comes_back() {
     let mut manifest = manifest();
     manifest["kernel"]["args"] = json!([{"output": {"type": "u8", "count": 1024}}, {"parameter": "rate"}, {"chunkIndex": {"type": "u32"}}]);
@@ -109,6 +127,34 @@ fn with_a_store_only_the_aggregated_output_comes_back() {
     assert_eq!((burst.layout.outputs().len(), burst.layout.record_bytes()), (1, 8));
     assert_eq!(burst.aggregate.unwrap().argmax.unwrap().output, 0);
     assert_eq!(burst.result_bytes, 10 * 1032);
+}
+
+#[test]
+fn results_that_are_not_kept_have_no_limit_of_size() {
+    let mut manifest = manifest();
+    manifest["chunks"]["count"] = json!(10_000_000);
+    manifest["aggregate"] = json!({"sum": {"output": 0}});
+    assert_eq!(check(&manifest).unwrap_err().path, "spec.output");
+    for (results, max_failed, fits) in [
+        ("None", 0, true),
+        ("None", 10_000_000, true),
+        ("Failed", 9_000, true),
+        ("Failed", 9_001, false),
+    ] {
+        manifest["results"] = json!(results);
+        manifest["maxFailedChunks"] = json!(max_failed);
+        match check(&manifest) {
+            Ok(burst) => {
+                assert!(fits);
+                assert_eq!((burst.result_bytes, burst.layout.record_bytes()), (0, 4));
+                assert!(burst.program.aggregate_only && burst.program.aggregated_output == Some(0));
+            }
+            Err(invalid) => assert!(
+                !fits && invalid.path == "spec.output" && invalid.message.contains("maxFailedChunks"),
+                "{invalid}"
+            ),
+        }
+    }
 }
 
 #[test]

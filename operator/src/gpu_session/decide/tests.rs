@@ -122,7 +122,9 @@ fn a_placed_session_says_where_it_is_and_when_it_ends_and_then_rests() {
     assert!(decision.status.is_none() && decision.event.is_none(), "{decision:?}");
     assert_eq!(decision.lease, LeaseStep::Keep);
     assert_eq!(decision.again, Some(Duration::from_secs(50)), "it may be idle then");
-    let decision = decide(&session, Some(&lease(&session, None)), None, None, endpoint, at(100));
+    let mut old = busy();
+    (old.load.held_milliseconds, old.age) = (88_000, 2_000);
+    let decision = decide(&session, Some(&lease(&session, None)), Some(&old), None, endpoint, at(100));
     assert_eq!(decision.again, Some(Duration::from_millis(10_001)), "it ends then");
 }
 
@@ -144,13 +146,18 @@ fn an_end_names_its_cause_and_gives_the_slice_back_once_and_for_all() {
     let session = placed();
     let granted = lease(&session, None);
     let lost = lease(&session, Some("its worker or its grant is gone"));
+    let mut expired = lease(&session, Some("1 slice on node-a/gpu-0: expired"));
+    expired.status.as_mut().unwrap().conditions[0].reason = EXPIRED.to_owned();
+    let mut over = busy();
+    (over.load.held_milliseconds, over.age) = (99_000, 1_000);
     let mut moved = lease(&session, None);
     moved.status.as_mut().unwrap().grants[0].worker = "node-b".to_owned();
     let mut dead = idle(90, 0);
     dead.load.ended = "its executor was ended by signal 9: out of memory".to_owned();
     for (lease, now, seen, reason) in [
         (Some(&granted), 60, idle(50, 0), "IdleTimeout"),
-        (Some(&granted), 110, busy(), "Expired"),
+        (Some(&granted), 20, over, "Expired"),
+        (Some(&expired), 20, busy(), "LeaseExpired"),
         (Some(&lost), 20, busy(), "WorkerLost"),
         (None, 20, busy(), "WorkerLost"),
         (Some(&moved), 20, busy(), "WorkerLost"),
@@ -255,15 +262,17 @@ fn a_session_that_may_be_idle_for_all_its_time_ends_with_its_time() {
     let mut session = placed();
     session.spec.idle_timeout_seconds = session.spec.ttl_seconds;
     let lease = lease(&session, None);
-    // Its agent counts from the grant, which came before it was placed.
-    let decision = decide(&session, Some(&lease), Some(&idle(101, 0)), None, endpoint, at(109));
+    let held = |seconds: u64| {
+        let mut seen = idle(seconds, 0);
+        seen.load.held_milliseconds = seconds * 1_000;
+        decide(&session, Some(&lease), Some(&seen), None, endpoint, at(109))
+    };
+    let decision = held(99);
     assert_eq!(
         (decision.lease, decision.again),
         (LeaseStep::Keep, Some(Duration::from_millis(1_001)))
     );
-    let status = decide(&session, Some(&lease), Some(&idle(101, 0)), None, endpoint, at(110))
-        .status
-        .unwrap();
+    let status = held(100).status.unwrap();
     assert_eq!(why(&status, FAILED).1, "Expired");
 }
 
@@ -282,4 +291,15 @@ fn a_changed_time_reaches_the_lease() {
         decide(&session, Some(&lease), Some(&busy()), None, endpoint, at(20)).lease,
         LeaseStep::Keep
     );
+}
+
+#[test]
+fn an_operator_whose_clock_is_ahead_ends_nothing() {
+    let session = placed();
+    let mut seen = busy();
+    seen.load.held_milliseconds = 5_000;
+    for seen in [Some(&seen), None] {
+        let decision = decide(&session, Some(&lease(&session, None)), seen, None, endpoint, at(1_000_000));
+        assert!(decision.status.is_none() && decision.lease == LeaseStep::Keep, "{decision:?}");
+    }
 }

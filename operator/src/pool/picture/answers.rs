@@ -1,6 +1,6 @@
 //! What agents answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sahasra_scheduler::{ClaimKind, DeviceId, Load, Name};
 use sahasra_wire::{
@@ -8,7 +8,7 @@ use sahasra_wire::{
     inventory::Inventory,
 };
 
-use super::{Action, Held, Picture, REFRESH_EVERY, REFUSED_FOR, RETURNED_WITHIN, UNREACHABLE_FOR};
+use super::{Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, UNREACHABLE_FOR};
 
 /// As much of a reason as stands in a condition, for each of some devices.
 const TROUBLE_BYTES: usize = 400;
@@ -59,7 +59,8 @@ impl Picture {
                     device: device.clone(),
                     slices: grant.slices,
                     known: now,
-                    renewed: asked,
+                    expires: asked + request.ttl_milliseconds,
+                    renew_at: asked + request.ttl_milliseconds / RENEW_AT,
                     renewing: false,
                 });
                 if grant.slices < request.slices {
@@ -140,6 +141,7 @@ impl Picture {
     pub(in crate::pool) fn inventory_failed(&mut self, worker: &Name, now: u64) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.asking = false;
+            view.answered = true;
         }
         self.call_failed(worker, now);
     }
@@ -164,11 +166,14 @@ impl Picture {
         if inventory.boot_id != view.boot_id {
             // The API server does not know of the new boot yet; what is held of the old one is void already.
             view.known = false;
+            view.answered = true;
             view.ask_at = Some(now + REFRESH_EVERY);
             self.lose_worker(worker, "its agent restarted");
             return Vec::new();
         }
-        view.failing = None;
+        if let Some((since, _)) = view.failing.take() {
+            tracing::info!(worker = %worker, silent_milliseconds = now.saturating_sub(since), "an agent answers again");
+        }
         view.heard = Some(asked);
         view.trouble = None;
         view.known = !inventory.shutting_down;
@@ -177,23 +182,20 @@ impl Picture {
         if draining || inventory.shutting_down {
             view.ask_at = Some(view.ask_at.map_or(now + REFRESH_EVERY, |at| at.min(now + REFRESH_EVERY)));
         }
-        let mut changed = Vec::new();
-        for (id, claim) in &mut self.claims {
-            let before = claim.grants.len();
-            claim.grants.retain(|held| {
-                if held.device.worker != *worker || held.known >= asked {
-                    return true;
-                }
-                let there = inventory.grants.iter().any(|grant| grant.id == held.id && !grant.draining);
-                if !there {
-                    tracing::warn!(owner = claim.request.owner.name, device = %held.device, "a grant is no longer there");
-                    self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
-                }
-                there
-            });
-            if claim.grants.len() != before {
-                changed.push(id.clone());
-            }
+        let there: BTreeSet<&GrantId> = (inventory.grants.iter().filter(|grant| !grant.draining))
+            .map(|grant| &grant.id)
+            .collect();
+        let why = if inventory.shutting_down {
+            Loss::Worker("its agent is stopping")
+        } else {
+            Loss::Expired
+        };
+        let gone = self.drop_grants(|held| {
+            let is_gone = *held.device.worker == **worker && held.known < asked && !there.contains(&held.id);
+            is_gone.then_some(why)
+        });
+        if !gone.is_empty() {
+            tracing::warn!(worker = %worker, grants = gone.len(), %why, "grants are no longer there");
         }
         // Of claims here is also what was granted and whose answer is still on its way.
         let mut ours: BTreeMap<&str, u64> = BTreeMap::new();
@@ -228,12 +230,17 @@ impl Picture {
                 });
             }
         }
+        let mut returning: BTreeMap<&str, u64> = BTreeMap::new();
+        for grant in (inventory.grants.iter()).filter(|grant| grant.draining || self.returning.contains_key(&grant.id)) {
+            *returning.entry(&grant.device).or_default() += u64::from(grant.slices) * grant.slice_bytes;
+        }
         for device in &inventory.devices {
             let ours = ours.get(device.name.as_str()).copied().unwrap_or_default();
             if let Some(known) = self.device_mut(&DeviceId::new(worker.clone(), device.name.as_str())) {
                 known.allocatable_bytes = device.allocatable_bytes;
                 known.healthy = device.healthy;
                 known.foreign_bytes = device.leased_bytes.saturating_sub(ours);
+                known.returning_bytes = returning.get(device.name.as_str()).copied().unwrap_or_default();
                 known.load = Load {
                     active_executions: device.active_executions,
                     stored_tensor_bytes: device.stored_tensor_bytes,
@@ -243,9 +250,7 @@ impl Picture {
         }
         self.hear_of_sessions(worker, inventory, now);
         self.hear_of_strays(worker, inventory, now);
-        for id in changed {
-            self.publish(&id);
-        }
+        self.hear_of_unclaimed(worker, inventory, asked);
         actions
     }
 
@@ -264,10 +269,10 @@ impl Picture {
         if outcomes.is_none() {
             self.call_failed(worker, now);
         }
+        let mut refused = 0;
         for owner in &request.owners {
             let id: Name = owner.owner.uid.as_str().into();
             let Some(claim) = self.claims.get_mut(&id) else { continue };
-            let mut extended = false;
             claim.grants.retain_mut(|held| {
                 if !owner.grants.contains(&held.id) {
                     return true;
@@ -277,18 +282,32 @@ impl Picture {
                     return true;
                 };
                 if outcome.renewed {
-                    held.renewed = asked;
-                    extended = true;
+                    held.expires = asked + owner.ttl_milliseconds;
+                    held.renew_at = asked + owner.ttl_milliseconds / RENEW_AT;
                     return true;
                 }
                 let code = outcome.refusal();
-                tracing::warn!(owner = owner.owner.name, device = %held.device, %code, "a grant was not renewed");
                 claim.fenced |= code == RefusalCode::StaleTerm;
+                let why = match code {
+                    RefusalCode::OtherBoot => Loss::Worker("its agent restarted"),
+                    RefusalCode::StaleTerm => Loss::Worker("another operator acts for it"),
+                    _ => Loss::Expired,
+                };
+                tracing::debug!(owner = owner.owner.name, device = %held.device, %code, "a grant was not renewed");
+                refused += 1;
                 self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
+                claim.losses += 1;
+                claim.lost = Some(Lost {
+                    device: held.device.to_string(),
+                    slices: held.slices,
+                    why,
+                });
                 false
             });
-            claim.renewals += u64::from(extended);
             self.publish(&id);
+        }
+        if refused > 0 {
+            tracing::warn!(worker = %worker, grants = refused, "grants were not renewed: their agent holds them no more");
         }
     }
 }

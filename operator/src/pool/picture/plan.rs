@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sahasra_scheduler::{Assignment, DeviceId, Load, Name, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
 
-use super::{Action, ClaimState, GIVE_UP_AFTER, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, sooner};
+use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, sooner};
 
 impl Picture {
     /// Decides what to ask of whom now, marks it as asked, and says when time alone changes the answer.
@@ -13,8 +13,12 @@ impl Picture {
         let mut actions = Vec::new();
         self.give_up(now);
         self.expire(now);
-        let mut wake = self.place(now, &mut actions);
+        // What is held goes before what is wanted.
+        let mut wake = None;
         self.renew(now, &mut actions, &mut wake);
+        if let Some(at) = self.place(now, &mut actions) {
+            sooner(&mut wake, at);
+        }
         self.ask(now, &mut actions, &mut wake);
         (actions, wake)
     }
@@ -44,6 +48,7 @@ impl Picture {
                     engines: known.engines.clone(),
                     allocatable_bytes: known.allocatable_bytes,
                     foreign_bytes: known.foreign_bytes,
+                    returning_bytes: known.returning_bytes.min(known.foreign_bytes),
                     usable,
                     load: Load {
                         active_executions: known.load.active_executions.saturating_add(not_told),
@@ -62,6 +67,7 @@ impl Picture {
                     let bytes = u64::from(slices) * claim.request.slice_bytes;
                     if let Some(device) = devices.iter_mut().find(|other| other.id == device) {
                         device.foreign_bytes += bytes;
+                        device.returning_bytes += if claim.ending { bytes } else { 0 };
                     }
                 }
                 continue;
@@ -166,7 +172,7 @@ impl Picture {
         }
         let held = claim.slices_by_device().get(device).copied().unwrap_or_default();
         let fits = u32::try_from(*free / claim.request.slice_bytes.max(1)).unwrap_or(u32::MAX);
-        let lacking = target.saturating_sub(held);
+        let lacking = target.saturating_sub(held).min(claim.lacking());
         let wanted = lacking.min(fits);
         // A minimum that lies on one device is all or nothing there; one that spans devices cannot be.
         let min = claim.request.min.max(1);
@@ -219,7 +225,7 @@ impl Picture {
         let owner = claim.request.owner.clone();
         self.metrics.released(u64::from(freed), slice_bytes);
         if let Some(device) = self.device_mut(device) {
-            device.foreign_bytes += u64::from(freed) * slice_bytes;
+            device.returns(u64::from(freed) * slice_bytes);
         }
         actions.extend(requests.into_iter().map(|(keep_slices, grants)| Action::Release {
             worker: device.worker.clone(),
@@ -236,7 +242,7 @@ impl Picture {
     pub(super) fn renew(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
         let mut due: BTreeMap<Name, Vec<RenewOwner>> = BTreeMap::new();
         for (worker, view) in self.workers.iter().filter(|(_, view)| !view.renewing && view.live) {
-            let backing_off = view.failing.is_some();
+            let failing = view.failing.map(|_| view.ask_at.unwrap_or_default());
             for claim in self.claims.values_mut().filter(|claim| claim.request.renewed && !claim.fenced) {
                 let ttl = claim.request.ttl_milliseconds;
                 let mut grants = Vec::new();
@@ -245,7 +251,11 @@ impl Picture {
                     .iter_mut()
                     .filter(|held| held.device.worker == *worker && !held.renewing)
                 {
-                    let at = held.renewed + if backing_off { ttl * 2 / RENEW_AT } else { ttl / RENEW_AT };
+                    // One that does not answer is called again no sooner than for its inventory.
+                    let at = failing.map_or(held.renew_at, |again| {
+                        let late = held.expires.saturating_sub(ttl / RENEW_AT);
+                        held.renew_at.max(late).max(again)
+                    });
                     // What would be due within a tenth of its ttl goes along.
                     if at <= now + ttl / 10 {
                         held.renewing = true;
@@ -275,7 +285,7 @@ impl Picture {
         }
         for claim in self.claims.values() {
             for held in &claim.grants {
-                sooner(wake, held.renewed + claim.request.ttl_milliseconds);
+                sooner(wake, held.expires);
             }
         }
     }
@@ -323,30 +333,19 @@ impl Picture {
 
     /// Drops what nobody extended in time, by this side's clock, which started earlier than the agent's.
     pub(super) fn expire(&mut self, now: u64) {
-        let mut expired = Vec::new();
-        for (id, claim) in &mut self.claims {
-            let ttl = claim.request.ttl_milliseconds;
-            claim.grants.retain(|held| {
-                let alive = held.renewed + ttl > now;
-                if !alive {
-                    tracing::info!(owner = claim.request.owner.name, device = %held.device, "a grant expired");
-                    self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
-                    let bytes = u64::from(held.slices) * claim.request.slice_bytes;
-                    expired.push((id.clone(), held.id.clone(), held.device.clone(), bytes));
-                }
-                alive
-            });
+        let expired = self.drop_grants(|held| (held.expires <= now).then_some(Loss::Expired));
+        if !expired.is_empty() {
+            tracing::info!(grants = expired.len(), "grants expired");
         }
-        for (id, grant, device, bytes) in expired {
+        for (held, bytes) in expired {
             // The agent's own clock decides when it is free.
-            self.returning.insert(grant, now);
-            if let Some(known) = self.device_mut(&device) {
-                known.foreign_bytes += bytes;
+            self.returning.insert(held.id, now);
+            if let Some(known) = self.device_mut(&held.device) {
+                known.returns(bytes);
             }
-            if let Some(worker) = self.workers.get_mut(&device.worker) {
+            if let Some(worker) = self.workers.get_mut(&held.device.worker) {
                 worker.ask_at = Some(worker.ask_at.map_or(now + REFRESH_EVERY, |at| at.min(now + REFRESH_EVERY)));
             }
-            self.publish(&id);
         }
     }
 

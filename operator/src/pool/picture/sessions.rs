@@ -58,6 +58,7 @@ impl Picture {
             let differs = old.is_none_or(|old| {
                 SessionLoad {
                     idle_milliseconds: load.idle_milliseconds,
+                    held_milliseconds: load.held_milliseconds,
                     ..old.load
                 } != *load
             });

@@ -7,6 +7,7 @@ use sahasra_wire::{
 
 use super::*;
 
+mod adoption;
 mod assumed;
 mod sessions;
 
@@ -62,6 +63,7 @@ fn request(uid: &str, min: u32, max: u32) -> ClaimRequest {
         kind: ClaimKind::Burst,
         engine: Some("ptx".to_owned()),
         served: false,
+        lost: None,
         session: None,
         slice_bytes: SLICE,
         class: None,
@@ -205,7 +207,9 @@ fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_ag
     };
     picture.renewed(worker, request, Some(&[outcome(0, true), outcome(1, false)]), TTL / 3, TTL / 3 + 1);
     assert_eq!((one.borrow().slices(), two.borrow().slices()), (4, 0));
-    assert_eq!(one.borrow().renewals, 1);
+    let lost = two.borrow().lost.clone().unwrap();
+    assert_eq!((lost.device.as_str(), lost.slices, lost.why), ("a/cpu0", 4, Loss::Expired));
+    assert_eq!((one.borrow().losses, two.borrow().losses), (0, 1));
 }
 
 #[test]

@@ -25,7 +25,7 @@ macro_rules! harmless {
             super::super::every_scalar_arrives as every_scalar_arrives,
             super::super::grids_and_blocks_have_three_dimensions as grids_and_blocks_have_three_dimensions,
             super::super::dynamic_shared_memory_has_the_size_asked_for as dynamic_shared_memory_has_the_size_asked_for,
-            super::super::module_variables_start_afresh_with_each_kernel as module_variables_start_afresh_with_each_kernel,
+            super::super::module_variables_start_afresh_with_each_instance as module_variables_start_afresh_with_each_instance,
             super::super::a_module_outlives_its_kernels_and_serves_many as a_module_outlives_its_kernels_and_serves_many,
             super::super::large_areas_are_copied_whole as large_areas_are_copied_whole,
             super::super::many_lanes_do_not_disturb_each_other as many_lanes_do_not_disturb_each_other,

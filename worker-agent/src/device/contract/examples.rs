@@ -59,7 +59,7 @@ pub(super) fn saxpy_is_exact<D: Device>(device: &D) {
     arguments.set(1, &device.address(&inputs, 0).to_le_bytes());
     arguments.set(2, &device.address(&inputs, 1).to_le_bytes());
     arguments.set(3, &2.5f32.to_le_bytes());
-    let kernel = device.kernel(&module, "saxpy", shape([1, 1, 1], [32, 1, 1]), &arguments).unwrap();
+    let kernel = super::kernel(device, &module, "saxpy", shape([1, 1, 1], [32, 1, 1]), &arguments).unwrap();
     for chunk in 0..8u32 {
         arguments.set(4, &chunk.to_le_bytes());
         device.launch(&mut stream, &kernel, &arguments, &Cancel::new()).unwrap();

@@ -55,8 +55,9 @@ pub fn poisoned(result: CUresult) -> Option<FailureCode> {
         R::CUDA_ERROR_ILLEGAL_ADDRESS
         | R::CUDA_ERROR_MISALIGNED_ADDRESS
         | R::CUDA_ERROR_INVALID_ADDRESS_SPACE
-        | R::CUDA_ERROR_INVALID_PC
-        | R::CUDA_ERROR_HARDWARE_STACK_ERROR => FailureCode::IllegalAddress,
+        | R::CUDA_ERROR_INVALID_PC => FailureCode::IllegalAddress,
+        // "Error in call stack, likely due to stack corruption or exceeding stack size limit."
+        R::CUDA_ERROR_HARDWARE_STACK_ERROR => FailureCode::StackOverflow,
         // `trap` comes as one of these, depending on the architecture.
         R::CUDA_ERROR_ASSERT | R::CUDA_ERROR_LAUNCH_FAILED | R::CUDA_ERROR_ILLEGAL_INSTRUCTION => FailureCode::Trap,
         R::CUDA_ERROR_LAUNCH_TIMEOUT => FailureCode::ChunkTimeout,

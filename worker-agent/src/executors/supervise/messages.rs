@@ -35,6 +35,9 @@ impl Supervisor {
         let (Some(process), Some(run)) = (&mut self.process, self.runs.get_mut(&id)) else {
             return;
         };
+        if self.makes_room {
+            return;
+        }
         if !run.has_work() || (!run.opened && run.concurrency == 0) {
             return;
         }
@@ -138,7 +141,12 @@ impl Supervisor {
                         count: range.count,
                         attempt: range.attempt,
                     };
-                    sensible &= run.shared.settle(Event::Returned { range });
+                    if self.makes_room && !run.withdrawn {
+                        sensible &= run.shared.is_outstanding(range);
+                        run.keep(range);
+                    } else {
+                        sensible &= run.shared.settle(Event::Returned { range });
+                    }
                 }
                 if !sensible {
                     self.kill(Cause::Nonsense("chunks back that it does not have"));

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use sahasra_pjrt::Shape;
-use sahasra_ptx::Cancel;
+use sahasra_ptx::{Cancel, PARAMETER_LIMIT};
 use sahasra_wire::session::{FailureCode, Format, Launch, argument};
 
 use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
@@ -23,9 +23,9 @@ const MOST_MODULES: usize = 64;
 /// An entry, its shape and the sizes of its arguments: what a kernel is prepared for.
 type Use = (String, [u32; 7], Vec<usize>);
 
-/// A loaded text, and kernels of it that were prepared.
+/// A loaded text with variables of its own, which keep what kernels leave in them, and kernels of it that were prepared.
 pub struct Loaded<D: Device> {
-    module: Arc<D::Module>,
+    instance: Arc<D::Instance>,
     bytes: u64,
     kernels: RefCell<HashMap<Use, Rc<D::Kernel>>>,
 }
@@ -60,7 +60,9 @@ pub struct PtxEngine<D: Device> {
     /// Read to wait for the stream.
     nothing: D::Area,
     description: Description,
-    modules: HashMap<Bytes, Rc<Loaded<D>>>,
+    modules: HashMap<Bytes, Arc<D::Module>>,
+    /// Programs that were made: one that has no name any more may have a kernel that runs.
+    programs: Vec<Rc<Loaded<D>>>,
     cancel: Cancel,
     is_lost: bool,
 }
@@ -84,6 +86,7 @@ impl<D: Device> PtxEngine<D> {
             device,
             description,
             modules: HashMap::new(),
+            programs: Vec::new(),
             cancel: Cancel::new(),
             is_lost: false,
         })
@@ -96,9 +99,11 @@ impl<D: Device> PtxEngine<D> {
             DeviceError::Load(_) => FailureCode::CompileFailed,
             DeviceError::Unsupported(_) => FailureCode::Incompatible,
             DeviceError::Launch(_) => FailureCode::InvalidArgument,
-            DeviceError::Trap(_) | DeviceError::IllegalAddress(_) | DeviceError::Deadlock(_) | DeviceError::Cancelled(_) => {
-                FailureCode::ExecutionFailed
-            }
+            DeviceError::Trap(_)
+            | DeviceError::IllegalAddress(_)
+            | DeviceError::StackOverflow(_)
+            | DeviceError::Deadlock(_)
+            | DeviceError::Cancelled(_) => FailureCode::ExecutionFailed,
             DeviceError::Poisoned { .. } => {
                 self.is_lost = true;
                 let message = format!("{message}; the device's context is lost with it: close the session's client and begin anew");
@@ -124,16 +129,13 @@ impl<D: Device> PtxEngine<D> {
         if let Some(kernel) = program.kernels.borrow().get(&key) {
             return Ok(Rc::clone(kernel));
         }
-        let kernel = Rc::new(self.device.kernel(&program.module, &launch.entry, shape, arguments)?);
-        // Variables of a module start afresh with each launch: a kernel that has any is not used again.
-        if self.device.variable_bytes(&kernel) == 0 {
-            if program.kernels.borrow().len() >= MOST_KERNELS {
-                // One of them may run.
-                self.wait()?;
-                program.kernels.borrow_mut().clear();
-            }
-            program.kernels.borrow_mut().insert(key, Rc::clone(&kernel));
+        let kernel = Rc::new(self.device.kernel(&program.instance, &launch.entry, shape, arguments)?);
+        if program.kernels.borrow().len() >= MOST_KERNELS {
+            // One of them may run.
+            self.wait()?;
+            program.kernels.borrow_mut().clear();
         }
+        program.kernels.borrow_mut().insert(key, Rc::clone(&kernel));
         Ok(kernel)
     }
 
@@ -147,9 +149,9 @@ impl<D: Device> PtxEngine<D> {
         for (place, argument) in launch.arguments.iter().enumerate() {
             sizes.push(match &argument.kind {
                 Some(argument::Kind::Tensor(_)) => size_of::<u64>(),
-                Some(argument::Kind::Scalar(bytes)) if (1..=8).contains(&bytes.len()) => bytes.len(),
+                Some(argument::Kind::Scalar(bytes)) if (1..=PARAMETER_LIMIT).contains(&bytes.len()) => bytes.len(),
                 Some(argument::Kind::Scalar(bytes)) => {
-                    let message = format!("argument {place} is a scalar of {} bytes, 1 to 8 can be", bytes.len());
+                    let message = format!("argument {place} has {} bytes, 1 to {PARAMETER_LIMIT} can be", bytes.len());
                     return Err(DeviceError::Launch(message));
                 }
                 None => return Err(DeviceError::Launch(format!("argument {place} is neither a tensor nor a scalar"))),
@@ -165,50 +167,60 @@ impl<D: Device> PtxEngine<D> {
             }
         }
         let kernel = self.kernel(program, launch, shape, &arguments)?;
-        self.device.launch(&mut self.stream, &kernel, &arguments, &self.cancel)?;
-        if self.device.variable_bytes(&kernel) > 0 {
-            // Its variables must stay as long as it runs.
-            self.wait()?;
-        }
-        Ok(())
+        self.device.launch(&mut self.stream, &kernel, &arguments, &self.cancel)
     }
 
-    /// The program of that text, which may be known.
+    /// A program of that text, which may be known; its variables are as the text has them.
     fn load(&mut self, code: &Bytes) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
-        if let Some(program) = self.modules.get(code) {
-            return Ok(Compilation {
-                program: Rc::clone(program),
-                cached: true,
-                milliseconds: 0,
-            });
-        }
         let began = Instant::now();
-        let text = std::str::from_utf8(code).map_err(|_| Fault::new(FailureCode::CompileFailed, "the PTX is not UTF-8"))?;
-        let module = match self.device.load(text) {
-            Ok(module) => module,
+        let known = self.modules.get(code).cloned();
+        let cached = known.is_some();
+        let module = match known {
+            Some(module) => module,
+            None => self.module(code)?,
+        };
+        let instance = match self.device.instantiate(&module, false) {
+            Ok(instance) => Arc::new(instance),
             Err(error) => return Err(self.fault(&error)),
         };
         let program = Rc::new(Loaded {
-            bytes: self.device.module_bytes(&module),
-            module: Arc::new(module),
+            bytes: self
+                .device
+                .module_bytes(&module)
+                .saturating_add(self.device.variable_bytes(&instance)),
+            instance,
             kernels: RefCell::default(),
         });
-        if self.modules.len() >= MOST_MODULES {
-            // A kernel of one of them may run.
+        if self.programs.len() >= MOST_MODULES {
             self.wait().map_err(|error| self.fault(&error))?;
-            self.modules.clear();
         }
-        // Of its own: the bytes may be a piece of a large buffer.
-        self.modules.insert(Bytes::copy_from_slice(code), Rc::clone(&program));
+        self.programs.push(Rc::clone(&program));
         Ok(Compilation {
             program,
-            cached: false,
-            milliseconds: began.elapsed().as_millis() as u64,
+            cached,
+            milliseconds: if cached { 0 } else { began.elapsed().as_millis() as u64 },
         })
     }
 
+    fn module(&mut self, code: &Bytes) -> Result<Arc<D::Module>, Fault> {
+        let text = std::str::from_utf8(code).map_err(|_| Fault::new(FailureCode::CompileFailed, "the PTX is not UTF-8"))?;
+        let module = match self.device.load(text) {
+            Ok(module) => Arc::new(module),
+            Err(error) => return Err(self.fault(&error)),
+        };
+        if self.modules.len() >= MOST_MODULES {
+            self.modules.clear();
+        }
+        // Of its own: the bytes may be a piece of a large buffer.
+        self.modules.insert(Bytes::copy_from_slice(code), Arc::clone(&module));
+        Ok(module)
+    }
+
+    /// Waits for all that was launched. Programs without a name go then.
     fn wait(&mut self) -> Result<(), DeviceError> {
-        self.device.read(&mut self.stream, &self.nothing, &mut Vec::new())
+        self.device.read(&mut self.stream, &self.nothing, &mut Vec::new())?;
+        self.programs.retain(|program| Rc::strong_count(program) > 1);
+        Ok(())
     }
 }
 

@@ -136,17 +136,21 @@ impl<E: Engine> State<E> {
     }
 
     pub(super) fn launch(&mut self, sequence: u64, launch: &Launch) {
-        let Ok(program) = self.program(sequence, launch.program, "launch") else {
+        let Err(failure) = self.start_kernel(sequence, launch) else {
             return;
         };
+        // Which of its tensors it writes nobody says: whatever is in them now is not what was asked for.
+        for name in tensors_of(launch) {
+            if let Some(Named::There(_)) = self.tensors.get(name) {
+                self.tensors.set(name, Named::Failed(Rc::clone(&failure)));
+            }
+        }
+    }
+
+    fn start_kernel(&mut self, sequence: u64, launch: &Launch) -> Result<(), Rc<Failure>> {
+        let program = self.program(sequence, launch.program, "launch")?;
         let operation = || format!("launch {}", launch.entry);
-        let names = launch.arguments.iter().filter_map(|argument| match argument.kind {
-            Some(argument::Kind::Tensor(name)) => Some(name),
-            _ => None,
-        });
-        let Ok(arguments) = self.arguments(sequence, names, operation) else {
-            return;
-        };
+        let arguments = self.arguments(sequence, tensors_of(launch), operation)?;
         let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
         let outcome = match self.check_context() {
             Ok(()) => {
@@ -157,9 +161,17 @@ impl<E: Engine> State<E> {
             }
             Err(fault) => Err(fault),
         };
-        if let Err(fault) = outcome {
+        outcome.map_err(|fault| {
             self.note(&fault);
-            self.fail(sequence, operation, fault);
-        }
+            self.fail(sequence, operation, fault)
+        })
     }
+}
+
+/// Names of the tensors that a kernel is given.
+fn tensors_of(launch: &Launch) -> impl Iterator<Item = u64> + '_ {
+    launch.arguments.iter().filter_map(|argument| match argument.kind {
+        Some(argument::Kind::Tensor(name)) => Some(name),
+        _ => None,
+    })
 }

@@ -1,5 +1,6 @@
 //! What goes on, in order: an answer leaves when all before it has.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -22,7 +23,7 @@ pub(super) enum Pending<E: Engine> {
         bytes: u64,
     },
     Synchronise(u64, Rc<Epoch>),
-    Close(u64),
+    Close(u64, Rc<Epoch>),
     Answer(Answer),
 }
 
@@ -36,7 +37,7 @@ impl<E: Engine> Pending<E> {
         match self {
             Self::Execution(_) => !self.runs(),
             Self::Download { completion, .. } => completion.outcome().is_some(),
-            Self::Synchronise(..) | Self::Close(_) | Self::Answer(_) => true,
+            Self::Synchronise(..) | Self::Close(..) | Self::Answer(_) => true,
         }
     }
 }
@@ -103,7 +104,12 @@ impl<E: Engine> State<E> {
                     let kind = failure.map_or(Kind::Done(Done { request }), |failure| failure.told(request));
                     self.answers.push(kind.into());
                 }
-                Pending::Close(request) => self.closed = Some(Kind::Done(Done { request }).into()),
+                Pending::Close(request, epoch) => {
+                    // Nobody will ask any more: what failed and was not told before is told now.
+                    let failure = epoch.0.borrow_mut().take().filter(|failure| !failure.is_told.get());
+                    let kind = failure.map_or(Kind::Done(Done { request }), |failure| failure.told(request));
+                    self.closed = Some(kind.into());
+                }
                 Pending::Answer(answer) => self.answers.push(answer),
                 Pending::Download {
                     request,
@@ -191,6 +197,7 @@ impl<E: Engine> State<E> {
                 sequence: execution.sequence,
                 operation: format!("execute {}", execution.name),
                 fault,
+                is_told: Cell::default(),
             });
             execution.epoch.record(&failure);
             failure

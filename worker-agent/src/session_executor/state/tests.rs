@@ -332,7 +332,7 @@ fn closing_and_resetting_leave_nothing() {
         bench.execute(1, &[66], &[3], &[]);
         if closes {
             bench.operation(client_frame::Kind::Close(Close { request: 3 }), b"").unwrap();
-            assert_eq!(bench.answers(), ["done 3"]);
+            assert_eq!(bench.answers(), ["InvalidArgument 5 execute p1"], "what nobody was told of");
         } else {
             bench.reset_midway();
         }

@@ -89,4 +89,37 @@ fn a_failure_answers_its_request_and_one_of_none_ends_the_session() {
         let error = core.take(answer(sequence, server_frame::Kind::Failed(failed(0))), 0);
         assert!(matches!(error, Err(Error::Failed(_))));
     }
+    let request = core.request(Wanted::Array(Some(8)));
+    let tensor = Tensor {
+        request,
+        bytes: 8,
+        ..Tensor::default()
+    };
+    core.take(answer(2, server_frame::Kind::Tensor(tensor)), 0).unwrap();
+    for sequence in [0, 3] {
+        let error = core.take(answer(sequence, server_frame::Kind::Failed(failed(0))), 0);
+        assert!(matches!(error, Err(Error::Failed(_))), "in the middle of a tensor too");
+    }
+}
+
+#[test]
+fn the_end_of_a_session_is_told_in_the_middle_of_a_tensor_too() {
+    let mut core = connected();
+    core.request(Wanted::Array(Some(8)));
+    let tensor = Tensor {
+        request: 1,
+        bytes: 8,
+        ..Tensor::default()
+    };
+    core.take(answer(1, server_frame::Kind::Tensor(tensor)), 0).unwrap();
+    let ended = sahasra_wire::session::Failed {
+        code: FailureCode::Ended.into(),
+        message: "the session is over".to_owned(),
+        ..Default::default()
+    };
+    let told = core.take(answer(2, server_frame::Kind::Failed(ended)), 0);
+    assert!(
+        matches!(&told, Err(Error::Failed(failure)) if failure.code == FailureCode::Ended),
+        "{told:?}"
+    );
 }

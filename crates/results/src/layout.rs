@@ -1,6 +1,7 @@
 //! How the outputs of one chunk lie in its record.
 
 use sahasra_crds::burst_job::{Kernel, ScalarType};
+use sahasra_parameters::Scalar;
 
 /// The outputs of one chunk, in the kernel's order, each little-endian and without padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,48 +53,13 @@ impl Layout {
         &self.outputs
     }
 
-    /// Every element of an output in `record`, as `f64`.
-    pub fn values<'a>(&self, output: usize, record: &'a [u8]) -> impl Iterator<Item = f64> + 'a {
+    /// Every element of an output in `record`.
+    pub fn values<'a>(&self, output: usize, record: &'a [u8]) -> impl Iterator<Item = Scalar> + 'a {
         let Output { element, count, offset } = self.outputs[output];
         record[offset..offset + count * element.bytes()]
             .chunks_exact(element.bytes())
-            .map(move |bytes| read(element, bytes))
+            .map(move |bytes| Scalar::read_le(element, bytes).expect("chunks_exact cuts elements by their size"))
     }
-
-    /// The first element of an output in `record`, as `f64`.
-    pub fn value(&self, output: usize, record: &[u8]) -> f64 {
-        let Output { element, offset, .. } = self.outputs[output];
-        read(element, &record[offset..offset + element.bytes()])
-    }
-
-    /// An element as text, as `results.csv` shows it: the shortest that reads back the same.
-    pub fn text(element: ScalarType, bytes: &[u8]) -> String {
-        match element {
-            ScalarType::U8 => bytes[0].to_string(),
-            ScalarType::S32 => i32::from_le_bytes(fixed(bytes)).to_string(),
-            ScalarType::U32 => u32::from_le_bytes(fixed(bytes)).to_string(),
-            ScalarType::S64 => i64::from_le_bytes(fixed(bytes)).to_string(),
-            ScalarType::U64 => u64::from_le_bytes(fixed(bytes)).to_string(),
-            ScalarType::F32 => f32::from_le_bytes(fixed(bytes)).to_string(),
-            ScalarType::F64 => f64::from_le_bytes(fixed(bytes)).to_string(),
-        }
-    }
-}
-
-fn read(element: ScalarType, bytes: &[u8]) -> f64 {
-    match element {
-        ScalarType::U8 => f64::from(bytes[0]),
-        ScalarType::S32 => f64::from(i32::from_le_bytes(fixed(bytes))),
-        ScalarType::U32 => f64::from(u32::from_le_bytes(fixed(bytes))),
-        ScalarType::S64 => i64::from_le_bytes(fixed(bytes)) as f64,
-        ScalarType::U64 => u64::from_le_bytes(fixed(bytes)) as f64,
-        ScalarType::F32 => f64::from(f32::from_le_bytes(fixed(bytes))),
-        ScalarType::F64 => f64::from_le_bytes(fixed(bytes)),
-    }
-}
-
-fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    bytes.try_into().expect("the caller cuts elements by their size")
 }
 
 #[cfg(test)]
@@ -128,8 +94,7 @@ mod tests {
         let mut record = vec![1, 2, 3];
         record.extend_from_slice(&1.5_f64.to_le_bytes());
         record.extend_from_slice(&(-2.5_f64).to_le_bytes());
-        assert_eq!(layout.values(0, &record).collect::<Vec<_>>(), [1.0, 2.0, 3.0]);
-        assert_eq!(layout.values(1, &record).collect::<Vec<_>>(), [1.5, -2.5]);
-        assert_eq!(layout.value(1, &record), 1.5);
+        assert_eq!(layout.values(0, &record).collect::<Vec<_>>(), [1, 2, 3].map(Scalar::U8));
+        assert_eq!(layout.values(1, &record).collect::<Vec<_>>(), [1.5, -2.5].map(Scalar::F64));
     }
 }

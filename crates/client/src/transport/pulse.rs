@@ -1,0 +1,88 @@
+//! When a connection was heard last.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Io;
+
+/// When anything came over a connection last: bytes of the stream, or only what says that the peer is there.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    start: Instant,
+    /// Milliseconds since then.
+    heard: AtomicU64,
+}
+
+impl Pulse {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            start: Instant::now(),
+            heard: AtomicU64::new(0),
+        })
+    }
+
+    fn beat(&self) {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard.store(now, Ordering::Relaxed);
+    }
+
+    /// When it was heard last; when it was made, before that.
+    pub(crate) fn heard(&self) -> Instant {
+        self.start + Duration::from_millis(self.heard.load(Ordering::Relaxed))
+    }
+}
+
+/// A stream of which a [`Pulse`] tells.
+pub(super) struct Heard {
+    stream: Box<dyn Io>,
+    pulse: Arc<Pulse>,
+}
+
+impl Heard {
+    pub(super) fn new(stream: Box<dyn Io>, pulse: Arc<Pulse>) -> Self {
+        Self { stream, pulse }
+    }
+}
+
+impl AsyncRead for Heard {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, into);
+        if into.filled().len() > before {
+            self.pulse.beat();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Heard {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, pieces: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

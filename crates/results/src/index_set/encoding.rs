@@ -1,0 +1,114 @@
+//! [`IndexSet`] as bytes, for the checkpoint: as ranges where there are few, as a compressed bitmap where there are many.
+//!
+//! The first byte says which. `0`: gap and length of each range as variable-length integers (LEB128). `1`: the bitmap, its
+//! words little-endian, as one LZ4 block. What every second index gives compresses to almost nothing; what is scattered
+//! without a pattern takes one bit an index.
+
+use super::{IndexSet, WORD};
+
+const RANGES: u8 = 0;
+const BITMAP: u8 = 1;
+/// Ranges that take fewer bytes than this are not worth compressing.
+const FEW_BYTES: usize = 1 << 10;
+
+/// Bytes that are no encoded [`IndexSet`] of that burst.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the bytes are no set of indices below {total}")]
+pub struct DecodeError {
+    /// Chunks of the burst.
+    pub total: u64,
+}
+
+impl IndexSet {
+    /// Compact bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut ranges = vec![RANGES];
+        let mut cursor = 0;
+        for (first, count) in self.ranges() {
+            push_varint(&mut ranges, first - cursor);
+            push_varint(&mut ranges, count);
+            cursor = first + count;
+            if ranges.len() > FEW_BYTES + self.words.len() * size_of::<u64>() {
+                break;
+            }
+        }
+        if ranges.len() <= FEW_BYTES {
+            return ranges;
+        }
+        let words: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut bitmap = vec![BITMAP];
+        bitmap.extend(lz4_flex::block::compress(&words));
+        // Ranges that were cut short are longer than the bitmap before it was compressed, and LZ4 adds less than 1 %.
+        if bitmap.len() < ranges.len() || cursor < self.end() {
+            bitmap
+        } else {
+            ranges
+        }
+    }
+
+    /// Reads what [`IndexSet::encode`] wrote, all of whose indices must be below `total`.
+    ///
+    /// # Errors
+    /// [`DecodeError`] for any other bytes.
+    pub fn decode(bytes: &[u8], total: u64) -> Result<Self, DecodeError> {
+        let set = match bytes.split_first() {
+            Some((&RANGES, ranges)) => decode_ranges(ranges, total),
+            Some((&BITMAP, bitmap)) => decode_bitmap(bitmap, total),
+            _ => None,
+        };
+        set.ok_or(DecodeError { total })
+    }
+
+    /// One past the last index.
+    fn end(&self) -> u64 {
+        let last = self.words.iter().enumerate().rev().find(|(_, word)| **word != 0);
+        last.map_or(0, |(place, word)| (place as u64 + 1) * WORD - u64::from(word.leading_zeros()))
+    }
+}
+
+fn decode_ranges(mut bytes: &[u8], total: u64) -> Option<IndexSet> {
+    let mut set = IndexSet::default();
+    let mut cursor = 0_u64;
+    while !bytes.is_empty() {
+        let gap = take_varint(&mut bytes)?;
+        let count = take_varint(&mut bytes)?;
+        let first = cursor.checked_add(gap)?;
+        cursor = first.checked_add(count).filter(|end| count > 0 && *end <= total)?;
+        set.insert(first, count);
+    }
+    Some(set)
+}
+
+fn decode_bitmap(bytes: &[u8], total: u64) -> Option<IndexSet> {
+    let mut words = vec![0; usize::try_from(total.div_ceil(WORD)).ok()? * size_of::<u64>()];
+    let length = lz4_flex::block::decompress_into(bytes, &mut words).ok()?;
+    let (words, rest) = words[..length].as_chunks::<8>();
+    let mut set = IndexSet {
+        words: words.iter().map(|word| u64::from_le_bytes(*word)).collect(),
+        ..IndexSet::default()
+    };
+    set.recount();
+    (rest.is_empty() && set.end() <= total).then_some(set)
+}
+
+fn push_varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push((value as u8 & 0x7f) | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let part = u64::from(byte & 0x7f);
+        value |= part.checked_shl(shift).filter(|bits| bits >> shift == part)?;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}

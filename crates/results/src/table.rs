@@ -1,0 +1,324 @@
+//! `results.csv`: index, parameters, outputs (`output0`, or `output0[3]` for arrays), one row a completed chunk.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use sahasra_crds::burst_job::BurstJobSpec;
+use sahasra_parameters::{CompileError, Program, Scalar};
+
+use crate::{COUNTED, FAILED, IndexSet, Layout, RESULTS};
+
+/// Why records cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// The job's parameters do not compile.
+    #[error(transparent)]
+    Parameters(#[from] CompileError),
+    /// A set of indices is missing or damaged.
+    #[error("the key {key} does not tell which of the {total} chunks it means")]
+    Indices {
+        /// The key.
+        key: String,
+        /// Chunks that the spec gives.
+        total: u64,
+    },
+    /// The key `results` is damaged.
+    #[error("the key {RESULTS} has {found} bytes where the spec gives {expected}")]
+    Size {
+        /// Bytes there.
+        found: usize,
+        /// Bytes that the spec gives.
+        expected: u64,
+    },
+}
+
+/// The columns of a burst's results.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'a> {
+    /// The parameters.
+    pub program: &'a Program,
+    /// The outputs.
+    pub layout: &'a Layout,
+}
+
+impl Columns<'_> {
+    /// The first line, with its line break.
+    pub fn header(&self) -> String {
+        let mut text = String::from("index");
+        for parameter in self.program.parameters() {
+            text.push(',');
+            text.push_str(&parameter.name);
+        }
+        for (place, output) in self.layout.outputs().iter().enumerate() {
+            for element in 0..output.count {
+                let written = if output.count == 1 {
+                    write!(text, ",output{place}")
+                } else {
+                    write!(text, ",output{place}[{element}]")
+                };
+                written.expect("a String takes all");
+            }
+        }
+        text.push('\n');
+        text
+    }
+
+    /// Appends the line of chunk `index`, whose outputs are `record`, with its line break. `values` is scratch space.
+    pub fn row(&self, index: u64, record: &[u8], values: &mut Vec<Scalar>, text: &mut String) {
+        text.push_str(&index.to_string());
+        // A chunk that succeeded has parameters; those of a spec that is not the one it ran with may fail.
+        let evaluated = self.program.evaluate(index, values).is_ok();
+        if evaluated {
+            for value in values.iter() {
+                write!(text, ",{value}").expect("a String takes all");
+            }
+        } else {
+            text.extend(self.program.parameters().iter().map(|_| ','));
+        }
+        for output in 0..self.layout.outputs().len() {
+            for element in self.layout.values(output, record) {
+                write!(text, ",{element}").expect("a String takes all");
+            }
+        }
+        text.push('\n');
+    }
+
+    /// All of it as text; `None` when it would exceed `limit` bytes.
+    pub fn text(&self, completed: &IndexSet, records: &[u8], limit: usize) -> Option<String> {
+        // Two bytes a cell at the least: what cannot fit is not written first.
+        let cells: usize = self.layout.outputs().iter().map(|output| output.count).sum();
+        let least = usize::try_from(completed.len()).unwrap_or(usize::MAX).saturating_mul(2 + 2 * cells);
+        if least > limit || cells.saturating_mul(8) > limit {
+            return None;
+        }
+        let mut text = self.header();
+        let mut values = Vec::new();
+        for (index, record) in rows(completed, records, self.layout) {
+            if text.len() > limit {
+                return None;
+            }
+            self.row(index, record, &mut values, &mut text);
+        }
+        (text.len() <= limit).then_some(text)
+    }
+}
+
+/// The records of the completed chunks, in the order of the index.
+fn rows<'a>(completed: &'a IndexSet, records: &'a [u8], layout: &'a Layout) -> impl Iterator<Item = (u64, &'a [u8])> {
+    let indices = completed.ranges().flat_map(|(first, count)| first..first + count);
+    indices.map(move |index| {
+        let from = index as usize * layout.record_bytes();
+        (index, &records[from..from + layout.record_bytes()])
+    })
+}
+
+/// The results of a finished burst whose records are in its ConfigMap.
+#[derive(Debug)]
+pub struct Table {
+    program: Program,
+    layout: Layout,
+    completed: IndexSet,
+    records: Vec<u8>,
+}
+
+impl Table {
+    /// Of the job's spec and the `binaryData` of its ConfigMap.
+    ///
+    /// # Errors
+    /// When that is not of a job with this spec.
+    pub fn of(spec: &BurstJobSpec, mut binary_data: BTreeMap<String, Vec<u8>>) -> Result<Self, TableError> {
+        let program = Program::compile(&spec.chunks)?;
+        let layout = Layout::of(&spec.kernel);
+        let records = binary_data.remove(RESULTS).unwrap_or_default();
+        let expected = program.count().saturating_mul(layout.record_bytes() as u64);
+        if records.len() as u64 != expected {
+            let found = records.len();
+            return Err(TableError::Size { found, expected });
+        }
+        let completed = completed(&binary_data, program.count())?;
+        Ok(Self {
+            program,
+            layout,
+            completed,
+            records,
+        })
+    }
+}
+
+/// The indices that succeeded: those that are counted and did not fail.
+fn completed(binary_data: &BTreeMap<String, Vec<u8>>, total: u64) -> Result<IndexSet, TableError> {
+    let set = |key: &str| {
+        let bytes = binary_data.get(key).map(Vec::as_slice).unwrap_or_default();
+        IndexSet::decode(bytes, total).map_err(|_| TableError::Indices {
+            key: key.to_owned(),
+            total,
+        })
+    };
+    let mut completed = set(COUNTED)?;
+    for key in binary_data.keys().filter(|key| key.starts_with(FAILED)) {
+        completed.subtract(&set(key)?);
+    }
+    Ok(completed)
+}
+
+impl IntoIterator for Table {
+    type Item = String;
+    type IntoIter = Lines;
+
+    /// The lines, header first, each with its line break, made one at a time.
+    fn into_iter(self) -> Lines {
+        let ranges: Vec<(u64, u64)> = self.completed.ranges().collect();
+        Lines {
+            ranges: ranges.into_iter(),
+            left: 0..0,
+            at_header: true,
+            values: Vec::new(),
+            table: self,
+        }
+    }
+}
+
+/// The lines of a [`Table`].
+#[derive(Debug)]
+pub struct Lines {
+    table: Table,
+    ranges: std::vec::IntoIter<(u64, u64)>,
+    left: std::ops::Range<u64>,
+    at_header: bool,
+    values: Vec<Scalar>,
+}
+
+impl Iterator for Lines {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let Table {
+            program, layout, records, ..
+        } = &self.table;
+        let columns = Columns { program, layout };
+        if std::mem::take(&mut self.at_header) {
+            return Some(columns.header());
+        }
+        let index = loop {
+            match self.left.next() {
+                Some(index) => break index,
+                None => self.left = self.ranges.next().map(|(first, count)| first..first + count)?,
+            }
+        };
+        let from = index as usize * layout.record_bytes();
+        let mut line = String::new();
+        columns.row(index, &records[from..from + layout.record_bytes()], &mut self.values, &mut line);
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sahasra_crds::burst_job::{Argument, Chunks, Kernel, ParameterSpec, ScalarType, kernel::OutputArgument};
+
+    use super::*;
+
+    fn kernel() -> Kernel {
+        let output = |type_, count| Argument {
+            output: Some(OutputArgument { type_, count }),
+            ..Argument::default()
+        };
+        Kernel {
+            ptx: Default::default(),
+            entry: "k".into(),
+            grid: vec![1],
+            block: vec![1],
+            dynamic_shared_bytes: 0,
+            args: vec![output(ScalarType::F32, 1), output(ScalarType::U8, 2)],
+        }
+    }
+
+    fn program(count: i64) -> Program {
+        let rate = ParameterSpec {
+            type_: ScalarType::F64,
+            cel: Some("double(index) / 10.0".into()),
+            list: None,
+            range: None,
+            random: None,
+        };
+        Program::compile(&Chunks {
+            count: Some(count),
+            parameters: BTreeMap::from([("rate".to_owned(), rate)]),
+            ..Chunks::default()
+        })
+        .unwrap()
+    }
+
+    fn completed() -> IndexSet {
+        let mut completed = IndexSet::full(2);
+        completed.insert(3, 1);
+        completed
+    }
+
+    fn records() -> Vec<u8> {
+        let mut records = vec![0; 4 * 6];
+        records[..4].copy_from_slice(&1e38_f32.to_le_bytes());
+        records[4..6].copy_from_slice(&[7, 8]);
+        records
+    }
+
+    const TEXT: &str = "index,rate,output0,output1[0],output1[1]\n0,0,1e38,7,8\n1,0.1,0,0,0\n3,0.3,0,0,0\n";
+
+    #[test]
+    fn there_is_a_row_for_each_completed_chunk() {
+        let (program, layout) = (program(4), Layout::of(&kernel()));
+        let columns = Columns {
+            program: &program,
+            layout: &layout,
+        };
+        assert_eq!(columns.text(&completed(), &records(), TEXT.len()).as_deref(), Some(TEXT));
+        assert_eq!(columns.text(&completed(), &records(), TEXT.len() - 1), None);
+    }
+
+    #[test]
+    fn records_are_shown_whole_whatever_their_text_takes() {
+        let (program, layout) = (program(40_000), Layout::of(&kernel()));
+        let (completed, records) = (IndexSet::full(40_000), vec![0; 40_000 * 6]);
+        let columns = Columns {
+            program: &program,
+            layout: &layout,
+        };
+        assert_eq!(columns.text(&completed, &records, crate::MAX_CSV_BYTES), None);
+        let table = Table {
+            program,
+            layout,
+            completed,
+            records,
+        };
+        let lines: Vec<String> = table.into_iter().collect();
+        assert_eq!((lines.len(), lines[40_000].as_str()), (40_001, "39999,3999.9,0,0,0\n"));
+    }
+
+    #[test]
+    fn keys_of_another_job_are_refused() {
+        let spec = serde_json::json!({
+            "kernel": {
+                "ptx": {"inline": "x"}, "entry": "k", "block": [1],
+                "args": [{"output": {"type": "f32", "count": 1}}, {"output": {"type": "u8", "count": 2}}],
+            },
+            "chunks": {"count": 4}, "slice": {"vram": "1Mi"},
+        });
+        let spec: BurstJobSpec = serde_json::from_value(spec).unwrap();
+        let binary =
+            |counted: &IndexSet, records: Vec<u8>| BTreeMap::from([(COUNTED.to_owned(), counted.encode()), (RESULTS.to_owned(), records)]);
+        let mut failed = binary(&IndexSet::full(4), records());
+        let mut second = IndexSet::default();
+        second.insert(2, 1);
+        failed.insert(format!("{FAILED}Trap"), second.encode());
+        let lines: String = Table::of(&spec, failed).unwrap().into_iter().collect();
+        assert_eq!(lines, "index,output0,output1[0],output1[1]\n0,1e38,7,8\n1,0,0,0\n3,0,0,0\n");
+        let beyond = Table::of(&spec, binary(&IndexSet::full(5), records())).unwrap_err();
+        assert_eq!(beyond.to_string(), "the key counted does not tell which of the 4 chunks it means");
+        let mut missing = binary(&completed(), records());
+        missing.remove(COUNTED);
+        assert!(matches!(Table::of(&spec, missing), Err(TableError::Indices { .. })));
+        assert!(matches!(
+            Table::of(&spec, binary(&completed(), vec![0; 23])),
+            Err(TableError::Size { found: 23, expected: 24 })
+        ));
+    }
+}

@@ -1,0 +1,170 @@
+//! Requests to the API server: under which name they go, and how they end.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http::{HeaderValue, Request, Response, StatusCode};
+use prometheus::{IntCounterVec, Opts, Registry};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// How a request may end: the values of the label `result`.
+const RESULTS: [&str; 8] = [
+    "ok",
+    "not_found",
+    "conflict",
+    "denied",
+    "invalid",
+    "throttled",
+    "server_error",
+    "unreachable",
+];
+
+/// The header `User-Agent` of a component's requests: `sahasra-operator/0.1.0`. Audit logs and the API server's metrics show it.
+#[must_use]
+pub fn user_agent(program: &'static str) -> HeaderValue {
+    let text = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
+    HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("sahasra"))
+}
+
+/// Counts requests to the API server by result: a layer of the client.
+#[derive(Clone, Debug)]
+pub struct ApiRequests {
+    requests: IntCounterVec,
+}
+
+impl ApiRequests {
+    /// Counters of every result, at 0.
+    ///
+    /// # Errors
+    /// Never in practice: the name is a constant.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let options = Opts::new(
+            "sahasra_api_requests_total",
+            "Requests to the API server, by result; unreachable when there was no answer.",
+        );
+        let requests = IntCounterVec::new(options, &["result"])?;
+        for result in RESULTS {
+            requests.with_label_values(&[result]);
+        }
+        Ok(Self { requests })
+    }
+
+    /// Shows the counters at `/metrics`.
+    ///
+    /// # Errors
+    /// When the registry has them already.
+    pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        registry.register(Box::new(self.requests.clone()))
+    }
+
+    fn ended(&self, status: Option<StatusCode>) {
+        self.requests.with_label_values(&[result(status)]).inc();
+    }
+}
+
+fn result(status: Option<StatusCode>) -> &'static str {
+    match status.map(|status| status.as_u16()) {
+        None => "unreachable",
+        Some(..=399) => "ok",
+        Some(404 | 410) => "not_found",
+        Some(409) => "conflict",
+        Some(401 | 403) => "denied",
+        Some(429) => "throttled",
+        Some(400..=499) => "invalid",
+        Some(_) => "server_error",
+    }
+}
+
+impl<S> Layer<S> for ApiRequests {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted {
+            inner,
+            requests: self.clone(),
+        }
+    }
+}
+
+/// A client whose requests are counted.
+#[derive(Clone, Debug)]
+pub struct Counted<S> {
+    inner: S,
+    requests: ApiRequests,
+}
+
+impl<S, B, R> Service<Request<B>> for Counted<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let requests = self.requests.clone();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            requests.ended(answer.as_ref().ok().map(Response::status));
+            answer
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::ready;
+
+    /// Answers every request with the status that its path names, or not at all.
+    #[derive(Clone)]
+    struct Echo;
+
+    impl Service<Request<()>> for Echo {
+        type Response = Response<()>;
+        type Error = String;
+        type Future = std::future::Ready<Result<Response<()>, String>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), String>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<()>) -> Self::Future {
+            let status = request.uri().path().trim_start_matches('/').parse::<u16>();
+            ready(match status {
+                Ok(status) => Ok(Response::builder().status(status).body(()).unwrap()),
+                Err(_) => Err("no answer".to_owned()),
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_are_counted_by_result_and_every_result_is_there_from_the_start() {
+        let requests = ApiRequests::new().unwrap();
+        let registry = Registry::new();
+        requests.register(&registry).unwrap();
+        let counts = || RESULTS.map(|result| requests.requests.with_label_values(&[result]).get());
+        assert_eq!(registry.gather()[0].get_metric().len(), RESULTS.len());
+        let mut client = requests.layer(Echo);
+        for status in ["200", "201", "404", "410", "409", "401", "403", "422", "429", "500", "503", "none"] {
+            let request = Request::get(format!("/{status}")).body(()).unwrap();
+            let _ = client.call(request).await;
+        }
+        assert_eq!(counts(), [2, 2, 1, 2, 1, 1, 2, 1]);
+    }
+
+    #[test]
+    fn the_user_agent_is_the_program_and_its_version() {
+        let name = user_agent("sahasra-operator");
+        assert_eq!(name, format!("sahasra-operator/{}", env!("CARGO_PKG_VERSION")));
+    }
+}

@@ -1,0 +1,379 @@
+//! Which hosts requests to stores may go to.
+//!
+//! A job's Secret chooses the store's settings, endpoint included, and whoever reads an object there shows it to the job's
+//! user. So requests go to the clouds' own stores, and to what the administrator allows; never, unless it is allowed by its
+//! very name, to this machine, to its links and to services that tell instances their rights.
+
+use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
+
+use url::{Host, Url};
+
+/// An endpoint that the administrator allows: `https://minio.storage.svc:9000`, `https://*.example.com`, `http://*:*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    scheme: Scheme,
+    host: HostPattern,
+    /// Any when absent.
+    port: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum HostPattern {
+    /// This name or address.
+    Exactly(String),
+    /// Names that end in a dot and this.
+    Below(String),
+    Any,
+}
+
+/// Why a text is no [`Endpoint`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no endpoint: write http:// or https://, a host, *.domain or *, and a port or * if it is not the scheme's")]
+pub struct EndpointError(String);
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        let wrong = || EndpointError(text.to_owned());
+        let (scheme, rest) = match text.split_once("://").ok_or_else(wrong)? {
+            ("http", rest) => (Scheme::Http, rest),
+            ("https", rest) => (Scheme::Https, rest),
+            _ => return Err(wrong()),
+        };
+        let (rest, any_port) = rest.strip_suffix(":*").map_or((rest, false), |rest| (rest, true));
+        // The URL parser knows how hosts are written, but no stars.
+        let (plain, wild) = match rest.strip_prefix('*') {
+            Some(rest) if rest.starts_with('.') => (rest[1..].to_owned(), true),
+            Some(rest) if rest.is_empty() || rest.starts_with(':') => (format!("any{rest}"), true),
+            Some(_) => return Err(wrong()),
+            None => (rest.to_owned(), false),
+        };
+        let url = Url::parse(&format!("{}://{plain}", scheme.name())).map_err(|_| wrong())?;
+        let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+        let host = url
+            .host_str()
+            .filter(|_| bare && !plain.ends_with('/'))
+            .ok_or_else(wrong)?
+            .to_owned();
+        let host = match (wild, rest.starts_with("*.")) {
+            (true, true) => HostPattern::Below(host),
+            (true, false) => HostPattern::Any,
+            _ => HostPattern::Exactly(host),
+        };
+        let port = if any_port { None } else { url.port_or_known_default() };
+        Ok(Self { scheme, host, port })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = self.scheme.name();
+        match &self.host {
+            HostPattern::Exactly(host) => write!(formatter, "{scheme}://{host}")?,
+            HostPattern::Below(domain) => write!(formatter, "{scheme}://*.{domain}")?,
+            HostPattern::Any => write!(formatter, "{scheme}://*")?,
+        }
+        match self.port {
+            None => formatter.write_str(":*"),
+            Some(port) if port == self.scheme.port() => Ok(()),
+            Some(port) => write!(formatter, ":{port}"),
+        }
+    }
+}
+
+impl Scheme {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+impl Endpoint {
+    fn allows(&self, url: &Url) -> bool {
+        let host = match (&self.host, url.host_str()) {
+            (HostPattern::Exactly(allowed), Some(host)) => allowed == host,
+            (HostPattern::Below(domain), Some(host)) => host.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.')),
+            (HostPattern::Any, Some(_)) => true,
+            (_, None) => false,
+        };
+        host && url.scheme() == self.scheme.name() && self.port.is_none_or(|port| url.port_or_known_default() == Some(port))
+    }
+
+    fn is_exactly(&self, host: &str) -> bool {
+        matches!(&self.host, HostPattern::Exactly(allowed) if allowed == host)
+    }
+}
+
+/// What a process allows that runs one user's jobs with that user's rights: everything that needs no exact name, and this machine.
+///
+/// # Panics
+/// Never: the endpoints are as they are written.
+pub fn of_own_machine() -> Vec<Endpoint> {
+    ["*", "localhost", "127.0.0.1", "[::1]"]
+        .into_iter()
+        .flat_map(|host| [format!("http://{host}:*"), format!("https://{host}:*")])
+        .map(|endpoint| endpoint.parse().expect("endpoints as they are written"))
+        .collect()
+}
+
+/// Why no request goes to a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Forbidden {
+    /// It is neither a cloud's own store nor allowed.
+    #[error("the endpoint {0} is not allowed: the administrator allows endpoints with stores.endpoints of the chart (--store-endpoint)")]
+    Endpoint(String),
+    /// Its host is this machine, on its link, or a metadata service, and not allowed by name.
+    #[error(
+        "the host {0} is this machine, on its link or a metadata service: stores.endpoints of the chart (--store-endpoint) must name it"
+    )]
+    Local(String),
+}
+
+/// The endpoints that the administrator allows beside the clouds' own. None by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoints(Arc<Vec<Endpoint>>);
+
+impl FromIterator<Endpoint> for Endpoints {
+    fn from_iter<T: IntoIterator<Item = Endpoint>>(endpoints: T) -> Self {
+        Self(Arc::new(endpoints.into_iter().collect()))
+    }
+}
+
+impl Endpoints {
+    /// Whether a request may go to that URL, as far as its text tells. What its host resolves to is looked at when it does.
+    ///
+    /// # Errors
+    /// [`Forbidden`], without path and query, which may hold rights.
+    pub fn check(&self, url: &Url) -> Result<(), Forbidden> {
+        let origin = || url.origin().ascii_serialization();
+        let host = url.host_str().unwrap_or_default();
+        if !is_of_a_cloud(url) && !self.0.iter().any(|endpoint| endpoint.allows(url)) {
+            return Err(Forbidden::Endpoint(origin()));
+        }
+        let local = match url.host() {
+            Some(Host::Ipv4(address)) => is_local(address.into()),
+            Some(Host::Ipv6(address)) => is_local(address.into()),
+            Some(Host::Domain(name)) => is_local_name(name),
+            None => true,
+        };
+        if local && !self.names(host) {
+            return Err(Forbidden::Local(host.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Whether a host is allowed by its very name: then it may resolve to whatever it likes.
+    pub(crate) fn names(&self, host: &str) -> bool {
+        self.0.iter().any(|endpoint| endpoint.is_exactly(host))
+    }
+}
+
+/// Whether a host name means this machine or a metadata service.
+fn is_local_name(name: &str) -> bool {
+    let name = name.trim_end_matches('.');
+    name == "localhost" || name.ends_with(".localhost") || name == "metadata" || name == "metadata.google.internal"
+}
+
+/// Whether an address is this machine, on its link, or a cloud's metadata service.
+pub(crate) fn is_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            address.is_loopback()
+                || address.is_link_local()
+                || address.is_unspecified()
+                || address.is_broadcast()
+                || address.is_multicast()
+                // Alibaba Cloud's metadata service, Azure's host of instances.
+                || matches!(address.octets(), [100, 100, 100, 200] | [168, 63, 129, 16])
+        }
+        IpAddr::V6(address) => match address.to_ipv4_mapped() {
+            Some(mapped) => is_local(mapped.into()),
+            None => {
+                address.is_loopback()
+                    || address.is_unspecified()
+                    || address.is_multicast()
+                    || address.segments()[0] & 0xffc0 == 0xfe80
+                    // AWS's metadata service.
+                    || address.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
+            }
+        },
+    }
+}
+
+/// Whether a URL is a cloud's own object store, or where that cloud turns a job's keys into tokens for it.
+fn is_of_a_cloud(url: &Url) -> bool {
+    let Some(Host::Domain(host)) = url.host() else { return false };
+    if url.scheme() != "https" || url.port_or_known_default() != Some(443) {
+        return false;
+    }
+    let below = |domain: &str| host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+    // The last label before the domain's is a region; the service stands before it, buckets before that.
+    let s3 = |domain: &str| {
+        below(domain)
+            && host
+                .split('.')
+                .any(|label| label == "s3" || label.starts_with("s3-") || label.starts_with("s3express-"))
+    };
+    s3("amazonaws.com")
+        || s3("amazonaws.com.cn")
+        || matches!(host, "storage.googleapis.com" | "oauth2.googleapis.com")
+        || below("storage.googleapis.com")
+        || below("blob.core.windows.net")
+        || below("dfs.core.windows.net")
+        || below("blob.fabric.microsoft.com")
+        || below("dfs.fabric.microsoft.com")
+        || host == "login.microsoftonline.com"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoints(allowed: &[&str]) -> Endpoints {
+        allowed.iter().map(|endpoint| endpoint.parse::<Endpoint>().unwrap()).collect()
+    }
+
+    fn check(allowed: &[&str], url: &str) -> Result<(), Forbidden> {
+        endpoints(allowed).check(&Url::parse(url).unwrap())
+    }
+
+    #[test]
+    fn by_default_there_are_the_clouds_own_stores_alone() {
+        for url in [
+            "https://s3.eu-central-1.amazonaws.com/bucket/a",
+            "https://bucket.s3.eu-central-1.amazonaws.com/a",
+            "https://s3.cn-north-1.amazonaws.com.cn/bucket",
+            "https://storage.googleapis.com/bucket/a",
+            "https://oauth2.googleapis.com/token",
+            "https://account.blob.core.windows.net/container",
+            "https://login.microsoftonline.com/tenant/oauth2/v2.0/token",
+        ] {
+            assert_eq!(check(&[], url), Ok(()), "{url}");
+        }
+        for url in [
+            "http://s3.eu-central-1.amazonaws.com/bucket",
+            "https://s3.eu-central-1.amazonaws.com:8443/bucket",
+            "https://sts.amazonaws.com/",
+            "https://s3.evil.com/#.amazonaws.com",
+            "https://notamazonaws.com/s3",
+            "https://minio.storage.svc:9000/",
+            "http://169.254.169.254/latest/meta-data/",
+            "http://127.0.0.1:8080/",
+            "http://kubernetes.default.svc/",
+            "ftp://storage.googleapis.com/",
+        ] {
+            assert!(check(&[], url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_is_allowed_with_its_scheme_and_port() {
+        let allowed = ["https://minio.storage.svc:9000", "http://10.0.0.7:*", "https://*.example.com"];
+        for url in [
+            "https://minio.storage.svc:9000/bucket",
+            "https://MINIO.storage.svc:9000",
+            "http://10.0.0.7:1234/",
+            "http://10.0.0.7/",
+            "https://a.b.example.com/",
+        ] {
+            assert_eq!(check(&allowed, url), Ok(()), "{url}");
+        }
+        for url in [
+            "http://minio.storage.svc:9000/",
+            "https://minio.storage.svc/",
+            "https://10.0.0.7/",
+            "https://example.com/",
+            "https://badexample.com/",
+            "https://a.example.com:8443/",
+        ] {
+            assert!(matches!(check(&allowed, url), Err(Forbidden::Endpoint(_))), "{url}");
+        }
+    }
+
+    #[test]
+    fn this_machine_and_metadata_services_must_be_named() {
+        let everything = ["http://*:*", "https://*:*"];
+        for url in [
+            "http://127.0.0.1:9000/",
+            "http://0x7f.1/",
+            "http://2130706433/",
+            "http://localhost/",
+            "http://a.localhost/",
+            "http://169.254.169.254/",
+            "http://[::1]/",
+            "http://[::ffff:169.254.169.254]/",
+            "http://[fe80::1]/",
+            "http://[fd00:ec2::254]/",
+            "http://0.0.0.0/",
+            "http://100.100.100.200/",
+            "http://metadata.google.internal/",
+        ] {
+            assert!(matches!(check(&everything, url), Err(Forbidden::Local(_))), "{url}");
+        }
+        assert_eq!(check(&everything, "http://10.1.2.3/"), Ok(()));
+        assert_eq!(check(&["http://127.0.0.1:9000"], "http://127.0.0.1:9000/"), Ok(()));
+        let own = of_own_machine().into_iter().collect::<Endpoints>();
+        for url in [
+            "http://localhost:9000/",
+            "http://[::1]:9000/",
+            "https://127.0.0.1/",
+            "http://minio.lan/",
+        ] {
+            assert_eq!(own.check(&Url::parse(url).unwrap()), Ok(()), "{url}");
+        }
+        assert!(own.check(&Url::parse("http://169.254.169.254/").unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_refusal_shows_no_path_and_no_query() {
+        let refusal = check(&[], "https://user:secret@evil.com/secret?sig=secret")
+            .unwrap_err()
+            .to_string();
+        assert!(refusal.contains("https://evil.com") && !refusal.contains("secret"), "{refusal}");
+    }
+
+    #[test]
+    fn endpoints_are_read_as_they_are_written() {
+        for text in [
+            "https://a.b",
+            "http://a:9000",
+            "https://*.b",
+            "http://*",
+            "https://*:*",
+            "http://a:*",
+            "http://[::1]:9000",
+            "http://10.0.0.1",
+        ] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+        }
+        for text in [
+            "a.b",
+            "s3://bucket",
+            "https://",
+            "https://a/b",
+            "https://a/",
+            "https://*a",
+            "https://u@a",
+            "https://a?b",
+            "https://a:b",
+        ] {
+            assert!(text.parse::<Endpoint>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What stands while operators come and go: leases and sessions that nobody uses, an operator that is killed again and again, and an
+//! API server that is away for longer than half of the leader's timeout. etcd writes to its disk as in production.
+//!
+//! `SAHASRA_E2E_KILLS` is how often the operator is killed, 6 times when it is absent; from 24 on with 50 leases and 20 sessions.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use sahasra_e2e::{Options, PoolOptions, SharedPool, Turn, audit::Write, condition, true_condition};
+use serde_json::{Value, json};
+
+/// A machine under load gets minutes.
+const WITHIN: Duration = Duration::from_secs(300);
+/// An operator lives so long before it is killed.
+const LIFE: Duration = Duration::from_secs(5);
+/// From so many kills on the test has the size of the long tier.
+const LONG: u32 = 24;
+/// How long the API server is away.
+const OUTAGE: Duration = Duration::from_secs(12);
+
+static POOL: SharedPool = SharedPool::new(|| {
+    let (_, _, ttl, _) = size();
+    PoolOptions::default()
+        .agents(3)
+        .control_plane(Options::default().durable())
+        .agent_arguments(["--no-cuda", "--cpu-memory", "4Gi"])
+        .operator_environment("SAHASRA_SESSION_LEASE", &format!("{ttl}s"))
+});
+
+/// Leases, sessions, seconds that their slices last without renewal, and kills.
+fn size() -> (usize, usize, u64, u32) {
+    let kills = std::env::var("SAHASRA_E2E_KILLS").ok().and_then(|text| text.parse().ok());
+    match kills.unwrap_or(6) {
+        kills if kills >= LONG => (50, 20, 60, kills),
+        kills => (10, 4, 20, kills),
+    }
+}
+
+/// Applies leases and sessions, and waits until all are granted: what they hold, by kind and name.
+async fn stand(pool: &Turn, prefix: &str) -> BTreeMap<(&'static str, String), Value> {
+    let (leases, sessions, ttl, _) = size();
+    let mut names = Vec::new();
+    for index in 0..leases {
+        names.push(("VramLease", format!("{prefix}-lease-{index}")));
+    }
+    for index in 0..sessions {
+        names.push(("GpuSession", format!("{prefix}-session-{index}")));
+    }
+    for (kind, name) in &names {
+        let spec = match *kind {
+            "VramLease" => json!({"owner": {"name": "failover"}, "slice": {"vram": "8Mi"}, "ttlSeconds": ttl}),
+            _ => json!({"class": "cpu", "vram": "8Mi", "engine": "ptx"}),
+        };
+        let object = json!({
+            "apiVersion": "sahasra.dev/v1alpha1",
+            "kind": kind,
+            "metadata": {"namespace": "default", "name": name},
+            "spec": spec,
+        });
+        pool.control_plane.apply(&object.to_string()).await.expect("applied");
+    }
+    let mut held = BTreeMap::new();
+    for (kind, name) in names {
+        let wanted = if kind == "VramLease" { "Granted" } else { "Ready" };
+        let object = pool.control_plane.wait_until(kind, "default", &name, WITHIN, |object| {
+            object.is_some_and(|object| true_condition(object, wanted).is_some())
+        });
+        let object = object.await.expect("it is granted").expect("it is there");
+        held.insert((kind, name), place(&object.data));
+    }
+    held
+}
+
+/// What an object holds, and what it lost.
+fn place(data: &Value) -> Value {
+    let status = &data["status"];
+    json!({"grants": status["grants"], "lastLoss": status["lastLoss"], "worker": status["worker"], "device": status["device"]})
+}
+
+/// Everything still holds what it held.
+async fn still_stands(pool: &Turn, held: &BTreeMap<(&'static str, String), Value>) {
+    for ((kind, name), before) in held {
+        let object = pool.control_plane.object(kind, "default", name).await.expect("an answer");
+        let object = object.expect("it is there");
+        let failed = condition(&object, "Failed");
+        assert!(failed.is_none(), "{kind} {name}: {failed:?}");
+        assert_eq!(&place(&object.data), before, "{kind} {name}");
+    }
+}
+
+async fn delete(pool: &mut Turn, held: &BTreeMap<(&'static str, String), Value>) {
+    for (kind, name) in held.keys() {
+        pool.control_plane.delete(kind, "default", name).await.expect("deleted");
+    }
+    pool.nothing_held(WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn an_operator_that_is_killed_every_five_seconds_loses_no_lease_and_no_session() {
+    let mut pool = POOL.borrow().await.expect("Sahasra starts");
+    let held = stand(&pool, "killed").await;
+    let (.., kills) = size();
+    for _ in 0..kills {
+        tokio::time::sleep(LIFE).await;
+        pool.operator.process.kill().await.expect("killed");
+        pool.operator.process.spawn().expect("started again");
+    }
+    pool.operator.process.wait_ready().await.expect("it leads");
+    // What was lost shows by then.
+    let (_, _, ttl, _) = size();
+    tokio::time::sleep(Duration::from_secs(ttl)).await;
+    still_stands(&pool, &held).await;
+    for agent in &pool.agents {
+        let expired = agent.metric("gpu_grants_expired_total").await.expect("an answer");
+        assert_eq!(expired.unwrap_or_default(), 0.0, "{}", agent.process.name());
+    }
+    delete(&mut pool, &held).await;
+}
+
+#[tokio::test]
+async fn the_leader_goes_on_when_the_api_server_was_away_for_twelve_seconds() {
+    let mut pool = POOL.borrow().await.expect("Sahasra starts");
+    let held = stand(&pool, "outage").await;
+    let leader = pool.operator.process.pid();
+    pool.control_plane.without_api_server(OUTAGE).await.expect("suspended and resumed");
+    let more = stand(&pool, "after").await;
+    assert!(pool.operator.process.is_running(), "it went on");
+    assert_eq!(pool.operator.process.pid(), leader);
+    still_stands(&pool, &held).await;
+    delete(&mut pool, &held.into_iter().chain(more).collect()).await;
+}
+
+#[tokio::test]
+async fn standing_leases_and_idle_sessions_cost_no_writes() {
+    let mut pool = POOL.borrow().await.expect("Sahasra starts");
+    let held = stand(&pool, "idle").await;
+    let (_, _, ttl, _) = size();
+    let ours = |write: &Write| matches!(write.resource.as_str(), "vramleases" | "gpusessions" | "events");
+    // Events and the last status of the sessions may be on their way.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let before = pool.control_plane.audited_writes(ours).await.expect("an audit log").len();
+    // Every grant is renewed several times meanwhile.
+    tokio::time::sleep(Duration::from_secs(70.max(ttl))).await;
+    let writes = pool.control_plane.audited_writes(ours).await.expect("an audit log");
+    assert!(writes.len() == before, "{:?}", &writes[before..]);
+    delete(&mut pool, &held).await;
+}

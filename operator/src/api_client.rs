@@ -1,0 +1,129 @@
+//! Calls to the API server that end in time, whatever becomes of their connection.
+
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use http::{Request, Response, Uri};
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use tower_service::Service;
+
+/// How long a call may take that is no watch, its answer's body included. The API server gives up on its own webhooks after 10 s; what
+/// takes longer than this sits on a connection that nobody answers any more, and would hold its reconcile for a quarter of an hour.
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+/// Nothing comes on a watch for so long only where the connection is broken: the API server ends each after 290 s.
+pub(crate) const WATCH_SILENCE: Duration = Duration::from_secs(300);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A call that had no answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer of the API server within {} s", .0.as_secs_f32())]
+struct TimedOut(Duration);
+
+/// The client, with a time limit for each call.
+pub(crate) fn timely(client: Client) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = Timely {
+        client,
+        timeout: CALL_TIMEOUT,
+    };
+    Client::new(service, namespace)
+}
+
+#[derive(Clone)]
+struct Timely {
+    client: Client,
+    timeout: Duration,
+}
+
+impl Service<Request<Body>> for Timely {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let Self { client, timeout } = self.clone();
+        if is_watch(request.uri()) {
+            return Box::pin(async move { Ok(client.send(request).await?) });
+        }
+        Box::pin(async move {
+            let exchange = async {
+                let (head, body) = client.send(request).await?.into_parts();
+                let bytes = body.collect().await?.to_bytes();
+                Ok(Response::from_parts(head, Body::from(bytes)))
+            };
+            let answer = tokio::time::timeout(timeout, exchange).await;
+            answer.unwrap_or_else(|_| Err(TimedOut(timeout).into()))
+        })
+    }
+}
+
+fn is_watch(uri: &Uri) -> bool {
+    let mut parameters = uri.query().unwrap_or_default().split('&');
+    parameters.any(|parameter| matches!(parameter, "watch=true" | "watch=1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use bytes::Bytes;
+    use futures::StreamExt;
+    use http_body_util::StreamBody;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::{Api, api::WatchParams};
+
+    use super::*;
+
+    /// An API server that answers lists with a body that never ends, and everything else never.
+    #[derive(Clone)]
+    struct Silent;
+
+    impl Service<Request<Body>> for Silent {
+        type Response = Response<StreamBody<futures::stream::Pending<Result<hyper::body::Frame<Bytes>, Infallible>>>>;
+        type Error = BoxError;
+        type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<Body>) -> Self::Future {
+            let answers = request.uri().path().ends_with("/configmaps");
+            Box::pin(async move {
+                if !answers {
+                    std::future::pending::<()>().await;
+                }
+                Ok(Response::new(StreamBody::new(futures::stream::pending())))
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_without_an_answer_or_with_half_of_one_fails_in_time_and_a_watch_does_not() {
+        let maps: Api<ConfigMap> = Api::namespaced(timely(Client::new(Silent, "default")), "default");
+        for error in [
+            maps.get("mine").await.unwrap_err(),
+            maps.list(&Default::default()).await.unwrap_err(),
+        ] {
+            assert!(
+                sahasra_service::causes(&error)
+                    .to_string()
+                    .contains("no answer of the API server within 15 s"),
+                "{error:?}"
+            );
+        }
+        let parameters = WatchParams::default();
+        let mut events = maps.watch(&parameters, "0").await.unwrap().boxed();
+        let next = tokio::time::timeout(4 * CALL_TIMEOUT, events.next()).await;
+        assert!(next.is_err(), "its events may take their time");
+    }
+}

@@ -1,0 +1,396 @@
+//! The checkpoint and what goes with it to the object store: index objects, sets, the manifest and `failed.csv`.
+//!
+//! First the objects, then the ConfigMap that names them: what it names is there. An object that no ConfigMap names counts
+//! for nothing, and no name is used twice.
+
+use std::sync::Arc;
+
+use object_store::{GetOptions, ObjectStore, ObjectStoreExt, WriteMultipart, path::Path};
+use sahasra_crds::{
+    burst_job::KeptResults,
+    conditions::{ADMITTED, CHECKPOINTED, FAILED},
+};
+use sahasra_service::{causes, part};
+use sahasra_wire::burst::Store;
+
+use super::{Coordinator, CoordinatorError, progress::Written};
+use crate::{
+    burst::{
+        checkpoint::{self, Checkpoint, Contents, MAX_CONFIG_MAP_BYTES, MAX_CSV_BYTES, Named, Results, StoredSets},
+        index_set::IndexSet,
+        objects::{Objects, WriteError},
+        results_store::{self, FAILED_CSV, MANIFEST, SegmentIndex},
+        status::Verdict,
+    },
+    fault::Step,
+};
+
+/// Largest set that is read from the store: ten million indices without any pattern take 1.25 MB.
+const MAX_SET_BYTES: u64 = 2 << 20;
+/// Bytes of `failed.csv` that are written to the store at a time: what S3 takes as a part, at least.
+const CSV_PART_BYTES: usize = 8 << 20;
+
+/// Why nothing was saved.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The API server did not take it.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The object store did not take or give it.
+    #[error("{operation}")]
+    Store {
+        /// What was tried.
+        operation: &'static str,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// It does not fit a ConfigMap.
+    #[error("the checkpoint takes {0} bytes, a ConfigMap takes {MAX_CONFIG_MAP_BYTES}")]
+    TooLarge(usize),
+}
+
+impl SaveError {
+    /// Category for metrics.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Write(error) => error.category(),
+            Self::Store { .. } => "store",
+            Self::TooLarge(_) => "size",
+        }
+    }
+
+    /// Reason of a condition.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Write(_) => "ApiUnavailable",
+            Self::Store { .. } => "StoreUnavailable",
+            Self::TooLarge(_) => "CheckpointTooLarge",
+        }
+    }
+
+    /// The verdict on a burst that can never be saved: the same again would be refused again.
+    pub(super) fn refusal(&self) -> Option<Verdict> {
+        match self {
+            Self::TooLarge(bytes) => Some(Verdict::new(
+                FAILED,
+                true,
+                self.reason(),
+                format!(
+                    "spec.output: which chunks succeeded and failed takes {bytes} bytes, a ConfigMap takes {MAX_CONFIG_MAP_BYTES}: \
+                     give output.store, or lower spec.maxFailedChunks"
+                ),
+            )),
+            Self::Write(error) if error.is_final() => Some(Verdict::new(
+                FAILED,
+                true,
+                "CheckpointRefused",
+                format!(
+                    "{}: give spec.output.store, or make smaller BurstJobs",
+                    error.rejection().unwrap_or_default()
+                ),
+            )),
+            _ => None,
+        }
+    }
+}
+
+fn store<E: std::error::Error + Send + Sync + 'static>(operation: &'static str) -> impl Fn(E) -> SaveError {
+    move |source| SaveError::Store {
+        operation,
+        source: Box::new(source),
+    }
+}
+
+/// What a checkpoint covers, and what it made of the store.
+pub(super) struct Covered {
+    indices: IndexSet,
+    sequences: Vec<(String, u64, u64)>,
+    /// Segments that it added to the index.
+    segments: usize,
+    index: Option<SegmentIndex>,
+    sets: Option<StoredSets>,
+    bytes: usize,
+}
+
+/// A checkpoint about to be written.
+struct Saving {
+    contents: Contents,
+    /// Objects by name, to be written first.
+    objects: Vec<Named>,
+    /// Sets of the checkpoint before, which nothing names any more when this one stands.
+    stale: Option<StoredSets>,
+    folder: Option<Arc<dyn ObjectStore>>,
+    api: Objects,
+    version: Option<String>,
+    term: u64,
+}
+
+impl Saving {
+    /// Writes everything. Gives back the version of the ConfigMap.
+    async fn write(self) -> Result<String, SaveError> {
+        for (name, bytes) in self.objects {
+            let folder = self.folder.as_ref().expect("objects are made for a store that is open");
+            let written = folder.put(&Path::from(name.as_str()), bytes.into()).await;
+            written.map_err(store("write to the store of spec.output"))?;
+        }
+        let version = self.api.write_checkpoint(self.version.as_deref(), self.term, self.contents).await?;
+        if let (Some(stale), Some(folder)) = (self.stale, self.folder) {
+            for (_, name) in stale.names() {
+                // Left behind it costs its bytes alone.
+                if let Err(error) = folder.delete(&Path::from(name.as_str())).await {
+                    tracing::debug!(
+                        name,
+                        error = &error as &dyn std::error::Error,
+                        "a set of an earlier checkpoint stays"
+                    );
+                }
+            }
+        }
+        Ok(version)
+    }
+}
+
+impl Coordinator {
+    /// The job's own folder in the store: its UID keeps it apart from any other job's, earlier ones of the same name included.
+    pub(super) fn store_folder(&self) -> Option<Store> {
+        let store = self.burst.store.as_ref()?;
+        let owner = self.owner();
+        let name = self.job.borrow().metadata.name.clone().unwrap_or_default();
+        Some(Store {
+            url: format!("{}/{}/{name}/{}", store.url.trim_end_matches('/'), owner.namespace, owner.uid),
+            options: store.options.clone(),
+        })
+    }
+
+    /// The folder, opened once.
+    fn folder(&mut self) -> Result<Option<Arc<dyn ObjectStore>>, SaveError> {
+        if self.folder.is_none()
+            && let Some(Store { url, options }) = self.store_folder()
+        {
+            let opened = sahasra_store::open(&self.context.stores, &url, &options);
+            self.folder = Some(opened.map_err(store("open the store of spec.output"))?);
+        }
+        Ok(self.folder.clone())
+    }
+
+    /// The checkpoint as of now, with `texts` for people.
+    fn snapshot(&mut self, texts: Vec<(&str, String)>) -> Result<(Saving, Covered), SaveError> {
+        let folder = self.folder()?;
+        let number = self.checkpoint_number;
+        self.checkpoint_number += 1;
+        let mut objects = Vec::new();
+        let results = match &self.results {
+            Results::Store(index) if !self.segments.is_empty() => {
+                let mut index = index.clone();
+                index.add(self.term, number);
+                let name = results_store::index_name(self.term, number);
+                objects.push((name, results_store::index_object(&self.segments)));
+                Results::Store(index)
+            }
+            other => other.clone(),
+        };
+        let index = match &results {
+            Results::Store(index) => Some(index.clone()),
+            Results::Inline(_) | Results::Nowhere => None,
+        };
+        let checkpoint = Checkpoint {
+            uid: self.owner().uid,
+            term: self.term,
+            completed: self.account.completed().clone(),
+            failed: self.account.causes().clone(),
+            failures: self.account.failures().to_vec(),
+            retried: self.account.counts().retried,
+            peak_slices: self.peak_slices,
+            aggregator: self.aggregator.clone(),
+            results,
+        };
+        let mut indices = checkpoint.completed.clone();
+        indices.unite(self.account.failed_set());
+        let mut contents = checkpoint.encode();
+        let mut sets = None;
+        if folder.is_some()
+            && let Some((moved, parts)) = contents.move_sets(results_store::sets_folder(self.term, number))
+        {
+            sets = Some(moved);
+            objects.extend(parts);
+        }
+        for (key, text) in texts {
+            contents.data.insert(key.to_owned(), text);
+        }
+        let bytes = contents.bytes();
+        if bytes > MAX_CONFIG_MAP_BYTES {
+            return Err(SaveError::TooLarge(bytes));
+        }
+        let covered = Covered {
+            indices,
+            sequences: self.sequences(),
+            segments: self.segments.len(),
+            index,
+            sets,
+            bytes,
+        };
+        let saving = Saving {
+            contents,
+            objects,
+            stale: self.stored_sets.clone(),
+            folder,
+            api: self.objects.clone(),
+            version: self.checkpoint_version.clone(),
+            term: self.term,
+        };
+        Ok((saving, covered))
+    }
+
+    /// Writes a checkpoint in the background.
+    pub(super) fn start_checkpoint(&mut self) {
+        match self.snapshot(Vec::new()) {
+            Ok((saving, covered)) => {
+                self.checkpoint_pace.carried(covered.bytes, self.context.clock.now());
+                self.writes.spawn(part::tied(
+                    async move { Written::Checkpoint(Box::new(covered), saving.write().await) },
+                ));
+            }
+            Err(error) => {
+                self.writes.spawn(part::tied(async move { Written::Refused(error) }));
+            }
+        }
+    }
+
+    /// Writes the checkpoint and waits for it; with `texts` for people as well.
+    pub(super) async fn write_checkpoint_now(&mut self, texts: Vec<(&str, String)>) -> Result<(), SaveError> {
+        let (saving, covered) = self.snapshot(texts)?;
+        self.budget.spend();
+        let version = saving.write().await?;
+        self.checkpoint_written(version, covered);
+        Ok(())
+    }
+
+    pub(super) fn checkpoint_written(&mut self, version: String, covered: Covered) {
+        self.context.faults.reached(Step::Checkpoint);
+        self.checkpoint_version = Some(version);
+        self.covered.unite(&covered.indices);
+        self.segments.drain(..covered.segments.min(self.segments.len()));
+        if let Some(index) = covered.index {
+            self.results = Results::Store(index);
+        }
+        self.stored_sets = covered.sets;
+        self.saving_failed = None;
+        self.acknowledge(covered.sequences);
+    }
+
+    /// What was not saved is told, and tried again; or ends the burst, when it can never be.
+    pub(super) fn not_saved(&mut self, error: SaveError) -> Result<(), CoordinatorError> {
+        if let Some(refusal) = error.refusal() {
+            tracing::warn!(error = %causes(&error), "the checkpoint is refused for good");
+            self.refused = Some(refusal);
+            return Ok(());
+        }
+        match error {
+            SaveError::Write(error @ (WriteError::Fenced(_) | WriteError::Gone | WriteError::NamesTaken { .. })) => Err(error.into()),
+            error => {
+                tracing::warn!(error = %causes(&error), "progress was not saved, trying again");
+                self.saving_failed = Some(Verdict::new(
+                    CHECKPOINTED,
+                    false,
+                    error.reason(),
+                    format!("progress is not saved: {}: it is tried again", causes(&error)),
+                ));
+                Ok(())
+            }
+        }
+    }
+
+    /// What a predecessor saved.
+    pub(super) async fn read_checkpoint(&mut self) -> Result<(), CoordinatorError> {
+        let Some((mut contents, version)) = self.objects.read_checkpoint().await? else {
+            return Ok(());
+        };
+        self.checkpoint_version = Some(version);
+        let sets = contents.stored_sets()?;
+        if let Some(sets) = &sets {
+            let missing = || SaveError::Store {
+                operation: "open the store of spec.output",
+                source: "the checkpoint needs it and the job names none".into(),
+            };
+            let folder = self.folder()?.ok_or_else(missing)?;
+            for (key, name) in sets.names() {
+                let read = store("read the checkpoint's sets in the store of spec.output");
+                let path = Path::parse(&name).map_err(store("read the checkpoint's sets in the store of spec.output"))?;
+                let options = GetOptions::new().with_range(Some(0..MAX_SET_BYTES));
+                let found = folder.get_opts(&path, options).await.map_err(&read)?;
+                let bytes = found.bytes().await.map_err(&read)?;
+                contents.binary_data.insert(key.clone(), bytes.to_vec());
+            }
+        }
+        self.stored_sets = sets;
+        let (uid, total) = (self.owner().uid, self.burst.total);
+        let checkpoint = Checkpoint::decode(&contents, &uid, total, &self.aggregator, &self.results)?;
+        self.restore(checkpoint);
+        Ok(())
+    }
+
+    /// Says why what a predecessor saved cannot be gone on with; the reconciler tries again, with growing waits.
+    pub(super) async fn tell_unreadable(&mut self, error: &CoordinatorError) {
+        let message = format!(
+            "{}: it is read again; delete the ConfigMap {} to run the burst anew",
+            causes(error),
+            self.objects.results_name()
+        );
+        let verdict = Verdict::new(ADMITTED, false, "CheckpointUnreadable", message);
+        if let Err(error) = self.write_status_now(&[verdict]).await {
+            tracing::debug!(error = %causes(&error), "the unreadable checkpoint was not told");
+        }
+    }
+
+    /// The lists of a burst that ended: of its segments, or of its failed chunks. Gives back where one stands in the store.
+    pub(super) async fn publish(&mut self) -> Result<Option<String>, SaveError> {
+        let (Some(folder), Some(Store { url, .. })) = (self.folder()?, self.store_folder()) else {
+            return Ok(None);
+        };
+        let counts = self.account.counts();
+        let name = match (&self.results, self.burst.results) {
+            (Results::Store(index), _) => {
+                let kernel = self.job.borrow().spec.kernel.clone();
+                let manifest = results_store::manifest(&kernel, counts.total, counts.succeeded, counts.failed, index);
+                let written = folder.put(&Path::from(MANIFEST), manifest.into()).await;
+                written.map_err(store("write the manifest to the store of spec.output"))?;
+                MANIFEST
+            }
+            (_, KeptResults::Failed) => {
+                let upload = folder.put_multipart(&Path::from(FAILED_CSV)).await;
+                let mut upload = WriteMultipart::new(upload.map_err(store("write failed.csv to the store of spec.output"))?);
+                for part in results_store::failed_csv(self.account.causes(), self.account.failed_set(), CSV_PART_BYTES) {
+                    upload.put(part.into());
+                    upload
+                        .wait_for_capacity(1)
+                        .await
+                        .map_err(store("write failed.csv to the store of spec.output"))?;
+                }
+                let written = upload.finish().await;
+                written.map_err(store("write failed.csv to the store of spec.output"))?;
+                FAILED_CSV
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(format!("{url}/{name}")))
+    }
+
+    /// What stands in the ConfigMap for people: `results.csv`, or `failed.csv` where there is no store for it.
+    pub(super) fn texts(&self) -> Vec<(&'static str, String)> {
+        let mut texts = Vec::new();
+        if let Some(csv) = self.csv() {
+            texts.push((checkpoint::CSV, csv));
+        }
+        if self.burst.results == KeptResults::Failed && self.burst.store.is_none() {
+            let mut parts = results_store::failed_csv(self.account.causes(), self.account.failed_set(), MAX_CSV_BYTES);
+            let mut text = parts.next().unwrap_or_default();
+            // Only a burst that failed has more failures than it may: those of the lowest indices are listed.
+            if text.len() > MAX_CSV_BYTES {
+                let end = text[..MAX_CSV_BYTES].rfind('\n').map_or(0, |end| end + 1);
+                text.truncate(end);
+            }
+            texts.push((FAILED_CSV, text));
+        }
+        texts
+    }
+}

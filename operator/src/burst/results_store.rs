@@ -1,0 +1,207 @@
+//! What a burst keeps in its folder of an object store: names and contents, without a client.
+//!
+//! Agents write segments (`sahasra_store::segment`). Which index counts in which segment stands in index objects: each
+//! checkpoint adds one, for what it counted since the last, and none is ever changed. The checkpoint's ConfigMap says which
+//! of them count, as numbers by term; the manifest of a finished burst lists them by name. So neither grows with the
+//! number of segments, and a coordinator that takes over reads none of them.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use sahasra_crds::burst_job::Kernel;
+use sahasra_wire::burst::FailureCode;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    index_set::{IndexSet, ranges_text},
+    layout::Layout,
+};
+
+/// Name of the list of index objects of a finished burst.
+pub const MANIFEST: &str = "manifest.json";
+/// Name of the list of failed chunks, in the folder or in the ConfigMap.
+pub const FAILED_CSV: &str = "failed.csv";
+/// Index objects of one term, at most: one a checkpoint, and a checkpoint every five seconds for two years.
+const MOST_OBJECTS: u64 = 1 << 24;
+
+/// A segment, and what of it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its name in the folder.
+    pub name: String,
+    /// Ranges (first, count) of the indices that were counted from it, ascending.
+    pub counted: Vec<(u64, u64)>,
+}
+
+/// Which index objects count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SegmentIndex {
+    /// Their numbers by the term of the coordinator that wrote them.
+    numbers: BTreeMap<u64, IndexSet>,
+}
+
+impl SegmentIndex {
+    /// One more counts.
+    pub fn add(&mut self, term: u64, number: u64) {
+        self.numbers.entry(term).or_default().insert(number, 1);
+    }
+
+    /// Names in the folder of all that count, in the order in which they were written.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        self.numbers.iter().flat_map(|(term, numbers)| {
+            let numbers = numbers.ranges().flat_map(|(first, count)| first..first + count);
+            numbers.map(|number| index_name(*term, number))
+        })
+    }
+
+    /// For the checkpoint: numbers as text, by term.
+    pub fn to_state(&self) -> BTreeMap<u64, String> {
+        let text = |(term, numbers): (&u64, &IndexSet)| (*term, numbers.text(usize::MAX));
+        self.numbers.iter().map(text).collect()
+    }
+
+    /// Reads what [`SegmentIndex::to_state`] wrote; `None` for anything else.
+    pub fn from_state(state: &BTreeMap<u64, String>) -> Option<Self> {
+        let numbers = |text: &String| -> Option<IndexSet> {
+            text.split(',')
+                .map(|part| range(part).filter(|(first, count)| first + count <= MOST_OBJECTS))
+                .collect()
+        };
+        let numbers = state.iter().map(|(term, text)| Some((*term, numbers(text)?)));
+        Some(Self {
+            numbers: numbers.collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// First and count of `0-41` or `43`.
+fn range(text: &str) -> Option<(u64, u64)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+    Some((first, last.checked_sub(first)?.checked_add(1)?)).filter(|(first, count)| first.checked_add(*count).is_some())
+}
+
+/// Name of an index object.
+pub fn index_name(term: u64, number: u64) -> String {
+    format!("index/term-{term}/{number:08}.json")
+}
+
+/// Folder of the sets of a checkpoint that are too large for its ConfigMap.
+pub fn sets_folder(term: u64, number: u64) -> String {
+    format!("checkpoints/term-{term}/{number:08}")
+}
+
+/// Contents of an index object.
+pub fn index_object(segments: &[Segment]) -> Vec<u8> {
+    let segments: Vec<_> = (segments.iter())
+        .map(|segment| json!({"name": segment.name, "indexes": ranges_text(segment.counted.iter().copied(), usize::MAX)}))
+        .collect();
+    json!({"segments": segments}).to_string().into_bytes()
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Manifest {
+    version: u32,
+    chunks: u64,
+    succeeded: u64,
+    failed: u64,
+    record_bytes: u64,
+    outputs: Vec<ManifestOutput>,
+    index: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ManifestOutput {
+    #[serde(rename = "type")]
+    element: sahasra_crds::burst_job::ScalarType,
+    count: u64,
+    offset: u64,
+}
+
+/// The manifest of a burst of so many chunks.
+pub fn manifest(kernel: &Kernel, chunks: u64, succeeded: u64, failed: u64, index: &SegmentIndex) -> Vec<u8> {
+    let layout = Layout::of(kernel);
+    let outputs = layout.outputs().iter().map(|output| ManifestOutput {
+        element: output.element,
+        count: output.count as u64,
+        offset: output.offset as u64,
+    });
+    let manifest = Manifest {
+        version: 1,
+        chunks,
+        succeeded,
+        failed,
+        record_bytes: layout.record_bytes() as u64,
+        outputs: outputs.collect(),
+        index: index.names().collect(),
+    };
+    serde_json::to_vec_pretty(&manifest).expect("plain data")
+}
+
+/// `failed.csv` in parts of at least `part` bytes each but for the last: index and cause of every chunk that failed.
+pub fn failed_csv<'a>(causes: &'a BTreeMap<FailureCode, IndexSet>, failed: &'a IndexSet, part: usize) -> impl Iterator<Item = String> + 'a {
+    let mut rows = failed.ranges().flat_map(|(first, count)| first..first + count);
+    let mut next = Some("index,code\n".to_owned());
+    std::iter::from_fn(move || {
+        let mut text = next.take()?;
+        for index in rows.by_ref() {
+            let cause = causes.iter().find(|(_, set)| set.contains(index));
+            let label = cause.map_or(FailureCode::Unspecified.label(), |(code, _)| code.label());
+            writeln!(text, "{index},{label}").expect("a String takes all");
+            if text.len() >= part {
+                next = Some(String::new());
+                break;
+            }
+        }
+        Some(text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn index_objects_are_named_by_term_and_number_and_read_back() {
+        let mut index = SegmentIndex::default();
+        for (term, number) in [(1, 0), (1, 1), (3, 2), (3, 4)] {
+            index.add(term, number);
+        }
+        let state = index.to_state();
+        assert_eq!(state, BTreeMap::from([(1, "0-1".to_owned()), (3, "2,4".to_owned())]));
+        assert_eq!(SegmentIndex::from_state(&state), Some(index.clone()));
+        let names: Vec<String> = index.names().collect();
+        assert_eq!(names[0], "index/term-1/00000000.json");
+        assert_eq!(names[3], "index/term-3/00000004.json");
+        for wrong in ["", "x", "3-1", "0-18446744073709551615", "99999999", "1,,2"] {
+            assert_eq!(SegmentIndex::from_state(&BTreeMap::from([(1, wrong.to_owned())])), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_index_object_says_what_counts_of_each_segment() {
+        let segment = Segment {
+            name: "segments/term-1/attempt-1/boot-00000001.segment".into(),
+            counted: vec![(0, 42), (43, 1)],
+        };
+        let read: serde_json::Value = serde_json::from_slice(&index_object(&[segment])).unwrap();
+        let expected = json!({"segments": [{"name": "segments/term-1/attempt-1/boot-00000001.segment", "indexes": "0-41,43"}]});
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn failed_chunks_are_listed_by_index_with_their_cause() {
+        let causes = BTreeMap::from([
+            (FailureCode::Trap, IndexSet::from_iter([(1, 2), (9, 1)])),
+            (FailureCode::ChunkTimeout, IndexSet::from_iter([(4, 1)])),
+        ]);
+        let failed = IndexSet::from_iter([(1, 2), (4, 1), (9, 1)]);
+        let whole: Vec<String> = failed_csv(&causes, &failed, 1 << 20).collect();
+        assert_eq!(whole, ["index,code\n1,Trap\n2,Trap\n4,ChunkTimeout\n9,Trap\n"]);
+        let parts: Vec<String> = failed_csv(&causes, &failed, 20).collect();
+        assert!(parts.len() > 1);
+        assert_eq!(parts.concat(), whole[0]);
+    }
+}

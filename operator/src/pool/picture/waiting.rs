@@ -1,0 +1,17 @@
+//! Claims that do not hold what they need to start.
+
+use sahasra_scheduler::ClaimKind;
+
+use super::Picture;
+
+impl Picture {
+    /// The kind of each claim that waits for its minimum, and for how many milliseconds it has been here.
+    pub(in crate::pool) fn waiting(&self, now: u64) -> Vec<(ClaimKind, u64)> {
+        let waits = self.claims.values().filter(|claim| {
+            let held: u64 = claim.grants.iter().map(|held| u64::from(held.slices)).sum();
+            let is_over = claim.ending || claim.fenced || (claim.served && claim.request.is_served_once());
+            !is_over && held < u64::from(claim.request.min)
+        });
+        waits.map(|claim| (claim.request.kind, now.saturating_sub(claim.since))).collect()
+    }
+}

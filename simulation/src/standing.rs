@@ -1,0 +1,118 @@
+//! What stands when nothing goes wrong any more: a lease and a session that nobody uses. They cost no writes, and an operator that is
+//! killed again and again loses neither.
+
+use std::{borrow::Cow, time::Duration};
+
+use kube::Api;
+use sahasra_crds::{GpuSession, GpuSessionStatus, VramLease, VramLeaseStatus, conditions};
+use serde_json::json;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    parts::Order,
+    run::{DONE_WITHIN, QUIET, SETTLING},
+    users::{Named, Users},
+    world::locked,
+};
+
+/// Their name.
+const STANDING: Named = Named {
+    namespace: "default",
+    name: Cow::Borrowed("standing"),
+};
+/// Their slices last so long without renewal, which is less than the operators are killed for.
+const TTL: Duration = Duration::from_secs(60);
+/// Operators live so long.
+const LIFE: Duration = Duration::from_secs(5);
+/// How often they are killed.
+const KILLS: u32 = 16;
+/// An operator that was killed is started again so much later, in milliseconds.
+const DOWN: u64 = 700;
+
+impl Users {
+    /// Has a lease and a session stand for a while.
+    pub async fn stand(&self, operators: &[mpsc::UnboundedSender<Order>]) {
+        let world = &self.world;
+        world.note(format_args!("a lease and a session stand"));
+        let lease = json!({
+            "apiVersion": "sahasra.dev/v1alpha1",
+            "kind": "VramLease",
+            "metadata": {"name": STANDING.name},
+            "spec": {
+                "owner": {"name": "simulation"},
+                "slice": {"vram": "1Mi"},
+                "slices": {"min": 1, "max": 1},
+                "ttlSeconds": TTL.as_secs(),
+            },
+        });
+        let (leases, sessions) = self.both();
+        self.ask(&leases, &STANDING, lease).await;
+        let session = json!({
+            "apiVersion": "sahasra.dev/v1alpha1",
+            "kind": "GpuSession",
+            "metadata": {"name": STANDING.name},
+            "spec": {"vram": "1Mi", "engine": "ptx", "ttlSeconds": 86_400, "idleTimeoutSeconds": 86_400},
+        });
+        self.ask(&sessions, &STANDING, session).await;
+        let deadline = Instant::now() + DONE_WITHIN;
+        let before = loop {
+            let (lease, session) = self.standing().await;
+            if conditions::is_true(&lease.conditions, conditions::GRANTED) && conditions::is_true(&session.conditions, conditions::PLACED) {
+                break (lease.grants, session.worker);
+            }
+            if Instant::now() >= deadline {
+                return world.broken(format!("not standing: {:?}, {:?}", lease.conditions, session.conditions));
+            }
+            sleep(Duration::from_secs(1)).await;
+        };
+        sleep(SETTLING).await;
+        self.quiet("a lease and a session stood", QUIET).await;
+        for _ in 0..KILLS {
+            for operator in operators {
+                let _ = operator.send(Order::Crash { steps: 1, down: DOWN });
+            }
+            sleep(LIFE).await;
+        }
+        let (lease, session) = self.standing().await;
+        if lease.grants != before.0 || lease.last_loss.is_some() {
+            world.broken(format!("standing: the lease held {:?}, and then {lease:?}", before.0));
+        }
+        if session.worker != before.1 || conditions::is_true(&session.conditions, conditions::FAILED) {
+            world.broken(format!("standing: the session was on {:?}, and then {session:?}", before.1));
+        }
+        let (leases, sessions) = self.both();
+        let _ = leases.delete(&STANDING.name, &Default::default()).await;
+        let _ = sessions.delete(&STANDING.name, &Default::default()).await;
+    }
+
+    fn both(&self) -> (Api<VramLease>, Api<GpuSession>) {
+        (self.objects(STANDING.namespace), self.objects(STANDING.namespace))
+    }
+
+    async fn standing(&self) -> (VramLeaseStatus, GpuSessionStatus) {
+        let (leases, sessions) = self.both();
+        let lease = leases.get_opt(&STANDING.name).await.ok().flatten();
+        let session = sessions.get_opt(&STANDING.name).await.ok().flatten();
+        let lease = lease.and_then(|lease| lease.status).unwrap_or_default();
+        (lease, session.and_then(|session| session.status).unwrap_or_default())
+    }
+
+    /// For so long nobody writes anything but heartbeats.
+    pub async fn quiet(&self, when: &str, time: Duration) {
+        let world = &self.world;
+        let (before, then) = (locked(&world.writes).total(), world.elapsed());
+        sleep(time).await;
+        let writes = locked(&world.writes);
+        if writes.total() != before {
+            let last: Vec<&str> = writes.since(then).take(8).collect();
+            world.broken(format!(
+                "not quiet: {} writes when {when}: {}",
+                writes.total() - before,
+                last.join(", ")
+            ));
+        }
+    }
+}
