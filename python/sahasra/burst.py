@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import ExecutionError, InvalidArgumentError, WaitTimeoutError
-from .kernel import parameters_of
+from .kernel import extent, parameters_of, whole
 
 if TYPE_CHECKING:
     import pandas
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
 #: Values that a parameter may list in a BurstJob.
 MAX_VALUES = 4096
+#: Numbers of a BurstJob's fields.
+MAX_INT32 = (1 << 31) - 1
 #: BurstJobs of one call: each is an object of some hundred kilobytes in the API server's store.
 MAX_PARTS = 64
 
 _TYPES = {"float32": "f32", "float64": "f64", "int32": "s32", "int64": "s64", "uint32": "u32", "uint64": "u64"}
+#: Types of a BurstJob's parameters and outputs, as numpy's.
+_DTYPES = {kind: np.dtype(name) for name, kind in _TYPES.items()}
 _AGGREGATES = ("argmin", "argmax", "topK", "sum", "mean", "concat", "none")
 
 
@@ -49,7 +53,7 @@ def spec_of(
             raise InvalidArgumentError(f"the PTX has {len(entries)} kernels: name one as entry")
         entry = entries[0]
     kinds = parameters_of(ptx, entry)
-    columns = {str(name): np.asarray(parameters[name]) for name in (parameters.keys() if hasattr(parameters, "keys") else parameters)}
+    columns = {str(name): column for name, column in _columns(parameters).items()}
     lengths = {column.shape for column in columns.values()}
     if not columns or len(lengths) != 1 or len(next(iter(lengths))) != 1:
         raise InvalidArgumentError("parameters are columns of one length: a DataFrame or a dict of one-dimensional arrays")
@@ -61,7 +65,7 @@ def spec_of(
     if unknown:
         raise InvalidArgumentError(f"args name {unknown}, which are no columns")
     # The first parameter is the results' address unless args say otherwise; the others take the columns in order.
-    order: list[Any] = [{"output": {"type": output[0], "count": output[1]}}, *columns] if args is None else list(args)
+    order: list[Any] = [_output(output), *columns] if args is None else list(args)
     if len(order) != len(kinds):
         raise InvalidArgumentError(f"{entry} takes {len(kinds)} arguments, and there are {len(order)}: say which as args")
     types: dict[str, str] = {}
@@ -74,24 +78,22 @@ def spec_of(
             arguments.append(argument)
     declared = {}
     for name, column in columns.items():
-        declared_type = types.get(name) or _TYPES.get(column.dtype.name)
-        if declared_type is None or column.dtype.kind not in "biuf":
-            raise InvalidArgumentError(f"column {name} of {column.dtype} is no parameter of a kernel")
-        declared[name] = {"type": declared_type, "list": [float(value) if declared_type.startswith("f") else int(value) for value in column.tolist()]}
+        declared_type = types.get(name) or ("s64" if column.dtype.kind == "O" else _TYPES.get(column.dtype.name))
+        declared[name] = {"type": declared_type, "list": _values(name, column, declared_type)}
     spec: dict[str, Any] = {
         "kernel": {
             "ptx": {"inline": ptx},
             "entry": entry,
-            "grid": [grid] if isinstance(grid, int) else list(grid),
-            "block": [block] if isinstance(block, int) else list(block),
+            "grid": extent("grid", grid),
+            "block": extent("block", block),
             "args": arguments,
         },
         "chunks": {"count": count, "parameters": declared},
         "slice": {"vram": vram},
-        "retryPolicy": {"maxRetries": max_retries},
+        "retryPolicy": {"maxRetries": whole("max_retries", max_retries, 0, MAX_INT32)},
     }
     if slices is not None:
-        spec["slices"] = {"min": 1, "max": slices}
+        spec["slices"] = {"min": 1, "max": whole("slices", slices, 1, MAX_INT32)}
     if aggregate is not None:
         if isinstance(aggregate, str):
             if aggregate not in _AGGREGATES:
@@ -99,6 +101,93 @@ def spec_of(
             aggregate = {aggregate: {} if aggregate == "none" else {"output": 0}}
         spec["aggregate"] = dict(aggregate)
     return spec
+
+
+def _columns(parameters: Any) -> dict[Any, np.ndarray[Any, Any]]:
+    """The columns as arrays. Raises :class:`InvalidArgumentError` for those that an array has no place for."""
+    columns = {}
+    for name in parameters.keys() if hasattr(parameters, "keys") else parameters:
+        if isinstance(parameters[name], np.ma.MaskedArray):
+            raise InvalidArgumentError(f"column {name} is masked, and a kernel has no missing values: use {name}.filled(...)")
+        column = parameters[name]
+        if hasattr(column, "isna") and column.isna().any():
+            row = int(np.flatnonzero(column.isna())[0])
+            raise InvalidArgumentError(f"column {name}, row {row}: a value is missing, and a kernel has no such: fill or drop it")
+        # Of whole numbers of Python's numpy would make floats where some are beyond 63 bits and some are not.
+        is_whole = isinstance(column, (list, tuple)) and all(isinstance(value, int) for value in column)
+        array = np.asarray(column, dtype=object if is_whole else None)
+        columns[name] = array if not is_whole or any(value.bit_length() > 63 for value in column) else array.astype(np.int64)
+    return columns
+
+
+def _output(output: tuple[str, int]) -> dict[str, Any]:
+    kind, count = output
+    if kind not in _DTYPES:
+        raise InvalidArgumentError(f"output={output!r}: its type is one of {', '.join(_DTYPES)}")
+    return {"output": {"type": kind, "count": whole("output's count", count, 1, MAX_INT32)}}
+
+
+def _values(name: str, column: np.ndarray[Any, Any], kind: str | None) -> list[Any]:
+    """The column as a ``BurstJob`` lists it. Raises :class:`InvalidArgumentError` that names the column, the row and the remedy."""
+
+    def refused(row: Any, why: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"column {name}, row {int(row)}: {why}")
+
+    if column.dtype.kind == "O":
+        # Of pandas, where values are missing; numbers of Python's beyond 64 bits.
+        for row, value in enumerate(column):
+            if not isinstance(value, (bool, int, float, np.number, np.bool_)):
+                raise refused(row, f"{value!r} is no number: fill or drop what is missing")
+        if not all(isinstance(value, (bool, int, np.integer, np.bool_)) for value in column):
+            column = column.astype(np.float64)
+    elif kind is None or column.dtype.kind not in "biuf":
+        raise InvalidArgumentError(f"column {name} of {column.dtype} is no parameter of a kernel")
+    dtype = _DTYPES.get(kind or "s64")
+    if dtype is not None and dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            wrong = np.flatnonzero(~np.isfinite(column.astype(np.float64).astype(dtype)))
+        if len(wrong):
+            value = float(column[wrong[0]])
+            why = f"{value!r} does not fit {kind}" if np.isfinite(value) else f"a parameter is a finite number, and this is {value!r}"
+            raise refused(wrong[0], f"{why}: fill or drop it, or compute it in the kernel")
+        return [float(value) for value in column.tolist()]
+    if column.dtype.kind == "f":
+        raise InvalidArgumentError(f"column {name} of {column.dtype} is for a parameter of type {kind}, which takes whole numbers: use astype to say how")
+    if dtype is not None:
+        limits = np.iinfo(dtype)
+        values = [int(value) for value in column.tolist()]
+        for row, value in enumerate(values):
+            if not limits.min <= value <= limits.max:
+                raise refused(row, f"{value} does not fit {kind}: {limits.min} to {limits.max} do")
+        return values
+    return [int(value) for value in column.tolist()]
+
+
+def _types_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The type of each column of the results: what was declared, whatever their text looks like."""
+    parameters = spec["chunks"]["parameters"]
+    types: dict[str, Any] = {"index": np.dtype(np.int64)}
+    types |= {name: _DTYPES[parameter["type"]] for name, parameter in parameters.items() if parameter["type"] in _DTYPES}
+    outputs = [argument["output"] for argument in spec["kernel"]["args"] if isinstance(argument, Mapping) and "output" in argument]
+    for place, output in enumerate(outputs):
+        count, dtype = output.get("count", 1), _DTYPES.get(output.get("type"))
+        if dtype is not None:
+            types |= {f"output{place}" if count == 1 else f"output{place}[{element}]": dtype for element in range(count)}
+    return types
+
+
+def frame_of(text: str, spec: Mapping[str, Any]) -> pandas.DataFrame:
+    """The results of a burst of this ``spec``, from their text: columns of the declared types, values as they were."""
+    import pandas
+
+    types = _types_of(spec)
+    # How pandas reads floating point depends on its version: each digit counts here.
+    read = {name: object if dtype.kind == "f" else dtype for name, dtype in types.items()}
+    frame = pandas.read_csv(io.StringIO(text), dtype=read, na_filter=False, index_col=False)
+    for name, dtype in types.items():
+        if dtype.kind == "f" and name in frame.columns:
+            frame[name] = frame[name].to_numpy(dtype=object).astype(np.float64).astype(dtype)
+    return frame
 
 
 def run(
@@ -122,7 +211,8 @@ def run(
     One ``BurstJob`` lists 4,096 rows at the most: more, up to 262,144, go as several that run at the same time, without ``aggregate``,
     which would be over one of them; their names are ``name-0``, ``name-1``, … where ``name`` is given.
 
-    Returns a DataFrame, a row for each chunk: its ``index`` (the row's place), parameters and outputs. ``attrs["bursts"]`` are the finished
+    Returns a DataFrame, a row for each chunk: its ``index`` (the row's place), parameters and outputs, of the types that the kernel's parameters and
+    ``output`` have. ``attrs["bursts"]`` are the finished
     jobs, ``attrs["burst"]`` the first, its status with the aggregate. Raises :class:`InvalidArgumentError` for what does not fit together,
     :class:`ExecutionError` when a job fails, :class:`WaitTimeoutError` when it takes longer.
     """
@@ -143,7 +233,7 @@ def run(
         for number, made_name in enumerate(names):
             over = json.loads(gateway.burst_over(namespace, made_name, max(0.0, deadline - time.monotonic())))
             _complete(over, f"{namespace}/{made_name}", timeout_seconds)
-            frame = pandas.read_csv(io.StringIO(gateway.burst_results_csv(namespace, made_name)))
+            frame = frame_of(gateway.burst_results_csv(namespace, made_name), specs[number])
             frame["index"] += number * MAX_VALUES
             frames.append(frame)
             jobs.append(over)
@@ -158,7 +248,7 @@ def run(
 
 def _parts(parameters: Any, options: Mapping[str, Any]) -> list[Any]:
     """The rows in parts that one job can list."""
-    columns = {name: np.asarray(parameters[name]) for name in (parameters.keys() if hasattr(parameters, "keys") else parameters)}
+    columns = _columns(parameters)
     lengths = {column.shape for column in columns.values()}
     if len(lengths) != 1 or len(next(iter(lengths))) != 1:
         # What is wrong with it is said where it is looked at.
@@ -184,4 +274,7 @@ def _complete(over: Mapping[str, Any], name: str, timeout_seconds: float) -> Non
         if condition.get("status") == ("True" if kind == "Failed" else "False"):
             raise ExecutionError(f"{name}: {condition.get('reason')}: {condition.get('message')}")
     if conditions.get("Complete", {}).get("status") != "True":
-        raise WaitTimeoutError(f"{name} was not complete after {timeout_seconds:g} s")
+        # What it waits for: the last step that it has not taken says why.
+        said = [conditions[kind] for kind in ("Accepted", "Admitted", "Complete") if conditions.get(kind, {}).get("status") == "False"]
+        why = f": {said[0].get('reason')}: {said[0].get('message')}" if said else ": its status says nothing yet: is an operator running?" if not conditions else ""
+        raise WaitTimeoutError(f"{name} was not complete after {timeout_seconds:g} s{why}")

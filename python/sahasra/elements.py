@@ -58,6 +58,17 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, found, found))
 
 
+def native(array: np.ndarray[Any, Any] | np.generic) -> np.dtype[Any]:
+    """The array's type in this machine's byte order, which is that of every session.
+
+    Raises :class:`InvalidArgumentError` for masked arrays: nothing there knows of a mask.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidArgumentError("a masked array would lose its mask: use array.filled(...), or send array.data and array.mask apart")
+    dtype: np.dtype[Any] = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
+    return dtype
+
+
 def dense(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array in row-major order and this machine's byte order; a copy only where it is not."""
     if array.dtype.byteorder not in "=|<":

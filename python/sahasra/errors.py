@@ -80,3 +80,7 @@ class ExecutionError(SahasraError):
 
 class ProtocolError(SahasraError):
     """The two sides do not understand each other."""
+
+
+class RemoteTransferWarning(UserWarning):
+    """A function of this process brings a remote tensor's value here, where one that runs in the session would not."""

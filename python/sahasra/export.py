@@ -3,20 +3,35 @@ portable StableHLO artifact."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax import export as jax_export
 
-from .errors import IncompatibleProgramError
+from .callbacks import callbacks, described, is_check, lines, rules_for_checks
+from .elements import native
+from .errors import IncompatibleProgramError, InvalidArgumentError
 from .tensor import RemoteTensor
 
+#: The oldest JAX whose exports hold static arguments, weak types and linear algebra. pyproject.toml and the guide name it too.
+OLDEST_JAX = (0, 6, 2)
+
+if jax.__version_info__ < OLDEST_JAX:
+    wanted = ".".join(map(str, OLDEST_JAX))
+    raise ImportError(f"sahasra needs JAX {wanted} or later for sessions, and this is {jax.__version__}: pip install 'jax>={wanted}'")
+
+from jax import export as jax_export  # noqa: E402: older ones may not have it
+
 Aval = tuple[tuple[int, ...], Any, bool]
+
+#: What gradients with respect to integers are of: they have no values, and JAX keeps them in the memory of this process.
+FLOAT0 = jax.dtypes.float0
 
 
 @dataclass(frozen=True)
@@ -45,34 +60,55 @@ def key_words(dtype: Any) -> tuple[int, ...]:
     return tuple(dtype._impl.key_shape)
 
 
-def aval_of(leaf: Any) -> Aval:
-    """Shape, type and weakness of a leaf: an array here or there, a number of Python's."""
+def aval_of(leaf: Any, *, described: bool = False) -> Aval:
+    """Shape, type and weakness of a leaf: an array here or there, a number of Python's; where ``described``, a ``ShapeDtypeStruct`` too."""
     if isinstance(leaf, RemoteTensor):
         return leaf._aval
+    if isinstance(leaf, jax.core.Tracer):
+        raise InvalidArgumentError(
+            f"{leaf} is a value that JAX traces, and a session has no values of a trace: what is under jax.jit, grad or vmap "
+            "cannot call a session. Put the transformation inside, as in session.jit(jax.grad(f))"
+        )
     if isinstance(leaf, jax.Array):
         dtype = leaf.dtype
         return (leaf.shape, dtype if is_key(dtype) else np.dtype(dtype), bool(getattr(leaf, "weak_type", False)))
-    if isinstance(leaf, (bool, int, float, complex)):
+    if isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, np.generic):
         return ((), np.dtype(jax.dtypes.result_type(leaf)), not isinstance(leaf, bool))
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        if not described:
+            raise TypeError("a jax.ShapeDtypeStruct has no values: only estimate_jitted takes it in the place of an array")
+        return (tuple(leaf.shape), leaf.dtype if is_key(leaf.dtype) else np.dtype(leaf.dtype), bool(getattr(leaf, "weak_type", False)))
     array = leaf if isinstance(leaf, (np.ndarray, np.generic)) else np.asarray(leaf)
+    if array.dtype == FLOAT0:
+        return (array.shape, array.dtype, False)
     if array.dtype.kind in "OSUMm":
         raise TypeError(f"{type(leaf).__name__} is no array: name its place in static_argnums")
-    return (array.shape, np.dtype(jax.dtypes.canonicalize_dtype(array.dtype)), False)
+    return (array.shape, np.dtype(jax.dtypes.canonicalize_dtype(native(array))), False)
 
 
 def host_array(leaf: Any, aval: Aval) -> tuple[np.ndarray[Any, Any], bool]:
-    """The leaf as an array of numpy's, of the type that JAX would give it, and whether nobody can write to it."""
+    """The leaf as an array of numpy's, of the type that JAX would give it, and whether nobody can write to it.
+
+    Raises ``OverflowError`` for a Python integer out of the type's range, as JAX does.
+    """
     if isinstance(leaf, jax.Array):
         return np.asarray(jax.random.key_data(leaf) if is_key(leaf.dtype) else leaf), True
+    if isinstance(leaf, int) and not isinstance(leaf, (bool, np.generic)):
+        limits = np.iinfo(aval[1])
+        if not limits.min <= leaf <= limits.max:
+            raise OverflowError(f"{leaf} is out of range for {aval[1]}, the type that JAX gives to Python integers")
     array = np.asarray(leaf)
+    if array.dtype == FLOAT0:
+        # A program takes booleans in their place, and looks at none.
+        return np.zeros(array.shape, np.bool_), True
     if array.dtype != aval[1]:
         return array.astype(aval[1]), True
     return array, array is not leaf
 
 
 @functools.cache
-def _plain_linear_algebra() -> dict[str, Any]:
-    """Options of JAX's export by which ``jax.numpy.linalg`` becomes operations of XLA.
+def _plain_linear_algebra() -> tuple[Any, ...]:
+    """Rules of JAX's export by which ``jax.numpy.linalg`` becomes operations of XLA.
 
     JAX calls LAPACK or cuSOLVER for it, which its own packages bring and a session's plugin does not have. For platforms without them it
     has algorithms that need none; ``eig``, ``schur`` and ``hessenberg`` have no such one. JAX keeps the choice to itself: where a version
@@ -94,36 +130,90 @@ def _plain_linear_algebra() -> dict[str, Any]:
             if rule is not None:
                 rules.append((primitive, getattr(rule, "rule", rule)))
     except (ImportError, AttributeError, KeyError):
-        return {}
+        return ()
+    return tuple(rules)
+
+
+def _overriding(rules: tuple[Any, ...]) -> dict[str, Any]:
+    """JAX's option for them, where it has it."""
     option = "_override_lowering_rules"
-    return {option: tuple(rules)} if option in inspect.signature(jax_export.export).parameters else {}
+    return {option: rules} if rules and option in inspect.signature(jax_export.export).parameters else {}
+
+
+def _without_locations() -> contextlib.AbstractContextManager[Any]:
+    """Leaves the lines of the source out of programs: the same function from another line is the same program, and is compiled once.
+
+    JAX 0.6 leaves the innermost line in: there it may be called from anywhere, but is another program when it is written elsewhere.
+    """
+    try:
+        from jax._src.config import traceback_in_locations_limit
+    except ImportError:
+        return contextlib.nullcontext()
+    without: contextlib.AbstractContextManager[Any] = traceback_in_locations_limit(0)
+    return without
+
+
+def trace_context() -> Any:
+    """What of JAX's configuration a trace depends on, such as ``jax_enable_x64``: a function is traced anew where it has changed."""
+    return _trace_context()
+
+
+def _of_configuration() -> Any:
+    # For a version of JAX that has moved its own: what is documented to change what a function is traced to.
+    names = ("enable_x64", "numpy_dtype_promotion", "numpy_rank_promotion", "default_matmul_precision", "threefry_partitionable", "default_prng_impl")
+    return tuple(getattr(jax.config, f"jax_{name}", None) for name in names)
+
+
+try:
+    from jax._src.config import trace_context as _trace_context
+except ImportError:
+    _trace_context = _of_configuration
+
+
+def _refuse_callbacks(name: str, jaxpr: Any) -> bool:
+    """Raises for calls into Python. Gives whether there are checks of Equinox, and warns of what becomes of them."""
+    found = list(callbacks(jaxpr))
+    refused = [call for call in found if not is_check(call)]
+    rules = rules_for_checks()
+    if refused or (found and not rules):
+        which = "; ".join(dict.fromkeys(described(call) for call in refused or found))
+        raise IncompatibleProgramError(
+            f"{name} cannot be exported: {which} calls back into this process, and no program of a session can. Leave it out, or call it between programs"
+        )
+    if found:
+        message = f"{name} has checks of Equinox that cannot raise from a session, and give NaN as with EQX_ON_ERROR=nan where they fail: {lines(found)}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    return bool(found)
 
 
 def export(
-    function: Callable[..., Any], name: str, tree: Any, avals: Sequence[Aval], donated: Sequence[int], platform: str, *, cost: bool = False
+    function: Callable[..., Any],
+    name: str,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    donated: Iterable[int],
+    donated_names: Iterable[str],
+    platform: str,
+    *,
+    cost: bool = False,
 ) -> Exported:
-    """Exports ``function``, which takes what ``tree`` makes of the leaves, for arguments of these shapes and types.
+    """Exports ``function`` for arguments of these shapes and types: pytrees of ``ShapeDtypeStruct``.
 
     Raises :class:`IncompatibleProgramError` for what no program can hold, such as callbacks; errors of tracing as they are.
     """
-
-    def flat(*leaves: Any) -> Any:
-        arguments, keywords = jax.tree_util.tree_unflatten(tree, leaves)
-        return function(*arguments, **keywords)
-
-    flat.__name__ = flat.__qualname__ = name
-    jitted = jax.jit(flat, donate_argnums=tuple(donated))
-    struct: Any = jax.ShapeDtypeStruct
-    specs = [struct(shape, dtype, weak_type=weak) for shape, dtype, weak in avals]
-    try:
-        exported = jax_export.export(jitted, platforms=[platform], **_plain_linear_algebra())(*specs)
-    except (NotImplementedError, ValueError) as error:
-        # Tracing raises these for the function's own faults as well: only what is about exporting is about the program.
-        if "export" in str(error).lower() or "serializ" in str(error).lower() or "callback" in str(error).lower():
+    function.__name__ = function.__qualname__ = name
+    jitted = jax.jit(function, donate_argnums=tuple(donated), donate_argnames=tuple(donated_names))
+    with _without_locations():
+        # What goes wrong here is the function's own fault; what goes wrong later is about the program.
+        traced = jitted.trace(*arguments, **keywords)
+        rules = _plain_linear_algebra() + tuple(rules_for_checks() if _refuse_callbacks(name, traced.jaxpr) else ())
+        try:
+            exported = jax_export.export(jitted, platforms=[platform], **_overriding(rules))(*arguments, **keywords)
+        except (NotImplementedError, ValueError) as error:
             raise IncompatibleProgramError(f"{name} cannot be exported: {error}") from error
-        raise
     if exported.ordered_effects or exported.unordered_effects:
-        raise IncompatibleProgramError(f"{name} has effects besides its results: callbacks and prints stay on this side")
+        effects = ", ".join(str(effect) for effect in (*exported.ordered_effects, *exported.unordered_effects))
+        raise IncompatibleProgramError(f"{name} has effects besides its results: {effects}")
     if exported.nr_devices != 1:
         raise IncompatibleProgramError(f"{name} runs on {exported.nr_devices} devices, a session has one")
     for aval in exported.out_avals:
@@ -135,7 +225,7 @@ def export(
     )
     flops = None
     if cost:
-        analysis = jitted.lower(*specs).cost_analysis()
+        analysis = traced.lower().cost_analysis()
         analysis = analysis[0] if isinstance(analysis, list) else analysis
         flops = float(analysis["flops"]) if analysis and "flops" in analysis else None
     return Exported(name, bytes(exported.mlir_module_serialized), tuple(exported.module_kept_var_idx), outputs, exported.out_tree, flops)

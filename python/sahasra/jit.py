@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from . import _native
 from .errors import InvalidArgumentError
-from .export import Exported, aval_of, export, host_array, is_key
+from .export import FLOAT0, Aval, Exported, aval_of, export, host_array, is_key, trace_context
+from .operators import _run as run
 from .tensor import RemoteTensor, upload
 
 if TYPE_CHECKING:
@@ -42,6 +44,11 @@ jax.tree_util.register_pytree_node(_Static, lambda static: ((), static), lambda 
 
 def _numbers(given: int | Iterable[int] | None) -> tuple[int, ...]:
     return () if given is None else (given,) if isinstance(given, int) else tuple(given)
+
+
+def _places(numbers: Iterable[int], count: int) -> set[int]:
+    """Places among so many arguments that the numbers name, from either end."""
+    return {number % count for number in numbers if -count <= number < count}
 
 
 def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -76,28 +83,27 @@ class Traced:
         self._name = getattr(function, "__name__", type(function).__name__).strip("<>") or "function"
         # What a `jax.jit` of the user's own says of static and donated arguments is said of this function too: tracing through
         # it would lose the one and refuse the other.
-        own = getattr(function, "_jit_info", None)
-        numbers, names = (tuple(getattr(own, f"static_{kind}", ())) for kind in ("argnums", "argnames"))
+        numbers, names = _said(function, "static")
         self._static_numbers, self._static_names = _both(function, _numbers(static_argnums) + numbers, _names(static_argnames) + names)
-        numbers, names = (tuple(getattr(own, f"donate_{kind}", ())) for kind in ("argnums", "argnames"))
+        numbers, names = _said(function, "donate")
         self._donated, self._donated_names = _both(function, _numbers(donate_argnums) + numbers, _names(donate_argnames) + names)
         self._programs: dict[Any, Prepared] = {}
 
     def flatten(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any, tuple[int, ...]]:
         """Leaves, how they belong together with the static values in it, and which of them are donated."""
         if self._static_numbers or self._static_names:
-            count = len(arguments)
-            static = {number % count if number < 0 else number for number in self._static_numbers if -count <= number < count}
+            static = _places(self._static_numbers, len(arguments))
             arguments = tuple(_Static(value) if place in static else value for place, value in enumerate(arguments))
             keywords = {name: _Static(value) if name in self._static_names else value for name, value in keywords.items()}
         leaves, tree = jax.tree_util.tree_flatten((arguments, keywords))
         if not self._donated and not self._donated_names:
             return leaves, tree, ()
+        given = _places(self._donated, len(arguments))
         donated: list[int] = []
         start = 0
         for place, argument in enumerate(arguments):
             count = len(jax.tree_util.tree_leaves(argument))
-            if place in self._donated or place - len(arguments) in self._donated:
+            if place in given:
                 donated.extend(range(start, start + count))
             start += count
         # Arguments by name come after the others, in the order of their names.
@@ -108,7 +114,39 @@ class Traced:
             start += count
         return leaves, tree, tuple(donated)
 
-    def export(self, platform: str, tree: Any, avals: Sequence[Any], donated: Sequence[int], *, cost: bool = False) -> Exported:
+    def argument(self, tree: Any, place: int) -> str:
+        """What the user calls the leaf at this place, such as ``argument batch['x'] of step``."""
+        arguments, keywords = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+        (_, first, *rest), _ = jax.tree_util.tree_flatten_with_path((arguments, keywords))[0][place]
+        name = getattr(first, "key", None)
+        if name is None:
+            try:
+                name = list(inspect.signature(self._function).bind_partial(*arguments).arguments)[first.idx]
+            except (TypeError, ValueError, IndexError):
+                name = first.idx
+        return f"argument {name}{jax.tree_util.keystr(tuple(rest))} of {self._name}"
+
+    def avals(self, leaves: Sequence[Any], tree: Any, *, described: bool = False) -> tuple[Aval, ...]:
+        """Raises as :func:`export.aval_of` does, naming the argument."""
+        made: list[Aval] = []
+        try:
+            for leaf in leaves:
+                made.append(leaf._aval if type(leaf) is RemoteTensor else aval_of(leaf, described=described))
+        except (TypeError, InvalidArgumentError) as error:
+            raise type(error)(f"{self.argument(tree, len(made))}: {error}") from None
+        return tuple(made)
+
+    def _look_for_nan(self, session: RemoteJaxSession, made: Sequence[Any]) -> None:
+        """What ``jax_debug_nans`` and ``jax_debug_infs`` ask for: the results are waited for and looked at, there.
+
+        Raises ``FloatingPointError``, as JAX does.
+        """
+        inexact = [tensor for tensor in made if type(tensor) is RemoteTensor and jax.numpy.issubdtype(tensor.dtype, np.inexact)]
+        for option, what, found in (("jax_debug_nans", "nan", any_nan), ("jax_debug_infs", "inf", any_inf)):
+            if inexact and getattr(jax.config, option) and bool(run(session, found, *inexact)):
+                raise FloatingPointError(f"invalid value ({what}) in the results of {self._name}: called through jax.jit, JAX says in which operation")
+
+    def export(self, platform: str, tree: Any, avals: Sequence[Any], *, cost: bool = False) -> Exported:
         """Raises as :func:`export.export` does."""
 
         def plain(*arguments: Any, **keywords: Any) -> Any:
@@ -116,28 +154,39 @@ class Traced:
             named = {name: value.value if isinstance(value, _Static) else value for name, value in keywords.items()}
             return self._function(*opened, **named)
 
-        return export(plain, self._name, tree, avals, donated, platform, cost=cost)
+        # What JAX says of arguments and lines is about the function's own.
+        plain.__wrapped__ = self._function  # type: ignore[attr-defined]
+        struct: Any = jax.ShapeDtypeStruct
+        arguments, keywords = jax.tree_util.tree_unflatten(tree, [struct(shape, dtype, weak_type=weak) for shape, dtype, weak in avals])
+        donated = sorted(_places(self._donated, len(arguments)))
+        return export(plain, self._name, arguments, keywords, donated, [name for name in self._donated_names if name in keywords], platform, cost=cost)
 
     def _prepare(self, session: RemoteJaxSession, tree: Any, avals: tuple[Any, ...], donated: tuple[int, ...]) -> Prepared:
-        key = (tree, avals, donated)
+        key = (tree, avals, donated, trace_context())
         found = self._programs.get(key)
         if found is None:
-            exported = self.export(session.platform, tree, avals, donated)
+            exported = self.export(session.platform, tree, avals)
             with session._watch.during("compile", exported.name):
                 program = session._native.compile(exported.name, "stablehlo", exported.code)
             found = self._programs[key] = Prepared(exported, program, donated)
         return found
 
-    def call(self, session: RemoteJaxSession, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[RemoteTensor], Any]:
-        """Its results' leaves, and how they belong together. It is the same session each time."""
+    def call(self, session: RemoteJaxSession, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any]:
+        """Its results' leaves, and how they belong together. It is the same session each time.
+
+        They are tensors there, but for gradients of type ``float0``: those have no values, and are arrays here as in JAX.
+        """
         leaves, tree, donated = self.flatten(arguments, keywords)
-        avals = tuple([leaf._aval if type(leaf) is RemoteTensor else aval_of(leaf) for leaf in leaves])
+        avals = self.avals(leaves, tree)
         prepared = self._prepare(session, tree, avals, donated)
         passed = []
         for place in prepared.exported.kept:
             leaf = leaves[place]
             if type(leaf) is not RemoteTensor:
-                leaf = put_leaf(session, leaf, avals[place])
+                try:
+                    leaf = put_leaf(session, leaf, avals[place])
+                except (OverflowError, InvalidArgumentError) as error:
+                    raise type(error)(f"{self.argument(tree, place)}: {error}") from None
             elif leaf._session is not session:
                 raise InvalidArgumentError(f"{leaf!r} is of session {leaf._session.name}: bring it here with numpy() first")
             passed.append(leaf._handle())
@@ -146,7 +195,10 @@ class Traced:
         for place in donated:
             if type(leaves[place]) is RemoteTensor:
                 leaves[place].delete()
-        made = [RemoteTensor(session, native, *aval) for native, aval in zip(results, outputs)]
+        made = [np.zeros(aval[0], FLOAT0) if aval[1] == FLOAT0 else RemoteTensor(session, native, *aval) for native, aval in zip(results, outputs)]
+        config: Any = jax.config
+        if config.jax_debug_nans or config.jax_debug_infs:
+            self._look_for_nan(session, made)
         return made, prepared.exported.tree
 
 
@@ -173,6 +225,16 @@ class RemoteFunction(Traced):
         return f"<{self._name} on {self._session.device}>"
 
 
+def _said(function: Callable[..., Any], kind: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Numbers and names of arguments that a ``jax.jit`` of the user's own says are static or donated (``donate``)."""
+    own = getattr(function, "_jit_info", None)
+    numbers, names = tuple(getattr(own, f"{kind}_argnums", ())), tuple(getattr(own, f"{kind}_argnames", ()))
+    if inspect.ismethod(function):
+        # It has its first argument already, which the numbers count.
+        numbers = tuple(number if number < 0 else number - 1 for number in numbers if number != 0)
+    return numbers, names
+
+
 def _both(function: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """A parameter that is static or donated by number is so by name, and the other way round, as in ``jax.jit``."""
     try:
@@ -183,6 +245,14 @@ def _both(function: Callable[..., Any], numbers: tuple[int, ...], names: tuple[s
     by_name = tuple(plain.index(name) for name in names if name in plain)
     by_number = tuple(plain[number] for number in numbers if -len(plain) <= number < len(plain))
     return tuple(dict.fromkeys(numbers + by_name)), tuple(dict.fromkeys(names + by_number))
+
+
+def any_nan(*arrays: Any) -> Any:
+    return functools.reduce(jax.numpy.logical_or, [jax.numpy.isnan(array).any() for array in arrays])
+
+
+def any_inf(*arrays: Any) -> Any:
+    return functools.reduce(jax.numpy.logical_or, [jax.numpy.isinf(array).any() for array in arrays])
 
 
 def put_leaf(session: RemoteJaxSession, leaf: Any, aval: Any) -> RemoteTensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,8 +37,14 @@ def parameters_of(ptx: str, entry: str) -> list[str]:
         kind = re.search(r"\.(%s)\b" % "|".join(_SCALARS), parameter)
         if kind is None:
             raise InvalidArgumentError(f"parameter {parameter!r} of {entry} has a type that is not known")
-        size = re.search(r"\[(\d+)\]", parameter)
-        types.append(f"{kind.group(1)}[{size.group(1)}]" if size else kind.group(1))
+        size = re.search(r"\[\s*(0[xX][0-9a-fA-F]+|\d+)U?\s*\]", parameter)
+        if size is None:
+            types.append(kind.group(1))
+            continue
+        # As in C: hexadecimal after 0x, octal after another 0.
+        digits = size.group(1)
+        count = int(digits, 16 if digits[:2] in ("0x", "0X") else 8 if digits.startswith("0") else 10)
+        types.append(f"{kind.group(1)}[{count}]")
     return types
 
 
@@ -47,9 +54,10 @@ def scalar_bytes(value: Any, kind: str) -> bytes:
     Raises :class:`InvalidArgumentError` when the value is none of that type.
     """
     if "[" in kind:
-        size = int(kind[kind.index("[") + 1 : -1])
+        name, _, count = kind[:-1].partition("[")
+        size = int(count) * np.dtype(_SCALARS[name]).itemsize
         if not isinstance(value, (bytes, bytearray)) or len(value) != size:
-            raise InvalidArgumentError(f"a parameter {kind} takes {size} bytes")
+            raise InvalidArgumentError(f"a parameter {kind} takes {size} bytes: pass bytes(...) of that length, such as array.tobytes()")
         return bytes(value)
     dtype = np.dtype("<" + _SCALARS[kind])
     number = np.asarray(value)
@@ -57,13 +65,39 @@ def scalar_bytes(value: Any, kind: str) -> bytes:
         raise InvalidArgumentError(f"{value!r} is no value for a parameter of type {kind}")
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
         raise InvalidArgumentError(f"{value!r} does not fit a parameter of type {kind}")
-    return number.astype(dtype).tobytes()
+    with np.errstate(over="ignore"):
+        converted = number.astype(dtype)
+    if np.isinf(converted) and not np.isinf(number):
+        raise InvalidArgumentError(f"{value!r} does not fit a parameter of type {kind}: the largest is {np.finfo(dtype).max}")
+    return converted.tobytes()
 
 
-def _extent(given: int | Sequence[int]) -> tuple[int, int, int]:
-    numbers = (given,) if isinstance(given, int) else tuple(int(number) for number in given)
+def extent(what: str, given: int | Sequence[int]) -> list[int]:
+    """The one to three numbers of a ``grid`` or ``block``: whole numbers of Python's or numpy's.
+
+    Raises :class:`InvalidArgumentError` that names it.
+    """
+    try:
+        numbers = [operator.index(number) for number in (given if isinstance(given, Iterable) else (given,))]
+    except TypeError:
+        numbers = []
     if not 1 <= len(numbers) <= 3 or any(not 1 <= number < 1 << 32 for number in numbers):
-        raise InvalidArgumentError(f"{given!r} is no grid or block: one to three numbers from 1")
+        raise InvalidArgumentError(f"{what}={given!r}: one to three whole numbers from 1 are taken")
+    return numbers
+
+
+def whole(what: str, value: Any, least: int, most: int) -> int:
+    """A whole number of Python's or numpy's. Raises :class:`InvalidArgumentError` that names it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if not least <= number <= most:
+        raise InvalidArgumentError(f"{what}={value!r}: a whole number from {least} to {most} is taken")
+    return number
+
+
+def _three(numbers: list[int]) -> tuple[int, int, int]:
     return (*numbers, 1, 1)[:3]  # type: ignore[return-value]
 
 
@@ -98,7 +132,9 @@ class RemoteKernel:
                 raise InvalidArgumentError("an array of this machine has no address there: session.put it first")
             else:
                 passed.append(scalar_bytes(argument, kind))
-        self._session._native.launch(self._program, self.entry, _extent(grid), _extent(block), shared_bytes, passed)
+        shared = whole("shared_bytes", shared_bytes, 0, (1 << 32) - 1)
+        dimensions = _three(extent("grid", grid)), _three(extent("block", block))
+        self._session._native.launch(self._program, self.entry, *dimensions, shared, passed)
 
     def __repr__(self) -> str:
         return f"<kernel {self.entry}({', '.join(self.parameters)}) on {self._session.device}>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +18,26 @@ if TYPE_CHECKING:
 Operator = Callable[["RemoteTensor", Any], Any]
 
 
-def _run(session: RemoteJaxSession, function: Callable[..., Any], *arguments: Any, static: tuple[int, ...] = ()) -> Any:
-    session._need("xla", function.__name__)
+def run(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[..., Any]], *arguments: Any, static: tuple[int, ...] = (), whole: bool = False) -> Any:
+    """Runs the function that is known by this key, whose last part is its name. Gives its result, or the ``whole`` of its results."""
+    name = key if isinstance(key, str) else key[-1]
+    session._need("xla", name)
     import jax
 
     if any(isinstance(argument, jax.core.Tracer) for argument in arguments):
-        raise InvalidArgumentError(f"{function.__name__}: a remote tensor inside a function that JAX traces is to be an argument of the function")
-    found = session._operators.get(function.__name__)
+        raise InvalidArgumentError(f"{name}: a remote tensor inside a function that JAX traces is to be an argument of the function")
+    found = session._operators.get(key)
     if found is None:
         from .jit import Traced
 
         # It does not hold the session that holds it: what nobody refers to any more is to go at once.
-        found = session._operators[function.__name__] = Traced(function, static)
-    (result,), _ = found.call(session, arguments, {})
-    return result
+        found = session._operators[key] = Traced(function(), static)
+    made, tree = found.call(session, arguments, {})
+    return jax.tree_util.tree_unflatten(tree, made) if whole else made[0]
+
+
+def _run(session: RemoteJaxSession, function: Callable[..., Any], *arguments: Any, static: tuple[int, ...] = ()) -> Any:
+    return run(session, function.__name__, lambda: function, *arguments, static=static)
 
 
 def _is_operand(value: Any) -> bool:
@@ -58,16 +64,6 @@ def unary(name: str) -> Callable[[RemoteTensor], Any]:
     return lambda self: _run(self._session, function, self)
 
 
-def transpose(x: Any) -> Any:
-    return x.T
-
-
-def transposed(self: RemoteTensor) -> RemoteTensor:
-    """With its dimensions in reverse order, there."""
-    result: RemoteTensor = _run(self._session, transpose, self)
-    return result
-
-
 def _part(part: Any) -> Any:
     """What a program knows of a part of an index: None for a number or an array, which it takes as an argument."""
     if part is None or isinstance(part, EllipsisType):
@@ -77,9 +73,25 @@ def _part(part: Any) -> Any:
     return None
 
 
-def getitem(x: Any, parts: tuple[Any, ...], *taken: Any) -> Any:
+def index_of(parts: tuple[Any, ...], taken: Iterable[Any]) -> tuple[Any, ...]:
+    """The index of what a program knows of it, and what it takes."""
     arguments = iter(taken)
-    return x[tuple(next(arguments) if part is None else part[0] if len(part) == 1 else slice(*part) for part in parts)]
+    return tuple(next(arguments) if part is None else part[0] if len(part) == 1 else slice(*part) for part in parts)
+
+
+def getitem(x: Any, parts: tuple[Any, ...], *taken: Any) -> Any:
+    return x[index_of(parts, taken)]
+
+
+def index_parts(index: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    """What a program knows of an index, and what it takes. An array of booleans becomes the places where it is true."""
+    parts: list[Any] = []
+    for part in index if isinstance(index, tuple) else (index,):
+        array = np.asarray(part) if isinstance(part, list) else part
+        # The shape of what it gives depends on its values.
+        parts += array.nonzero() if isinstance(array, np.ndarray) and array.dtype == bool else (array,)
+    known = tuple(_part(part) for part in parts)
+    return known, [part for part, is_known in zip(parts, known) if is_known is None]
 
 
 def indexed(self: RemoteTensor, index: Any) -> RemoteTensor:
@@ -88,19 +100,15 @@ def indexed(self: RemoteTensor, index: Any) -> RemoteTensor:
     One program serves every number in the same place. Raises ``IndexError`` for numbers out of range, for too many of them and for booleans of another
     shape; what an array of numbers has out of range is as JAX has it.
     """
-    parts: list[Any] = []
     # The same index of an array of this shape that takes no memory: whole dimensions in the place of arrays, whose values nobody looks at.
     probe: list[Any] = []
     for part in index if isinstance(index, tuple) else (index,):
         array = np.asarray(part) if isinstance(part, list) else part
         if isinstance(array, np.ndarray) and array.dtype == bool:
             probe.append(array)
-            # The shape of what it gives depends on its values.
-            parts += array.nonzero()
         else:
             probe.append((slice(None) if array.shape else 0) if hasattr(array, "shape") and not isinstance(array, np.generic) else array)
-            parts.append(array)
     np.broadcast_to(np.int8(0), self.shape)[tuple(probe)]
-    known = tuple(_part(part) for part in parts)
-    result: RemoteTensor = _run(self._session, getitem, self, known, *(part for part, is_known in zip(parts, known) if is_known is None), static=(1,))
+    known, taken = index_parts(index)
+    result: RemoteTensor = _run(self._session, getitem, self, known, *taken, static=(1,))
     return result

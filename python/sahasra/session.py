@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 
 from . import _native
 from .elements import element_type
-from .errors import CompileError, IncompatibleProgramError, InvalidArgumentError, NotFoundError, OutOfDeviceMemoryError, SahasraError
+from .errors import CompileError, ExecutionError, ForkedProcessError, IncompatibleProgramError, InvalidArgumentError, NotFoundError, OutOfDeviceMemoryError, SahasraError
 from .progress import Report, Watch, reporter
 from .tensor import RemoteTensor
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from .client import SahasraClient
     from .jit import RemoteFunction, Traced
     from .kernel import RemoteKernel
+
+
+#: How long a session that is closed is waited for; what still runs then ends with the object.
+CLOSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -87,17 +91,21 @@ class Made(NamedTuple):
     process: int
 
     def end(self, native: _native.Session) -> None:
-        """Frees what is there, and deletes the object. Raises what :meth:`RemoteJaxSession.close` does."""
+        """Frees what is there, and deletes the object, which ends what still runs there. Raises what :meth:`RemoteJaxSession.close` does."""
         if os.getpid() != self.process:
             return
-        over = False
         try:
-            native.close()
-        except SahasraError:
-            # It is over in another way: what is left is to delete it.
-            over = True
-        if not over or self._is_there():
+            was_there, failure = native.close(CLOSE_SECONDS)
+        except BaseException:
+            # A signal: what waits for a step ends with the object.
+            with contextlib.suppress(SahasraError):
+                self.gateway.delete_session(self.namespace, self.name)
+            raise
+        # Of one that was over before, the name may be another's by now.
+        if was_there or self._is_there():
             self.gateway.delete_session(self.namespace, self.name)
+        if failure is not None:
+            raise failure
 
     def _is_there(self) -> bool:
         """Whether the object of this name is still this one, and not another's that came after it."""
@@ -115,8 +123,9 @@ class Made(NamedTuple):
 class RemoteJaxSession:
     """A slice of one device, with tensors that stay there and functions that run there. Made by :meth:`create`.
 
-    It is a context manager: at the end everything there is freed and the device is given back. So it is when the program ends, and when
-    neither the session nor a tensor of it is referred to any more.
+    It is a context manager: at its end what was asked for has happened, what failed and was not looked at is raised, everything there is
+    freed and the device given back; an exception on the way ends what still runs. So does the program's end, and so is it when neither the
+    session nor a tensor of it is referred to any more.
     """
 
     def __init__(
@@ -140,8 +149,10 @@ class RemoteJaxSession:
         #: Where it is: ``worker/device``.
         self.device = device
         self._watch = Watch(native, device, reporter(progress))
+        # A failure that `execute_jitted` came upon, which is another operation's.
+        self._earlier: SahasraError | None = None
         # Functions of `operators`, by their names.
-        self._operators: dict[str, Traced] = {}
+        self._operators: dict[Any, Traced] = {}
         #: Its engine (``xla`` or ``ptx``), the engine's platform and version, the device's model, the limit in bytes, the highest
         #: version of StableHLO that it reads (empty where it does not say).
         self.engine, self.platform, self.platform_version, self.model, self.limit_bytes, self.stablehlo_version = welcome
@@ -228,20 +239,41 @@ class RemoteJaxSession:
     def __enter__(self) -> RemoteJaxSession:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            # That is what is told.
+            with contextlib.suppress(SahasraError):
+                self.close()
+            return
+        try:
+            with contextlib.suppress(ForkedProcessError):
+                self._native.finish()
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Frees everything that is there and gives the device back. It may be called again. In a process that was forked from the one
-        that made the session it does nothing.
+        """Frees everything that is there and gives the device back, within about a second: what still runs then is ended. It may be called
+        again. In a process that was forked from the one that made the session it does nothing.
 
-        Raises nothing about the session itself, which is over either way; :class:`ConnectionLostError` when the gateway does not answer.
+        Raises the first failure of an operation that nobody was told of, when the device was given back; nothing about the session itself, which
+        is over either way; :class:`ConnectionLostError` when the gateway does not answer.
         """
         if self._made is None or self._end is None:
-            with contextlib.suppress(SahasraError):
-                self._native.close()
-        elif self._end.detach() is not None:
-            self._made.end(self._native)
+            with contextlib.suppress(ForkedProcessError):
+                _, failure = self._native.close()
+                if failure is not None:
+                    raise failure
+        elif self._end.alive:
+            # When it is interrupted the program's end is another occasion.
+            try:
+                self._made.end(self._native)
+            except SahasraError:
+                self._end.detach()
+                raise
+            self._end.detach()
+        earlier, self._earlier = self._earlier, None
+        if earlier is not None:
+            raise earlier
 
     def synchronise(self) -> None:
         """Waits for every operation so far.
@@ -249,7 +281,13 @@ class RemoteJaxSession:
         Raises the first failure since the last time, with the name of its operation, and what ended the session if it has ended:
         :class:`SessionClosedError`, :class:`LeaseExpiredError`, :class:`WorkerLostError`, :class:`ConnectionLostError`.
         """
-        self._native.synchronise()
+        earlier, self._earlier = self._earlier, None
+        if earlier is None:
+            self._native.synchronise()
+            return
+        with contextlib.suppress(SahasraError):
+            self._native.synchronise()
+        raise earlier
 
     def put(self, tree: Any) -> Any:
         """The pytree with its arrays and numbers as :class:`RemoteTensor`s, of the same shapes and of the types that JAX gives them.
@@ -265,7 +303,8 @@ class RemoteJaxSession:
         return jax.tree_util.tree_map(lambda leaf: put_leaf(self, leaf, aval_of(leaf)), tree)
 
     def get(self, tree: Any) -> Any:
-        """The pytree with its remote tensors as arrays of numpy's, of the same shapes and types; other leaves stay what they are.
+        """The pytree with its remote tensors as arrays of numpy's, of the same shapes and types; keys of random numbers, which numpy does not
+        have, as those of JAX. Other leaves stay what they are.
 
         All are asked for before the first is waited for. Raises what went wrong in what they depend on.
         """
@@ -279,7 +318,8 @@ class RemoteJaxSession:
                 arrays.append(leaf)
             else:
                 shape, dtype = leaf._physical()
-                arrays.append(np.asarray(download.wait()).view(dtype).reshape(shape))
+                array = np.asarray(download.wait()).view(dtype).reshape(shape)
+                arrays.append(array if dtype == leaf.dtype else leaf._as_keys(array))
         return jax.tree_util.tree_unflatten(structure, arrays)
 
     def zeros(self, shape: int | Sequence[int], dtype: Any = np.float32) -> RemoteTensor:
@@ -288,7 +328,7 @@ class RemoteJaxSession:
         Raises :class:`InvalidArgumentError` for a type that no session has; that there is no room is told as by :meth:`put`.
         """
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
-        kind = np.dtype(dtype)
+        kind = np.dtype(dtype).newbyteorder("=") if not np.dtype(dtype).isnative else np.dtype(dtype)
         return RemoteTensor(self, self._native.allocate(element_type(kind), dimensions), dimensions, kind)
 
     def jit(
@@ -328,18 +368,18 @@ class RemoteJaxSession:
             raise InvalidArgumentError(f"{function!r} is a function of session {function._session.name}")
         return function
 
-    def estimate_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any]) -> Estimate:
-        """What the function takes for arguments of these shapes and types, and whether that fits. It is compiled, not executed.
+    def estimate_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any], sample_keywords: Mapping[str, Any] | None = None) -> Estimate:
+        """What the function takes for arguments of these shapes and types, and whether that fits beside what is there now. It is compiled,
+        not executed.
 
-        A program that the session cannot compile is not feasible, and the estimate's ``reason`` says why. Raises
-        :class:`IncompatibleProgramError` for what cannot be exported, and errors of tracing as they are.
+        Arguments may be ``jax.ShapeDtypeStruct``s, which take no memory. What is a tensor of this session already is counted once. A program
+        that the session cannot compile is not feasible, and the estimate's ``reason`` says why. Raises :class:`IncompatibleProgramError` for
+        what cannot be exported, and errors of tracing as they are.
         """
         self._need("xla", "estimate_jitted")
-        from .export import aval_of
-
         remote = self._function(function)
-        leaves, tree, donated = remote.flatten(tuple(sample_inputs), {})
-        exported = remote.export(self.platform, tree, tuple(aval_of(leaf) for leaf in leaves), donated, cost=True)
+        leaves, tree, _ = remote.flatten(tuple(sample_inputs), dict(sample_keywords or {}))
+        exported = remote.export(self.platform, tree, remote.avals(leaves, tree, described=True), cost=True)
         try:
             with self._watch.during("compile", exported.name):
                 _, costs = self._native.compile_and_ask(exported.name, "stablehlo", exported.code)
@@ -348,23 +388,38 @@ class RemoteJaxSession:
             return Estimate(False, str(error), 0, 0, 0, 0, 0, exported.flops, limit, used, 0, False)
         cached, milliseconds, _, arguments, outputs, aliased, temporary, code, flops, limit, used = costs
         needed = arguments + outputs - aliased + temporary
-        reason = "" if needed <= limit else f"an execution takes {needed:,} bytes, and the session may use {limit:,}: ask for more vram"
+        here = {id(leaf): leaf.nbytes for leaf in (leaves[place] for place in exported.kept) if isinstance(leaf, RemoteTensor) and leaf._session is self}
+        more = needed - sum(here.values())
+        reason = ""
+        if needed > limit:
+            reason = f"an execution takes {needed:,} bytes, and the session may use {limit:,}: ask for more vram"
+        elif used + more > limit:
+            reason = (
+                f"an execution takes {more:,} bytes more, and {used:,} of the {limit:,} that the session may use are taken: "
+                "delete tensors, donate arguments, or ask for more vram"
+            )
         return Estimate(
             not reason, reason, arguments, outputs, aliased, temporary, code, exported.flops if flops is None else flops, limit, used, milliseconds, cached
         )
 
-    def execute_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any]) -> Execution:
+    def execute_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any], sample_keywords: Mapping[str, Any] | None = None) -> Execution:
         """Executes the function once with these arguments, and waits until it has.
 
-        Raises what went wrong: :class:`CompileError`, :class:`IncompatibleProgramError`, :class:`OutOfDeviceMemoryError`,
-        :class:`ExecutionError`, or what ended the session.
+        Raises what went wrong with it: :class:`CompileError`, :class:`IncompatibleProgramError`, :class:`OutOfDeviceMemoryError`,
+        :class:`ExecutionError`, or what ended the session. What went wrong before stays for the next :meth:`synchronise`.
         """
         self._need("xla", "execute_jitted")
         import jax
 
-        made, tree = self._function(function).call(self, tuple(sample_inputs), {})
-        self.synchronise()
-        return Execution("jax_export_local", made, jax.tree_util.tree_unflatten(tree, made))
+        try:
+            self.synchronise()
+        except (CompileError, ExecutionError, IncompatibleProgramError, InvalidArgumentError, OutOfDeviceMemoryError) as earlier:
+            # Its frames refer to the session.
+            self._earlier = earlier.with_traceback(None)
+        made, tree = self._function(function).call(self, tuple(sample_inputs), dict(sample_keywords or {}))
+        self._native.synchronise()
+        tensors = [leaf for leaf in made if isinstance(leaf, RemoteTensor)]
+        return Execution("jax_export_local", tensors, jax.tree_util.tree_unflatten(tree, made))
 
     def kernel(self, ptx: str, entry: str) -> RemoteKernel:
         """A kernel of PTX text on this session's tensors: ``session.kernel(ptx, "saxpy")(grid, block, x, y, 2.0)``.
@@ -392,6 +447,9 @@ class RemoteJaxSession:
     def traffic(self) -> Traffic:
         """What went there and came back so far: a step that leaves its results there moves a hundred bytes or so."""
         return Traffic(*self._native.traffic())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"{self!r} belongs to this process and cannot be pickled or copied: create another one where it is needed")
 
     def __repr__(self) -> str:
         return f"RemoteJaxSession({self.namespace}/{self.name}, {self.engine} on {self.device}, {self.model})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from html import escape
 from math import prod
@@ -10,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .elements import dense, element_type
-from .errors import InvalidArgumentError
-from .operators import binary, indexed, transposed, unary
+from .errors import InvalidArgumentError, RemoteTransferWarning
+from .methods import METHODS, PROPERTIES, At, Namespace, attribute, method
+from .operators import binary, indexed, unary
 
 if TYPE_CHECKING:
     from . import _native
@@ -25,7 +28,8 @@ class RemoteTensor:
     ``numpy()``, ``numpy.asarray(tensor)``, ``float(tensor)``. That waits for everything before it and raises what went wrong.
 
     Python's operators, comparisons and indices run there, with other tensors of the session, arrays and numbers, and give tensors there, of the shapes
-    and types that JAX gives: ``total = total + loss``, ``w.T @ x[0]``. Each is a small program of its own; many of them at once belong into
+    and types that JAX gives: ``total = total + loss``, ``w.T @ x[0]``. So do the methods of JAX's arrays, such as ``loss.mean()`` and
+    ``x.at[0].set(1.0)``, and the functions of ``x.__array_namespace__()``. Each is a small program of its own; many of them at once belong into
     a function for :meth:`RemoteJaxSession.jit`. They raise what :meth:`RemoteJaxSession.jit` does.
     """
 
@@ -109,15 +113,38 @@ class RemoteTensor:
         """A copy as a local ``jax.Array`` of this shape and type, keys of random numbers included. Raises as :meth:`numpy` does."""
         import jax
 
-        if isinstance(self.dtype, np.dtype):
-            return jax.numpy.asarray(self.numpy())
-        return jax.random.wrap_key_data(jax.numpy.asarray(self.numpy()), impl=self.dtype._impl.name)
+        return jax.numpy.asarray(self.numpy()) if isinstance(self.dtype, np.dtype) else self._as_keys(self.numpy())
+
+    def _as_keys(self, words: np.ndarray[Any, Any]) -> Any:
+        """Keys of random numbers, of which these are the words."""
+        import jax
+
+        return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=self.dtype._impl.name)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise ValueError("a remote tensor cannot be looked at without a copy")
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("jax."):
+            self._comes_to_jax()
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
+
+    def _comes_to_jax(self) -> None:
+        """Says that a function of JAX, and not the caller, asks for the value."""
+        import jax
+
+        # Within a trace it would become a constant of the program, without a word.
+        if isinstance(jax.lax.full((), 0, np.int8), jax.core.Tracer):
+            raise InvalidArgumentError("a remote tensor inside a function that JAX traces is to be an argument of the function")
+        level = 3
+        while sys._getframe(level - 1).f_globals.get("__name__", "").startswith("jax."):
+            level += 1
+        warnings.warn(
+            f"a function of JAX brings a remote tensor of {self.nbytes:,} bytes here, after all that it waits for: run it there, as in "
+            "session.jit(function)(tensor) or tensor.__array_namespace__().function(tensor), or say that it is meant by tensor.jax()",
+            RemoteTransferWarning,
+            stacklevel=level,
+        )
 
     def item(self) -> Any:
         """The only element, as Python has it. Raises ``ValueError`` where there are several, and as :meth:`numpy` does."""
@@ -148,9 +175,54 @@ class RemoteTensor:
     __eq__, __ne__ = binary("eq")[0], binary("ne")[0]
     __neg__, __pos__, __abs__, __invert__ = unary("neg"), unary("pos"), unary("abs"), unary("invert")
     __getitem__ = indexed
-    T = property(transposed)
     # As an array's: what is equal is found out there.
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def at(self) -> At:
+        """``tensor.at[index].set(value)`` and the like: a tensor there with something else at the index, as JAX has it."""
+        return At(self)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError("a remote tensor does not change: use x = x.at[index].set(value), which runs there")
+
+    def copy(self) -> RemoteTensor:
+        """A tensor of the same value there, which stays when this one is donated or deleted."""
+        copied: RemoteTensor = self.__array_namespace__().copy(self)
+        return copied
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Namespace:
+        """``jax.numpy`` whose functions run in this tensor's session: ``xp = x.__array_namespace__(); xp.linalg.norm(xp.exp(x))``."""
+        del api_version
+        return Namespace(self._session)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item() if not self.shape else self.numpy(), spec) if spec else str(self)
+
+    def __round__(self, ndigits: int | None = None) -> RemoteTensor:
+        # As of JAX's arrays: a whole number where no digits are named.
+        rounded: RemoteTensor = self.round(ndigits or 0)
+        return rounded if ndigits is not None else rounded.astype(int)
+
+    def __index__(self) -> int:
+        if self.shape or np.dtype(self.dtype).kind not in "iu":
+            raise TypeError(f"only whole numbers without dimensions can be an index, not {self!r}")
+        return int(self.item())
+
+    def __copy__(self) -> RemoteTensor:
+        return RemoteTensor(self._session, self._handle(), *self._aval)
+
+    def __deepcopy__(self, memo: Any) -> RemoteTensor:
+        raise TypeError(f"{self!r} is not copied unasked: use tensor.copy() for another one there, tensor.numpy() for one here")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"{self!r} lives in a session of this process and cannot be pickled: pickle tensor.numpy(), or session.get(tree), and put it again")
+
+    def __getattr__(self, name: str) -> Any:
+        hint = ""
+        if not name.startswith("_"):
+            hint = f": run what needs it there, as in session.jit(lambda x: x.{name}...)(tensor), or bring the value here with tensor.jax()"
+        raise AttributeError(f"a remote tensor has no attribute {name!r}{hint}")
 
     def __float__(self) -> float:
         return float(self.item())
@@ -186,11 +258,17 @@ class RemoteTensor:
         )
 
 
+for _name in METHODS:
+    setattr(RemoteTensor, _name, method(_name))
+for _name in PROPERTIES:
+    setattr(RemoteTensor, _name, attribute(_name))
+
+
 def upload(session: RemoteJaxSession, array: np.ndarray[Any, Any], *, immutable: bool, dtype: Any = None, shape: Any = None, weak_type: bool = False) -> RemoteTensor:
     """Sends an array, which is copied unless nobody can write to it."""
-    kind = element_type(array.dtype)
     there = dense(array)
+    kind = element_type(there.dtype)
     copy = there is array and not immutable
     with session._watch.during("upload", "", there.nbytes):
         native = session._native.put(there, there.ctypes.data, there.nbytes, kind, there.shape, copy)
-    return RemoteTensor(session, native, array.shape if shape is None else shape, array.dtype if dtype is None else dtype, weak_type)
+    return RemoteTensor(session, native, array.shape if shape is None else shape, there.dtype if dtype is None else dtype, weak_type)

@@ -1,6 +1,9 @@
 //! Errors as Python's exceptions, and waiting that a signal ends.
 
-use std::{sync::mpsc, time::Duration};
+use std::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
 
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use sahasra_client::{Error, FailureCode, Pending, RefusalCode};
@@ -62,7 +65,7 @@ fn class(error: &Error) -> &'static str {
         Error::WorkerLost(_) => "WorkerLostError",
         Error::Closed => "SessionClosedError",
         Error::Ended { reason, .. } => match reason.as_str() {
-            "Expired" | "IdleTimeout" => "LeaseExpiredError",
+            "Expired" | "IdleTimeout" | "LeaseExpired" => "LeaseExpiredError",
             _ => "SessionClosedError",
         },
         Error::NoCapacity(_) => "CapacityError",
@@ -75,10 +78,23 @@ fn class(error: &Error) -> &'static str {
 /// Waits without the interpreter.
 pub(crate) fn wait<T: Send>(py: Python<'_>, pending: &Pending<T>) -> PyResult<T> {
     loop {
-        let answer = py.detach(|| pending.wait_for(ATTENTION));
-        match answer {
-            Some(answer) => return answer.map_err(|error| raise(py, &error)),
-            None => py.check_signals()?,
+        if let Some(answer) = wait_until(py, pending, Some(ATTENTION))? {
+            return answer.map_err(|error| raise(py, &error));
+        }
+    }
+}
+
+/// As [`wait`], no longer than that where it is given: `None` when there is no answer by then.
+pub(crate) fn wait_until<T: Send>(py: Python<'_>, pending: &Pending<T>, time: Option<Duration>) -> PyResult<Option<Result<T, Error>>> {
+    let end = time.map(|time| Instant::now() + time);
+    loop {
+        let left = end.map_or(ATTENTION, |end| end.saturating_duration_since(Instant::now()).min(ATTENTION));
+        if let Some(answer) = py.detach(|| pending.wait_for(left)) {
+            return Ok(Some(answer));
+        }
+        py.check_signals()?;
+        if end.is_some_and(|end| end <= Instant::now()) {
+            return Ok(None);
         }
     }
 }

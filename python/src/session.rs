@@ -5,12 +5,15 @@ use std::{
     time::Duration,
 };
 
-use pyo3::{exceptions::PyMemoryError, prelude::*};
+use pyo3::{
+    exceptions::{PyBaseException, PyMemoryError},
+    prelude::*,
+};
 use sahasra_client::{Argument, Array, Compression, Error, Format, Options, Pending, Target, Token};
 
 use crate::{
     array::{self, Block},
-    failure::{ATTENTION, raise, wait},
+    failure::{ATTENTION, raise, wait, wait_until},
     gateway::{Gateway, duration},
     process::{self, Own},
 };
@@ -40,6 +43,14 @@ enum Passed<'py> {
 
 fn tensor(tensor: sahasra_client::Tensor) -> Tensor {
     Tensor(Own::new(tensor))
+}
+
+/// Raises a failure of an operation, and nothing else.
+fn untold(py: Python<'_>, finished: Option<Result<(), Error>>) -> PyResult<()> {
+    match finished {
+        Some(Err(error @ Error::Failed(_))) => Err(raise(py, &error)),
+        _ => Ok(()),
+    }
 }
 
 /// Waits until the queue has room, and looks for signals meanwhile.
@@ -294,8 +305,26 @@ impl Session {
         ))
     }
 
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        wait(py, &self.0.get(py)?.close())
+    /// Waits for everything so far, and raises the first failure that nobody was told of. What ended the session is none.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let pending = self.0.get(py)?.finish();
+        untold(py, wait_until(py, &pending, None)?)
+    }
+
+    /// Closes it and waits until it is closed, no longer than so many seconds where they are given. Gives whether it was there until now,
+    /// and the first failure that nobody was told of, as far as that is known.
+    #[pyo3(signature = (seconds=None))]
+    fn close(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<(bool, Option<Py<PyBaseException>>)> {
+        let session = self.0.get(py)?;
+        if session.ended().is_some() {
+            return Ok((false, None));
+        }
+        let (finished, closed) = (session.finish(), session.close());
+        let closed = wait_until(py, &closed, seconds.map(duration))?;
+        let failure = untold(py, wait_until(py, &finished, Some(Duration::ZERO))?).err();
+        let was_there = matches!(closed, None | Some(Ok(()) | Err(Error::Failed(_))));
+        let failure = failure.or_else(|| untold(py, closed).err());
+        Ok((was_there, failure.map(|failure| failure.into_value(py))))
     }
 }
 

@@ -13,7 +13,8 @@ from test_programs import PROGRAMS
 #: Runs in a process of its own: JAX loads a plugin before anything else, and once.
 DIRECT = """
 import sys
-from jax._src import xla_bridge
+from jax._src import compiler, xla_bridge
+from jaxlib import xla_client
 
 xla_bridge.register_plugin("direct", library_path=sys.argv[1])
 import jax
@@ -22,6 +23,8 @@ import numpy as np
 sys.path.insert(0, sys.argv[3])
 from test_programs import PROGRAMS, jitted, plain
 
+# With the plugin's own options, as a session has them: JAX sends those of its own XLA.
+compiler.get_compile_options = lambda *_, **__: xla_client.CompileOptions.ParseFromString(bytes.fromhex(sys.argv[4]))
 # JAX's own CPU client has the same name: it is not the one that computes here.
 assert jax.devices()[0].client is xla_bridge.backends()["direct"], xla_bridge.backends()
 results = {}
@@ -34,6 +37,9 @@ for name, (function, *arguments) in PROGRAMS.items():
 np.savez(sys.argv[2], **results)
 """
 
+#: `xla.CompileOptionsProto` with one replica, one partition, no device in particular, and nothing else.
+OPTIONS = "1a0f08ffffffffffffffffff0120012801"
+
 
 @pytest.fixture(scope="module")
 def direct(tmp_path_factory, pool):
@@ -41,7 +47,7 @@ def direct(tmp_path_factory, pool):
     script = folder / "direct.py"
     script.write_text(DIRECT)
     environment = {"JAX_PLATFORMS": "direct,cpu", "PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    command = [sys.executable, "-P", script, PLUGIN, folder / "results.npz", pathlib.Path(__file__).parent]
+    command = [sys.executable, "-P", script, PLUGIN, folder / "results.npz", pathlib.Path(__file__).parent, OPTIONS]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert run.returncode == 0, run.stderr
     with np.load(folder / "results.npz") as results:

@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sahasra.elements import dense, dtype_of, element_type
+from sahasra.elements import dense, dtype_of, element_type, native
 from sahasra.errors import InvalidArgumentError
 
 NAMES = ["bool", "int8", "uint64", "float16", "bfloat16", "float64", "complex64", "complex128", "float8_e4m3fn"]
@@ -12,6 +12,13 @@ NAMES = ["bool", "int8", "uint64", "float16", "bfloat16", "float64", "complex64"
 def test_types_go_there_and_back(name):
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     assert dtype_of(element_type(dtype)) == dtype
+
+
+def test_masked_arrays_are_refused_and_the_byte_order_is_this_machine_s():
+    assert native(np.array([1], ">i4")) == np.dtype(np.int32)
+    assert native(np.array([1], "<i4")) == np.dtype("<i4")
+    with pytest.raises(InvalidArgumentError, match="filled"):
+        native(np.ma.array([1, 2], mask=[0, 1]))
 
 
 def test_types_that_no_session_holds_are_named():

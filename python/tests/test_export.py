@@ -1,15 +1,20 @@
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sahasra.errors import IncompatibleProgramError
-from sahasra.export import aval_of, export, host_array, is_key
+from sahasra.errors import IncompatibleProgramError, InvalidArgumentError
+from sahasra.export import aval_of, host_array, is_key
+from sahasra.jit import Traced
 
 
-def exported(function, *arguments, donated=(), cost=False):
-    leaves, tree = jax.tree_util.tree_flatten((arguments, {}))
-    return export(function, "tested", tree, [aval_of(leaf) for leaf in leaves], donated, "cpu", cost=cost)
+def exported(function, *arguments, cost=False, **options):
+    traced = Traced(function, **options)
+    leaves, tree, _ = traced.flatten(arguments, {})
+    return traced.export("cpu", tree, [aval_of(leaf) for leaf in leaves], cost=cost)
 
 
 def test_what_a_program_does_not_use_is_not_sent_to_it():
@@ -49,17 +54,147 @@ def test_types_are_those_that_jax_would_give():
     assert host_array(mine, aval_of(mine)) == (pytest.approx(mine), False)
 
 
-def test_effects_are_refused_by_name():
+def test_calls_into_python_are_refused_by_name_and_line():
+    def lookup(x):
+        return x
+
     def prints(x):
         jax.debug.print("{}", x)
         return x
 
     def calls(x):
-        return jax.pure_callback(lambda x: x, x, x)
+        return jax.lax.cond(x.sum() > 0, lambda x: jax.pure_callback(lookup, x, x), jnp.sin, x)
 
-    for function in (prints, calls):
-        with pytest.raises(IncompatibleProgramError, match="tested"):
+    def logs(x):
+        jax.debug.callback(print, x)
+        return x
+
+    for function, call in ((prints, "jax.debug.(print|callback)"), (calls, "jax.pure_callback of lookup"), (logs, "jax.debug.callback")):
+        line = function.__code__.co_firstlineno + 1
+        with pytest.raises(IncompatibleProgramError, match=f"{function.__name__} cannot be exported: {call} at {__file__}:{line} in "):
             exported(function, jnp.ones(2))
+
+
+@pytest.mark.parametrize("word", ["export", "callback", "serializ"])
+def test_a_fault_of_the_function_is_its_own_whatever_its_words(word):
+    def fails(x):
+        raise ValueError(f"nothing to {word} here")
+
+    with pytest.raises(ValueError, match=word) as caught:
+        exported(fails, jnp.ones(2))
+    assert not isinstance(caught.value, IncompatibleProgramError)
+
+
+def test_the_checks_of_equinox_give_nan_and_warn():
+    equinox = pytest.importorskip("equinox")
+
+    def checked(x):
+        return equinox.error_if(x, x.min() < 0, "negative")
+
+    with pytest.warns(RuntimeWarning, match=rf"checked has checks of Equinox.*NaN.*: {__file__}:{checked.__code__.co_firstlineno + 1} in .*checked"):
+        made = exported(checked, jnp.ones(2))
+    assert b"callback" not in made.code
+
+
+SAME = """
+def step(weights, x):
+    return jnp.tanh(x @ weights) + 1
+"""
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 7), reason="JAX 0.6 leaves the line in that the operation is written in")
+def test_a_program_does_not_depend_on_where_it_is_written_or_called_from():
+    def step_from(lines, file):
+        scope = {"jnp": jnp}
+        exec(compile("\n" * lines + SAME, file, "exec"), scope)
+        return scope["step"]
+
+    arguments = (jnp.ones((4, 4)), jnp.ones((4, 4)))
+    codes = [exported(step_from(1, "one.py"), *arguments).code]
+    codes.append(exported(step_from(70, "other.py"), *arguments).code)
+    assert codes[0] == codes[1]
+    # Another computation is another program.
+    assert exported(step_from(1, "one.py"), jnp.ones((4, 4)), jnp.ones((3, 4))).code != codes[0]
+
+
+def test_errors_of_tracing_name_the_users_argument_and_line():
+    def step(weights, batch):
+        return weights["w"] if batch["x"] > 0 else -weights["w"]
+
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        exported(step, {"w": jnp.ones(2)}, {"x": 1.0})
+    said = str(caught.value)
+    assert "batch['x']" in said and f"step at {__file__}" in said
+    assert "sahasra/" not in said and "leaves" not in said
+
+
+def test_what_jax_traces_is_refused_by_the_arguments_name():
+    with pytest.raises(InvalidArgumentError, match=r"jax.jit, grad or vmap.*session.jit\(jax.grad\(f\)\)"):
+        jax.jit(aval_of)(jnp.ones(2))
+
+
+def test_a_whole_number_that_does_not_fit_is_refused_as_in_jax():
+    for number in (2**31, 2**40, -(2**31) - 1, 2**64):
+        with pytest.raises(OverflowError):
+            jnp.asarray(number)
+        with pytest.raises(OverflowError, match=str(number)):
+            host_array(number, aval_of(number))
+    for number in (2**31 - 1, -(2**31)):
+        assert host_array(number, aval_of(number))[0] == number
+    # Scalars and arrays of numpy's wrap there, too.
+    assert host_array(np.int64(2**40 + 5), aval_of(np.int64(2**40 + 5)))[0] == jnp.asarray(np.int64(2**40 + 5)) == 5
+
+
+def test_scalars_of_numpy_are_of_their_type():
+    for scalar in (np.float64(2), np.float32(2), np.int64(2), np.complex128(2), np.bool_(True)):
+        here = jnp.ones(2, jnp.bfloat16) * scalar
+        there = exported(lambda x, scalar: x * scalar, jnp.ones(2, jnp.bfloat16), scalar)
+        assert there.outputs[0][1] == here.dtype, type(scalar)
+
+
+class Model:
+    """Methods through jax.jit, as models have them."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def plain(self, x, n=2):
+        return x * self.scale * n
+
+    first = jax.jit(plain, static_argnums=0)
+    both = jax.jit(plain, static_argnums=(0, 2))
+    last = jax.jit(plain, static_argnums=(0, -1))
+    named = jax.jit(plain, static_argnames=("self", "n"))
+    gives = jax.jit(plain, static_argnums=0, donate_argnums=1)
+
+
+def test_numbers_of_a_jit_of_ones_own_count_from_self():
+    model, x = Model(3.0), np.ones(2, np.float32)
+    for method, static in ((model.first, False), (model.both, True), (model.last, True), (model.named, True)):
+        traced = Traced(method)
+        leaves, tree, _ = traced.flatten((x, 5), {})
+        assert len(leaves) == (1 if static else 2), method
+        exported(method, x, 5)
+    # A number is an argument as any other, and no reason for another program.
+    leaves, _, _ = Traced(model.first).flatten((2.0, 5.0), {})
+    assert leaves == [2.0, 5.0]
+    assert Traced(model.gives).flatten((x, 5), {})[2] == (0,)
+
+
+OLD = """
+import sys, types
+import jax
+jax.__version_info__, jax.__version__ = (0, 5, 3), "0.5.3"
+try:
+    import sahasra.export
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_jax_that_is_too_old_is_refused_with_the_one_that_is_not():
+    said = subprocess.run([sys.executable, "-P", "-c", OLD], capture_output=True, text=True, timeout=120).stdout
+    assert "JAX 0.6.2 or later" in said and "0.5.3" in said and "jax>=0.6.2" in said
 
 
 def test_faults_of_the_function_are_its_own():

@@ -1,11 +1,12 @@
+import json
 import struct
 
 import numpy as np
 import pytest
 
-from sahasra.burst import spec_of
-from sahasra.errors import InvalidArgumentError
-from sahasra.kernel import parameters_of, scalar_bytes
+from sahasra.burst import _complete, frame_of, spec_of
+from sahasra.errors import ExecutionError, InvalidArgumentError, SahasraError, WaitTimeoutError
+from sahasra.kernel import extent, parameters_of, scalar_bytes
 
 PTX = """
 .version 7.0
@@ -27,6 +28,8 @@ SCORE = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry score(.p
 def test_parameters_are_read_from_the_text():
     assert parameters_of(PTX, "saxpy") == ["u64", "u64", "f32", "b8[16]"]
     assert parameters_of(PTX, "saxpy_all") == []
+    sizes = ".entry k(.param .b8 a[0x10], .param .align 8 .b64 b[ 2 ], .param .b8 c[010])"
+    assert parameters_of(sizes, "k") == ["b8[16]", "b64[2]", "b8[8]"]
     with pytest.raises(InvalidArgumentError, match="it has: saxpy, saxpy_all"):
         parameters_of(PTX, "not_this")
 
@@ -37,9 +40,11 @@ def test_scalars_become_the_parameter_s_bytes():
     assert scalar_bytes(-1, "s32") == struct.pack("<i", -1)
     assert scalar_bytes(np.uint64(7), "u64") == struct.pack("<Q", 7)
     assert scalar_bytes(b"12345678", "b8[8]") == b"12345678"
+    assert scalar_bytes(bytes(16), "b64[2]") == bytes(16)
+    assert scalar_bytes(np.inf, "f32") == struct.pack("<f", np.inf)
 
 
-@pytest.mark.parametrize(("value", "kind"), [(1.5, "u32"), (-1, "u32"), (1 << 40, "s32"), ("a", "f32"), (b"1", "b8[8]"), (np.ones(2), "f32")])
+@pytest.mark.parametrize(("value", "kind"), [(1.5, "u32"), (-1, "u32"), (1 << 40, "s32"), ("a", "f32"), (b"1", "b8[8]"), (np.ones(2), "f32"), (1e300, "f32")])
 def test_scalars_that_do_not_fit_are_refused(value, kind):
     with pytest.raises(InvalidArgumentError):
         scalar_bytes(value, kind)
@@ -64,3 +69,76 @@ def test_a_burst_that_does_not_fit_is_refused():
         spec_of(PTX, {"x": [1]})
     with pytest.raises(InvalidArgumentError, match="no aggregate"):
         spec_of(SCORE, {"rate": [1.0], "size": [1]}, aggregate="median")
+
+
+def test_grids_are_whole_numbers_of_python_s_or_numpy_s():
+    assert extent("grid", np.int64(3)) == [3]
+    assert extent("block", (np.uint32(2), 4)) == [2, 4]
+    for wrong in (1.7, (1.7,), (), (1, 2, 3, 4), 0, (1 << 32,), "3", np.float64(2)):
+        with pytest.raises(InvalidArgumentError, match="grid="):
+            extent("grid", wrong)
+    spec = spec_of(SCORE, {"rate": [1.0], "size": [1]}, grid=np.int64(2), block=(np.int32(64), 1), slices=np.int64(3), output=("f32", np.int64(2)))
+    assert (spec["kernel"]["grid"], spec["kernel"]["block"], spec["slices"]) == ([2], [64, 1], {"min": 1, "max": 3})
+    json.dumps(spec)
+    for options in ({"grid": (1.7,)}, {"slices": 1.5}, {"output": ("f16", 1)}, {"output": ("f32", 0)}, {"max_retries": -1}):
+        with pytest.raises(InvalidArgumentError, match=next(iter(options))):
+            spec_of(SCORE, {"rate": [1.0], "size": [1]}, **options)
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "told"),
+    [
+        ([1.0, np.nan], [1, 2], "column rate, row 1: .*nan"),
+        ([1.0, -np.inf], [1, 2], "column rate, row 1: .*inf"),
+        ([1e300, 1.0], [1, 2], "column rate, row 0: 1e[+]300 does not fit f32"),
+        ([1.0, 2.0], [1.5, 2.9], "column size of float64 .*type u32.*astype"),
+        ([1.0, 2.0], [1, -1], "column size, row 1: -1 does not fit u32"),
+        ([1.0, 2.0], [1, 2**53 + 1], "column size, row 1: 9007199254740993 does not fit u32"),
+        ([1.0, 2.0], np.array([1, None]), "column size, row 1: None is no number"),
+        ([1.0, 2.0], np.ma.array([1, 2], mask=[0, 1]), "column size is masked.*filled"),
+        ([1.0, 2.0], ["a", "b"], "column size"),
+    ],
+)
+def test_a_column_that_the_kernel_cannot_take_is_named(rate, size, told):
+    with pytest.raises(InvalidArgumentError, match=told):
+        spec_of(SCORE, {"rate": rate, "size": size})
+
+
+def test_what_is_missing_in_a_data_frame_is_named():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InvalidArgumentError, match="column size, row 1: a value is missing"):
+        spec_of(SCORE, pandas.DataFrame({"rate": [1.0, 2.0], "size": pandas.array([1, None], "Int64")}))
+    spec = spec_of(SCORE, pandas.DataFrame({"rate": [1.0], "size": pandas.array([7], "Int64")}))
+    assert spec["chunks"]["parameters"]["size"]["list"] == [7]
+
+
+HASH = ".entry hash(.param .u64 o, .param .u64 a, .param .f64 b, .param .u64 p){ ret; }"
+
+
+def test_results_are_of_the_declared_types_whatever_their_text_looks_like():
+    pytest.importorskip("pandas")
+    output = {"output": {"type": "f32", "count": 2}}
+    spec = spec_of(HASH, {"a": [0, 2**64 - 1], "b": [1.0, 0.9127555772777217]}, args=[{"output": {"type": "u64"}}, "a", "b", output])
+    text = "index,a,b,output0,output1[0],output1[1]\n0,0,1,1,-0,0\n1,18446744073709551615,0.9127555772777217,9223372036854775808,100000000000000000000,NaN\n"
+    frame = frame_of(text, spec)
+    assert [str(dtype) for dtype in frame.dtypes] == ["int64", "uint64", "float64", "uint64", "float32", "float32"]
+    assert frame["a"].tolist() == [0, 2**64 - 1]
+    assert frame["output0"].tolist() == [1, 2**63]
+    assert frame["b"].tolist() == [1.0, 0.9127555772777217]
+    assert np.signbit(frame["output1[0]"][0]) and frame["output1[0]"][1] == np.float32(1e20)
+    assert np.isnan(frame["output1[1]"][1])
+
+
+def test_a_job_that_waits_says_for_what():
+    def told(*conditions):
+        with pytest.raises(SahasraError) as raised:
+            _complete({"status": {"conditions": list(conditions)}}, "default/mine", 12)
+        return raised.value
+
+    refused = {"type": "Accepted", "status": "False", "reason": "InvalidParameters", "message": "a: 5 is too much"}
+    assert isinstance(told(refused), ExecutionError) and "InvalidParameters: a: 5 is too much" in str(told(refused))
+    accepted = {"type": "Accepted", "status": "True", "reason": "Valid", "message": ""}
+    waits = {"type": "Admitted", "status": "False", "reason": "NoCapacity", "message": "node-0/cpu-0: 100 GiB are more than 8"}
+    assert isinstance(told(accepted, waits), WaitTimeoutError)
+    assert "12 s: NoCapacity: node-0/cpu-0: 100 GiB" in str(told(accepted, waits))
+    assert "operator" in str(told())

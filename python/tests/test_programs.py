@@ -33,6 +33,8 @@ PROGRAMS = {
     "reduce": (lambda x: (x.sum(), x.mean(0), x.max(1), x.prod()), X),
     "argmax": (lambda x: (x.argmax(1), x.argmin()), X),
     "softmax": (lambda x: jax.nn.softmax(x, axis=-1), X),
+    # Its sums are over enough for their order to show.
+    "softmax_wide": (jax.nn.softmax, np.sin(np.arange(8192, dtype=np.float32)).reshape(2, 4, 32, 32)),
     "layer_norm": (lambda x: (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5), X),
     "transpose": (lambda x: x.T.reshape(3, 8), X),
     "gather": (lambda x, i: x[i], X, np.array([3, 0, 0])),

@@ -9,6 +9,7 @@ import re
 import pytest
 from conftest import ROOT
 from test_programs import TOLERANCE
+from test_training import STEPS, TRAINED
 
 import sahasra
 from sahasra.jit import RemoteFunction
@@ -89,6 +90,8 @@ def test_the_guides_tolerances_are_those_of_the_tests():
     table = re.findall(r"^\| (`.*`) \| (\S+) \|$", (ROOT / "docs/guide/python.md").read_text(), flags=re.M)
     said = {kind: float(tolerance) for kinds, tolerance in table for kind in re.findall(r"`(\w+)`", kinds) if tolerance[0].isdigit()}
     assert said == TOLERANCE
+    (steps, trained) = re.search(r"after (\d+) steps of the training loops above are within (\S+), of `float32`", (ROOT / "docs/guide/python.md").read_text()).groups()
+    assert (int(steps), float(trained)) == (STEPS, TRAINED)
 
 
 def blocks(path):

@@ -197,6 +197,145 @@ def test_an_estimate_says_why_not(session):
     assert session.load()["active_executions"] == 0
 
 
+def test_an_estimate_counts_what_is_there(session):
+    outer = lambda x, *, y: jnp.outer(x, y)
+    column = jax.ShapeDtypeStruct((6144,), jnp.float32)
+    # 144 MiB of 256.
+    estimate = session.estimate_jitted(outer, (column,), {"y": column})
+    assert (estimate.feasible, estimate.output_bytes) == (True, 144 << 20)
+    there = session.zeros(160 << 18)
+    estimate = session.estimate_jitted(outer, (column,), {"y": column})
+    assert not estimate.feasible
+    assert "are taken" in estimate.reason and f"{256 << 20:,}" in estimate.reason
+    # An argument that is there is there once.
+    estimate = session.estimate_jitted(lambda x: x[:9] + 1, (there,))
+    assert estimate.feasible and estimate.total_bytes > 160 << 20
+    with pytest.raises(TypeError, match="argument x of .*ShapeDtypeStruct"):
+        session.jit(outer)(column, y=np.ones(3))
+    del there
+    gc.collect()
+
+
+def test_what_was_estimated_is_not_compiled_again(session):
+    step = lambda x: jnp.tanh(x @ x) + 23
+    x = jnp.ones((16, 16))
+    assert not session.estimate_jitted(step, (x,)).cached
+
+    def elsewhere():
+        return session.execute_jitted(step, (x,)), session.estimate_jitted(step, (x,))
+
+    assert elsewhere()[1].cached
+
+
+def test_an_execution_raises_its_own_failures_alone(session):
+    lost = session.zeros((1 << 28) + 1, np.uint8)
+    execution = session.execute_jitted(lambda x, *, add: x + add, (jnp.ones(3),), {"add": 2.0})
+    assert execution.output.numpy().tolist() == [3.0] * 3
+    # What went wrong before is told as before.
+    with pytest.raises(sahasra.OutOfDeviceMemoryError):
+        session.synchronise()
+    session.synchronise()
+    with pytest.raises(sahasra.OutOfDeviceMemoryError, match="wide"):
+        wide = lambda x: jnp.outer(x, x)
+        wide.__name__ = "wide"
+        session.execute_jitted(wide, (jnp.ones(20_000),))
+    session.synchronise()
+    del lost
+
+
+def test_gradients_with_respect_to_integers_have_no_values(session):
+    def gradient(x, i):
+        return jax.grad(lambda x, i: x * i, argnums=(0, 1), allow_int=True)(x, i)
+
+    here, there = jax.jit(gradient)(2.0, 3), session.jit(gradient)(2.0, 3)
+    assert float(there[0]) == here[0] == 3.0
+    assert (type(there[1]), there[1].dtype, there[1].shape) == (np.ndarray, here[1].dtype, here[1].shape)
+    # They go where they came from.
+    assert float(session.jit(lambda gradient: gradient[0] + 1)(there)) == 4.0
+    vectors = session.jit(lambda i: jax.vjp(lambda i: i * 2.0, i)[1](jnp.ones(3))[0])(np.arange(3))
+    assert session.get({"a": vectors})["a"].shape == (3,)
+    session.synchronise()
+
+
+def test_a_whole_number_that_does_not_fit_names_its_argument(session):
+    with pytest.raises(OverflowError, match=str(2**40)):
+        session.put(2**40)
+    with pytest.raises(OverflowError, match=r"argument batch\['x'\]\[1\] of step"):
+
+        def step(weights, batch):
+            return weights + batch["x"][1]
+
+        session.jit(step)(1.0, {"x": [1, 2**31]})
+    with pytest.raises(OverflowError):
+        session.put(np.arange(3)) + 2**31
+
+
+def test_what_jax_traces_cannot_call_a_session(session):
+    remote = session.jit(lambda x: (x * x).sum())
+    for transformed in (jax.jit(remote), jax.grad(remote), jax.vmap(remote), lambda x: jax.lax.map(lambda x: remote(x=x), x)):
+        with pytest.raises(sahasra.InvalidArgumentError, match=r"argument x of .*jax.jit, grad or vmap.*session.jit\(jax.grad"):
+            transformed(jnp.ones(3))
+    # That is the other way round.
+    assert session.jit(jax.grad(remote._function))(jnp.ones(3)).numpy().tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize(("option", "values"), [("jax_enable_x64", (False, True)), ("jax_threefry_partitionable", (True, False)), ("jax_default_matmul_precision", ("default", "float32"))])
+def test_a_function_follows_the_configuration(session, option, values):
+    def draw(key):
+        return jax.random.uniform(key, (7,)) @ jnp.arange(7.0)
+
+    here, there = jax.jit(draw), session.jit(draw)
+    before = getattr(jax.config, option)
+    try:
+        for value in (*values, *values):
+            jax.config.update(option, value)
+            local, remote = here(jax.random.key(5)), there(jax.random.key(5))
+            assert remote.dtype == local.dtype
+            np.testing.assert_allclose(remote.numpy(), local, rtol=1e-5)
+    finally:
+        jax.config.update(option, before)
+
+
+def test_keys_come_back_as_keys(session):
+    keys = jax.random.split(jax.random.key(5))
+    back = session.get({"keys": session.put(keys), "n": session.put(3)})
+    assert back["keys"].dtype == keys.dtype
+    assert jnp.array_equal(jax.random.key_data(back["keys"]), jax.random.key_data(keys))
+    assert session.put(back)["keys"].dtype == keys.dtype
+
+
+@pytest.mark.parametrize(("option", "what"), [("jax_debug_nans", "nan"), ("jax_debug_infs", "inf")])
+def test_nan_is_looked_for_where_jax_is_told_to(session, option, what):
+    risky = lambda x: {"log": jnp.log(x) * (1 if what == "inf" else jnp.sqrt(x - 1)), "n": jnp.arange(3)}
+    remote = session.jit(risky)
+    x = session.put(jnp.zeros(2))
+    remote(x)
+    jax.config.update(option, True)
+    try:
+        remote(session.put(jnp.ones(2)))
+        with pytest.raises(FloatingPointError, match=rf"\({what}\) in the results of .*lambda"):
+            remote(x)
+    finally:
+        jax.config.update(option, False)
+    session.synchronise()
+
+
+def test_methods_run_as_functions_do(session):
+    class Model:
+        def __init__(self, scale):
+            self.scale = scale
+
+        @session.jit(static_argnums=0)
+        def there(self, x, n):
+            return x * self.scale * n
+
+        own = jax.jit(lambda self, x, n: x * self.scale * n, static_argnums=0)
+
+    model, x = Model(3.0), np.ones(2, np.float32)
+    assert model.there(x, 2.0).numpy().tolist() == [6.0, 6.0]
+    assert session.jit(model.own)(x, 2.0).numpy().tolist() == [6.0, 6.0]
+
+
 def test_where_a_tensor_lives_is_shown(session):
     tensor = session.put(jnp.ones((2, 3), jnp.bfloat16))
     assert session.device.endswith("/cpu-0")

@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -44,6 +45,44 @@ def test_a_program_that_ends_gives_its_session_back(pool, client):
     outcome = run(sys.executable, "-P", "-c", PROGRAM, pool.url)
     assert (outcome.returncode, outcome.stdout) == (0, "3.0\n"), outcome.stdout + outcome.stderr
     eventually(lambda: "of-a-program" not in names(client))
+
+
+ENDLESS = """
+import sys
+import jax, jax.numpy as jnp
+import sahasra
+
+session = sahasra.RemoteJaxSession.create(sahasra.SahasraClient(sys.argv[1]), name=sys.argv[2])
+endless = session.jit(lambda x: jax.lax.while_loop(lambda x: (x >= 0).all(), lambda x: jnp.sin(x) ** 2, x))
+x = session.put(jnp.ones(3))
+session.synchronise()
+y = endless(x)
+print("begun", flush=True)
+if sys.argv[2] == "interrupted":
+    with session:
+        y.numpy()
+elif sys.argv[2] == "closed":
+    session.close()
+    try:
+        x.numpy()
+    except sahasra.SessionClosedError:
+        print("closed")
+"""
+
+
+@pytest.mark.parametrize("name", ["interrupted", "closed", "left"])
+def test_a_step_that_does_not_end_ends_with_its_session(pool, client, name):
+    with subprocess.Popen([sys.executable, "-P", "-c", ENDLESS, pool.url, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            begun = program.stdout.readline()
+            if name == "interrupted":
+                program.send_signal(signal.SIGINT)
+            out, errors = program.communicate(timeout=120)
+        finally:
+            program.kill()
+    assert (begun, out) == ("begun\n", "closed\n" if name == "closed" else ""), errors
+    assert ("KeyboardInterrupt" in errors) == (name == "interrupted"), errors
+    eventually(lambda: name not in names(client))
 
 
 FORKING = """
@@ -202,7 +241,7 @@ def test_the_token_is_found_where_it_was_written_and_nobody_else_may_read_it(poo
 def test_workers_are_listed(client):
     workers = client.workers()
     assert len({worker["id"] for worker in workers}) == 2
-    assert all(worker["status"] == "ready" for worker in workers)
+    assert all(worker["status"] == "healthy" for worker in workers)
 
 
 SCORE = """

@@ -1,0 +1,247 @@
+"""What fails is told, whoever looks; and nobody waits for what does not come."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import eventually
+from test_session import SAXPY
+
+import sahasra
+
+
+def test_a_kernel_that_fails_fails_what_it_was_given(ptx_session):
+    x, y = ptx_session.put(np.arange(1000, dtype=np.float32)), ptx_session.zeros(1000)
+    kept = ptx_session.put(np.ones(3))
+    saxpy = ptx_session.kernel(SAXPY, "saxpy")
+    # 1024 threads on 1000 elements.
+    saxpy(4, 256, y, x, 2.0, 1024)
+    with pytest.raises(sahasra.ExecutionError, match="saxpy"):
+        y.numpy()
+    with pytest.raises(sahasra.ExecutionError, match="saxpy"):
+        ptx_session.get({"y": y})
+    assert kept.numpy().sum() == 3
+    with pytest.raises(sahasra.ExecutionError, match="saxpy"):
+        ptx_session.synchronise()
+
+
+@pytest.mark.parametrize("fails", ["launch", "compile"])
+def test_a_block_in_which_a_kernel_failed_ends_with_its_failure(client, fails):
+    text = SAXPY if fails == "launch" else SAXPY.replace("fma.rn.f32", "fma.rn.f99")
+    with pytest.raises(sahasra.SahasraError, match="saxpy"):
+        with sahasra.RemoteJaxSession.create(client, vram="64Mi", engine="ptx") as session:
+            x, y = session.put(np.ones(10, np.float32)), session.zeros(10)
+            # No block has so many threads.
+            session.kernel(text, "saxpy")(1, 1025 if fails == "launch" else 1, y, x, 2.0, 10)
+    eventually(lambda: session.name not in [made["metadata"]["name"] for made in client.sessions()])
+
+
+def test_a_failure_is_told_once_more_by_nobody(client):
+    with sahasra.RemoteJaxSession.create(client, vram="64Mi") as session:
+        outer = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
+        with pytest.raises(sahasra.OutOfDeviceMemoryError):
+            outer.numpy()
+    # What nobody looked at is told by `close`, too, when the device was given back.
+    session = sahasra.RemoteJaxSession.create(client, vram="64Mi")
+    outer = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
+    # It is answered when the program was compiled and refused: `close` waits for no compilation.
+    session.load()
+    with pytest.raises(sahasra.OutOfDeviceMemoryError):
+        session.close()
+    session.close()
+    eventually(lambda: session.name not in [made["metadata"]["name"] for made in client.sessions()])
+    # An exception of the block's own is what is told.
+    with pytest.raises(ZeroDivisionError):
+        with sahasra.RemoteJaxSession.create(client, vram="64Mi") as session:
+            outer = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
+            1 / 0
+
+
+def test_structures_are_parameters_of_kernels(ptx_session):
+    text = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry pick(.param .u64 o, .param .align 8 .b8 s[0x18])
+{
+    .reg .b64 %rd<2>; .reg .f64 %d;
+    ld.param.u64 %rd0, [o]; ld.param.f64 %d, [s+16];
+    st.global.f64 [%rd0], %d;
+    ret;
+}
+"""
+    out = ptx_session.zeros(1, np.float64)
+    pick = ptx_session.kernel(text, "pick")
+    assert pick.parameters == ["u64", "b8[24]"]
+    pick(1, 1, out, np.array([1.0, 2.0, 3.5]).tobytes())
+    assert out.numpy().tolist() == [3.5]
+    with pytest.raises(sahasra.InvalidArgumentError, match="24 bytes"):
+        pick(1, 1, out, bytes(16))
+
+
+@pytest.mark.parametrize("kind", [">i4", ">f4", ">f8", ">i2", ">c8"])
+def test_arrays_of_the_other_byte_order_are_the_same_numbers(session, ptx_session, kind):
+    array = np.array([1, 2, 300], kind)
+    with jax.enable_x64(True):
+        for where in (session, ptx_session):
+            tensor = where.put(array)
+            assert tensor.dtype == np.dtype(kind[1:])
+            np.testing.assert_array_equal(where.get(tensor), array)
+            np.testing.assert_array_equal(tensor.numpy(), array)
+    with pytest.raises(sahasra.InvalidArgumentError, match="filled"):
+        session.put(np.ma.array([1, 2, 3], mask=[0, 1, 0]))
+    with pytest.raises(sahasra.InvalidArgumentError, match="filled"):
+        session.jit(jnp.sum)(np.ma.array([1, 2, 3], mask=[0, 1, 0]))
+
+
+ENDLESS = lambda x: jax.lax.while_loop(lambda x: x < 2, lambda x: x * 0.5, x)  # noqa: E731
+
+
+def test_what_runs_for_ever_is_ended_by_close(client):
+    session = sahasra.RemoteJaxSession.create(client, vram="64Mi")
+    running = session.jit(ENDLESS)(np.float32(1))
+    session.close()
+    eventually(lambda: session.name not in [made["metadata"]["name"] for made in client.sessions()])
+    with pytest.raises(sahasra.SessionClosedError):
+        running.numpy()
+
+
+INTERRUPTED = """
+import sys
+import jax, numpy as np
+import sahasra
+
+client = sahasra.SahasraClient(sys.argv[1])
+session = sahasra.RemoteJaxSession.create(client, name=sys.argv[2], vram="64Mi")
+running = session.jit(lambda x: jax.lax.while_loop(lambda x: x < 2, lambda x: x * 0.5, x))(np.float32(1))
+if sys.argv[3] == "leave":
+    print("runs", flush=True)
+    sys.exit()
+try:
+    with session:
+        print("runs", flush=True)
+        if sys.argv[3] == "look":
+            running.numpy()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("way", "signals"), [("look", 1), ("look", 2), ("block", 1), ("leave", 0)])
+def test_a_program_that_is_interrupted_in_an_endless_step_ends_and_gives_its_device_back(pool, client, way, signals):
+    name = f"interrupted-{way}-{signals}"
+    process = subprocess.Popen([sys.executable, "-P", "-c", INTERRUPTED, pool.url, name, way], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "runs\n"
+        for _ in range(signals):
+            process.send_signal(signal.SIGINT)
+            # It is heard at any moment: before it waits, while it waits, while it closes.
+            time.sleep(0.3)
+        said, _ = process.communicate(timeout=120)
+        assert said == ("interrupted\n" if signals == 1 else said)
+    finally:
+        process.kill()
+    eventually(lambda: name not in [made["metadata"]["name"] for made in client.sessions()])
+
+
+def test_a_session_that_is_deleted_in_a_download_says_so(client):
+    session = sahasra.RemoteJaxSession.create(client, vram="1Gi", compression="never")
+    zeros = session.zeros(400 << 20, np.uint8)
+    session.synchronise()
+    before = session.traffic.received_bytes
+    told = []
+
+    def look():
+        try:
+            while True:
+                zeros.numpy()
+        except sahasra.SahasraError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    eventually(lambda: session.traffic.received_bytes - before > 4 << 20)
+    client._gateway.delete_session(session.namespace, session.name)
+    thread.join(120)
+    assert not thread.is_alive()
+    assert isinstance(told[0], sahasra.SessionClosedError), told
+    with pytest.raises(sahasra.SessionClosedError):
+        session.synchronise()
+
+
+def test_a_burst_that_is_refused_is_told_at_once(client):
+    pytest.importorskip("pandas")
+    text = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u64 o, .param .f32 a){ ret; }"
+    began = time.monotonic()
+    with pytest.raises(sahasra.ExecutionError, match="ResultsTooLarge|larger|512 KiB|Invalid"):
+        client.burst(ptx=text, parameters={"a": np.ones(4096, np.float32)}, output=("f32", 64), timeout_seconds=3600, vram="64Mi")
+    # It did not wait for its time.
+    assert time.monotonic() - began < 600
+    with pytest.raises(sahasra.WaitTimeoutError, match="after 3 s: .*100 ?Gi"):
+        client.burst(ptx=text, parameters={"a": np.ones(4, np.float32)}, vram="100Gi", timeout_seconds=3)
+
+
+class Hole:
+    """A proxy before the gateway that stops to pass anything on, without closing a connection, when it is told to."""
+
+    def __init__(self, url):
+        self.target = url.removeprefix("http://").rstrip("/").rsplit(":", 1)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.passes = threading.Event()
+        self.passes.set()
+        self.sockets = [self.listener]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        # Until nobody listens any more.
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self.listener.accept()
+                there = socket.create_connection((self.target[0], int(self.target[1])))
+                self.sockets += [here, there]
+                for one, other in ((here, there), (there, here)):
+                    threading.Thread(target=self.forward, args=(one, other), daemon=True).start()
+
+    def forward(self, one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                self.passes.wait()
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        self.passes.set()
+        for open_ in self.sockets:
+            with contextlib.suppress(OSError):
+                open_.shutdown(socket.SHUT_RDWR)
+            open_.close()
+
+
+def test_whoever_waits_on_a_connection_that_stalls_is_told(pool, client):
+    hole = Hole(pool.url)
+    try:
+        # The token is found by the port of the gateway, which the proxy's is not.
+        token = os.environ.get("SAHASRA_TOKEN") or (pathlib.Path(pool.kubeconfig).parent / f"token-{pool.url.rsplit(':', 1)[1]}").read_text().strip()
+        session = sahasra.RemoteJaxSession.create(sahasra.SahasraClient(hole.url, token=token), vram="64Mi", engine="ptx", grace_seconds=1)
+        x = session.zeros(3)
+        assert x.numpy().sum() == 0
+        hole.passes.clear()
+        with pytest.raises(sahasra.ConnectionLostError):
+            x.numpy()
+        # The gateway does not answer either.
+        with pytest.raises(sahasra.ConnectionLostError):
+            session.close()
+    finally:
+        hole.close()
+    client._gateway.delete_session(session.namespace, session.name)
