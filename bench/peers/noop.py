@@ -2,7 +2,8 @@
 
     noop.py SYSTEM TASKS RUNS      prints {"seconds": [...]}, a figure a run, after one run as warm-up
 
-Starting the system is not counted. The client waits for every result. Every system gets two workers.
+Starting the system is not counted. The client ends with every result in its hands, and looks whether they are right. Every system
+gets two workers. `_batched`: one call for every 64 tasks.
 """
 
 import json
@@ -10,56 +11,126 @@ import sys
 import time
 
 WORKERS = 2
+BATCH = 64
 
 
-def repeated(once, runs):
-    once()
+def repeated(once, tasks, runs):
+    """Seconds of each run of `once`, which returns the results: the indices, in order."""
     seconds = []
-    for _ in range(runs):
+    for run in range(runs + 1):
         started = time.perf_counter()
-        once()
-        seconds.append(time.perf_counter() - started)
+        results = once()
+        if run > 0:
+            seconds.append(time.perf_counter() - started)
+        if list(results) != list(range(tasks)):
+            raise RuntimeError("the results are wrong")
     return seconds
+
+
+def batches(tasks):
+    return [range(start, min(start + BATCH, tasks)) for start in range(0, tasks, BATCH)]
+
+
+def joined(parts):
+    return [result for part in parts for result in part]
+
+
+def start_ray():
+    import ray
+
+    ray.init(num_cpus=WORKERS, include_dashboard=False, logging_level="ERROR", log_to_driver=False, _node_ip_address="127.0.0.1")
+    return ray
 
 
 def ray_tasks(tasks, runs):
     """One remote function call a task; its worker processes stay warm."""
-    import ray
-
-    ray.init(num_cpus=WORKERS, include_dashboard=False, logging_level="ERROR", log_to_driver=False, _node_ip_address="127.0.0.1")
+    ray = start_ray()
     noop = ray.remote(lambda index: index)
-    seconds = repeated(lambda: ray.get([noop.remote(i) for i in range(tasks)]), runs)
+    seconds = repeated(lambda: ray.get([noop.remote(i) for i in range(tasks)]), tasks, runs)
     ray.shutdown()
     return seconds
 
 
-def ray_actors(tasks, runs):
-    """Two actors made beforehand; a method call a task."""
-    import ray
+def ray_tasks_batched(tasks, runs):
+    """One remote function call for every 64 tasks."""
+    ray = start_ray()
+    noops = ray.remote(lambda indices: [index for index in indices])
+    seconds = repeated(lambda: joined(ray.get([noops.remote(batch) for batch in batches(tasks)])), tasks, runs)
+    ray.shutdown()
+    return seconds
 
-    ray.init(num_cpus=WORKERS, include_dashboard=False, logging_level="ERROR", log_to_driver=False, _node_ip_address="127.0.0.1")
+
+def ray_workers(ray):
+    """Two actors, made and warm."""
 
     @ray.remote
     class Worker:
         def noop(self, index):
             return index
 
+        def noops(self, indices):
+            return [index for index in indices]
+
     workers = [Worker.remote() for _ in range(WORKERS)]
     ray.get([w.noop.remote(0) for w in workers])
-    seconds = repeated(lambda: ray.get([workers[i % WORKERS].noop.remote(i) for i in range(tasks)]), runs)
+    return workers
+
+
+def ray_actors(tasks, runs):
+    """Two actors made beforehand; a method call a task."""
+    ray = start_ray()
+    workers = ray_workers(ray)
+    seconds = repeated(lambda: ray.get([workers[i % WORKERS].noop.remote(i) for i in range(tasks)]), tasks, runs)
     ray.shutdown()
     return seconds
 
 
-def dask(tasks, runs):
-    """distributed: two worker processes of one thread; futures made by map, impure so that none is cached."""
+def ray_actors_batched(tasks, runs):
+    """Two actors made beforehand; a method call for every 64 tasks."""
+    ray = start_ray()
+    workers = ray_workers(ray)
+
+    def once():
+        return joined(ray.get([workers[i % WORKERS].noops.remote(batch) for i, batch in enumerate(batches(tasks))]))
+
+    seconds = repeated(once, tasks, runs)
+    ray.shutdown()
+    return seconds
+
+
+def with_dask(use):
+    """distributed: two worker processes of one thread."""
     from distributed import Client, LocalCluster
 
     with LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as cluster, Client(cluster) as client:
-        return repeated(lambda: client.gather(client.map(int, range(tasks), pure=False)), runs)
+        return use(client)
 
 
-SYSTEMS = {"ray_tasks": ray_tasks, "ray_actors": ray_actors, "dask": dask}
+def dask(tasks, runs):
+    """Futures made by map, impure so that none is cached."""
+    return with_dask(lambda client: repeated(lambda: client.gather(client.map(int, range(tasks), pure=False)), tasks, runs))
+
+
+def dask_batched(tasks, runs):
+    """Futures made by map, one for every 64 tasks."""
+    return with_dask(lambda client: repeated(lambda: joined(client.gather(client.map(list, batches(tasks), pure=False))), tasks, runs))
+
+
+def dask_partitions(tasks, runs):
+    """A bag in partitions of 64, of which map_partitions makes the results."""
+    from dask import bag
+
+    def once(client):
+        indices = bag.from_sequence(range(tasks), partition_size=BATCH)
+        return indices.map_partitions(lambda part: [index for index in part]).compute(scheduler=client)
+
+    return with_dask(lambda client: repeated(lambda: once(client), tasks, runs))
+
+
+SYSTEMS = {
+    function.__name__: function
+    for function in (ray_tasks, ray_tasks_batched, ray_actors, ray_actors_batched, dask, dask_batched, dask_partitions)
+}
 
 if __name__ == "__main__":
     name, count, runs = sys.argv[1:]

@@ -7,18 +7,17 @@ import json
 import pathlib
 import sys
 
-import jax
 import numpy as np
 from mlp import POINTS, beginning, train_step
 from sahasra.elements import element_type
-from sahasra.export import aval_of, export
+from sahasra.jit import Traced
 
 folder = pathlib.Path(sys.argv[1])
 for name, points in POINTS.items():
     state, rest = beginning(points)
-    leaves, tree = jax.tree.flatten(((state, *rest), {}))
-    donated = tuple(range(len(jax.tree.leaves(state))))
-    exported = export(train_step, name, tree, [aval_of(leaf) for leaf in leaves], donated, "cpu")
+    step = Traced(train_step, donate_argnums=0)
+    leaves, tree, donated = step.flatten((state, *rest), {})
+    exported = step.export("cpu", tree, step.avals(leaves, tree))
     if exported.kept != tuple(range(len(leaves))):
         raise SystemExit(f"{name} does not use all of its arguments")
     arrays = [np.ascontiguousarray(leaf) for leaf in leaves]

@@ -1,13 +1,21 @@
-"""Bursts of no-op chunks on a real control plane: operator, two agents, API server and etcd on this machine.
+"""1000 no-op chunks on a real control plane, and as many no-op tasks on other systems, from the request to the results in hand.
 
 A no-op chunk: a parameter evaluated at the agent, one launch of an empty kernel in an executor, a result of
-4 bytes kept and counted. Seconds run from the API server's acceptance to Complete as seen by a watch; the
-chunks of index_100k give their index instead, and must add up. Resident memory is without executors.
+4 bytes kept and counted. Operator, two agents, API server and an etcd that waits for the disk at every write
+run on this machine. request_to_results is what the peers are measured by, in the same run and with the same
+ends: from the client's request until it holds every result. accepted_to_complete runs from the API server's
+acceptance to Complete as seen by a watch. The chunks of index_100k give their index instead, and must add
+up. Resident memory is without executors. What peers do less and more: bench/suites/peers.py.
 """
 
 import os
+import statistics
 
-from measure import Result
+from measure import Result, Unavailable
+from suites import peers
+
+# Others' warm processes that take one call a task: what this is to be twice as fast as.
+COMPARED = "ray_actors"
 
 
 def run(context):
@@ -17,13 +25,29 @@ def run(context):
     release = context.target / "release"
     program = release / "examples" / "burst_times"
     lines = context.json_lines([program], env={**os.environ, "SAHASRA_BIN_DIR": str(release)}, timeout=600)
+    missing, others = None, {}
+    try:
+        others = {system: statistics.median(seconds) for system, seconds in peers.noop_1000(context).items()}
+    except Unavailable as reason:
+        missing = reason
     for line in lines:
         name = line["name"]
+        if name == "fsync":
+            yield Result.of_runs("burst/disk/fsync_4k", line["seconds"], "s")
+            continue
         if name == "resident":
             after = line["after"]
             yield Result(f"burst/resident_after_{after}/operator", line["operator"], "MiB", goal=50)
             yield Result(f"burst/resident_after_{after}/agent", max(line["agents"]), "MiB", goal=40)
             continue
-        goal = 0.3 if name == "noop_1000" else None
-        yield Result.of_runs(f"burst/{name}/accepted_to_complete", line["seconds"], "s", goal=goal)
-        yield Result.of_runs(f"burst/{name}/request_to_complete", line["from_request"], "s")
+        compared = name == "noop_1000"
+        yield Result.of_runs(
+            f"burst/{name}/request_to_results", line["results"], "s", goal=0.1 if compared else None, peer=others if compared else {}
+        )
+        if compared and COMPARED in others:
+            ratio = statistics.median(line["results"]) / others[COMPARED]
+            yield Result(f"burst/{name}/of_{COMPARED}", ratio, "ratio", goal=0.5)
+        yield Result.of_runs(f"burst/{name}/accepted_to_complete", line["accepted"], "s")
+        yield Result.of_runs(f"burst/{name}/request_to_complete", line["request"], "s")
+    if missing:
+        raise missing
