@@ -31,7 +31,7 @@ pub struct Args {
     /// Namespace of the leader Lease and of the agents' heartbeat Leases.
     #[arg(long, env = "SAHASRA_NAMESPACE", default_value = "sahasra-system")]
     pub namespace: String,
-    /// A worker whose heartbeat has stood still for so long is stale.
+    /// A worker whose heartbeat has stood still for so long is stale; time in which the API server does not answer does not count.
     #[arg(long, env = "SAHASRA_WORKER_TIMEOUT", default_value = "15s", value_parser = duration)]
     pub worker_timeout: Duration,
     /// How long a session's slice lasts without a client while no operator renews it; 5 s at the least.

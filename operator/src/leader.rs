@@ -93,8 +93,13 @@ impl Candidate {
         }
     }
 
-    /// Renews until told to stop (then resigns) or until leadership is lost.
-    pub async fn keep(&self, mut lease: Lease, stop: &CancellationToken) -> Result<(), LeaderError> {
+    /// The longest time between two answers of an API server that is there: [`Candidate::keep`] asks twice in it.
+    pub fn api_timeout(timeout: Duration) -> Duration {
+        timeout / RENEW_AT * 2
+    }
+
+    /// Renews until told to stop (then resigns) or until leadership is lost; calls `answered` at each answer of the API server.
+    pub async fn keep(&self, mut lease: Lease, stop: &CancellationToken, answered: impl Fn()) -> Result<(), LeaderError> {
         let lasts = self.timeout - self.timeout / MARGIN;
         let mut renewed = Instant::now();
         let mut next = renewed + self.timeout / RENEW_AT;
@@ -119,6 +124,7 @@ impl Candidate {
             let attempt = tokio::time::timeout_at((asked + self.timeout / ATTEMPT).min(ends), self.send(&renewal));
             match attempt.await {
                 Ok(Ok(written)) => {
+                    answered();
                     lease = written;
                     tried = vec![renew_time(&lease)];
                     renewed = asked;

@@ -106,7 +106,7 @@ impl Operator {
     /// When a metric cannot be registered.
     pub fn new(client: Client, agents: AgentClient, clock: Clock, settings: Settings) -> Result<Self, prometheus::Error> {
         let metrics = Arc::new(Metrics::new()?);
-        let directory = Arc::new(Directory::new(settings.worker_timeout));
+        let directory = Arc::new(Directory::new(settings.worker_timeout, Candidate::api_timeout(settings.leader_timeout)));
         let pool = Pool::new(agents.clone(), directory.clone(), clock, settings.faults, metrics.clone());
         let reporter = Reporter {
             controller: "sahasra-operator".to_owned(),
@@ -164,7 +164,7 @@ impl Operator {
                     .await;
             }
         };
-        let (pool, metrics) = (context.pool.clone(), context.metrics.clone());
+        let (pool, metrics, directory) = (context.pool.clone(), context.metrics.clone(), context.directory.clone());
         let reconciling = async move {
             // Who is there must be known before anything is claimed or given back.
             if workers_known.await.is_ok() {
@@ -178,7 +178,7 @@ impl Operator {
             }
         };
         let tasks = [part::spawn(watching), part::spawn(pool.run()), part::spawn(reconciling)];
-        let outcome = candidate.keep(office, stop).await;
+        let outcome = candidate.keep(office, stop, || directory.api_server_answered()).await;
         metrics.leader.set(0);
         for task in &tasks {
             task.abort();

@@ -53,6 +53,7 @@ macro_rules! contract {
                 an_unparsable_body_is_refused,
                 a_new_object_cannot_have_a_version,
                 a_config_map_that_is_too_large_is_refused,
+                doubles_are_kept_to_the_last_bit,
             ],
             deletion: [
                 deletion_answers_with_the_uid,

@@ -6,7 +6,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::subject::{Subject, object, refused, said, typed};
+use crate::subject::{Subject, burst, object, refused, said, typed};
 
 fn plain() -> PostParams {
     PostParams::default()
@@ -331,4 +331,27 @@ pub async fn a_config_map_that_is_too_large_is_refused(subject: &Subject) {
     let status = refused(subject.config_maps().create(&plain(), &made).await);
     let expected = "ConfigMap \"a\" is invalid: []: Too long: may not be more than 1048576 bytes";
     assert_eq!(said(&status), (422, "Invalid", expected));
+}
+
+pub async fn doubles_are_kept_to_the_last_bit(subject: &Subject) {
+    // Of 17 significant digits and any exponent that a parameter may have: the ones that a fast reader takes for their neighbours.
+    let mut bits = 1_u64;
+    let doubles: Vec<f64> = std::iter::repeat_with(|| {
+        bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        f64::from_bits(bits)
+    })
+    .filter(|value| value.is_finite())
+    .take(1000)
+    .collect();
+    let mut spec = burst();
+    spec["chunks"]["parameters"] = json!({"x": {"type": "f64", "list": doubles}});
+    spec["kernel"]["args"] = json!([{"parameter": "x"}]);
+    subject.create_own("BurstJob", "a", spec).await.unwrap();
+    let read = subject.bursts().get("a").await.unwrap();
+    let kept: Vec<f64> = typed_list(&read.data["spec"]["chunks"]["parameters"]["x"]["list"]);
+    assert_eq!(kept, doubles);
+}
+
+fn typed_list(value: &Value) -> Vec<f64> {
+    serde_json::from_value(value.clone()).unwrap()
 }

@@ -1,7 +1,8 @@
 //! Who the workers are and which of them live: from watches on `GpuWorker` and on the heartbeat `Lease`s.
 //!
 //! A worker is live as long as its heartbeat moves: as long as its Lease's resource version or renew time becomes another
-//! one within the timeout of the operator's own monotonic clock. What the renew time says is never compared with a clock.
+//! one within the timeout of the operator's own monotonic clock. What the renew time says is never compared with a clock. Time in which
+//! the API server did not answer the operator does not count: no heartbeat could have arrived in it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,30 +52,64 @@ struct Heartbeat {
     seen: Timestamp,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     workers: BTreeMap<String, Worker>,
     heartbeats: BTreeMap<String, Heartbeat>,
+    /// Since when heartbeats are watched.
+    begun: Instant,
+    /// When the API server last answered.
+    answered: Instant,
 }
 
 /// All workers. Shared behind an `Arc`.
 #[derive(Debug)]
 pub struct Directory {
     timeout: Duration,
+    api_timeout: Duration,
     state: Mutex<State>,
     changed: watch::Sender<u64>,
-    started: Instant,
 }
 
 impl Directory {
-    /// An empty directory in which a worker is stale after `timeout` without a movement of its heartbeat.
-    pub fn new(timeout: Duration) -> Self {
+    /// An empty directory in which a worker is stale after `timeout` without a movement of its heartbeat. The API server is taken to be
+    /// away after `api_timeout` without a call of [`Directory::api_server_answered`].
+    pub fn new(timeout: Duration, api_timeout: Duration) -> Self {
+        let now = Instant::now();
         Self {
             timeout,
-            state: Mutex::default(),
+            api_timeout,
+            state: Mutex::new(State {
+                workers: BTreeMap::new(),
+                heartbeats: BTreeMap::new(),
+                begun: now,
+                answered: now,
+            }),
             changed: watch::Sender::new(0),
-            started: Instant::now(),
         }
+    }
+
+    /// The API server has answered now. If it had been away, the heartbeats of live workers get the time of its absence in addition: what
+    /// goes beyond the time between two answers, so that a slow API server delays the verdict and does not prevent it.
+    pub fn api_server_answered(&self) {
+        self.answered(Instant::now());
+    }
+
+    fn answered(&self, now: Instant) {
+        let mut state = self.state();
+        let silence = now.duration_since(std::mem::replace(&mut state.answered, now));
+        if silence < self.api_timeout {
+            return;
+        }
+        let absence = silence - self.api_timeout / 2;
+        let State { workers, heartbeats, begun, .. } = &mut *state;
+        *begun = (*begun + absence).min(now);
+        for (name, heartbeat) in heartbeats {
+            if workers.get(name).is_none_or(|worker| !worker.stale) {
+                heartbeat.moved = (heartbeat.moved + absence).min(now);
+            }
+        }
+        tracing::info!(?absence, "the API server answers again: heartbeats get the time of its absence in addition");
     }
 
     /// Every worker, by name.
@@ -95,6 +130,7 @@ impl Directory {
     /// Watches until cancelled by being dropped. `namespace` is that of the heartbeat Leases. `synced` is called once both
     /// kinds have been listed.
     pub async fn run(self: Arc<Self>, client: Client, namespace: &str, synced: impl FnOnce() + Send) {
+        self.begin(Instant::now());
         let (workers_listed, mut workers_synced) = watch::channel(false);
         let (leases_listed, mut leases_synced) = watch::channel(false);
         let workers = self.watch_workers(Api::all(client.clone()), workers_listed);
@@ -110,6 +146,11 @@ impl Directory {
             std::future::pending::<()>().await
         };
         tokio::join!(workers, leases, self.watch_silence(), announce);
+    }
+
+    fn begin(&self, now: Instant) {
+        let mut state = self.state();
+        (state.begun, state.answered) = (now, now);
     }
 
     async fn watch_workers(&self, api: Api<GpuWorker>, listed: watch::Sender<bool>) {
@@ -181,8 +222,8 @@ impl Directory {
             None => Err("NotReported".to_owned()),
         };
         let mut state = self.state();
-        let heartbeat = state.heartbeats.get(&name);
-        let (stale, last_seen) = self.liveness(heartbeat, Instant::now());
+        let last_seen = state.heartbeats.get(&name).map(|heartbeat| heartbeat.seen);
+        let stale = self.is_stale(&state, &name, Instant::now());
         let worker = Worker {
             uid: object.uid().unwrap_or_default(),
             endpoint: status.endpoint.unwrap_or_default(),
@@ -227,14 +268,19 @@ impl Directory {
         }
     }
 
-    /// Marks who has been silent for too long; gives back when to look again.
+    /// Marks the workers that have been silent for too long; gives back when to look again.
     fn mark_silent(&self, now: Instant) -> Instant {
         let mut state = self.state();
-        let State { workers, heartbeats } = &mut *state;
+        if self.is_api_server_away(&state, now) {
+            return now + self.api_timeout;
+        }
+        let State {
+            workers, heartbeats, begun, ..
+        } = &mut *state;
         let mut next = now + self.timeout;
         let mut silent = Vec::new();
         for worker in workers.values_mut().filter(|worker| !worker.stale) {
-            let deadline = heartbeats.get(&worker.name).map_or(self.started, |heartbeat| heartbeat.moved) + self.timeout;
+            let deadline = heartbeats.get(&worker.name).map_or(*begun, |heartbeat| heartbeat.moved) + self.timeout;
             if deadline <= now {
                 worker.stale = true;
                 silent.push(worker.name.clone());
@@ -254,12 +300,17 @@ impl Directory {
         next
     }
 
-    /// A worker without any heartbeat is given one timeout from the operator's start.
-    fn liveness(&self, heartbeat: Option<&Heartbeat>, now: Instant) -> (bool, Option<Timestamp>) {
-        match heartbeat {
-            Some(heartbeat) => (now.duration_since(heartbeat.moved) >= self.timeout, Some(heartbeat.seen)),
-            None => (now.duration_since(self.started) >= self.timeout, None),
+    /// A worker without any heartbeat is given one timeout from when heartbeats are watched.
+    fn is_stale(&self, state: &State, name: &str, now: Instant) -> bool {
+        if self.is_api_server_away(state, now) {
+            return state.workers.get(name).is_some_and(|worker| worker.stale);
         }
+        let moved = state.heartbeats.get(name).map_or(state.begun, |heartbeat| heartbeat.moved);
+        now.duration_since(moved) >= self.timeout
+    }
+
+    fn is_api_server_away(&self, state: &State, now: Instant) -> bool {
+        now.duration_since(state.answered) >= self.api_timeout
     }
 
     fn names(&self) -> BTreeSet<String> {
@@ -287,6 +338,15 @@ mod tests {
     use sahasra_crds::{GpuWorkerSpec, GpuWorkerStatus};
 
     const TIMEOUT: Duration = Duration::from_secs(15);
+    const API_TIMEOUT: Duration = Duration::from_secs(5);
+
+    fn directory() -> Directory {
+        Directory::new(TIMEOUT, API_TIMEOUT)
+    }
+
+    fn begun(directory: &Directory) -> Instant {
+        directory.state().begun
+    }
 
     fn worker(name: &str) -> GpuWorker {
         let spec = GpuWorkerSpec { node_name: "node".into() };
@@ -295,36 +355,79 @@ mod tests {
         worker
     }
 
+    /// The API server answers each second.
+    fn answer_until(directory: &Directory, mut now: Instant, end: Instant) {
+        while now < end {
+            now = (now + Duration::from_secs(1)).min(end);
+            directory.answered(now);
+        }
+    }
+
     #[test]
     fn a_worker_is_stale_when_its_heartbeat_stands_still_and_live_again_when_it_moves() {
-        let directory = Directory::new(TIMEOUT);
-        directory.observe_heartbeat("a", Some("1".into()), directory.started);
+        let directory = directory();
+        let start = begun(&directory);
+        directory.observe_heartbeat("a", Some("1".into()), start);
         directory.observe_worker(&worker("a"));
         assert!(!directory.worker("a").unwrap().stale);
         // The same version again is no movement.
-        directory.observe_heartbeat("a", Some("1".into()), directory.started + TIMEOUT / 2);
-        let next = directory.mark_silent(directory.started + TIMEOUT / 2);
-        assert_eq!(next, directory.started + TIMEOUT);
+        directory.observe_heartbeat("a", Some("1".into()), start + TIMEOUT / 2);
+        answer_until(&directory, start, start + TIMEOUT / 2);
+        let next = directory.mark_silent(start + TIMEOUT / 2);
+        assert_eq!(next, start + TIMEOUT);
+        answer_until(&directory, start + TIMEOUT / 2, next);
         directory.mark_silent(next);
         assert!(directory.worker("a").unwrap().stale);
         let mut changed = directory.subscribe();
         changed.mark_unchanged();
-        directory.observe_heartbeat("a", Some("2".into()), directory.started + 2 * TIMEOUT);
+        directory.observe_heartbeat("a", Some("2".into()), start + 2 * TIMEOUT);
         assert!(!directory.worker("a").unwrap().stale && changed.has_changed().unwrap());
     }
 
     #[test]
     fn a_worker_that_never_sent_a_heartbeat_is_given_one_timeout() {
-        let directory = Directory::new(TIMEOUT);
+        let directory = directory();
         directory.observe_worker(&worker("a"));
         assert!(!directory.worker("a").unwrap().stale);
-        directory.mark_silent(directory.started + TIMEOUT);
+        let start = begun(&directory);
+        answer_until(&directory, start, start + TIMEOUT);
+        directory.mark_silent(start + TIMEOUT);
         assert!(directory.worker("a").unwrap().stale);
     }
 
     #[test]
+    fn time_without_an_answer_of_the_api_server_does_not_count_against_a_heartbeat() {
+        let directory = directory();
+        let start = begun(&directory);
+        for name in ["live", "dead"] {
+            directory.observe_worker(&worker(name));
+            directory.observe_heartbeat(name, Some("1".into()), start);
+        }
+        // The outage begins after 4 s, and lasts for longer than the timeout.
+        let (outage, back) = (start + Duration::from_secs(4), start + 3 * TIMEOUT);
+        answer_until(&directory, start, outage);
+        let mut now = outage;
+        while now < back {
+            now = directory.mark_silent(now);
+        }
+        directory.answered(back);
+        let left = TIMEOUT - Duration::from_secs(4) - API_TIMEOUT / 2;
+        assert_eq!(directory.mark_silent(back), back + left);
+        directory.observe_heartbeat("live", Some("2".into()), back + Duration::from_secs(5));
+        let late = back + TIMEOUT;
+        answer_until(&directory, back, late);
+        directory.mark_silent(late);
+        let stale = |name| directory.worker(name).unwrap().stale;
+        assert!(!stale("live") && stale("dead"));
+        // Another outage makes a dead worker no live one.
+        directory.answered(late + 2 * TIMEOUT);
+        directory.observe_worker(&worker("dead"));
+        assert!(stale("dead"));
+    }
+
+    #[test]
     fn an_unchanged_report_wakes_nobody() {
-        let directory = Directory::new(TIMEOUT);
+        let directory = directory();
         directory.observe_worker(&worker("a"));
         let changed = directory.subscribe();
         directory.observe_worker(&worker("a"));

@@ -226,14 +226,14 @@ impl Objects {
             .await
     }
 
-    /// Writes what is about to be acquired: the `VramLease`, owned by the job. Gives back its name.
+    /// Writes what is about to be acquired: the `VramLease`, owned by the job. Gives it back as it stands there.
     pub async fn write_intent(&self, job: &BurstJob, min: u32, max: u32) -> Result<VramLease, WriteError> {
         let mut name = self.name.clone();
-        for _ in 0..CONFLICTS {
-            let lease = self.lease(&name, job, min, max);
-            match self.leases.create(&PostParams::default(), &lease).await {
+        let mut races = 0;
+        loop {
+            match self.leases.create(&PostParams::default(), &self.lease(&name, job, min, max)).await {
                 Ok(created) => return Ok(created),
-                Err(error) if code(&error) == 409 => {}
+                Err(error) if code(&error) == 409 && races < CONFLICTS => races += 1,
                 Err(error) => return Err(api("create the VramLease")(error)),
             }
             let Some(found) = self.leases.get_opt(&name).await.map_err(api("read the VramLease"))? else {
@@ -250,7 +250,6 @@ impl Objects {
                 }
             }
         }
-        Ok(self.lease(&name, job, min, max))
     }
 
     fn lease(&self, name: &str, job: &BurstJob, min: u32, max: u32) -> VramLease {
