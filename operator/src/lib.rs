@@ -106,7 +106,10 @@ impl Operator {
     /// When a metric cannot be registered.
     pub fn new(client: Client, agents: AgentClient, clock: Clock, settings: Settings) -> Result<Self, prometheus::Error> {
         let metrics = Arc::new(Metrics::new()?);
-        let directory = Arc::new(Directory::new(settings.worker_timeout, Candidate::api_timeout(settings.leader_timeout)));
+        let directory = Arc::new(Directory::new(
+            settings.worker_timeout,
+            Candidate::api_timeout(settings.leader_timeout),
+        ));
         let pool = Pool::new(agents.clone(), directory.clone(), clock, settings.faults, metrics.clone());
         let reporter = Reporter {
             controller: "sahasra-operator".to_owned(),

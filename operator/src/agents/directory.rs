@@ -102,14 +102,22 @@ impl Directory {
             return;
         }
         let absence = silence - self.api_timeout / 2;
-        let State { workers, heartbeats, begun, .. } = &mut *state;
+        let State {
+            workers,
+            heartbeats,
+            begun,
+            ..
+        } = &mut *state;
         *begun = (*begun + absence).min(now);
         for (name, heartbeat) in heartbeats {
             if workers.get(name).is_none_or(|worker| !worker.stale) {
                 heartbeat.moved = (heartbeat.moved + absence).min(now);
             }
         }
-        tracing::info!(?absence, "the API server answers again: heartbeats get the time of its absence in addition");
+        tracing::info!(
+            ?absence,
+            "the API server answers again: heartbeats get the time of its absence in addition"
+        );
     }
 
     /// Every worker, by name.
@@ -275,7 +283,10 @@ impl Directory {
             return now + self.api_timeout;
         }
         let State {
-            workers, heartbeats, begun, ..
+            workers,
+            heartbeats,
+            begun,
+            ..
         } = &mut *state;
         let mut next = now + self.timeout;
         let mut silent = Vec::new();
