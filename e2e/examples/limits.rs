@@ -350,15 +350,43 @@ impl Limits {
         Ok(format!("{SESSIONS} sessions"))
     }
 
+    /// Eight namespaces have work for as long as it takes: as many as a device has executors for. The others must get their turns all the same.
     async fn namespaces(&self) -> Result<String, Failure> {
+        const EXECUTORS: usize = 8;
+        let one = json!({"min": 1, "max": 1});
+        let namespaces = self.namespaces_called("device", 40).await?;
+        let (busy, waiting) = namespaces.split_at(EXECUTORS);
+        for namespace in busy {
+            let burst = Burst::of_steps(namespace, "busy", 10_000_000, 0)?;
+            let burst = burst.with("slices", one.clone()).with("results", json!("None"));
+            burst.apply(&self.pool.control_plane).await?;
+        }
+        for namespace in busy {
+            self.progress(namespace).await?;
+        }
         let mut bursts = Vec::new();
-        for namespace in self.namespaces_called("device", 40).await? {
-            // Each has work for its executor while the others have.
-            let burst = Burst::of_steps(&namespace, "shares", 1000, 0)?.with("slices", json!({"min": 1, "max": 1}));
-            bursts.push((namespace, "shares".to_owned(), burst));
+        for namespace in waiting {
+            let burst = Burst::of_steps(namespace, "shares", 1000, 0)?.with("slices", one.clone());
+            bursts.push((namespace.clone(), "shares".to_owned(), burst));
         }
         self.all_complete(bursts).await?;
-        Ok("40 namespaces".to_owned())
+        for namespace in busy {
+            let job = self.progress(namespace).await?;
+            equal(
+                "the state of a burst that holds an executor",
+                job.data["status"]["state"].as_str(),
+                Some("Running"),
+            )?;
+        }
+        Ok(format!("{} namespaces", namespaces.len()))
+    }
+
+    /// The burst `busy` of a namespace, once some of its chunks have succeeded.
+    async fn progress(&self, namespace: &str) -> Result<DynamicObject, Failure> {
+        let progress = self.pool.control_plane.wait_until("BurstJob", namespace, "busy", WITHIN, |job| {
+            job.is_some_and(|job| number(job, "/status/chunks/succeeded") > 0)
+        });
+        progress.await?.ok_or_else(|| "the burst is gone".into())
     }
 }
 
