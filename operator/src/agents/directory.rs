@@ -431,9 +431,9 @@ mod tests {
         let stale = |name| directory.worker(name).unwrap().stale;
         assert!(!stale("live") && stale("dead"));
         // Another outage makes a dead worker no live one.
-        directory.answered(late + 2 * TIMEOUT);
-        directory.observe_worker(&worker("dead"));
-        assert!(stale("dead"));
+        let later = late + 2 * TIMEOUT;
+        directory.answered(later);
+        assert!(directory.is_stale(&directory.state(), "dead", later));
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub(super) struct Supervisor {
     /// Processes in a row that ended without ending a chunk.
     fruitless: u32,
     idle_since: Option<Instant>,
+    /// The last [`Supervisor::look`].
+    looked: Instant,
     /// The process starts nothing more and ends with its last chunk: it is another namespace's turn.
     makes_room: bool,
     shut_down: bool,
@@ -68,6 +70,7 @@ pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::U
         timeouts: HashMap::new(),
         fruitless: 0,
         idle_since: None,
+        looked: Instant::now(),
         makes_room: false,
         shut_down: false,
     };
@@ -122,7 +125,8 @@ impl Supervisor {
             (None, _) => None,
             (Some(_), Some(_)) if !busy && device.waiting.load(Ordering::SeqCst) > 0 => Some(Duration::ZERO),
             (Some(_), Some(since)) if !busy => Some(self.pool.config.idle_timeout.saturating_sub(since.elapsed())),
-            (Some(_), _) => Some(LOOK),
+            // Counted from the last one: a process that sends without pause is looked at too.
+            (Some(_), _) => Some(LOOK.saturating_sub(self.looked.elapsed())),
         };
         let exchange = async {
             match &mut self.process {
@@ -316,6 +320,7 @@ impl Supervisor {
 
     /// Looks for what takes too long, and for idleness.
     fn look(&mut self) {
+        self.looked = Instant::now();
         let Some(process) = &self.process else { return };
         let config = &self.pool.config;
         let now = self.pool.launcher.monotonic_nanoseconds();

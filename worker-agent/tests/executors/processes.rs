@@ -66,8 +66,9 @@ async fn more_namespaces_than_there_is_room_for_take_turns() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ninth_namespace_gets_its_turn_while_eight_have_work_without_end() {
+    // Longer than it takes until all wait: what ends a turn is its time, and no new namespace.
     let mut config = PoolConfig {
-        turn: Duration::from_millis(200),
+        turn: Duration::from_secs(1),
         ..harness::config()
     };
     config.devices.executors_per_device = 8;
