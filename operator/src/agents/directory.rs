@@ -2,7 +2,8 @@
 //!
 //! A worker is live as long as its heartbeat moves: as long as its Lease's resource version or renew time becomes another
 //! one within the timeout of the operator's own monotonic clock. What the renew time says is never compared with a clock. Time in which
-//! the API server did not answer the operator does not count: no heartbeat could have arrived in it.
+//! the API server did not answer the operator does not count: no heartbeat could have arrived in it. A watch may hang, or wait for half a
+//! minute to be opened again: before a worker is stale, its heartbeat is read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,6 +15,7 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{
     Api, Client, ResourceExt,
+    api::ListParams,
     runtime::{WatchStreamExt, watcher},
 };
 use sahasra_crds::{GpuWorker, gpu_worker::DeviceStatus};
@@ -21,6 +23,8 @@ use tokio::{sync::watch, time::Instant};
 
 /// What the name of a heartbeat Lease has before the worker's name.
 const HEARTBEAT: &str = "sahasra-worker-";
+/// Wait before heartbeats that could not be read are read again.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// A worker as it is known now.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +64,13 @@ struct State {
     begun: Instant,
     /// When the API server last answered.
     answered: Instant,
+}
+
+impl State {
+    /// When a worker's heartbeat last moved. A worker without any is given one timeout from when heartbeats are watched.
+    fn moved(&self, worker: &str) -> Instant {
+        self.heartbeats.get(worker).map_or(self.begun, |heartbeat| heartbeat.moved)
+    }
 }
 
 /// All workers. Shared behind an `Arc`.
@@ -142,7 +153,9 @@ impl Directory {
         let (workers_listed, mut workers_synced) = watch::channel(false);
         let (leases_listed, mut leases_synced) = watch::channel(false);
         let workers = self.watch_workers(Api::all(client.clone()), workers_listed);
-        let leases = self.watch_leases(Api::namespaced(client, namespace), leases_listed);
+        let leases: Api<Lease> = Api::namespaced(client, namespace);
+        let silence = self.watch_silence(leases.clone());
+        let leases = self.watch_leases(leases, leases_listed);
         let announce = async {
             let both = async {
                 workers_synced.wait_for(|listed| *listed).await?;
@@ -153,7 +166,7 @@ impl Directory {
             }
             std::future::pending::<()>().await
         };
-        tokio::join!(workers, leases, self.watch_silence(), announce);
+        tokio::join!(workers, leases, silence, announce);
     }
 
     fn begin(&self, now: Instant) {
@@ -191,9 +204,7 @@ impl Directory {
         loop {
             match events.try_next().await {
                 Ok(Some(watcher::Event::Apply(lease) | watcher::Event::InitApply(lease))) => {
-                    if let Some(worker) = lease.name_any().strip_prefix(HEARTBEAT) {
-                        self.observe_heartbeat(worker, version(&lease), Instant::now());
-                    }
+                    self.observe_lease(&lease);
                 }
                 // A heartbeat that was deleted stands still: the timeout decides, as for any other silence.
                 Ok(Some(watcher::Event::Delete(_) | watcher::Event::Init)) => {}
@@ -207,15 +218,45 @@ impl Directory {
     }
 
     /// Wakes when the next heartbeat would have stood still for too long.
-    async fn watch_silence(&self) {
+    async fn watch_silence(&self, api: Api<Lease>) {
         let mut changed = self.subscribe();
         loop {
-            let next = self.mark_silent(Instant::now());
+            let mut next = self.next_verdict(Instant::now());
+            if next <= Instant::now() {
+                next = match self.read_heartbeats(&api).await {
+                    true => self.mark_silent(Instant::now()),
+                    false => Instant::now() + READ_AGAIN,
+                };
+            }
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
                 outcome = changed.changed() => if outcome.is_err() { return },
             }
         }
+    }
+
+    /// Reads the heartbeats past the watch, which may hang or wait to be opened again: whether they were read.
+    async fn read_heartbeats(&self, api: &Api<Lease>) -> bool {
+        let parameters = ListParams::default();
+        match tokio::time::timeout(self.api_timeout, api.list(&parameters)).await {
+            Ok(Ok(leases)) => {
+                let behind = leases.iter().filter(|lease| self.observe_lease(lease)).count();
+                if behind > 0 {
+                    tracing::warn!(heartbeats = behind, "the watch of heartbeats is behind");
+                }
+                return true;
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "heartbeats were not read: no worker is marked as lost"),
+            Err(_) => tracing::warn!(timeout = ?self.api_timeout, "heartbeats were not read in time: no worker is marked as lost"),
+        }
+        false
+    }
+
+    /// Whether it is a heartbeat that has moved.
+    fn observe_lease(&self, lease: &Lease) -> bool {
+        let name = lease.name_any();
+        name.strip_prefix(HEARTBEAT)
+            .is_some_and(|worker| self.observe_heartbeat(worker, version(lease), Instant::now()))
     }
 
     fn observe_worker(&self, object: &GpuWorker) {
@@ -231,7 +272,7 @@ impl Directory {
         };
         let mut state = self.state();
         let last_seen = state.heartbeats.get(&name).map(|heartbeat| heartbeat.seen);
-        let stale = self.is_stale(&state, &name, Instant::now());
+        let stale = state.workers.get(&name).is_some_and(|worker| worker.stale);
         let worker = Worker {
             uid: object.uid().unwrap_or_default(),
             endpoint: status.endpoint.unwrap_or_default(),
@@ -257,16 +298,17 @@ impl Directory {
         }
     }
 
-    fn observe_heartbeat(&self, name: &str, version: Option<String>, now: Instant) {
+    /// Whether it has moved.
+    fn observe_heartbeat(&self, name: &str, version: Option<String>, now: Instant) -> bool {
         let mut state = self.state();
         let known = state.heartbeats.get(name);
         if known.is_some_and(|heartbeat| heartbeat.version == version) {
-            return;
+            return false;
         }
         let seen = crate::clock::timestamp();
         let heartbeat = Heartbeat { version, moved: now, seen };
         state.heartbeats.insert(name.to_owned(), heartbeat);
-        let Some(worker) = state.workers.get_mut(name) else { return };
+        let Some(worker) = state.workers.get_mut(name) else { return true };
         worker.last_seen = Some(seen);
         let recovered = std::mem::replace(&mut worker.stale, false);
         drop(state);
@@ -274,6 +316,18 @@ impl Directory {
             tracing::info!(worker = name, "heartbeat resumed");
             self.announce();
         }
+        true
+    }
+
+    /// When the first of the live workers' heartbeats will have stood still for too long, as far as is known now.
+    fn next_verdict(&self, now: Instant) -> Instant {
+        let state = self.state();
+        if self.is_api_server_away(&state, now) {
+            return now + self.api_timeout;
+        }
+        let live = state.workers.values().filter(|worker| !worker.stale);
+        let deadlines = live.map(|worker| state.moved(&worker.name) + self.timeout);
+        deadlines.min().unwrap_or(now + self.timeout)
     }
 
     /// Marks the workers that have been silent for too long; gives back when to look again.
@@ -282,24 +336,15 @@ impl Directory {
         if self.is_api_server_away(&state, now) {
             return now + self.api_timeout;
         }
-        let State {
-            workers,
-            heartbeats,
-            begun,
-            ..
-        } = &mut *state;
-        let mut next = now + self.timeout;
-        let mut silent = Vec::new();
-        for worker in workers.values_mut().filter(|worker| !worker.stale) {
-            let deadline = heartbeats.get(&worker.name).map_or(*begun, |heartbeat| heartbeat.moved) + self.timeout;
-            if deadline <= now {
+        let late = |worker: &&Worker| !worker.stale && now.duration_since(state.moved(&worker.name)) >= self.timeout;
+        let silent: Vec<String> = state.workers.values().filter(late).map(|worker| worker.name.clone()).collect();
+        for name in &silent {
+            if let Some(worker) = state.workers.get_mut(name) {
                 worker.stale = true;
-                silent.push(worker.name.clone());
-            } else {
-                next = next.min(deadline);
             }
         }
         // Heartbeats of workers that are gone need not be remembered once they are old.
+        let State { workers, heartbeats, .. } = &mut *state;
         heartbeats.retain(|name, heartbeat| workers.contains_key(name) || now.duration_since(heartbeat.moved) < self.timeout);
         drop(state);
         for worker in &silent {
@@ -308,16 +353,7 @@ impl Directory {
         if !silent.is_empty() {
             self.announce();
         }
-        next
-    }
-
-    /// A worker without any heartbeat is given one timeout from when heartbeats are watched.
-    fn is_stale(&self, state: &State, name: &str, now: Instant) -> bool {
-        if self.is_api_server_away(state, now) {
-            return state.workers.get(name).is_some_and(|worker| worker.stale);
-        }
-        let moved = state.heartbeats.get(name).map_or(state.begun, |heartbeat| heartbeat.moved);
-        now.duration_since(moved) >= self.timeout
+        self.next_verdict(now)
     }
 
     fn is_api_server_away(&self, state: &State, now: Instant) -> bool {
@@ -344,104 +380,4 @@ fn version(lease: &Lease) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use sahasra_crds::{GpuWorkerSpec, GpuWorkerStatus};
-
-    const TIMEOUT: Duration = Duration::from_secs(15);
-    const API_TIMEOUT: Duration = Duration::from_secs(5);
-
-    fn directory() -> Directory {
-        Directory::new(TIMEOUT, API_TIMEOUT)
-    }
-
-    fn begun(directory: &Directory) -> Instant {
-        directory.state().begun
-    }
-
-    fn worker(name: &str) -> GpuWorker {
-        let spec = GpuWorkerSpec { node_name: "node".into() };
-        let mut worker = GpuWorker::new(name, spec);
-        worker.status = Some(GpuWorkerStatus::default());
-        worker
-    }
-
-    /// The API server answers each second.
-    fn answer_until(directory: &Directory, mut now: Instant, end: Instant) {
-        while now < end {
-            now = (now + Duration::from_secs(1)).min(end);
-            directory.answered(now);
-        }
-    }
-
-    #[test]
-    fn a_worker_is_stale_when_its_heartbeat_stands_still_and_live_again_when_it_moves() {
-        let directory = directory();
-        let start = begun(&directory);
-        directory.observe_heartbeat("a", Some("1".into()), start);
-        directory.observe_worker(&worker("a"));
-        assert!(!directory.worker("a").unwrap().stale);
-        // The same version again is no movement.
-        directory.observe_heartbeat("a", Some("1".into()), start + TIMEOUT / 2);
-        answer_until(&directory, start, start + TIMEOUT / 2);
-        let next = directory.mark_silent(start + TIMEOUT / 2);
-        assert_eq!(next, start + TIMEOUT);
-        answer_until(&directory, start + TIMEOUT / 2, next);
-        directory.mark_silent(next);
-        assert!(directory.worker("a").unwrap().stale);
-        let mut changed = directory.subscribe();
-        changed.mark_unchanged();
-        directory.observe_heartbeat("a", Some("2".into()), start + 2 * TIMEOUT);
-        assert!(!directory.worker("a").unwrap().stale && changed.has_changed().unwrap());
-    }
-
-    #[test]
-    fn a_worker_that_never_sent_a_heartbeat_is_given_one_timeout() {
-        let directory = directory();
-        directory.observe_worker(&worker("a"));
-        assert!(!directory.worker("a").unwrap().stale);
-        let start = begun(&directory);
-        answer_until(&directory, start, start + TIMEOUT);
-        directory.mark_silent(start + TIMEOUT);
-        assert!(directory.worker("a").unwrap().stale);
-    }
-
-    #[test]
-    fn time_without_an_answer_of_the_api_server_does_not_count_against_a_heartbeat() {
-        let directory = directory();
-        let start = begun(&directory);
-        for name in ["live", "dead"] {
-            directory.observe_worker(&worker(name));
-            directory.observe_heartbeat(name, Some("1".into()), start);
-        }
-        // The outage begins after 4 s, and lasts for longer than the timeout.
-        let (outage, back) = (start + Duration::from_secs(4), start + 3 * TIMEOUT);
-        answer_until(&directory, start, outage);
-        let mut now = outage;
-        while now < back {
-            now = directory.mark_silent(now);
-        }
-        directory.answered(back);
-        let left = TIMEOUT - Duration::from_secs(4) - API_TIMEOUT / 2;
-        assert_eq!(directory.mark_silent(back), back + left);
-        directory.observe_heartbeat("live", Some("2".into()), back + Duration::from_secs(5));
-        let late = back + TIMEOUT;
-        answer_until(&directory, back, late);
-        directory.mark_silent(late);
-        let stale = |name| directory.worker(name).unwrap().stale;
-        assert!(!stale("live") && stale("dead"));
-        // Another outage makes a dead worker no live one.
-        let later = late + 2 * TIMEOUT;
-        directory.answered(later);
-        assert!(directory.is_stale(&directory.state(), "dead", later));
-    }
-
-    #[test]
-    fn an_unchanged_report_wakes_nobody() {
-        let directory = directory();
-        directory.observe_worker(&worker("a"));
-        let changed = directory.subscribe();
-        directory.observe_worker(&worker("a"));
-        assert!(!changed.has_changed().unwrap());
-    }
-}
+mod tests;
