@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Answered, Cluster},
-    rest::burst,
+    objects::burst,
 };
 
 fn documented(document: &Value, operation: &Value, answer: &Answered, what: &str) {

@@ -3,7 +3,11 @@
 mod cluster;
 mod described;
 mod ends;
+mod objects;
+mod polls;
 mod port;
 mod rest;
+mod results;
 mod stream;
+mod upstream;
 mod worker_tls;

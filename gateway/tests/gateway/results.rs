@@ -1,0 +1,107 @@
+//! A burst's results as CSV and JSON.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{Method, header};
+use serde_json::json;
+
+use crate::{
+    cluster::Cluster,
+    objects::{BURSTS, burst, condition},
+};
+
+#[tokio::test]
+async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
+    let cluster = Cluster::start().await;
+    cluster.call(Method::POST, BURSTS, Some(&burst("search"))).await;
+    let path = format!("{BURSTS}/search/results");
+    let early = cluster.get(&path).await;
+    assert!(early.refusal(409).contains("waitFor=Complete"));
+    assert_eq!(early.json()["reason"], "NotFinished");
+    cluster
+        .report(
+            "BurstJob",
+            "search",
+            json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")]}),
+        )
+        .await;
+    assert_eq!(cluster.get(&path).await.json()["reason"], "NoResults");
+    let mut unkept = burst("unkept");
+    unkept["spec"]["results"] = json!("None");
+    cluster.call(Method::POST, BURSTS, Some(&unkept)).await;
+    let complete = json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")]});
+    cluster.report("BurstJob", "unkept", complete).await;
+    let refused = cluster.get(&format!("{BURSTS}/unkept/results")).await;
+    assert!(refused.refusal(409).contains("spec.results is None"));
+    cluster
+        .report(
+            "BurstJob",
+            "search",
+            json!({"results": {"configMap": "search-results", "bytes": 8}}),
+        )
+        .await;
+    cluster.get(&path).await.refusal(404);
+    let csv = "index,rate,output0\n0,0.5,1.25\n1,0.25,NaN\n";
+    let data = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": {"results.csv": csv}});
+    cluster.apply("ConfigMap", "search-results", data).await;
+    let as_csv = cluster.get(&path).await;
+    assert_eq!((as_csv.status.as_u16(), &as_csv.body[..]), (200, csv.as_bytes()));
+    assert_eq!(as_csv.headers[header::CONTENT_TYPE], "text/csv; charset=utf-8");
+    let rows = cluster.get(&format!("{path}?format=json")).await.json();
+    assert_eq!(
+        rows,
+        json!([{"index": 0, "rate": 0.5, "output0": 1.25}, {"index": 1, "rate": 0.25, "output0": "NaN"}])
+    );
+    assert!(
+        cluster
+            .get(&format!("{path}?format=xml"))
+            .await
+            .refusal(400)
+            .contains("csv or json")
+    );
+    cluster
+        .report(
+            "BurstJob",
+            "search",
+            json!({"results": {"url": "s3://bucket/search/manifest.json"}}),
+        )
+        .await;
+    let elsewhere = cluster.get(&path).await;
+    assert!(elsewhere.refusal(409).contains("s3://bucket/search/manifest.json"));
+    assert_eq!(elsewhere.json()["reason"], "ResultsInStore");
+}
+
+#[tokio::test]
+async fn results_whose_text_is_too_long_for_the_config_map_come_whole() {
+    const CHUNKS: usize = 131_072;
+    let cluster = Cluster::start().await;
+    let mut job = burst("large");
+    job["spec"]["chunks"] = json!({"count": CHUNKS});
+    job["spec"]["kernel"]["args"] = json!([{"output": {"type": "f32", "count": 1}}]);
+    assert_eq!(cluster.call(Method::POST, BURSTS, Some(&job)).await.status, 201);
+    let results = json!({"configMap": "large-results", "bytes": 4 * CHUNKS});
+    let status = json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")], "results": results});
+    cluster.report("BurstJob", "large", status).await;
+    let records: Vec<u8> = (0..CHUNKS).flat_map(|chunk| (chunk as f32).to_le_bytes()).collect();
+    let counted = sahasra_results::IndexSet::full(CHUNKS as u64).encode();
+    let encoded = |bytes: &[u8]| STANDARD.encode(bytes);
+    let data = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {},
+        "binaryData": {"results": encoded(&records), "counted": encoded(&counted)},
+    });
+    cluster.apply("ConfigMap", "large-results", data).await;
+    let path = format!("{BURSTS}/large/results");
+    let csv = cluster.get(&path).await;
+    let text = String::from_utf8(csv.body.to_vec()).expect("text");
+    assert_eq!((csv.status.as_u16(), text.lines().count()), (200, CHUNKS + 1));
+    assert!(text.ends_with("131071,131071\n"));
+    let rows = cluster.get(&format!("{path}?format=json")).await.json();
+    assert_eq!(rows.as_array().map(Vec::len), Some(CHUNKS));
+    assert_eq!(rows[CHUNKS - 1], json!({"index": 131_071, "output0": 131_071}));
+
+    let broken = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "binaryData": {"results": "AAAA"}});
+    cluster.apply("ConfigMap", "broken-results", broken).await;
+    let results = json!({"configMap": "broken-results", "bytes": 4 * CHUNKS});
+    cluster.report("BurstJob", "large", json!({"results": results})).await;
+    let refused = cluster.get(&path).await;
+    assert!(refused.refusal(409).contains("does not hold the results of large"), "{refused:?}");
+}
