@@ -1,0 +1,87 @@
+//! Pools and claims, and what a solution says of them.
+
+use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, Solution, WhyNot};
+
+pub const GIB: u64 = 1 << 30;
+
+pub fn id(device: &str) -> DeviceId {
+    let (worker, device) = device.split_once('/').expect("worker/device");
+    DeviceId::new(worker, device)
+}
+
+pub fn gpu(name: &str, gib: u64) -> Device {
+    Device {
+        id: id(name),
+        class: "g5".into(),
+        engines: vec!["ptx".into()],
+        allocatable_bytes: gib * GIB,
+        foreign_bytes: 0,
+        returning_bytes: 0,
+        usable: Ok(()),
+        load: Load::default(),
+    }
+}
+
+pub fn burst(name: &str, gib: u64, min: u32, max: u32) -> Claim {
+    Claim {
+        id: name.into(),
+        kind: ClaimKind::Burst,
+        slice_bytes: gib * GIB,
+        min,
+        max,
+        class: None,
+        engine: None,
+        priority: 0,
+        since: 0,
+        pinned: None,
+        refused: Vec::new(),
+    }
+}
+
+pub fn session(name: &str, gib: u64) -> Claim {
+    Claim {
+        kind: ClaimKind::Session,
+        ..burst(name, gib, 1, 1)
+    }
+}
+
+pub fn with_priority(claim: Claim, priority: i32) -> Claim {
+    Claim { priority, ..claim }
+}
+
+pub fn since(claim: Claim, since: u64) -> Claim {
+    Claim { since, ..claim }
+}
+
+pub fn pool(devices: &[Device], claims: &[Claim]) -> Problem {
+    Problem {
+        devices: devices.to_vec(),
+        claims: claims.to_vec(),
+    }
+}
+
+pub fn held(claim: &str, device: &str, slices: u32) -> Assignment {
+    Assignment {
+        claim: claim.into(),
+        device: id(device),
+        slices,
+    }
+}
+
+pub fn on(solution: &Solution, claim: &str, device: &str) -> u32 {
+    solution
+        .assignments_of(claim)
+        .find(|assignment| assignment.device == id(device))
+        .map_or(0, |assignment| assignment.slices)
+}
+
+pub fn why_not(solution: &Solution, claim: &str, device: &str) -> WhyNot {
+    let refusal = solution.refusal_of(claim).expect("the claim is refused");
+    refusal
+        .why_not
+        .iter()
+        .find(|(explained, _)| *explained == id(device))
+        .expect("every device is explained")
+        .1
+        .clone()
+}

@@ -1,0 +1,78 @@
+//! What the reasons of a refusal say.
+
+use sahasra_scheduler::{Claim, Device, Unusable, WhyNot, solve};
+
+use crate::builders::{GIB, burst, gpu, held, pool, session};
+
+#[test]
+fn reasons_read_well() {
+    let devices = [
+        gpu("worker-a/gpu0", 8),
+        Device {
+            usable: Err(Unusable::NotReady),
+            ..gpu("worker-b/gpu0", 8)
+        },
+        Device {
+            class: "cpu".into(),
+            ..gpu("worker-c/cpu0", 64)
+        },
+        gpu("worker-d/gpu0", 4),
+    ];
+    let wish = Claim {
+        class: Some("g5".into()),
+        engine: Some("ptx".into()),
+        ..burst("b", 8, 1, 1)
+    };
+    let solution = solve(&pool(&devices, &[session("s", 5), wish]), &[held("s", "worker-a/gpu0", 1)], 0);
+    let refusal = solution.refusal_of("b").expect("refused");
+    let lines: Vec<String> = refusal
+        .why_not
+        .iter()
+        .map(|(device, why_not)| format!("{device}: {why_not}"))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "worker-a/gpu0: 3 GiB free, slice needs 8 GiB",
+            "worker-b/gpu0: worker is not ready",
+            "worker-c/cpu0: class is cpu, wanted g5",
+            "worker-d/gpu0: lends 4 GiB at most, slice needs 8 GiB",
+        ]
+    );
+    assert_eq!(
+        &*refusal.summary,
+        "needs 1 slice of 8 GiB on class g5; none of 4 devices serves: 1 full, 1 not ready, 1 too small, 1 of another class; \
+         nearest worker-a/gpu0: 3 GiB free, slice needs 8 GiB"
+    );
+    let alone = solve(&pool(&[], &[burst("b", 1, 2, 2)]), &[], 0);
+    assert_eq!(&*alone.refusals[0].summary, "needs 2 slices of 1 GiB; the pool has no devices");
+}
+
+#[test]
+fn bytes_that_look_equal_are_told_apart() {
+    let nearly = Device {
+        foreign_bytes: 1 << 20,
+        ..gpu("a/gpu0", 9)
+    };
+    let solution = solve(&pool(&[nearly], &[burst("b", 9, 1, 1)]), &[], 0);
+    assert_eq!(solution.refusals[0].why_not[0].1.to_string(), "8.9 GiB free, slice needs 9 GiB");
+    let hair = WhyNot::Full {
+        free: 8 * GIB,
+        needed: 8 * GIB + (1 << 20),
+    };
+    assert_eq!(hair.to_string(), "8 GiB free, slice needs 1 MiB more");
+}
+
+#[test]
+fn a_missing_engine_that_is_brought_along_is_told_with_what_is_missing() {
+    let told = |engine: &str| {
+        let wish = Claim {
+            engine: Some(engine.into()),
+            ..burst("b", 1, 1, 1)
+        };
+        let solution = solve(&pool(&[gpu("a/gpu0", 8)], &[wish]), &[], 0);
+        solution.refusals[0].why_not[0].1.to_string()
+    };
+    assert_eq!(told("xla"), "has no engine xla: its worker has no PJRT plugin");
+    assert_eq!(told("other"), "has no engine other");
+}

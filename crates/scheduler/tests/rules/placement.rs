@@ -1,0 +1,169 @@
+//! On which device a session or a lease stands.
+
+use sahasra_scheduler::{Claim, ClaimKind, Device, Load, Refused, Solution, Unusable, WhyNot, solve};
+
+use crate::builders::{GIB, burst, gpu, held, id, on, pool, session, why_not};
+
+#[test]
+fn a_session_goes_to_the_idlest_device_by_executions_then_bytes_then_tensors() {
+    let busy = |name, active_executions, stored_tensor_bytes, tensor_count| Device {
+        load: Load {
+            active_executions,
+            stored_tensor_bytes,
+            tensor_count,
+        },
+        ..gpu(name, 8)
+    };
+    let devices = [
+        busy("a/gpu0", 1, 0, 0),
+        busy("b/gpu0", 0, 9, 1),
+        busy("c/gpu0", 0, 8, 7),
+        busy("d/gpu0", 0, 8, 6),
+    ];
+    for (count, wanted) in [(4, "d/gpu0"), (3, "c/gpu0"), (2, "b/gpu0"), (1, "a/gpu0")] {
+        let solution = solve(&pool(&devices[..count], &[session("s", 1)]), &[], 0);
+        assert_eq!(on(&solution, "s", wanted), 1, "of the first {count}");
+    }
+}
+
+#[test]
+fn sessions_that_arrive_together_go_to_different_idle_devices() {
+    let devices = [gpu("a/gpu0", 8), gpu("b/gpu0", 8)];
+    let solution = solve(&pool(&devices, &[session("s", 1), session("t", 1)]), &[], 0);
+    assert_ne!(solution.assignments[0].device, solution.assignments[1].device);
+}
+
+#[test]
+fn sessions_that_arrive_together_count_for_each_other_as_executions() {
+    let stores = Device {
+        load: Load {
+            stored_tensor_bytes: 9,
+            tensor_count: 1,
+            ..Load::default()
+        },
+        ..gpu("a/gpu0", 8)
+    };
+    let sessions = [session("s", 1), session("t", 1), session("u", 1), session("v", 1)];
+    let solution = solve(&pool(&[stores, gpu("b/gpu0", 8)], &sessions), &[], 0);
+    let placed: Vec<u32> = sessions.iter().map(|session| on(&solution, &session.id, "a/gpu0")).collect();
+    assert_eq!(placed, [0, 1, 0, 1]);
+}
+
+#[test]
+fn a_session_stays_on_its_device_whatever_becomes_of_it() {
+    for trouble in [Unusable::NotReady, Unusable::Unhealthy, Unusable::Cordoned] {
+        let troubled = Device {
+            usable: Err(trouble),
+            ..gpu("a/gpu0", 8)
+        };
+        let solution = solve(
+            &pool(&[troubled, gpu("b/gpu0", 8)], &[session("s", 1)]),
+            &[held("s", "a/gpu0", 1)],
+            0,
+        );
+        assert_eq!(on(&solution, "s", "a/gpu0"), 1, "{trouble:?}");
+    }
+}
+
+#[test]
+fn a_session_whose_device_is_gone_is_not_placed_again() {
+    let pinned = Claim {
+        pinned: Some(id("a/gpu0")),
+        ..session("s", 1)
+    };
+    let solution = solve(&pool(&[gpu("b/gpu0", 8)], &[pinned]), &[], 0);
+    assert_eq!(why_not(&solution, "s", "b/gpu0"), WhyNot::PinnedTo { device: id("a/gpu0") });
+}
+
+#[test]
+fn a_cordoned_device_keeps_what_it_has_and_gets_nothing_new() {
+    let cordoned = Device {
+        usable: Err(Unusable::Cordoned),
+        ..gpu("a/gpu0", 8)
+    };
+    let problem = pool(&[cordoned], &[burst("old", 1, 1, 100), burst("new", 1, 1, 1)]);
+    let solution = solve(&problem, &[held("old", "a/gpu0", 3)], 0);
+    assert_eq!(solution.slices_of("old"), 3);
+    assert_eq!(why_not(&solution, "new", "a/gpu0"), WhyNot::Cordoned);
+}
+
+#[test]
+fn leases_spread_over_workers_and_fill_a_workers_devices_one_after_the_other() {
+    let names = ["a", "b", "c"]
+        .iter()
+        .flat_map(|worker| [format!("{worker}/gpu0"), format!("{worker}/gpu1")]);
+    let devices: Vec<Device> = names.map(|name| gpu(&name, 8)).collect();
+    let lease = |index: usize, max| Claim {
+        kind: ClaimKind::Lease,
+        ..burst(&format!("lease-{index:02}"), 1, 1, max)
+    };
+    // One after the other, as they come, and all at once.
+    let (mut claims, mut solution) = (Vec::new(), Solution::default());
+    for index in 0..30 {
+        claims.push(lease(index, 1));
+        solution = solve(&pool(&devices, &claims), &solution.assignments, 0);
+    }
+    for solution in [solution, solve(&pool(&devices, &claims), &[], 0)] {
+        let on = |device: &str| solution.assignments.iter().filter(|part| part.device == id(device)).count();
+        for worker in ["a", "b", "c"] {
+            let slices = (on(&format!("{worker}/gpu0")), on(&format!("{worker}/gpu1")));
+            assert_eq!(slices, (8, 2), "{worker}");
+        }
+    }
+    // One that wants many slices spreads too, and what it holds above its minimum.
+    let wide = pool(
+        &devices,
+        &[Claim {
+            min: 6,
+            max: 6,
+            ..lease(0, 6)
+        }],
+    );
+    let solution = solve(&wide, &[], 0);
+    assert_eq!(
+        [
+            on(&solution, "lease-00", "a/gpu0"),
+            on(&solution, "lease-00", "b/gpu0"),
+            on(&solution, "lease-00", "c/gpu0")
+        ],
+        [2; 3]
+    );
+    let mut held = Vec::new();
+    for index in 0..3 {
+        let claims: Vec<Claim> = (0..=index).map(|index| lease(index, 2)).collect();
+        held = solve(&pool(&devices, &claims), &held, 0).assignments;
+    }
+    let on_worker = |worker: &str| {
+        held.iter()
+            .filter(|part| &*part.device.worker == worker)
+            .map(|part| part.slices)
+            .sum::<u32>()
+    };
+    assert_eq!([on_worker("a"), on_worker("b"), on_worker("c")], [2; 3]);
+}
+
+#[test]
+fn a_device_that_refused_is_asked_again_when_the_refusal_lapses() {
+    let refused = Claim {
+        refused: vec![Refused {
+            device: id("a/gpu0"),
+            until: 50,
+        }],
+        ..burst("b", 1, 1, 1)
+    };
+    let problem = pool(&[gpu("a/gpu0", 8)], &[refused]);
+    let before = solve(&problem, &[], 49);
+    assert_eq!(why_not(&before, "b", "a/gpu0"), WhyNot::RefusedRecently { until: 50 });
+    assert_eq!(before.revisit_at, Some(50));
+    assert_eq!(solve(&problem, &[], 50).slices_of("b"), 1);
+}
+
+#[test]
+fn what_drains_is_not_given_away() {
+    let draining = Device {
+        foreign_bytes: 5 * GIB,
+        ..gpu("a/gpu0", 8)
+    };
+    let solution = solve(&pool(&[draining], &[burst("b", 1, 1, 100)]), &[], 0);
+    assert_eq!(solution.slices_of("b"), 3);
+}
