@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what cannot go on ends")]
 
+#[path = "../tests/session_executor/client.rs"]
+mod client;
 #[path = "../tests/session_executor/harness.rs"]
 mod harness;
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+mod client;
 mod compression;
 mod connections;
 mod harness;
