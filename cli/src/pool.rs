@@ -23,7 +23,7 @@ use sahasra_operator::{
     fault::Faults,
 };
 use sahasra_service::{health::Readiness, logging::LogFormat};
-use sahasra_store::{StorePolicy, endpoints};
+use sahasra_store::{StoreArgs, endpoints};
 use sahasra_worker::{
     args::{AgentArguments, CpuEngineChoice},
     classes::{ClassRule, ClassTable},
@@ -47,7 +47,7 @@ const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
 /// Why there is no pool.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// No randomness.
+    /// The system gave no randomness.
     #[error("no random source for a token")]
     Random(#[source] std::io::Error),
     /// No port, or none on loopback.
@@ -89,8 +89,18 @@ pub struct PoolSettings {
     pub pjrt_plugin: Option<PathBuf>,
     /// Folder of compiled programs of sessions.
     pub program_cache: Option<PathBuf>,
-    /// The token with which streams of sessions are opened; nobody can when absent.
+    /// The token with which streams of sessions are opened; when absent none can be opened.
     pub token: Option<String>,
+}
+
+impl PoolSettings {
+    /// The jobs are those of the user who started this process, and reach no more than that user does.
+    fn stores(&self) -> StoreArgs {
+        StoreArgs {
+            file_store_root: self.file_store_root.clone(),
+            store_endpoints: endpoints::of_own_machine(),
+        }
+    }
 }
 
 /// What one device has lent.
@@ -155,9 +165,8 @@ impl Pool {
                 worker_timeout: Duration::from_secs(30),
                 leader_timeout: Duration::from_secs(60),
                 session_lease: Duration::from_secs(60),
-                // The jobs are those of whoever started this, and reach no more than that user does.
                 input_bytes: sahasra_operator::INPUT_BYTES,
-                stores: StorePolicy::new(settings.file_store_root.clone(), endpoints::of_own_machine().into_iter().collect()),
+                stores: settings.stores().policy(),
                 faults: Faults::at(None),
             },
         )
@@ -168,7 +177,7 @@ impl Pool {
             let (stop, readiness) = (stop.clone(), readiness.clone());
             tokio::spawn(async move {
                 if let Err(error) = operator.run(readiness, &stop).await {
-                    // The machine slept for longer than the office lasts; nobody else can have taken it.
+                    // The machine slept for longer than the lease duration of the leader election; no other operator is there to lead.
                     tracing::error!(%error, "the operator ended");
                     stop.cancel();
                 }
@@ -212,8 +221,7 @@ impl Pool {
             status_interval_seconds: Duration::from_secs(1),
             shutdown_grace_seconds: GRACE,
             class_table: None,
-            file_store_root: settings.file_store_root.clone(),
-            store_endpoints: endpoints::of_own_machine(),
+            stores: settings.stores(),
             pjrt_plugin: settings.pjrt_plugin.clone(),
             program_cache: settings.program_cache.clone(),
             program_cache_size: PROGRAM_CACHE_BYTES,

@@ -7,8 +7,7 @@ use sahasra_service::{
     logging::LogFormat,
     tls::{Identity, ServerName, Trust},
 };
-
-use sahasra_store::Endpoint;
+use sahasra_store::StoreArgs;
 
 use crate::fault::Step;
 
@@ -63,17 +62,9 @@ pub struct Args {
         value_name = "FILE"
     )]
     pub worker_client_key: Option<PathBuf>,
-    /// Folder below which jobs may name files and keep results under file:// URLs; nowhere when absent.
-    #[arg(long, env = "SAHASRA_FILE_STORE_ROOT")]
-    pub file_store_root: Option<PathBuf>,
-    /// Endpoint of stores that jobs may name beside the clouds' own, such as https://minio.storage.svc:9000, https://*.example.com or http://*:*; may be repeated. This machine, its links and metadata services must be named exactly.
-    #[arg(
-        long = "store-endpoint",
-        env = "SAHASRA_STORE_ENDPOINTS",
-        value_name = "ENDPOINT",
-        value_delimiter = ','
-    )]
-    pub store_endpoints: Vec<Endpoint>,
+    /// Which stores jobs may name.
+    #[command(flatten)]
+    pub stores: StoreArgs,
     /// Most MiB of PTX and inputs from ConfigMaps and stores that all bursts together hold in this process; more wait. 56 at the least.
     #[arg(long, env = "SAHASRA_INPUT_MEMORY_MIB", value_name = "MIB", default_value_t = crate::INPUT_BYTES >> 20, value_parser = clap::value_parser!(u64).range(56..=1 << 20))]
     pub input_memory_mib: u64,

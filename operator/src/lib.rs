@@ -204,7 +204,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         leader_timeout: args.leader_timeout,
         session_lease: args.session_lease,
         input_bytes: args.input_memory_mib << 20,
-        stores: StorePolicy::new(args.file_store_root.clone(), args.store_endpoints.iter().cloned().collect()),
+        stores: args.stores.policy(),
         faults: Faults::at(args.fail_at),
     };
     let tls = args.trust().map(Connector::new).transpose().context("--worker-authority")?;

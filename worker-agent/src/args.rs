@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::VramQuantity;
 use sahasra_service::{logging::LogFormat, tls::Files};
-use sahasra_store::Endpoint;
+use sahasra_store::StoreArgs;
 
 use crate::executors::{CpuEngine, DeviceConfig};
 
@@ -105,17 +105,9 @@ pub struct AgentArguments {
     /// how much of it is lent.
     #[arg(long)]
     pub class_table: Option<PathBuf>,
-    /// Folder below which jobs may keep results under file:// URLs; nowhere when absent.
-    #[arg(long)]
-    pub file_store_root: Option<PathBuf>,
-    /// Endpoint of stores that jobs may name beside the clouds' own, as the operator's; may be repeated.
-    #[arg(
-        long = "store-endpoint",
-        env = "SAHASRA_STORE_ENDPOINTS",
-        value_name = "ENDPOINT",
-        value_delimiter = ','
-    )]
-    pub store_endpoints: Vec<Endpoint>,
+    /// Which stores jobs may name.
+    #[command(flatten)]
+    pub stores: StoreArgs,
     /// PJRT plugin, a library: sessions may then run XLA programs on the devices that it drives.
     #[arg(long, env = "SAHASRA_PJRT_PLUGIN")]
     pub pjrt_plugin: Option<PathBuf>,

@@ -190,10 +190,7 @@ pub async fn serve(
         limits,
         executors,
         metrics,
-        store::StorePolicy::new(
-            arguments.file_store_root.clone(),
-            arguments.store_endpoints.iter().cloned().collect(),
-        ),
+        arguments.stores.policy(),
         Clock::default(),
     );
     for device in agent.pool().devices() {

@@ -19,10 +19,12 @@ use object_store::{
 };
 use url::Url;
 
+mod args;
 pub mod endpoints;
 mod guard;
 pub mod segment;
 
+pub use args::StoreArgs;
 pub use endpoints::{Endpoint, EndpointError, Endpoints, Forbidden};
 use guard::Guard;
 
@@ -74,9 +76,9 @@ pub enum OpenError {
     /// A setting names an endpoint that the administrator does not allow.
     #[error("store setting {setting:?}: {forbidden}")]
     Endpoint {
-        /// The setting.
+        /// Name of the setting.
         setting: String,
-        /// Why not.
+        /// Why the endpoint is not allowed.
         forbidden: Forbidden,
     },
     /// A setting that should be a URL, or hold one, cannot be read.
