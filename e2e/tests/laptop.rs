@@ -7,7 +7,7 @@ use std::{
 };
 
 use sahasra_e2e::{Pool, PoolOptions, Signal, signal, tools};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, ChildStdout, Command},
@@ -89,7 +89,7 @@ struct Up {
     process: Child,
     kubeconfig: PathBuf,
     output: tokio::io::Lines<BufReader<ChildStdout>>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Up {
@@ -112,7 +112,7 @@ impl Up {
             process,
             kubeconfig,
             output,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -182,4 +182,53 @@ async fn the_documented_commands_work_on_a_pool_that_stays_up() {
         let said = up.end().await;
         assert!(said.contains("Every lease is back:"), "{said}");
     }
+}
+
+#[tokio::test]
+async fn lists_are_applied_and_rights_are_told_on_a_pool_that_stays_up() {
+    let up = Up::start().await;
+    let config_map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kernels"}, "data": {"k.ptx": "1"}});
+    let lease = json!({
+        "apiVersion": "sahasra.dev/v1alpha1", "kind": "VramLease", "metadata": {"name": "slice"}, "spec": {"slice": {"vram": "64Mi"}},
+    });
+    let file = up.folder.path().join("list.json");
+    let list = |data: &str| {
+        let mut config_map = config_map.clone();
+        config_map["data"]["k.ptx"] = data.into();
+        let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [config_map, lease]});
+        std::fs::write(&file, list.to_string()).expect("written");
+    };
+    let of_list = async |verb: &str| up.kubectl(&format!("{verb} -f {}", file.display())).await;
+    for (data, verb, config_map, lease) in [
+        ("1", "apply", "created", "created"),
+        ("1", "apply", "unchanged", "unchanged"),
+        ("2", "apply", "configured", "unchanged"),
+        (
+            "2",
+            "apply --server-side --force-conflicts",
+            "serverside-applied",
+            "serverside-applied",
+        ),
+    ] {
+        list(data);
+        let said = of_list(verb).await;
+        assert_eq!(
+            said,
+            format!("configmap/kernels {config_map}\nvramlease.sahasra.dev/slice {lease}\n"),
+            "{verb}"
+        );
+    }
+    assert_eq!(up.kubectl("get cm kernels -o jsonpath={.data}").await, r#"{"k.ptx":"2"}"#);
+    up.kubectl("wait --for=condition=Granted --timeout=120s vramlease/slice").await;
+    let said = of_list("delete --timeout=120s").await;
+    assert!(said.contains("\"kernels\" deleted") && said.contains("\"slice\" deleted"), "{said}");
+
+    for right in [
+        "create burstjobs.sahasra.dev",
+        "delete gpusessions.sahasra.dev/mine -n team",
+        "get secrets",
+    ] {
+        assert_eq!(up.kubectl(&format!("auth can-i {right}")).await, "yes\n", "{right}");
+    }
+    up.end().await;
 }

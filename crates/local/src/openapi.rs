@@ -27,7 +27,8 @@ pub(crate) fn index(groups: &[(&str, &str)]) -> Value {
 /// OpenAPI v2 that describes nothing: kubectl asks for it before it takes a `v1 List` apart, and leaves to the server what it does not find
 /// there. To clients of the Kubernetes project it is Protocol Buffers.
 pub(crate) fn version_two(accept: &str) -> Answer {
-    const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    // Clients ask for `spec.v2@v1.0`, which is no media type: kube-apiserver answers with this one, and Go refuses the other.
+    const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     if !accept.contains("proto-openapi.spec.v2") {
         let info = json!({"title": "Sahasra's embedded control plane", "version": env!("CARGO_PKG_VERSION")});
         return Answer::json(
