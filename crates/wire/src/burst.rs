@@ -6,9 +6,12 @@
 //! these. The agent keeps results and failures until [`Acknowledge`] says that a checkpoint covers them: a coordinator
 //! of a higher term that opens the same owner's stream gets them again, first.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use crate::grants::{Owner, Refusal};
+
+/// An agent ends a stream whose [`Open`] has not arrived whole within this time: 57 MiB at most, beside the streams of other agents.
+pub const OPEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Coordinator to agent: exactly one of the fields.
 #[derive(Clone, PartialEq, prost::Message)]

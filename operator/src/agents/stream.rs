@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use sahasra_service::part;
 use sahasra_wire::{
-    burst::{ClientFrame, Open, client_frame, server_frame},
+    burst::{ClientFrame, OPEN_WITHIN, Open, client_frame, server_frame},
     frame,
 };
 use tokio::sync::mpsc;
@@ -15,8 +15,9 @@ use super::client::{AgentClient, AgentError};
 
 /// Frames on their way to one agent: a coordinator sends few and large ones.
 const OUTGOING_FRAMES: usize = 64;
-/// An agent that has not accepted the stream by then is taken for gone.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// An agent that has not answered `Open` by then is taken for gone. Longer than the agent waits for `Open`, so that its rejection, which
+/// has the cause, comes before this.
+const OPEN_TIMEOUT: Duration = OPEN_WITHIN.saturating_add(Duration::from_secs(5));
 
 /// Which stream an event belongs to: a later stream to the same agent has a higher number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +43,8 @@ pub enum StreamError {
     /// It could not be opened.
     #[error("not opened")]
     Open(#[from] AgentError),
-    /// It was not accepted in time.
-    #[error("not accepted within {} s", OPEN_TIMEOUT.as_secs())]
+    /// It was not answered in time.
+    #[error("not answered within {} s", OPEN_TIMEOUT.as_secs())]
     OpenTimeout,
     /// The connection broke.
     #[error("cut off")]
@@ -66,7 +67,7 @@ impl BurstStream {
         let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
         let task = part::spawn(async move {
             let outcome = run(&client, &endpoint, open, outgoing, &id, &events).await;
-            // The coordinator may have gone: then nobody wants to know.
+            // The coordinator may have ended, and its channel with it.
             let _ = events.send((id, StreamEvent::Closed(outcome.err()))).await;
         });
         Self {
@@ -97,15 +98,21 @@ async fn run(
         };
         Some((next, (None, outgoing)))
     });
-    let mut incoming = tokio::time::timeout(OPEN_TIMEOUT, client.transport().stream(endpoint, frames.boxed()))
-        .await
-        .map_err(|_| StreamError::OpenTimeout)??;
-    while let Some(frame) = incoming.next().await {
-        let Some(kind) = frame?.kind else { continue };
+    let opening = async {
+        let mut incoming = client.transport().stream(endpoint, frames.boxed()).await?;
+        let answer = incoming.next().await;
+        Ok::<_, StreamError>((answer, incoming))
+    };
+    let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
+    let (mut next, mut incoming) = opened.map_err(|_| StreamError::OpenTimeout)??;
+    while let Some(frame) = next {
         // A full channel stops the reading, and with it, through HTTP/2's windows, the agent.
-        if events.send((id.clone(), StreamEvent::Frame(Box::new(kind)))).await.is_err() {
+        if let Some(kind) = frame?.kind
+            && events.send((id.clone(), StreamEvent::Frame(Box::new(kind)))).await.is_err()
+        {
             return Ok(());
         }
+        next = incoming.next().await;
     }
     Ok(())
 }

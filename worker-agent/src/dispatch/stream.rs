@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::{Buf, Bytes};
 use futures::{Stream, StreamExt};
 use sahasra_wire::{
-    burst::{ClientFrame, Open, Opened, ServerFrame, client_frame, server_frame},
+    burst::{ClientFrame, OPEN_WITHIN, Open, Opened, ServerFrame, client_frame, server_frame},
     frame::{self, Decoder, FrameError},
     grants::{Owner, Refusal, RefusalCode},
 };
@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use super::{Attached, Burst, Outgoing, Outputs, invalid};
 use crate::{agent::Agent, executors::ProgramSpec};
 
-/// A stream must say for whom it is within this time.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit for the last frame of a stream, which the coordinator may not read.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a stream ends.
 #[derive(Debug, thiserror::Error)]
@@ -119,9 +119,8 @@ where
     };
     tracing::info!(reason = %error, "burst stream ended");
     if let Some(refusal) = error.refusal() {
-        // Nobody may read any more; a coordinator that does has the time of a few round trips.
-        let farewell = answers.send(encode(server_frame::Kind::Refused(refusal)));
-        let _ = tokio::time::timeout(OPEN_TIMEOUT, farewell).await;
+        let refused = answers.send(encode(server_frame::Kind::Refused(refusal)));
+        let _ = tokio::time::timeout(REFUSAL_TIMEOUT, refused).await;
     }
 }
 
@@ -130,7 +129,7 @@ where
     S: Stream<Item = Result<B, E>> + Unpin,
     B: Buf,
 {
-    let first = tokio::time::timeout(OPEN_TIMEOUT, reader.next())
+    let first = tokio::time::timeout(OPEN_WITHIN, reader.next())
         .await
         .map_err(|_| invalid("no Open came in time".to_owned()))??;
     let client_frame::Kind::Open(open) = first else {
