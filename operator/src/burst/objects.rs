@@ -35,7 +35,7 @@ enum Whose {
     Ours,
     /// That of an earlier job of the same name.
     Predecessors,
-    /// Anybody else.
+    /// Neither: it is another's, such as the user's own.
     Others,
 }
 
@@ -53,7 +53,7 @@ pub enum WriteError {
     /// Objects that are not the job's have each name that one of its might have.
     #[error("{kind} {first} and {second} exist and are not the job's: delete or rename one of them")]
     NamesTaken {
-        /// Their kind.
+        /// Kind of the objects.
         kind: &'static str,
         /// One,
         first: String,
@@ -84,6 +84,11 @@ impl WriteError {
     /// Whether it is the contents that were rejected, which no retry changes: for too large, or against the schema.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Api { source, .. } if objects::is_invalid(source))
+    }
+
+    /// Whether the user has to change an object, which is no failure of the operator. A 403 may be a role that the operator lacks.
+    pub fn is_user_error(&self) -> bool {
+        matches!(self, Self::NamesTaken { .. }) || self.is_final()
     }
 
     /// Category for metrics.

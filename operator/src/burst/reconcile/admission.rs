@@ -1,0 +1,133 @@
+//! From the intake's outcome to a coordinator, or to `Accepted=False`.
+
+use std::sync::Arc;
+
+use kube::{
+    Resource, ResourceExt,
+    runtime::{controller::Action, reflector::ObjectRef},
+};
+use sahasra_crds::{BurstJob, conditions::ACCEPTED};
+use sahasra_service::part;
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    ReconcileError, Reconciler,
+    state::{Intake, JobState, backoff},
+};
+use crate::{
+    burst::{
+        intake::{Outcome, Refused, Verdict},
+        status,
+        validate::ValidBurst,
+    },
+    clock::timestamp,
+};
+
+impl Reconciler {
+    /// Gives a job to the intake. The job is reconciled again when that is done, or has to wait.
+    pub(super) fn admit(self: &Arc<Self>, job: &BurstJob, attempts: u32, before: Option<Verdict>) {
+        let (uid, reference) = (job.uid().unwrap_or_default(), ObjectRef::from_obj(job));
+        let (namespace, spec) = (job.namespace().unwrap_or_default(), job.spec.clone());
+        let mut states = self.states();
+        let (reconciler, of) = (self.clone(), uid.clone());
+        let task = part::spawn(async move {
+            let (waits, mut waiting) = mpsc::unbounded_channel();
+            let context = reconciler.context.clone();
+            let admitting = context.intake.admit(&namespace, &spec, before, |message| {
+                let _ = waits.send(message);
+            });
+            let mut admitting = std::pin::pin!(admitting);
+            let outcome = loop {
+                tokio::select! {
+                    outcome = &mut admitting => break outcome,
+                    Some(message) = waiting.recv() => {
+                        if let Some(JobState::Intake(intake)) = reconciler.states().get_mut(&of) {
+                            intake.waits = Some(message);
+                        }
+                        let _ = reconciler.changed.send(reference.clone()).await;
+                    }
+                }
+            };
+            if let Some(JobState::Intake(intake)) = reconciler.states().get_mut(&of) {
+                intake.outcome = Some(outcome);
+            }
+            let _ = reconciler.changed.send(reference).await;
+        });
+        let intake = Intake {
+            waits: None,
+            outcome: None,
+            attempts,
+            _task: AbortOnDropHandle::new(task),
+        };
+        states.insert(uid, JobState::Intake(intake));
+    }
+
+    /// Starts a coordinator for what was accepted; reports what was not.
+    pub(super) async fn act(self: &Arc<Self>, job: Arc<BurstJob>, outcome: Outcome, attempts: u32) -> Result<Action, ReconcileError> {
+        match outcome {
+            Outcome::Accepted(accepted) => match kernel_changed(&job, &accepted.burst) {
+                None => {
+                    self.start(job, *accepted, attempts);
+                    Ok(Action::await_change())
+                }
+                Some(refused) => {
+                    let version = Some(accepted.version);
+                    self.reject(&job, Verdict { refused, version }, attempts).await
+                }
+            },
+            Outcome::Refused(verdict) => self.reject(&job, verdict, attempts).await,
+            Outcome::Failed(error) => {
+                let failures = attempts + 1;
+                let broken = JobState::Broken {
+                    failures,
+                    // Returned from here.
+                    error: None,
+                    until: Instant::now() + backoff(failures),
+                };
+                self.states().insert(job.uid().unwrap_or_default(), broken);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Writes what is wrong to the status; the job is checked again where that may pass.
+    async fn reject(&self, job: &BurstJob, verdict: Verdict, attempts: u32) -> Result<Action, ReconcileError> {
+        let attempts = attempts + 1;
+        let wait = verdict.refused.may_pass.then(|| backoff(attempts + 1));
+        let (reason, message) = (verdict.refused.reason, verdict.refused.message.clone());
+        let rejected = JobState::Rejected {
+            attempts,
+            until: wait.map(|wait| Instant::now() + wait),
+            generation: job.metadata.generation,
+            verdict,
+        };
+        self.states().insert(job.uid().unwrap_or_default(), rejected);
+        self.write_not_accepted(job, reason, message).await?;
+        Ok(wait.map_or_else(Action::await_change, Action::requeue))
+    }
+
+    /// Writes `Accepted=False`.
+    pub(super) async fn write_not_accepted(&self, job: &BurstJob, reason: &'static str, message: String) -> Result<(), ReconcileError> {
+        let mut next = job.status.clone().unwrap_or_default();
+        let verdict = status::Verdict::new(ACCEPTED, false, reason, message);
+        status::judge(&mut next, job.metadata.generation, std::slice::from_ref(&verdict), timestamp());
+        if self.write_status(job, &next).await? {
+            self.context.event(job.object_ref(&()), true, reason, verdict.message);
+        }
+        Ok(())
+    }
+}
+
+/// The PTX is fixed at admission: what ran already must have been the same program.
+fn kernel_changed(job: &BurstJob, burst: &ValidBurst) -> Option<Refused> {
+    let accepted = job.status.as_ref().and_then(|status| status.kernel_digest.as_ref())?;
+    (*accepted != burst.digest).then(|| Refused {
+        reason: "KernelChanged",
+        message: format!(
+            "spec.kernel.ptx: it is {} now, accepted was {accepted}: put it back, or make another BurstJob",
+            burst.digest
+        ),
+        may_pass: true,
+    })
+}

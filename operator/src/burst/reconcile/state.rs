@@ -1,0 +1,194 @@
+//! What is known of each job beside the cache, and what follows from it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use sahasra_crds::BurstJob;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::ReconcileError;
+use crate::burst::intake::{Outcome, Verdict};
+
+/// First and longest wait after an error, or before a missing reference is looked up again.
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+/// How long a finished job is remembered: the cache may not show its end yet.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// States of jobs by UID.
+pub(super) type JobStates = BTreeMap<String, JobState>;
+
+/// What is known of a job beside the cache.
+pub(super) enum JobState {
+    /// A coordinator runs; changes of the job are sent to it.
+    Running(watch::Sender<Arc<BurstJob>>),
+    /// Its coordinator finished it at this time.
+    Finished(Instant),
+    /// Its coordinator ended with an error, or none could be started.
+    Broken {
+        failures: u32,
+        /// The last error, until it is reported.
+        error: Option<ReconcileError>,
+        /// Earliest time of the next attempt.
+        until: Instant,
+    },
+    /// The intake fetches and checks what the spec refers to.
+    Intake(Intake),
+    /// The intake rejected the spec.
+    Rejected {
+        attempts: u32,
+        /// Time of the next check; `None`: not before the job changes.
+        until: Option<Instant>,
+        /// The generation that was rejected.
+        generation: Option<i64>,
+        verdict: Verdict,
+    },
+    /// Deleted, with grants that have not expired, since this time.
+    Releasing(Instant),
+}
+
+/// A job in the intake.
+pub(super) struct Intake {
+    /// What it waits for, until that is written to the status.
+    pub(super) waits: Option<String>,
+    /// The outcome, until it is acted upon.
+    pub(super) outcome: Option<Outcome>,
+    /// Earlier attempts without a coordinator, or without a long-lived one.
+    pub(super) attempts: u32,
+    pub(super) _task: AbortOnDropHandle<()>,
+}
+
+/// The next step for a job that is neither coordinated nor finished.
+pub(super) enum Next {
+    /// Reconcile again after this time.
+    Wait(Duration),
+    /// Wait for a change.
+    Nothing,
+    /// Report why the coordinator ended; its next attempt is due after `retry`.
+    Report { error: Box<ReconcileError>, retry: Duration },
+    /// Write what the job waits for to its status.
+    ShowWaiting(String),
+    /// Act on the intake's outcome after so many attempts.
+    Act(Box<Outcome>, u32),
+    /// Give the job to the intake, with the verdict that holds unless something has changed.
+    Admit { attempts: u32, before: Option<Verdict> },
+}
+
+/// Decides the next step for the job with this UID and generation. An error or outcome in the result is taken from `states`.
+pub(super) fn next(states: &mut JobStates, uid: &str, generation: Option<i64>, now: Instant) -> Next {
+    let next = match states.get_mut(uid) {
+        Some(JobState::Intake(intake)) => match (intake.waits.take(), intake.outcome.take()) {
+            (_, Some(outcome)) => Next::Act(Box::new(outcome), intake.attempts),
+            (Some(message), None) => Next::ShowWaiting(message),
+            (None, None) => Next::Nothing,
+        },
+        Some(JobState::Broken { failures, error, until }) => {
+            let retry = until.saturating_duration_since(now);
+            match error.take() {
+                Some(error) => Next::Report {
+                    error: Box::new(error),
+                    retry,
+                },
+                // Whatever caused this reconcile, the backoff holds.
+                None if !retry.is_zero() => Next::Wait(retry),
+                None => Next::Admit {
+                    attempts: *failures,
+                    before: None,
+                },
+            }
+        }
+        Some(JobState::Rejected {
+            attempts,
+            until,
+            generation: rejected,
+            verdict,
+        }) => match until.map(|until| until.saturating_duration_since(now)) {
+            Some(wait) if !wait.is_zero() => Next::Wait(wait),
+            None if *rejected == generation => Next::Nothing,
+            _ => Next::Admit {
+                attempts: *attempts,
+                // A verdict on another generation says nothing about this one.
+                before: Some(verdict.clone()).filter(|_| *rejected == generation),
+            },
+        },
+        Some(JobState::Finished(at)) if now.duration_since(*at) < REMEMBERED => Next::Wait(REMEMBERED),
+        _ => Next::Admit { attempts: 0, before: None },
+    };
+    if matches!(next, Next::Act(..)) {
+        states.remove(uid);
+    }
+    next
+}
+
+/// How long to wait after an error of this category.
+pub(super) fn pause(category: &str, attempts: u32) -> Duration {
+    // A concurrent write is no failure: the object is read again soon.
+    if category == "conflict" { RETRY.0 / 10 } else { backoff(attempts) }
+}
+
+/// Doubles from the first to the longest wait.
+pub(super) fn backoff(attempts: u32) -> Duration {
+    RETRY.0.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(RETRY.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::burst::{coordinator::CoordinatorError, intake::Refused};
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        assert_eq!(backoff(1), RETRY.0);
+        assert_eq!(backoff(2), RETRY.0 * 2);
+        assert_eq!(backoff(1000), RETRY.1);
+    }
+
+    #[test]
+    fn an_error_is_reported_once_and_the_backoff_holds_whatever_happens_meanwhile() {
+        let now = Instant::now();
+        let broken = JobState::Broken {
+            failures: 2,
+            error: Some(ReconcileError::Coordinate(CoordinatorError::Superseded)),
+            until: now + RETRY.0,
+        };
+        let mut states = JobStates::from([("job".to_owned(), broken)]);
+        assert!(matches!(next(&mut states, "job", Some(1), now), Next::Report { retry, .. } if retry == RETRY.0));
+        assert!(matches!(next(&mut states, "job", Some(2), now), Next::Wait(wait) if wait == RETRY.0));
+        let later = now + RETRY.0;
+        assert!(matches!(
+            next(&mut states, "job", Some(1), later),
+            Next::Admit { attempts: 2, before: None }
+        ));
+    }
+
+    #[test]
+    fn a_spec_that_was_rejected_for_good_is_checked_again_when_it_changes() {
+        let refused = Refused {
+            reason: "InvalidPtx",
+            message: "spec.kernel.ptx".to_owned(),
+            may_pass: false,
+        };
+        let rejected = |until| JobState::Rejected {
+            attempts: 1,
+            until,
+            generation: Some(1),
+            verdict: Verdict {
+                refused: refused.clone(),
+                version: None,
+            },
+        };
+        let now = Instant::now();
+        let mut states = JobStates::from([("job".to_owned(), rejected(None))]);
+        assert!(matches!(next(&mut states, "job", Some(1), now), Next::Nothing));
+        assert!(matches!(
+            next(&mut states, "job", Some(2), now),
+            Next::Admit { attempts: 1, before: None }
+        ));
+        // What may pass is checked again in time, and the verdict holds for what has not changed.
+        let mut states = JobStates::from([("job".to_owned(), rejected(Some(now + RETRY.0)))]);
+        assert!(matches!(next(&mut states, "job", Some(1), now), Next::Wait(_)));
+        assert!(matches!(
+            next(&mut states, "job", Some(1), now + RETRY.0),
+            Next::Admit { before: Some(_), .. }
+        ));
+    }
+}
