@@ -181,6 +181,18 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_that_ended_without_a_coordinator_holds_and_runs_nothing() {
+        let mut status = BurstJobStatus::default();
+        (status.chunks.total, status.chunks.pending, status.chunks.running) = (5, 1, 4);
+        status.slices.held = 4;
+        status.lease = Some("lease".to_owned());
+        end(&mut status, Timestamp::UNIX_EPOCH);
+        assert_eq!((status.chunks.pending, status.chunks.running), (5, 0));
+        assert_eq!((status.slices.held, status.lease), (0, None));
+        assert!(status.completion_time.is_some());
+    }
+
+    #[test]
     fn long_messages_are_cut_at_a_character() {
         assert_eq!(cut("éééé", 7), "éé...");
         assert_eq!(cut("éé", 4), "éé");

@@ -326,6 +326,21 @@ fn failures_of_every_second_chunk_are_counted_one_by_one() {
     assert_eq!(restored.counts(), expected);
 }
 
+/// Prints chunks a second and the bytes of a checkpoint's sets, for bursts up to the largest:
+/// `cargo test --release --package sahasra-operator --lib account -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures, with optimised code"]
+fn the_pace_of_alternating_chunks() {
+    for total in [10_000, 100_000, 1_000_000, 10_000_000] {
+        let began = std::time::Instant::now();
+        let account = alternating(total, FailureCode::Trap);
+        let elapsed = began.elapsed();
+        let bytes = account.completed().encode().len() + account.failed_set().encode().len();
+        let pace = total as f64 / elapsed.as_secs_f64();
+        println!("{total} chunks in {elapsed:.2?}: {pace:.0} a second; sets of {bytes} bytes");
+    }
+}
+
 #[test]
 fn every_second_chunk_waits_for_its_retry() {
     const TOTAL: u64 = 200_000;

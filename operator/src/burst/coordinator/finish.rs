@@ -176,7 +176,11 @@ impl Coordinator {
                 continue;
             }
             if began.elapsed() > PATIENCE && matches!(error, SaveError::Store { .. }) {
-                let message = format!("spec.output.store: {}: given up after {} s", causes(&error), PATIENCE.as_secs());
+                let message = format!(
+                    "spec.output.store: {}: given up after {} s: check the store and the rights of its Secret, then create the BurstJob again",
+                    causes(&error),
+                    PATIENCE.as_secs()
+                );
                 self.refused = Some(Verdict::new(FAILED, true, "StoreUnavailable", message));
             } else if let Some(refusal) = error.refusal() {
                 self.refused = Some(refusal);

@@ -1,20 +1,15 @@
-//! What becomes of bursts before they run, and of what stands in their way: the reconciler on the embedded control plane, with its schemas.
+//! From a job as it was applied to one that runs or says why not; and objects that are in the way.
 
-use std::{sync::Arc, time::Duration};
-
-use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, Client, ResourceExt,
-    api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    Api, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
 };
 use sahasra_crds::{
     BurstJob, VramLease,
     conditions::{self, ACCEPTED, ADMITTED, COMPLETE},
 };
-use sahasra_local::{ControlPlane, Options};
 use sahasra_operator::{
-    Operator, Settings,
     agents::AgentClient,
     burst::{
         checkpoint::Contents,
@@ -23,85 +18,11 @@ use sahasra_operator::{
         observe::{ObserveError, observe},
         reconcile,
     },
-    context::Context,
-    fault::Faults,
 };
-use sahasra_service::clock::Clock;
 use sahasra_store::{Endpoint, Endpoints, StorePolicy};
-use serde_json::{Value, json};
+use serde_json::json;
 
-const NAMESPACE: &str = "default";
-/// Far longer than anything here takes on a busy machine.
-const LIMIT: Duration = Duration::from_secs(120);
-
-const PTX: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) { ret; }";
-
-fn job(name: &str, change: impl FnOnce(&mut Value)) -> BurstJob {
-    let mut manifest = json!({
-        "apiVersion": "sahasra.dev/v1alpha1",
-        "kind": "BurstJob",
-        "metadata": {"name": name},
-        "spec": {
-            "kernel": {"ptx": {"inline": PTX}, "entry": "k", "args": [{"output": {"type": "u8"}}]},
-            "chunks": {"count": 4},
-            "slice": {"vram": "1Mi"},
-            "aggregate": {"sum": {}},
-        },
-    });
-    change(&mut manifest);
-    serde_json::from_value(manifest).expect("the manifest is a BurstJob")
-}
-
-fn context(client: &Client) -> Arc<Context> {
-    context_with(client, StorePolicy::default(), 0)
-}
-
-fn context_with(client: &Client, stores: StorePolicy, input_bytes: u64) -> Arc<Context> {
-    let settings = Settings {
-        identity: "one".to_owned(),
-        namespace: NAMESPACE.to_owned(),
-        worker_timeout: Duration::from_secs(15),
-        leader_timeout: Duration::from_secs(15),
-        session_lease: Duration::from_secs(60),
-        input_bytes,
-        stores,
-        faults: Faults::default(),
-    };
-    let operator =
-        Operator::new(client.clone(), AgentClient::default(), Clock::default(), settings).expect("each operator has a registry of its own");
-    operator.context().clone()
-}
-
-fn client() -> Client {
-    ControlPlane::new(Options::default()).client(NAMESPACE)
-}
-
-async fn create(client: &Client, job: &BurstJob) -> BurstJob {
-    Api::namespaced(client.clone(), NAMESPACE)
-        .create(&PostParams::default(), job)
-        .await
-        .expect("created")
-}
-
-/// The first object of that name for which `wanted` gives something.
-async fn eventually<K, T>(api: &Api<K>, name: &str, wanted: impl Fn(&K) -> Option<T>) -> T
-where
-    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
-{
-    let search = async {
-        let parameters = WatchParams::default().fields(&format!("metadata.name={name}"));
-        let mut events = std::pin::pin!(api.watch(&parameters, "0").await.expect("watched"));
-        while let Some(event) = events.try_next().await.expect("no watch breaks") {
-            if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event
-                && let Some(found) = wanted(&object)
-            {
-                return found;
-            }
-        }
-        panic!("the watch ended");
-    };
-    tokio::time::timeout(LIMIT, search).await.expect("in time")
-}
+use crate::harness::{LIMIT, NAMESPACE, PTX, client, context, context_with, counted, create, eventually, job};
 
 #[tokio::test]
 async fn a_burst_of_any_size_asks_for_no_more_slices_than_a_lease_may() {
@@ -232,7 +153,8 @@ async fn what_the_api_server_rejects_stands_in_a_condition() {
             .await
             .unwrap();
     }
-    let reconciling = tokio::spawn(reconcile::run(context(&client)));
+    let context = context(&client);
+    let reconciling = tokio::spawn(reconcile::run(context.clone()));
     let jobs = Api::<BurstJob>::namespaced(client.clone(), NAMESPACE);
     let condition = eventually(&jobs, "blocked", |job| {
         let status = job.status.as_ref()?;
@@ -246,6 +168,10 @@ async fn what_the_api_server_rejects_stands_in_a_condition() {
         condition.message
     );
     assert_eq!(leases.list(&Default::default()).await.unwrap().items.len(), 2);
+    // Once it is out of the way the burst goes on; a user's error never was one of the operator.
+    leases.delete("blocked", &Default::default()).await.unwrap();
+    eventually(&leases, "blocked", |lease| (!lease.owner_references().is_empty()).then_some(())).await;
+    assert_eq!(counted(&context, "reconcile_errors_total", "name"), 0.0);
     reconciling.abort();
 }
 
@@ -307,7 +233,7 @@ fn missing(outcome: Result<sahasra_operator::burst::observe::Observed, ObserveEr
 }
 
 #[tokio::test]
-async fn a_job_reads_no_file_that_is_only_this_process_s_to_read() {
+async fn a_job_reads_no_file_outside_the_file_store() {
     let (_folder, stores, url) = store_with("input", 1);
     let elsewhere = tempfile::tempdir().unwrap();
     std::fs::write(elsewhere.path().join("token"), "the operator's own").unwrap();
@@ -360,7 +286,12 @@ async fn objects_are_read_up_to_the_limits_and_once() {
 async fn inputs_of_all_bursts_wait_for_memory_and_say_so() {
     let (_folder, stores, url) = store_with("large", 40 << 20);
     let client = client();
-    let reconciling = tokio::spawn(reconcile::run(context_with(&client, stores, LEAST_INPUT_BYTES)));
+    let reconciling = tokio::spawn(reconcile::run(context_with(
+        &client,
+        AgentClient::default(),
+        stores,
+        LEAST_INPUT_BYTES,
+    )));
     let (jobs, leases) = (
         Api::<BurstJob>::namespaced(client.clone(), NAMESPACE),
         Api::<VramLease>::namespaced(client.clone(), NAMESPACE),
@@ -375,7 +306,7 @@ async fn inputs_of_all_bursts_wait_for_memory_and_say_so() {
     .await;
     assert_eq!((waits.status.as_str(), waits.reason.as_str()), ("False", "WaitingForMemory"));
     assert!(waits.message.contains("40 of the 56 MiB"), "{}", waits.message);
-    // What brings nothing waits for nobody.
+    // A job without inputs does not wait.
     create(&client, &job("small", |_| {})).await;
     eventually(&leases, "small", |_| Some(())).await;
     jobs.delete("first", &Default::default()).await.unwrap();
@@ -386,7 +317,7 @@ async fn inputs_of_all_bursts_wait_for_memory_and_say_so() {
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_holds_up_nobody_else() {
+async fn a_store_that_does_not_answer_delays_no_other_burst() {
     // It takes connections, and no more.
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -401,7 +332,7 @@ async fn a_store_that_does_not_answer_holds_up_nobody_else() {
         .create(&PostParams::default(), &serde_json::from_value(secret).unwrap())
         .await
         .unwrap();
-    let reconciling = tokio::spawn(reconcile::run(context_with(&client, stores, 0)));
+    let reconciling = tokio::spawn(reconcile::run(context_with(&client, AgentClient::default(), stores, 0)));
     let jobs = Api::<BurstJob>::namespaced(client.clone(), NAMESPACE);
     // More than reconcile at the same time.
     for number in 0..40 {

@@ -1,0 +1,340 @@
+//! A worker with one device. Its agent grants what a test leaves free, and does with chunks what the test says.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures::{
+    FutureExt, StreamExt,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use sahasra_crds::GpuWorker;
+use sahasra_operator::{
+    agents::{
+        AgentClient, AgentError,
+        stream::StreamError,
+        transport::{Incomings, Transport},
+    },
+    burst::reconcile,
+    context::Context,
+};
+use sahasra_store::StorePolicy;
+use sahasra_wire::{
+    Message,
+    burst::{ChunkRange, ClientFrame, Failure, FailureCode, Failures, Opened, ResultRun, Results, ServerFrame, client_frame, server_frame},
+    grants::{
+        AcquireRequest, AcquireResponse, Grant, GrantId, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewRequest,
+        RenewResponse,
+    },
+    inventory::{Device, Inventory},
+    path,
+};
+use serde_json::json;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::AbortHandle,
+    time::timeout,
+};
+
+use crate::harness::{LIMIT, NAMESPACE, client, context_with};
+
+const WORKER: &str = "node-a";
+const DEVICE: &str = "cpu0";
+const BOOT: &str = "boot";
+const SLICE_BYTES: u64 = 1 << 20;
+/// Slices that the device has.
+pub const SLICES: u32 = 4;
+
+/// What is lent.
+#[derive(Debug, Default)]
+struct Ledger {
+    /// Slices that others hold.
+    occupied: u32,
+    grants: Vec<Grant>,
+    counter: u64,
+}
+
+impl Ledger {
+    fn lent(&self) -> u32 {
+        self.occupied + self.grants.iter().map(|grant| grant.slices).sum::<u32>()
+    }
+
+    fn inventory(&self) -> Inventory {
+        let device = Device {
+            name: DEVICE.to_owned(),
+            class: "cpu".to_owned(),
+            total_bytes: u64::from(SLICES) * SLICE_BYTES,
+            allocatable_bytes: u64::from(SLICES) * SLICE_BYTES,
+            leased_bytes: u64::from(self.lent()) * SLICE_BYTES,
+            healthy: true,
+            ..Device::default()
+        };
+        Inventory {
+            worker: WORKER.to_owned(),
+            boot_id: BOOT.to_owned(),
+            devices: vec![device],
+            grants: self.grants.clone(),
+            ..Inventory::default()
+        }
+    }
+
+    fn acquire(&mut self, request: &AcquireRequest) -> AcquireResponse {
+        let free = SLICES - self.lent();
+        let slices = request.slices.min(free);
+        if slices == 0 || slices < request.at_least {
+            let refusal = Refusal {
+                code: RefusalCode::Capacity.into(),
+                message: "full".to_owned(),
+                free_bytes: u64::from(free) * SLICE_BYTES,
+            };
+            return AcquireResponse {
+                grant: None,
+                refusal: Some(refusal),
+            };
+        }
+        self.counter += 1;
+        let grant = Grant {
+            id: GrantId {
+                boot_id: BOOT.to_owned(),
+                counter: self.counter,
+            },
+            owner_uid: request.owner.uid.clone(),
+            device: DEVICE.to_owned(),
+            slice_bytes: request.slice_bytes,
+            slices,
+            expires_in_milliseconds: request.ttl_milliseconds,
+            draining: false,
+            term: request.owner.term,
+        };
+        self.grants.push(grant.clone());
+        AcquireResponse {
+            grant: Some(grant),
+            refusal: None,
+        }
+    }
+
+    fn renew(&self, request: &RenewRequest) -> RenewResponse {
+        let ids = request.owners.iter().flat_map(|owner| &owner.grants);
+        let outcomes = ids.map(|id| RenewOutcome {
+            id: id.clone(),
+            renewed: self.grants.iter().any(|grant| grant.id == *id),
+            refusal: RefusalCode::Invalid.into(),
+        });
+        RenewResponse {
+            outcomes: outcomes.collect(),
+        }
+    }
+
+    fn release(&mut self, request: &ReleaseRequest) -> ReleaseResponse {
+        let is_meant =
+            |grant: &Grant| grant.owner_uid == request.owner.uid && (request.grants.is_empty() || request.grants.contains(&grant.id));
+        for grant in self.grants.iter_mut().filter(|grant| is_meant(grant)) {
+            grant.slices = request.keep_slices;
+        }
+        let before = self.grants.len();
+        self.grants.retain(|grant| grant.slices > 0);
+        ReleaseResponse {
+            freed: u32::try_from(before - self.grants.len()).unwrap_or(u32::MAX),
+            ..ReleaseResponse::default()
+        }
+    }
+}
+
+/// The agent, as the operator reaches it.
+#[derive(Debug)]
+struct Agent {
+    ledger: Mutex<Ledger>,
+    streams: mpsc::UnboundedSender<Stream>,
+}
+
+impl Agent {
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn decoded<M: Message + Default>(message: Bytes) -> M {
+    M::decode(message).expect("the operator sends what the protocol has")
+}
+
+impl Transport for Agent {
+    fn call<'a>(&'a self, _endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
+        let mut ledger = self.ledger();
+        let answer = match path {
+            path::ACQUIRE => ledger.acquire(&decoded(message)).encode_to_vec(),
+            path::RENEW => ledger.renew(&decoded(message)).encode_to_vec(),
+            path::RELEASE => ledger.release(&decoded(message)).encode_to_vec(),
+            _ => ledger.inventory().encode_to_vec(),
+        };
+        std::future::ready(Ok(answer.into())).boxed()
+    }
+
+    fn stream<'a>(&'a self, _endpoint: &'a str, frames: BoxStream<'static, ClientFrame>) -> BoxFuture<'a, Result<Incomings, StreamError>> {
+        let (answers, incoming) = mpsc::unbounded_channel();
+        let _ = self.streams.send(Stream { frames, answers });
+        let incoming = stream::unfold(incoming, |mut incoming| async move { Some((incoming.recv().await?, incoming)) });
+        std::future::ready(Ok(incoming.boxed())).boxed()
+    }
+}
+
+/// The agent's end of a coordinator's stream.
+pub struct Stream {
+    frames: BoxStream<'static, ClientFrame>,
+    answers: mpsc::UnboundedSender<Result<ServerFrame, StreamError>>,
+}
+
+impl Stream {
+    async fn next(&mut self) -> client_frame::Kind {
+        let frame = timeout(LIMIT, self.frames.next()).await.expect("a frame in time");
+        frame.and_then(|frame| frame.kind).expect("the coordinator keeps the stream")
+    }
+
+    fn send(&self, kind: server_frame::Kind) {
+        self.answers.send(Ok(kind.into())).expect("the coordinator keeps the stream");
+    }
+
+    /// Accepts the stream. The agent still has these chunks, as pairs of first and last, and will repeat frames up to `retold`.
+    pub async fn accept(&mut self, outstanding: &[u64], retold: u64) {
+        let client_frame::Kind::Open(open) = self.next().await else {
+            panic!("the first frame is Open")
+        };
+        assert_eq!(open.boot_id, BOOT);
+        self.send(server_frame::Kind::Opened(Opened {
+            boot_id: BOOT.to_owned(),
+            max_outstanding_chunks: 1 << 16,
+            outstanding: outstanding.to_vec(),
+            sequence: retold,
+            retold,
+            resumed: true,
+        }));
+    }
+
+    /// The next chunks that the coordinator submits, so many in all.
+    pub async fn submitted(&mut self, chunks: u64) -> Vec<ChunkRange> {
+        let mut ranges: Vec<ChunkRange> = Vec::new();
+        while ranges.iter().map(|range| range.count).sum::<u64>() < chunks {
+            if let client_frame::Kind::Submit(submit) = self.next().await {
+                ranges.extend(submit.ranges);
+            }
+        }
+        ranges
+    }
+
+    /// Chunks succeeded on their first attempt, with an output of one byte each.
+    pub fn succeeded(&self, sequence: u64, first: u64, count: u64, segment: &str) {
+        let run = ResultRun {
+            first,
+            count,
+            attempt: 1,
+            outputs: vec![0; usize::try_from(count).expect("few")].into(),
+        };
+        self.send(server_frame::Kind::Results(Results {
+            sequence,
+            device: DEVICE.to_owned(),
+            runs: vec![run],
+            segment: segment.to_owned(),
+        }));
+    }
+
+    /// A chunk failed on its first attempt.
+    pub fn failed(&self, sequence: u64, chunk: u64, code: FailureCode) {
+        let failure = Failure {
+            first: chunk,
+            count: 1,
+            attempt: 1,
+            code: code.into(),
+            message: code.label().to_owned(),
+        };
+        self.send(server_frame::Kind::Failures(Failures {
+            sequence,
+            device: DEVICE.to_owned(),
+            failures: vec![failure],
+        }));
+    }
+
+    /// The connection breaks.
+    pub fn cut(self) {
+        let error = std::io::Error::other("the connection broke");
+        let _ = self.answers.send(Err(StreamError::Cut(error.into())));
+    }
+}
+
+/// An operator that leads, with one worker.
+pub struct Pool {
+    pub client: Client,
+    pub context: Arc<Context>,
+    agent: Arc<Agent>,
+    streams: mpsc::UnboundedReceiver<Stream>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Pool {
+    /// With so many slices held by others.
+    pub async fn start(occupied: u32, stores: StorePolicy) -> Self {
+        let client = client();
+        let (opened, streams) = mpsc::unbounded_channel();
+        let agent = Arc::new(Agent {
+            ledger: Mutex::default(),
+            streams: opened,
+        });
+        let context = context_with(&client, AgentClient::over(agent.clone()), stores, 0);
+        let worker =
+            json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuWorker", "metadata": {"name": WORKER}, "spec": {"nodeName": WORKER}});
+        let worker: GpuWorker = serde_json::from_value(worker).expect("a GpuWorker");
+        let workers = Api::<GpuWorker>::all(client.clone());
+        workers.create(&PostParams::default(), &worker).await.expect("created");
+        let mut pool = Self {
+            client,
+            context,
+            agent,
+            streams,
+            tasks: Vec::new(),
+        };
+        pool.occupy(occupied).await;
+        let (context, (synced, listed)) = (pool.context.clone(), oneshot::channel());
+        let directory = context.directory.clone().run(pool.client.clone(), NAMESPACE, move || {
+            let _ = synced.send(());
+        });
+        pool.tasks.push(tokio::spawn(directory).abort_handle());
+        listed.await.expect("the workers are listed");
+        context.pool.observe();
+        pool.tasks.push(tokio::spawn(context.pool.clone().run()).abort_handle());
+        pool.tasks.push(tokio::spawn(reconcile::run(context)).abort_handle());
+        pool
+    }
+
+    /// Others hold so many slices from now on. The agent's report makes the operator ask for the inventory.
+    pub async fn occupy(&self, slices: u32) {
+        self.agent.ledger().occupied = slices;
+        let status = json!({"status": {
+            "endpoint": "http://node-a:8471",
+            "bootId": BOOT,
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "Serving", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+            ],
+            "devices": [{
+                "name": DEVICE, "model": "CPU", "class": "cpu", "totalMiB": SLICES, "allocatableMiB": SLICES, "leasedMiB": slices,
+                "activeExecutions": 0, "tensorCount": 0, "storedTensorBytes": 0, "health": "Healthy", "engines": ["ptx"],
+            }],
+        }});
+        let workers = Api::<GpuWorker>::all(self.client.clone());
+        let written = workers.patch_status(WORKER, &PatchParams::default(), &Patch::Merge(status)).await;
+        written.expect("the status is valid");
+    }
+
+    /// The next stream that a coordinator opens.
+    pub async fn stream(&mut self) -> Stream {
+        let opened = timeout(LIMIT, self.streams.recv()).await;
+        opened.expect("a stream in time").expect("the agent stays")
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}

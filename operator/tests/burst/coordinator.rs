@@ -1,0 +1,175 @@
+//! The coordinator of a burst, with an agent that does what the test says.
+
+use std::{fs, sync::Arc};
+
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+use sahasra_crds::{
+    BurstJob, BurstJobStatus, VramLease,
+    conditions::{self, COMPLETE, FAILED, GRANTED},
+};
+use sahasra_operator::burst::{
+    coordinator::{Coordinator, CoordinatorError},
+    observe::observe,
+    validate::validate,
+};
+use sahasra_store::{Endpoints, StorePolicy};
+use sahasra_wire::burst::FailureCode;
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::{
+    agent::{Pool, SLICES},
+    harness::{NAMESPACE, client, context, counted, create, eventually, job},
+};
+
+/// The status of the burst once it has ended.
+async fn ended(pool: &Pool, name: &str) -> BurstJobStatus {
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    eventually(&jobs, name, |job| {
+        job.status.clone().filter(|status| status.completion_time.is_some())
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_and_comes_back_costs_no_attempt() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    // An attempt that is lost fails the burst.
+    let broken = job("broken", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
+    create(&pool.client, &broken).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream.cut();
+    // Chunk 0 had succeeded, chunk 1 runs on, and the others never arrived.
+    let mut stream = pool.stream().await;
+    stream.accept(&[1, 1], 1).await;
+    stream.succeeded(1, 0, 1, "");
+    let again = stream.submitted(2).await;
+    assert!(again.iter().all(|range| range.first >= 2 && range.attempt == 1), "{again:?}");
+    stream.succeeded(2, 1, 3, "");
+    let status = ended(&pool, "broken").await;
+    assert_eq!(status.state.as_deref(), Some("Complete"), "{status:?}");
+    assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 0));
+    let lost = counted(&pool.context, "gpu_submit_errors_total", FailureCode::Disconnected.label());
+    assert_eq!(lost, 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_never_answered_is_opened_again() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job("unanswered", |_| {})).await;
+    let _silent = pool.stream().await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream.succeeded(1, 0, 4, "");
+    assert_eq!(ended(&pool, "unanswered").await.state.as_deref(), Some("Complete"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_that_failed_shows_no_running_chunks() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job("failing", |_| {})).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream.failed(1, 2, FailureCode::Trap);
+    let status = ended(&pool, "failing").await;
+    assert_eq!(
+        (status.state.as_deref(), status.reason.as_deref()),
+        (Some("Failed"), Some("Trap")),
+        "{status:?}"
+    );
+    let chunks = &status.chunks;
+    assert_eq!((chunks.total, chunks.failed, chunks.running, chunks.pending), (4, 1, 0, 3));
+    assert_eq!(status.slices.held, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_whose_manifest_cannot_be_written_fails_with_the_field_and_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let stores = StorePolicy::new(Some(folder.path().to_owned()), Endpoints::default());
+    let mut pool = Pool::start(0, stores).await;
+    let url = format!("file://{}", folder.path().display());
+    let stored = job("stored", |manifest| manifest["spec"]["output"] = json!({"store": {"url": url}}));
+    let uid = create(&pool.client, &stored).await.uid().unwrap();
+    // A folder has the manifest's name: no file can replace it, with whatever rights.
+    let own = folder.path().join(NAMESPACE).join("stored").join(uid);
+    fs::create_dir_all(own.join("manifest.json")).unwrap();
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream.succeeded(1, 0, 4, "segments/0.segment");
+    let status = ended(&pool, "stored").await;
+    assert!(!conditions::is_true(&status.conditions, COMPLETE), "{status:?}");
+    let failed = conditions::get(&status.conditions, FAILED).unwrap();
+    assert_eq!((failed.status.as_str(), failed.reason.as_str()), ("True", "StoreUnavailable"));
+    for part in [
+        "spec.output.store: ",
+        "write the manifest",
+        "given up after 120 s",
+        "create the BurstJob again",
+    ] {
+        assert!(failed.message.contains(part), "{part} is missing in: {}", failed.message);
+    }
+    assert_eq!(status.results.and_then(|results| results.url), None, "there is no manifest");
+    assert_eq!(status.chunks.succeeded, 4, "and the chunks have succeeded all the same");
+}
+
+/// In real time: the conditions' times are the wall clock's, in seconds.
+#[tokio::test]
+async fn a_bursts_lease_tells_transitions_and_the_generation_that_it_answers() {
+    let pool = Pool::start(SLICES, StorePolicy::default()).await;
+    create(&pool.client, &job("leased", |_| {})).await;
+    let leases = Api::<VramLease>::namespaced(pool.client.clone(), NAMESPACE);
+    let granted = async |slices: i64, generation: i64| {
+        eventually(&leases, "leased", |lease| {
+            let status = lease.status.as_ref()?;
+            let answered = status.slices == slices && status.observed_generation == Some(generation);
+            conditions::get(&status.conditions, GRANTED).filter(|_| answered).cloned()
+        })
+        .await
+    };
+    let waiting = granted(0, 1).await;
+    assert_eq!((waiting.status.as_str(), waiting.observed_generation), ("False", Some(1)));
+    pool.occupy(SLICES - 1).await;
+    let first = granted(1, 1).await;
+    assert_eq!((first.status.as_str(), first.observed_generation), ("True", Some(1)));
+    assert!(first.last_transition_time > waiting.last_transition_time, "{waiting:?} {first:?}");
+
+    let changed = json!({"spec": {"slices": {"max": 3}}});
+    leases
+        .patch("leased", &PatchParams::default(), &Patch::Merge(changed))
+        .await
+        .unwrap();
+    pool.occupy(SLICES - 2).await;
+    let second = granted(2, 2).await;
+    assert_eq!((second.status.as_str(), second.observed_generation), ("True", Some(2)));
+    assert_eq!(second.last_transition_time, first.last_transition_time, "it was granted before");
+}
+
+#[tokio::test]
+async fn a_coordinator_that_starts_on_an_old_version_of_its_job_leaves_no_lease() {
+    let client = client();
+    let jobs = Api::<BurstJob>::namespaced(client.clone(), NAMESPACE);
+    let old = create(&client, &job("finished", |_| {})).await;
+    // An earlier coordinator has finished it meanwhile.
+    let status = json!({"status": {"term": 1}});
+    let written = jobs.patch_status("finished", &PatchParams::default(), &Patch::Merge(status)).await;
+    written.unwrap();
+
+    let context = context(&client);
+    let observed = observe(&client, &context.stores, NAMESPACE, &old.spec).await.unwrap();
+    let burst = validate(&old.spec, &observed).unwrap_or_else(|invalid| panic!("{}: {}", invalid.path, invalid.message));
+    let (_shows, job) = watch::channel(Arc::new(old));
+    let outcome = Coordinator::new(context, job, burst).run().await;
+
+    assert!(matches!(outcome, Err(CoordinatorError::Conflict(_))), "{outcome:?}");
+    let leases = Api::<VramLease>::namespaced(client, NAMESPACE);
+    let left = leases.list(&ListParams::default()).await.unwrap().items;
+    assert!(left.is_empty(), "{left:?}");
+}

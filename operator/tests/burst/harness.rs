@@ -1,0 +1,104 @@
+//! An operator's reconcilers against a control plane in this process, and objects for them.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::TryStreamExt;
+use kube::{
+    Api, Client,
+    api::{PostParams, WatchEvent, WatchParams},
+};
+use sahasra_crds::BurstJob;
+use sahasra_local::{ControlPlane, Options};
+use sahasra_operator::{Operator, Settings, agents::AgentClient, context::Context, fault::Faults};
+use sahasra_service::clock::Clock;
+use sahasra_store::StorePolicy;
+use serde_json::{Value, json};
+
+pub const NAMESPACE: &str = "default";
+/// Far longer than anything here takes on a busy machine, and than any wait of the operator.
+pub const LIMIT: Duration = Duration::from_secs(600);
+
+pub const PTX: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) { ret; }";
+
+/// A BurstJob of four chunks of a slice of 1 MiB each, changed by `change`.
+pub fn job(name: &str, change: impl FnOnce(&mut Value)) -> BurstJob {
+    let mut manifest = json!({
+        "apiVersion": "sahasra.dev/v1alpha1",
+        "kind": "BurstJob",
+        "metadata": {"name": name},
+        "spec": {
+            "kernel": {"ptx": {"inline": PTX}, "entry": "k", "args": [{"output": {"type": "u8"}}]},
+            "chunks": {"count": 4},
+            "slice": {"vram": "1Mi"},
+            "aggregate": {"sum": {}},
+        },
+    });
+    change(&mut manifest);
+    serde_json::from_value(manifest).expect("the manifest is a BurstJob")
+}
+
+/// An operator's context without agents.
+pub fn context(client: &Client) -> Arc<Context> {
+    context_with(client, AgentClient::default(), StorePolicy::default(), 0)
+}
+
+pub fn context_with(client: &Client, agents: AgentClient, stores: StorePolicy, input_bytes: u64) -> Arc<Context> {
+    let settings = Settings {
+        identity: "one".to_owned(),
+        namespace: NAMESPACE.to_owned(),
+        // Longer than a test: its workers have no heartbeats.
+        worker_timeout: 2 * LIMIT,
+        leader_timeout: Duration::from_secs(15),
+        session_lease: Duration::from_secs(60),
+        input_bytes,
+        stores,
+        faults: Faults::default(),
+    };
+    let operator = Operator::new(client.clone(), agents, Clock::default(), settings).expect("each operator has a registry of its own");
+    operator.context().clone()
+}
+
+/// Sum of the operator's counter of that name over the series with `label` among the values of their labels.
+pub fn counted(context: &Context, name: &str, label: &str) -> f64 {
+    let families = context.metrics.registry().gather();
+    let family = families
+        .iter()
+        .find(|family| family.name() == name)
+        .expect("the metric is registered");
+    let series = family
+        .get_metric()
+        .iter()
+        .filter(|series| series.get_label().iter().any(|pair| pair.value() == label));
+    series.map(|series| series.get_counter().get_value()).sum()
+}
+
+pub fn client() -> Client {
+    ControlPlane::new(Options::default()).client(NAMESPACE)
+}
+
+pub async fn create(client: &Client, job: &BurstJob) -> BurstJob {
+    Api::namespaced(client.clone(), NAMESPACE)
+        .create(&PostParams::default(), job)
+        .await
+        .expect("created")
+}
+
+/// The first object of that name for which `wanted` gives something.
+pub async fn eventually<K, T>(api: &Api<K>, name: &str, wanted: impl Fn(&K) -> Option<T>) -> T
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    let search = async {
+        let parameters = WatchParams::default().fields(&format!("metadata.name={name}"));
+        let mut events = std::pin::pin!(api.watch(&parameters, "0").await.expect("watched"));
+        while let Some(event) = events.try_next().await.expect("no watch breaks") {
+            if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event
+                && let Some(found) = wanted(&object)
+            {
+                return found;
+            }
+        }
+        panic!("the watch ended");
+    };
+    tokio::time::timeout(LIMIT, search).await.expect("in time")
+}
