@@ -16,6 +16,23 @@ X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
 Y = np.sin(X[:, :1]) + 0.5 * X[:, 1:2]
 
 
+def trained(jit, optimiser, params, loss, *arrays):
+    """Parameters, the optimiser's state and the loss after `STEPS` gradient steps of Optax."""
+    import optax
+
+    state = jit(optimiser.init)(params)
+
+    @jit
+    def step(params, state, *arrays):
+        value, gradients = jax.value_and_grad(loss)(params, *arrays)
+        updates, state = optimiser.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    for _ in range(STEPS):
+        params, state, value = step(params, state, *arrays)
+    return params, state, value
+
+
 def flax_linen(jit):
     import flax.linen as nn
     import optax
@@ -58,17 +75,11 @@ def flax_nnx(jit):
             return self.last(jax.nn.relu(self.first(x)))
 
     graph, params = nnx.split(Net(nnx.Rngs(0)), nnx.Param)
-    optimiser = optax.adam(1e-2)
-    moments = jit(optimiser.init)(params)
 
-    @jit
-    def step(params, moments, x, y):
-        value, gradients = jax.value_and_grad(lambda params: ((nnx.merge(graph, params)(x) - y) ** 2).mean())(params)
-        updates, moments = optimiser.update(gradients, moments, params)
-        return optax.apply_updates(params, updates), moments, value
+    def loss(params, x, y):
+        return ((nnx.merge(graph, params)(x) - y) ** 2).mean()
 
-    for _ in range(STEPS):
-        params, moments, value = step(params, moments, X, Y)
+    params, _, value = trained(jit, optax.adam(1e-2), params, loss, X, Y)
     return params, value
 
 
@@ -78,20 +89,11 @@ def equinox(jit):
 
     net = eqx.nn.MLP(4, 1, 8, 1, key=jax.random.key(0))
     params, rest = eqx.partition(net, eqx.is_inexact_array)
-    optimiser = optax.adamw(1e-2)
-    state = jit(optimiser.init)(params)
 
-    @jit
-    def step(params, state, x, y):
-        def loss(params):
-            return ((jax.vmap(eqx.combine(params, rest))(x) - y) ** 2).mean()
+    def loss(params, x, y):
+        return ((jax.vmap(eqx.combine(params, rest))(x) - y) ** 2).mean()
 
-        value, gradients = jax.value_and_grad(loss)(params)
-        updates, state = optimiser.update(gradients, state, params)
-        return eqx.apply_updates(params, updates), state, value
-
-    for _ in range(STEPS):
-        params, state, value = step(params, state, X, Y)
+    params, _, value = trained(jit, optax.adamw(1e-2), params, loss, X, Y)
     return params, value
 
 
@@ -123,16 +125,11 @@ def optax_clipping_and_accumulation(jit):
     schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 3, STEPS)
     optimiser = optax.MultiSteps(optax.chain(optax.clip_by_global_norm(0.5), optax.adam(schedule)), every_k_schedule=2)
     params = {"w": jnp.zeros((4, 1)), "b": jnp.zeros(1)}
-    state = jit(optimiser.init)(params)
 
-    @jit
-    def step(params, state, x, y):
-        value, gradients = jax.value_and_grad(lambda params: ((x @ params["w"] + params["b"] - y) ** 2).mean())(params)
-        updates, state = optimiser.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state, value
+    def loss(params, x, y):
+        return ((x @ params["w"] + params["b"] - y) ** 2).mean()
 
-    for _ in range(STEPS):
-        params, state, value = step(params, state, X, Y)
+    params, state, value = trained(jit, optimiser, params, loss, X, Y)
     return params, state.gradient_step, value
 
 
@@ -148,18 +145,11 @@ def diffrax(jit):
 
     times = np.linspace(0, 2, 5, dtype=np.float32)
     wanted = np.exp(-np.outer(times, [0.5, 1.5])).astype(np.float32)
-    optimiser = optax.adam(0.1)
-    rate = jnp.ones(2)
-    state = jit(optimiser.init)(rate)
 
-    @jit
-    def step(rate, state, times, wanted):
-        value, gradient = jax.value_and_grad(lambda rate: ((solved(rate, times) - wanted) ** 2).mean())(rate)
-        updates, state = optimiser.update(gradient, state)
-        return optax.apply_updates(rate, updates), state, value
+    def loss(rate, times, wanted):
+        return ((solved(rate, times) - wanted) ** 2).mean()
 
-    for _ in range(STEPS):
-        rate, state, value = step(rate, state, times, wanted)
+    rate, _, value = trained(jit, optax.adam(0.1), jnp.ones(2), loss, times, wanted)
     return rate, value
 
 
