@@ -260,7 +260,7 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs) -> Exit {
     if ended && (prints || arguments.results.is_some()) {
         match results::lines(pool.client(), job).await {
             Ok(found) => lines = Some(found),
-            // They outlive the pool, or nobody wanted them kept.
+            // They outlive the pool, or were not asked for.
             Err(error @ (ResultsError::Elsewhere { .. } | ResultsError::NotKept(_))) if !prints => output::say(&error.to_string()),
             // Said with the burst's end.
             Err(ResultsError::None(_)) if state == Some("Failed") => {}

@@ -218,7 +218,7 @@ pub enum KeptResults {
     All,
     /// No outputs; the index and the cause of every chunk that failed, as `failed.csv`.
     Failed,
-    /// Nothing.
+    /// Neither outputs nor the indices of failed chunks: the aggregate and the counts alone.
     None,
 }
 

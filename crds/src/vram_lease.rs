@@ -66,8 +66,8 @@ pub struct VramLeaseSpec {
     /// Whether the operator renews the lease for as long as the object exists.
     #[serde(default)]
     pub renewal: Renewal,
-    /// A client that is connected to the session keeps its slice so long in all, in seconds since it was granted, even when nobody
-    /// renews it. A session's lease alone has it.
+    /// A client that is connected to the session keeps its slice so long in all, in seconds since it was granted, even when it is
+    /// not renewed. A session's lease alone has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 2_592_000))]
     pub keep_seconds: Option<i64>,
@@ -131,13 +131,13 @@ impl Default for SliceBounds {
     }
 }
 
-/// Who keeps a lease alive.
+/// Whether a lease is renewed.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Renewal {
     /// The operator renews it until the object is deleted.
     #[default]
     Automatic,
-    /// Nobody: it ends after `ttlSeconds`.
+    /// It is not renewed: the lease ends after `ttlSeconds`.
     Never,
 }
 

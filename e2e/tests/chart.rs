@@ -225,7 +225,7 @@ async fn an_agent_writes_the_worker_and_the_heartbeat_of_its_own_node_alone() {
     forbidden(leases(&one).patch("sahasra-operator", &patch, &holder).await, says);
     forbidden(leases(&one).create(&create, &lease("another")).await, says);
 
-    // A token of the account that is bound to nothing is nobody's.
+    // A token of the account that is bound to no pod names no node.
     let unbound = control_plane.kubeconfig_for(NAMESPACE, "sahasra-worker").await.expect("a token");
     let unbound = control_plane.client_as(&unbound).await.expect("client");
     let says = "token names no node";

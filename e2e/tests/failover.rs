@@ -1,4 +1,4 @@
-//! What stands while operators come and go: leases and sessions that nobody uses, an operator that is killed again and again, and an
+//! What stands while operators come and go: leases and idle sessions, an operator that is killed again and again, and an
 //! API server that is away for longer than half of the leader's timeout. etcd writes to its disk as in production.
 //!
 //! `SAHASRA_E2E_KILLS` is how often the operator is killed, 6 times when it is absent; from 24 on with 50 leases and 20 sessions.

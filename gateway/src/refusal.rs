@@ -60,9 +60,9 @@ pub enum Refusal {
     /// Too much is under way.
     #[error("too many {what} at the same time: try again in {after} s")]
     Busy {
-        /// Of what.
+        /// What there is too much of.
         what: &'static str,
-        /// Seconds.
+        /// When to try again, in seconds.
         after: u32,
     },
     /// The caller has its share of the streams.
@@ -70,9 +70,9 @@ pub enum Refusal {
         "you hold {own} of its {limit} streams at this gateway, as many as are left for everybody: close some, or try again in {SHARE_AFTER} s"
     )]
     Share {
-        /// The caller's.
+        /// Streams of the caller.
         own: usize,
-        /// Of all.
+        /// Streams of all callers, at most.
         limit: usize,
     },
     /// The API server did not answer.

@@ -12,7 +12,7 @@ use kube::{Client, client::Body};
 use tower_service::Service;
 
 /// How long a call may take that is no watch, its answer's body included. The API server gives up on its own webhooks after 10 s; what
-/// takes longer than this sits on a connection that nobody answers any more, and would hold its reconcile for a quarter of an hour.
+/// takes longer than this sits on a dead connection, and would hold its reconcile for a quarter of an hour.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Nothing comes on a watch for so long only where the connection is broken: the API server ends each after 290 s.
 pub(crate) const WATCH_SILENCE: Duration = Duration::from_secs(300);

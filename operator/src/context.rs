@@ -30,7 +30,7 @@ pub struct Context {
     pub directory: Arc<Directory>,
     /// Devices and grants.
     pub pool: Arc<Pool>,
-    /// Metrics.
+    /// Metrics of this operator, as `/metrics` serves them.
     pub metrics: Arc<Metrics>,
     /// What the reconcilers have seen of their kinds, for metrics.
     pub caches: Caches,

@@ -22,7 +22,7 @@ use crate::{
 const ANSWER_WITHIN: Duration = Duration::from_millis(250);
 /// Agents asked at the same time.
 const AT_ONCE: usize = 64;
-/// Who asks again so soon gets the same answer: whoever reaches the port makes at most one call an agent in this time.
+/// A request within this time of the last gets the same answer: requests to the port cause at most one call an agent in it.
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// What a worker's status may be.

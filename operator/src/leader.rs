@@ -140,7 +140,7 @@ impl Candidate {
                             lease = found;
                         }
                         Ok(Ok(found)) => {
-                            let other = found.as_ref().and_then(holder).unwrap_or("nobody");
+                            let other = found.as_ref().and_then(holder).unwrap_or("no holder");
                             return Err(LeaderError::Deposed(other.to_owned()));
                         }
                         Ok(Err(error)) => tracing::warn!(error = %causes(&error), "failed to read the leader Lease"),

@@ -181,7 +181,7 @@ impl Metrics {
         self.reconcile_errors.with_label_values(&[kind, category]).inc();
     }
 
-    /// Called at each scrape: shows the peak since the one before and begins anew, and brings the aliases up to date.
+    /// Called at each scrape: shows the peak since the one before, resets it, and brings the aliases up to date.
     fn before_scrape(&self) {
         let advance = |alias: &IntCounter, total: &IntCounter| alias.inc_by(total.get().saturating_sub(alias.get()));
         advance(&self.chunks_done_alias, &self.chunks_done);

@@ -37,7 +37,7 @@ use picture::{Action, Picture};
 
 /// Calls to agents at the same time. Renewals have as many of their own: what is held must not end because much is wanted.
 const CONCURRENT_CALLS: usize = 64;
-/// Whoever adopts what an earlier term acquired waits so long for agents to say what they hold; each is asked again meanwhile.
+/// Timeout of an adoption, in which agents say what they hold of an earlier term; each is asked again meanwhile.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Shared behind an `Arc`.
@@ -116,7 +116,7 @@ impl Pool {
         }
     }
 
-    /// Takes up who the directory says there is. To be called once the directory knows all workers, before anything is adopted.
+    /// Reads the workers of the directory. To be called once the directory knows all workers, before anything is adopted.
     pub fn observe(&self) {
         {
             let mut picture = self.picture();

@@ -87,7 +87,7 @@ def aval_of(leaf: Any, *, described: bool = False) -> Aval:
 
 
 def host_array(leaf: Any, aval: Aval) -> tuple[np.ndarray[Any, Any], bool]:
-    """The leaf as an array of numpy's, of the type that JAX would give it, and whether nobody can write to it.
+    """The leaf as an array of numpy's, of the type that JAX would give it, and whether it is read-only.
 
     Raises ``OverflowError`` for a Python integer out of the type's range, as JAX does.
     """
@@ -154,7 +154,7 @@ def _without_locations() -> contextlib.AbstractContextManager[Any]:
 
 
 def trace_context() -> Any:
-    """What of JAX's configuration a trace depends on, such as ``jax_enable_x64``: a function is traced anew where it has changed."""
+    """What of JAX's configuration a trace depends on, such as ``jax_enable_x64``: a function is traced again where it has changed."""
     return _trace_context()
 
 

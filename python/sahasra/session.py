@@ -255,7 +255,7 @@ class RemoteJaxSession:
         """Frees everything that is there and gives the device back, within about a second: what still runs then is ended. It may be called
         again. In a process that was forked from the one that made the session it does nothing.
 
-        Raises the first failure of an operation that nobody was told of, when the device was given back; nothing about the session itself, which
+        Raises the first failure of an operation that was not reported before, when the device was given back; nothing about the session itself, which
         is over either way; :class:`ConnectionLostError` when the gateway does not answer.
         """
         if self._made is None or self._end is None:

@@ -1,4 +1,4 @@
-"""What fails is told, whoever looks; and nobody waits for what does not come."""
+"""Failures are reported, and nothing waits for what does not come."""
 
 import contextlib
 import os
@@ -51,7 +51,7 @@ def test_a_failure_is_told_once_more_by_nobody(client):
         outer = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
         with pytest.raises(sahasra.OutOfDeviceMemoryError):
             outer.numpy()
-    # What nobody looked at is told by `close`, too, when the device was given back.
+    # `close` reports what was not reported before, too, when the device was given back.
     session = sahasra.RemoteJaxSession.create(client, vram="64Mi")
     outer = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
     # It is answered when the program was compiled and refused: `close` waits for no compilation.
@@ -204,7 +204,7 @@ class Hole:
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
-        # Until nobody listens any more.
+        # Until the port is closed.
         with contextlib.suppress(OSError):
             while True:
                 here, _ = self.listener.accept()

@@ -111,7 +111,7 @@ pub(crate) enum Told {
     Whole,
     /// One, by its place among them.
     Output(u32),
-    /// None.
+    /// No outputs.
     Nothing,
 }
 

@@ -24,7 +24,7 @@ pub enum ResultsError {
     /// They stand elsewhere.
     #[error("the results of {name} stand in {url}")]
     Elsewhere {
-        /// The job.
+        /// Name of the BurstJob.
         name: String,
         /// The list of their segments.
         url: String,
@@ -32,17 +32,17 @@ pub enum ResultsError {
     /// The ConfigMap is gone.
     #[error("the results of {name} are gone: its ConfigMap {config_map} was deleted, as with the job's ttlSecondsAfterFinished")]
     Gone {
-        /// The job.
+        /// Name of the BurstJob.
         name: String,
-        /// Its ConfigMap.
+        /// Name of its ConfigMap.
         config_map: String,
     },
     /// The ConfigMap does not hold them.
     #[error("ConfigMap {config_map} does not hold the results")]
     Damaged {
-        /// Its name.
+        /// Name of the ConfigMap.
         config_map: String,
-        /// Why.
+        /// What is wrong with them.
         source: TableError,
     },
     /// The job went before it could be read.

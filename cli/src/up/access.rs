@@ -30,13 +30,13 @@ pub enum AccessError {
         path.display()
     )]
     Held {
-        /// The file.
+        /// File of the other one.
         path: PathBuf,
     },
     /// The kubeconfig or the token's file cannot be written.
     #[error("{} cannot be written", path.display())]
     Write {
-        /// The file.
+        /// File that was to be written.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
@@ -82,7 +82,7 @@ impl Held {
         }
     }
 
-    /// Writes it anew, readable by the user alone.
+    /// Replaces it, readable by the user alone.
     fn write(&mut self, text: &str) -> Result<(), AccessError> {
         let written = (self.file.set_len(0))
             // One that stood there already keeps its own mode.
@@ -100,7 +100,7 @@ impl Held {
         &self.path
     }
 
-    /// Removes it, unless someone else has written it anew.
+    /// Removes it, unless another process has replaced it.
     pub fn remove(self, access: &Access) {
         let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.is_empty() || text.contains(access.token()));
         if ours && let Err(error) = fs::remove_file(&self.path) {

@@ -106,7 +106,7 @@ fn is_for_loopback<B>(request: &Request<B>) -> bool {
         Some(host) => Some(host.to_owned()),
         None => {
             let named = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-            // HTTP/1.0 names nobody, and no browser speaks it.
+            // HTTP/1.0 has no Host header, and no browser speaks it.
             let Some(named) = named else { return true };
             named.parse::<Authority>().ok().map(|authority| authority.host().to_owned())
         }

@@ -263,7 +263,7 @@ impl Access {
     /// Who has this token: to count by, not to decide by. `None` where there is one identity alone.
     ///
     /// # Errors
-    /// [`AccessError`]: nobody knows the token, or nobody can say.
+    /// [`AccessError`]: the token is unknown, or the API server cannot be asked.
     pub async fn caller(&self, token: &str) -> Result<Option<Arc<str>>, AccessError> {
         match &self.0 {
             Authority::ApiServer(reviews) => reviews.caller(token).await.map(Some),
@@ -393,7 +393,7 @@ impl Reviews {
         if callers.len() >= MAX_ANSWERS {
             callers.retain(|_, caller| caller.until > now);
         }
-        // Many callers in a minute: they are asked for anew.
+        // Many callers in a minute: the API server is asked again for each.
         if callers.len() >= MAX_ANSWERS {
             callers.clear();
         }

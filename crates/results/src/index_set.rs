@@ -96,7 +96,7 @@ impl IndexSet {
         removed
     }
 
-    /// Takes up to `at_most` of the lowest indices out, as one run (first, count).
+    /// Removes up to `at_most` of the lowest indices and returns them as one run (first, count).
     pub fn take_front(&mut self, at_most: u64) -> Option<(u64, u64)> {
         if at_most == 0 || self.len == 0 {
             return None;

@@ -4,7 +4,7 @@
 //! kernel's outputs ─► Layout: one record a chunk ─► ConfigMap: `results`, `counted` ─► Table: rows of results.csv
 //! ```
 //!
-//! The operator writes the ConfigMap; whoever shows results (the operator, for `results.csv`; `sahasra run`; the gateway) reads the
+//! The operator writes the ConfigMap; what shows results (the operator, for `results.csv`; `sahasra run`; the gateway) reads the
 //! records with the same [`Table`], so that all of them show the same rows, however many there are.
 
 pub mod index_set;

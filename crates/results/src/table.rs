@@ -16,7 +16,7 @@ pub enum TableError {
     /// A set of indices is missing or damaged.
     #[error("the key {key} does not tell which of the {total} chunks it means")]
     Indices {
-        /// The key.
+        /// Key in the ConfigMap.
         key: String,
         /// Chunks that the spec gives.
         total: u64,
@@ -24,7 +24,7 @@ pub enum TableError {
     /// The key `results` is damaged.
     #[error("the key {RESULTS} has {found} bytes where the spec gives {expected}")]
     Size {
-        /// Bytes there.
+        /// Bytes under the key.
         found: usize,
         /// Bytes that the spec gives.
         expected: u64,
@@ -34,9 +34,9 @@ pub enum TableError {
 /// The columns of a burst's results.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a> {
-    /// The parameters.
+    /// Parameters of the chunks, by index.
     pub program: &'a Program,
-    /// The outputs.
+    /// Layout of the outputs of a chunk.
     pub layout: &'a Layout,
 }
 

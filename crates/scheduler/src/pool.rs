@@ -195,7 +195,7 @@ impl<'a> Pool<'a> {
         self.free[device as usize]
     }
 
-    /// Bytes of each device of which nobody can say when they come free: those of owners that are no claims, of sessions, and the
+    /// Bytes of each device without a known end: those of owners that are no claims, of sessions, and the
     /// minima of leases. What returns, what bursts hold, and the surplus of leases are not among them.
     pub fn stuck(&self) -> Vec<u64> {
         let mut stuck: Vec<u64> = (self.devices.iter())

@@ -118,7 +118,7 @@ where
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime ends, and with it whoever waits.
+            // The runtime ends, and with it the task that waits.
             Err(_) => std::future::pending().await,
         },
     }

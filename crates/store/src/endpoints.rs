@@ -1,6 +1,6 @@
 //! Which hosts requests to stores may go to.
 //!
-//! A job's Secret chooses the store's settings, endpoint included, and whoever reads an object there shows it to the job's
+//! A job's Secret chooses the store's settings, endpoint included, and what is read there is shown to the job's
 //! user. So requests go to the clouds' own stores, and to what the administrator allows; never, unless it is allowed by its
 //! very name, to this machine, to its links and to services that tell instances their rights.
 

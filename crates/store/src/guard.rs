@@ -94,7 +94,7 @@ impl HttpService for Guarded {
             if response.status().is_success() {
                 return Ok(response);
             }
-            // The status says what is to be said. What a host that is no store answers is not for whoever named it.
+            // The status says what is to be said. The answer of a host that is no store is not shown to the user who named it.
             Ok(response.map(|_| HttpResponseBody::from(Bytes::new())))
         })
     }

@@ -35,7 +35,7 @@ pub fn encode<M: Message>(message: &M) -> Bytes {
 const SHARED_BYTES: usize = 4096;
 
 /// One message as a frame in pieces, one after the other. A program's PTX and inputs are not copied: the frames to all agents share
-/// them with whoever made the program.
+/// them with the maker of the program.
 pub fn pieces(frame: &ClientFrame) -> Vec<Bytes> {
     let Some(client_frame::Kind::Open(open)) = &frame.kind else {
         return vec![encode(frame)];

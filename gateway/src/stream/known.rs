@@ -21,9 +21,9 @@ struct Generations {
 /// Where a session was, and for whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its worker.
+    /// URL of its worker.
     pub endpoint: String,
-    /// Who opened its stream: whoever resumes it by the session's secret counts as the same.
+    /// The caller that opened its stream: one that resumes it by the session's secret counts as the same.
     pub caller: Option<Arc<str>>,
 }
 

@@ -1,6 +1,6 @@
 //! How many streams there may be, and of whom.
 //!
-//! A caller may hold as many as are free: alone half of all, beside another who holds its share a third, and so on. Whoever comes finds
+//! A caller may hold as many as are free: alone half of all, beside another who holds its share a third, and so on. A new caller finds
 //! room, however much those before have taken.
 
 use std::{
@@ -24,7 +24,7 @@ struct Held {
 }
 
 impl Slots {
-    /// So many.
+    /// Slots for `limit` streams.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_finds_room() {
+    fn a_new_caller_finds_room() {
         let slots = Slots::new(256);
         let first = all_of(&slots, "first");
         assert_eq!(first.len(), 128);

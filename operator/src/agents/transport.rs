@@ -57,7 +57,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// HTTP/2, with prior knowledge or by ALPN: one connection an agent for calls, one for streams. A connection carries as many
 /// requests at a time as the agent allows, and its flow control is shared by all of them: neither many streams nor one whose
-/// results nobody reads may keep a renewal waiting, or the grants of everybody on that agent expire.
+/// results are not read may delay a renewal, or all grants of that agent expire.
 #[derive(Clone, Debug)]
 pub struct Http2 {
     calls: Client<Agents, Body>,

@@ -140,7 +140,7 @@ impl Account {
         (self.completed, self.causes, self.failures, self.retried) = (completed, causes, failures, retried);
     }
 
-    /// Takes up chunks that a device already has, from an earlier coordinator or an earlier stream: those that wait here. An
+    /// Adopts chunks that a device already has, from an earlier coordinator or an earlier stream: those that wait here. An
     /// attempt that was taken for lost goes on, so that it costs none.
     pub fn adopt(&mut self, device: &DeviceKey, first: u64, count: u64) {
         let mut taken = self.retries.cut(first, count);

@@ -7,7 +7,7 @@
 //! When results are kept here, `results` has one record a chunk in the order of the index, zeros where there is none (yet).
 //! A finished burst adds `results.csv` or `failed.csv` for people. Sets too large for a ConfigMap go to the store, if there is one.
 //!
-//! Whoever may write ConfigMaps in the namespace may have changed it: what is read is checked as if a stranger had sent it.
+//! A user who may write ConfigMaps in the namespace may have changed it: what is read is checked as untrusted input.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use super::{
 
 /// Most bytes that a ConfigMap takes, names of keys included: the API server's limit.
 pub const MAX_CONFIG_MAP_BYTES: usize = 1 << 20;
-/// With a store, sets beyond so many bytes go there: every checkpoint writes them anew, and etcd keeps each version for minutes.
+/// With a store, sets beyond so many bytes go there: every checkpoint writes them again, and etcd keeps each version for minutes.
 const MAX_INLINE_SET_BYTES: usize = 64 << 10;
 
 const STATE: &str = "checkpoint.json";
@@ -124,7 +124,7 @@ struct State {
 pub struct StoredSets {
     /// The folder within the job's own.
     pub folder: String,
-    /// The keys.
+    /// Keys of the sets, which are names in the folder.
     pub keys: Vec<String>,
 }
 
@@ -417,7 +417,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever may write ConfigMaps may change the checkpoint: it is refused, or it is one with which a burst can go on.
+        /// A user who may write ConfigMaps may change the checkpoint: it is refused, or it is one with which a burst can go on.
         #[test]
         fn a_tampered_checkpoint_is_refused_or_can_be_gone_on_with(
             places in prop::collection::vec((0_usize..3, any::<prop::sample::Index>(), any::<u8>()), 1..4),

@@ -179,7 +179,7 @@ impl Intake {
     /// Memory for so many bytes, first come, first served.
     async fn reserve(&self, bytes: u64, tell: impl Fn(String)) -> OwnedSemaphorePermit {
         let units = u32::try_from(units(bytes)).unwrap_or(u32::MAX);
-        // What stands in the job itself is in the cache of jobs anyway, and waits for nobody.
+        // What stands in the job itself is in the cache of jobs anyway, and does not wait.
         if let Ok(nothing) = self.memory.clone().try_acquire_many_owned(0)
             && units == 0
         {

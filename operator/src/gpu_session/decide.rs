@@ -262,7 +262,7 @@ fn ended(
         });
     }
     let spec = &session.spec;
-    // By its agent's clock, which counts on whoever leads: an operator's own may be another one's by now, or be set.
+    // By its agent's clock, which goes on when another operator leads: the clocks of two operators differ, and may be set.
     let held = seen.map(|seen| Duration::from_millis(seen.load.held_milliseconds.saturating_add(seen.age)));
     let lasts = Duration::from_secs(u64::try_from(spec.ttl_seconds).unwrap_or_default());
     if held.is_some_and(|held| held >= lasts) {

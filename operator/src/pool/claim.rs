@@ -46,16 +46,16 @@ pub struct ClaimRequest {
 pub struct Lost {
     /// Worker and device.
     pub device: String,
-    /// How many.
+    /// Slices that were lost.
     pub slices: u32,
-    /// Why.
+    /// The cause.
     pub why: Loss,
 }
 
 /// Why slices were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Nobody renewed them in time. Their worker lives.
+    /// They were not renewed in time. Their worker lives.
     Expired,
     /// Their worker: it is gone, has restarted, or is silent.
     Worker(&'static str),

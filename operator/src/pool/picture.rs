@@ -166,7 +166,7 @@ impl Picture {
         }
     }
 
-    /// Takes up what the directory says.
+    /// Applies what the directory says.
     pub(super) fn observe(&mut self, workers: &[Worker], now: u64) {
         let gone: Vec<Name> = (self.workers.keys())
             .filter(|name| !workers.iter().any(|worker| *worker.name == ***name))
@@ -231,8 +231,8 @@ impl Picture {
         }
     }
 
-    /// Registers a claim with what it holds already from an earlier term, which is renewed under the new one at once: nobody knows how
-    /// long this operator will lead.
+    /// Registers a claim with what it holds already from an earlier term, which is renewed under the new one at once: this operator may
+    /// not lead for long.
     pub(super) fn claim(&mut self, request: ClaimRequest, adopted: Vec<(String, Grant)>, now: u64) -> watch::Receiver<ClaimView> {
         let id: Name = request.owner.uid.as_str().into();
         let (view, receiver) = watch::channel(ClaimView::default());

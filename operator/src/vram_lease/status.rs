@@ -16,9 +16,9 @@ use crate::{
     pool::{ClaimView, Loss, Lost},
 };
 
-/// Nobody renewed it in time, or its time is over and it is not renewed.
+/// Reason of `Granted=False`: it was not renewed in time, or its time is over and it is not renewed.
 pub(crate) const EXPIRED: &str = "Expired";
-/// Its worker is gone, has restarted or is silent.
+/// Reason of `Granted=False`: its worker is gone, has restarted or is silent.
 pub(super) const LOST: &str = "Lost";
 
 /// Whether the loss is the end that the lease asks for.

@@ -27,7 +27,7 @@ fn lease() -> VramLease {
 }
 
 #[test]
-fn a_lease_that_ended_says_so_and_is_not_taken_up_again() {
+fn a_lease_that_ended_says_so_and_is_not_claimed_again() {
     let mut lease = lease();
     assert!(!is_over(&lease));
     lease.status = Some(next_status(&lease, &ClaimView::default(), 1, true, None));
@@ -36,7 +36,7 @@ fn a_lease_that_ended_says_so_and_is_not_taken_up_again() {
 }
 
 #[test]
-fn a_session_takes_up_the_slice_that_its_status_names_and_no_other() {
+fn a_session_adopts_the_slice_that_its_status_names_and_no_other() {
     let grant = |counter| Grant {
         id: GrantId {
             boot_id: "boot".to_owned(),
@@ -124,7 +124,7 @@ fn a_loss_since_the_last_term_is_told_with_its_cause() {
         cause(&["node-b".to_owned()], |_| Some("boot".to_owned())),
         Loss::Worker(_)
     ));
-    // A lease that is granted anew at once has something to tell all the same.
+    // A lease that is granted again at once reports the loss all the same.
     let lost = lost_since(&lease, &[a], &[], boot).unwrap();
     let view = ClaimView {
         lost: Some(lost.clone()),

@@ -39,13 +39,13 @@ pub enum Guard {
     Open,
     /// A certificate of the agent's authority.
     Certificate,
-    /// A token that whoever started the agent gave to both, as `sahasra up` does on loopback.
+    /// A token that the process that started both gave them, as `sahasra up` does on loopback.
     Token(Arc<str>),
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A token is nobody's business.
+        // A token is not printed.
         formatter.write_str(match self {
             Self::Open => "Open",
             Self::Certificate => "Certificate",

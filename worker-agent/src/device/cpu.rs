@@ -254,7 +254,7 @@ impl Device for CpuDevice {
         };
         self.launches.fetch_sub(1, Ordering::Relaxed);
         if prints {
-            // Nobody is told that nobody reads it.
+            // Not reported: nothing reads it.
             let _ = std::io::stderr().write_all(&stream.printed.take());
         }
         outcome?;

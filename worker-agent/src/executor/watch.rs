@@ -87,7 +87,7 @@ impl Watch {
         self.lane(lane).take().and_then(|watched| watched.revoked)
     }
 
-    /// Cancels what runs of a run, where the device can; whoever asks ends the process where that does not help.
+    /// Cancels what runs of a run, where the device can; the caller ends the process where that does not help.
     pub fn revoke(&self, run: u64, code: FailureCode) {
         if !self.cancels {
             return;

@@ -1,6 +1,6 @@
 //! Which agent a node's name belongs to: the one that holds the heartbeat.
 //!
-//! An agent that starts finds the holder of the heartbeat to be itself, nobody, or another boot. Another one is as a rule an agent that has
+//! An agent that starts finds the holder of the heartbeat to be itself, none, or another boot. Another one is as a rule an agent that has
 //! ended without a word: nothing answers at its address any more, or that is this agent's own now, and the heartbeat is taken over at once.
 //! Where something answers, the heartbeat is watched for as long as it promises to last: one that moves is of an agent that lives, and
 //! this one must not serve the node as well.
@@ -50,10 +50,10 @@ fn at(endpoint: &Option<String>) -> String {
 /// Why a beat failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BeatError {
-    /// The next may succeed.
+    /// The call failed; the next may succeed.
     #[error(transparent)]
     Call(#[from] RegistrationError),
-    /// None will.
+    /// Another agent holds the heartbeat: no further one will.
     #[error(transparent)]
     Occupied(#[from] Occupied),
 }

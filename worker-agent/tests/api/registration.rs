@@ -182,7 +182,7 @@ async fn a_second_agent_of_a_node_ends_and_the_first_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_takes_over_at_once_from_one_that_answers_no_more() {
     let (objects, kubeconfig, _directory) = api_server().await;
-    // Nobody listens there: the port was free a moment ago.
+    // Nothing listens there: the port was free a moment ago.
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     objects.put(
         WORKER,

@@ -7,7 +7,7 @@ use crate::pool::{DeviceIndex, Pool, Rank};
 /// the time it takes what runs there to end.
 pub const PATIENCE_MS: u64 = 60_000;
 
-/// For whom each device is reserved. Made anew in every round, in the order of importance.
+/// For whom each device is reserved. Computed in every round, in the order of importance.
 #[derive(Debug)]
 pub(crate) struct Reservations {
     holder: Vec<Option<Rank>>,
@@ -47,8 +47,8 @@ impl Reservations {
         self.of(device).is_none_or(|holder| pool.priority(claim) > pool.priority(holder))
     }
 
-    /// Reserves devices that, once empty of what can end, serve the claim's minimum. Reserves none when what nobody can say the end
-    /// of stands in the way: others would wait without any use for the claim. It reserves once that has gone.
+    /// Reserves devices that, once empty of what can end, serve the claim's minimum. Reserves none while something without a known
+    /// end stands in the way: others would wait without any use for the claim. It reserves once that has gone.
     pub fn reserve(&mut self, pool: &Pool, claim: Rank, now: u64) {
         let demand = pool.demand(claim);
         if self.unreserved == 0 || now < demand.claim.since.saturating_add(PATIENCE_MS) {

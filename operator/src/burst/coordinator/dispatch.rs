@@ -77,7 +77,7 @@ impl Coordinator {
         }
         // A new boot has nothing of what the old one had.
         for worker in restarted {
-            self.lose_worker(&worker, "the agent was started anew");
+            self.lose_worker(&worker, "the agent was restarted");
         }
         let lost: Vec<String> = (self.streams.iter())
             .filter(|(worker, stream)| {

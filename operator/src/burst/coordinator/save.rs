@@ -41,7 +41,7 @@ pub enum SaveError {
     Store {
         /// What was tried.
         operation: &'static str,
-        /// Why.
+        /// The store's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// It does not fit a ConfigMap.
@@ -332,7 +332,7 @@ impl Coordinator {
     /// Says why what a predecessor saved cannot be gone on with; the reconciler tries again, with growing waits.
     pub(super) async fn tell_unreadable(&mut self, error: &CoordinatorError) {
         let message = format!(
-            "{}: it is read again; delete the ConfigMap {} to run the burst anew",
+            "{}: it is read again; delete the ConfigMap {} to start the burst again from its first chunk",
             causes(error),
             self.objects.results_name()
         );

@@ -167,7 +167,7 @@ impl Coordinator {
                     }
                     self.close(&id.worker);
                     if refusal.code() == RefusalCode::OtherBoot {
-                        self.lose_worker(&id.worker, "the agent was started anew");
+                        self.lose_worker(&id.worker, "the agent was restarted");
                     }
                 }
                 server_frame::Kind::Results(results) => self.on_results(&id.worker, &results),

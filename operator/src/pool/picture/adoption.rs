@@ -41,7 +41,7 @@ impl Picture {
         Some(found)
     }
 
-    /// Takes up what an agent holds for owners that are no claims here, as of a request sent at `asked`.
+    /// Registers what an agent holds for owners that are no claims here, as of a request sent at `asked`.
     pub(super) fn hear_of_unclaimed(&mut self, worker: &Name, inventory: &Inventory, asked: u64) {
         let mut unclaimed = std::collections::BTreeMap::<Name, Vec<(Grant, u64)>>::new();
         for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
@@ -59,7 +59,7 @@ impl Picture {
         }
     }
 
-    /// Has those agents asked anew that may hold something for a claim: what is known of it grows old once nobody follows it.
+    /// Has those agents asked again that may hold something for a claim: what is known of it is not updated without one.
     pub(in crate::pool) fn ask_anew(&mut self, owner_uid: &str, now: u64) {
         let Some(claim) = self.claims.get(owner_uid) else { return };
         let devices: Vec<Name> = (claim.slices_by_device().into_keys()).map(|device| device.worker).collect();

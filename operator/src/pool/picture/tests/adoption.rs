@@ -44,7 +44,7 @@ fn one_inventory_of_each_agent_serves_all_owners() {
     picture.observe(&[worker("a", "boot"), worker("b", "boot-b")], 0);
     let (actions, _) = picture.plan(0);
     assert_eq!(actions.len(), 2, "{actions:?}");
-    assert_eq!(picture.unclaimed("one", false, 0), None, "nobody has answered");
+    assert_eq!(picture.unclaimed("one", false, 0), None, "no agent has answered");
     let grants = vec![with_left("one", 1, 10_000), with_left("two", 2, 20_000), with_left("short", 3, 500)];
     picture.inventoried(&"a".into(), &inventory("boot", grants), 0, 5);
     assert_eq!(picture.unclaimed("one", false, 5), None, "one of two has answered");
