@@ -17,6 +17,7 @@ use tower_service::Service;
 
 use crate::{
     plan::SYSTEM,
+    store,
     world::{Node, World, locked},
 };
 
@@ -105,6 +106,7 @@ impl Api {
         ));
         if status.is_success() {
             locked(&self.world.writes).add(self.world.elapsed(), self.from, &method, &path, &body);
+            store::check_checkpoint(&self.world, &path, &body);
         }
         let (head, body) = response.into_parts();
         if self.world.happens(self.world.conditions().api_hangs) {

@@ -126,8 +126,23 @@ impl Live {
         }
     }
 
+    /// An agent itself keeps what a session holds while its client is connected.
+    fn keep_connected(&self) {
+        let now = self.clock.elapsed();
+        let mut book = locked(&self.book);
+        for session in self.agent.sessions().all() {
+            if session.process().is_some_and(|process| process.board().figures().connected) {
+                let end = (now + session.ttl()).min(session.limit());
+                let held = book.grants.values_mut().filter(|grant| grant.owner == session.owner_uid);
+                held.filter(|grant| grant.end >= now)
+                    .for_each(|grant| grant.end = grant.end.max(end));
+            }
+        }
+    }
+
     /// Grants that ended are given up in time, by the agent's own clock and without anybody asking.
     pub fn check_expiry(&self, world: &World) {
+        self.keep_connected();
         let now = self.clock.elapsed();
         let (leased, _) = self.agent.totals();
         let mut book = locked(&self.book);
@@ -189,6 +204,7 @@ impl Live {
 
     /// A renewal was answered.
     pub fn renewed(&self, world: &World, request: &RenewRequest, response: &RenewResponse) {
+        self.keep_connected();
         for outcome in response.outcomes.iter().filter(|outcome| outcome.renewed) {
             let Some(owner) = request.owners.iter().find(|owner| owner.grants.contains(&outcome.id)) else {
                 continue;

@@ -5,6 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use k8s_openapi::api::core::v1::ConfigMap;
 use sahasra_crds::{BurstJob, conditions};
 
+mod stored;
+
 use crate::{
     kernel,
     plan::BurstPlan,
@@ -45,6 +47,9 @@ fn indices(text: &str) -> Option<BTreeSet<u64>> {
 /// Every index counted once, and everything said of them as computed here.
 pub fn burst(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob, results: Option<&ConfigMap>) {
     let wrong = |what: String| world.broken(format!("{name}: {what}"));
+    if plan.is_refused() {
+        return stored::refused(&wrong, plan, job);
+    }
     let Some(status) = &job.status else {
         return wrong("no status".to_owned());
     };
@@ -82,6 +87,9 @@ pub fn burst(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob, resu
         wrong(format!("chunk {index} failed, whose kernel does not trap: {failure:?}"));
     }
     aggregate(&wrong, plan, job, &completed);
+    if plan.bucket.is_some() {
+        return stored::results(&wrong, world, plan, job, &completed, &failed);
+    }
     let records = results.and_then(|map| map.binary_data.as_ref()?.get("results"));
     let listed = results.and_then(|map| map.data.as_ref()?.get("failed.csv"));
     if plan.results() == "Failed" {
@@ -141,6 +149,16 @@ fn aggregate(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob, completed
         wrong(format!(
             "the sum of {count} results is said to be {:?} of {}, and is {sum}",
             aggregate.values, aggregate.count
+        ));
+    }
+}
+
+/// No attempt was lost: nothing went wrong, or connections broke alone.
+pub fn attempts(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob) {
+    let retried = job.status.as_ref().map_or(0, |status| status.chunks.retried);
+    if retried > 0 && !kernel::stumbles(plan.salt) {
+        world.broken(format!(
+            "attempts: {retried} attempts of {name} were lost, though connections broke alone"
         ));
     }
 }

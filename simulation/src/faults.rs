@@ -80,6 +80,36 @@ impl Users {
                 sleep_until(over).await;
                 world.conditions().repeats = 0;
             }
+            Kind::StoreDown => {
+                world.conditions().store.down += 1;
+                sleep_until(over).await;
+                world.conditions().store.down -= 1;
+            }
+            Kind::StoreRefuses => {
+                world.conditions().store.refuses += 1;
+                sleep_until(over).await;
+                world.conditions().store.refuses -= 1;
+            }
+            Kind::StoreErrors(share) => {
+                world.conditions().store.errors = share;
+                sleep_until(over).await;
+                world.conditions().store.errors = 0;
+            }
+            Kind::StoreLosses(share) => {
+                world.conditions().store.losses = share;
+                sleep_until(over).await;
+                world.conditions().store.losses = 0;
+            }
+            Kind::StoreHangs(share) => {
+                world.conditions().store.hangs = share;
+                sleep_until(over).await;
+                world.conditions().store.hangs = 0;
+            }
+            Kind::StoreDelay(delay) => {
+                world.conditions().store.delay = delay;
+                sleep_until(over).await;
+                world.conditions().store.delay = 0;
+            }
             Kind::Break(place) => {
                 if let Some(live) = world.agent(place) {
                     std::mem::take(&mut *locked(&live.connections)).cancel();

@@ -89,6 +89,11 @@ pub fn traps(salt: u32, index: u64) -> bool {
     salt & 3 == 1 && mixed(salt, index, 2).is_multiple_of(8)
 }
 
+/// Whether attempts of a burst's chunks hang, crash or poison.
+pub fn stumbles(salt: u32) -> bool {
+    salt & 3 == 2
+}
+
 /// What an attempt does.
 pub fn run(salt: u32, index: u64, attempt: u32) -> Planned {
     let random = mixed(salt, index, 3 + u64::from(attempt));
@@ -100,7 +105,7 @@ pub fn run(salt: u32, index: u64, attempt: u32) -> Planned {
     };
     let outcome = if traps(salt, index) {
         Outcome::Fails
-    } else if salt & 3 == 2 && attempt == 1 {
+    } else if stumbles(salt) && attempt == 1 {
         match (random >> 16) % 24 {
             0 => Outcome::Hangs,
             1 => Outcome::Crashes,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Operators and agents are the real ones. What differs from production is what carries their messages ([`network`],
-//! [`api`]), what launches executors ([`executor`]), and that time is a paused runtime's. All that happens follows from the
-//! seed: the same seed gives the same trace.
+//! [`api`], [`store`]), what launches executors ([`executor`], [`session_executor`]), and that time is a paused runtime's. All that
+//! happens follows from the seed: the same seed gives the same trace.
 //!
 //! [`model`] visits every state that two coordinators, two agents and three leases can reach, with the agents' real ledger.
 
@@ -28,7 +28,10 @@ pub mod network;
 pub mod parts;
 pub mod plan;
 pub mod run;
+pub mod session_executor;
+pub mod sessions;
 pub mod standing;
+pub mod store;
 pub mod users;
 pub mod world;
 pub mod writes;

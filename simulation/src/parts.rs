@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use sahasra_operator::{Operator, Settings, agents::AgentClient, fault::Faults};
 use sahasra_service::{clock::Clock, health::Readiness, part::Part};
-use sahasra_store::StorePolicy;
+use sahasra_store::{Endpoints, StorePolicy};
 use sahasra_worker::{
-    agent::{Agent, AgentLimits, Identity},
+    agent::{Agent, AgentLimits, Executors, Identity},
     classes::ClassTable,
     executors::{DeviceDescription, DeviceKind, ExecutorPool, PoolConfig},
     metrics::Metrics,
@@ -25,6 +25,8 @@ use crate::{
     executor::Models,
     network::{Wire, endpoint},
     plan::{AgentPlan, SYSTEM},
+    session_executor::SessionModels,
+    store::Network,
     world::{Node, World, locked},
 };
 
@@ -65,6 +67,11 @@ fn crash(part: &Part, steps: u64) {
     });
 }
 
+/// The object store as one node reaches it.
+fn stores(world: &Arc<World>, node: Node) -> StorePolicy {
+    StorePolicy::over(Endpoints::default(), Network::new(world, node))
+}
+
 /// Keeps an operator running until the simulation ends.
 pub fn operator(world: &Arc<World>, place: usize, drift: i32) -> mpsc::UnboundedSender<Order> {
     let (orders, mut ordered) = mpsc::unbounded_channel();
@@ -80,7 +87,7 @@ pub fn operator(world: &Arc<World>, place: usize, drift: i32) -> mpsc::Unbounded
                 leader_timeout: SILENCE,
                 session_lease: Duration::from_secs(60),
                 input_bytes: sahasra_operator::INPUT_BYTES,
-                stores: StorePolicy::default(),
+                stores: stores(&world, node),
                 faults: Faults::default(),
             };
             let agents = AgentClient::over(Arc::new(Wire::new(Arc::clone(&world), node)));
@@ -178,7 +185,7 @@ pub fn agent(world: &Arc<World>, place: usize, plan: AgentPlan) -> mpsc::Unbound
     orders
 }
 
-fn start(world: &World, place: usize, plan: &AgentPlan, boot: u64, part: &Part, clock: Clock, models: &Arc<Models>) -> Arc<Agent> {
+fn start(world: &Arc<World>, place: usize, plan: &AgentPlan, boot: u64, part: &Part, clock: Clock, models: &Arc<Models>) -> Arc<Agent> {
     let devices = (0..plan.devices).map(|ordinal| DeviceDescription {
         name: format!("cpu-{ordinal}"),
         kind: DeviceKind::Cpu,
@@ -206,8 +213,14 @@ fn start(world: &World, place: usize, plan: &AgentPlan, boot: u64, part: &Part, 
         shutdown_grace: Duration::from_secs(4),
         ..AgentLimits::default()
     };
-    let agent = Agent::new(identity, boot_id, limits, pool.into(), metrics, StorePolicy::default(), clock);
+    let executors = Executors {
+        chunks: pool,
+        sessions: Some(SessionModels::new(world, place)),
+    };
+    let stores = stores(world, Node::Agent(place));
+    let agent = Agent::new(identity, boot_id, limits, executors, metrics, stores, clock);
     part.start(Arc::clone(&agent).keep_time(CancellationToken::new()));
+    part.start(Arc::clone(&agent).keep_sessions(CancellationToken::new()));
     agent
 }
 

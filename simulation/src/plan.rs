@@ -5,6 +5,8 @@ use fastrand::Rng;
 use crate::{
     kernel::{self, Manner},
     parts::Order,
+    session_executor::Exit,
+    store::Bucket,
     world::Node,
 };
 
@@ -14,6 +16,8 @@ pub const SYSTEM: &str = "sahasra-system";
 pub const NAMESPACES: [&str; 3] = ["default", "blue", "green"];
 /// Every how many seeds nothing goes wrong: then deadlines and budgets must hold as well.
 const CALM: u64 = 8;
+/// In one seed of every [`CALM`], connections to agents break and nothing else: then no attempt may be lost.
+const BREAKING: u64 = 4;
 /// Every how many seeds there are a hundred agents.
 const LARGE: u64 = 500;
 /// One seed in so many has a burst of [`MANY_CHUNKS`].
@@ -76,6 +80,8 @@ pub struct BurstPlan {
     pub argmin: bool,
     /// When it is deleted, in milliseconds.
     pub deleted: Option<u64>,
+    /// Where its results go; to its ConfigMap when absent.
+    pub bucket: Option<Bucket>,
 }
 
 impl BurstPlan {
@@ -86,6 +92,11 @@ impl BurstPlan {
             1 => "Failed",
             _ => "All",
         }
+    }
+
+    /// Whether its store takes nothing of what is to be kept.
+    pub fn is_refused(&self) -> bool {
+        self.results() != "None" && self.bucket.is_some_and(|bucket| bucket != Bucket::Results)
     }
 }
 
@@ -117,6 +128,8 @@ pub struct SessionPlan {
     pub ttl: u64,
     /// When it is deleted, in milliseconds.
     pub deleted: u64,
+    /// Its client connects, and so many milliseconds later its executor ends by itself.
+    pub exit: Option<(u64, Exit)>,
 }
 
 /// Something goes wrong, or a user changes her mind.
@@ -169,6 +182,18 @@ pub enum Kind {
     Priority(usize, i32),
     /// A burst's most slices change.
     Resize(usize, u32),
+    /// The object store cannot be reached.
+    StoreDown,
+    /// It refuses every request.
+    StoreRefuses,
+    /// It answers so many requests of a thousand with errors.
+    StoreErrors(u64),
+    /// It carries so many requests of a thousand out, and the answer is lost.
+    StoreLosses(u64),
+    /// It does not answer so many requests of a thousand, which are carried out late.
+    StoreHangs(u64),
+    /// Its answers take up to so many milliseconds.
+    StoreDelay(u64),
 }
 
 impl Plan {
@@ -191,6 +216,8 @@ impl Plan {
         if seed % MANY == MANY - 1 {
             bursts[0].chunks = MANY_CHUNKS;
             bursts[0].salt = kernel::salted(Manner::Brief, bursts[0].salt);
+            // More chunks fail than may: that is what it would say.
+            bursts[0].bucket = bursts[0].bucket.filter(|bucket| *bucket == Bucket::Results);
         }
         let leases = (0..random.usize(0..=2)).map(|_| lease(&mut random)).collect();
         let sessions = (0..random.usize(0..=2)).map(|_| session(&mut random)).collect();
@@ -206,6 +233,12 @@ impl Plan {
         if !calm {
             let count = random.usize(1..=12);
             plan.faults = (0..count).map(|_| plan.fault(&mut random)).collect();
+            if seed % CALM == BREAKING {
+                let agents = plan.agents.len();
+                plan.faults
+                    .iter_mut()
+                    .for_each(|fault| fault.kind = Kind::Break(random.usize(0..agents)));
+            }
             plan.faults.sort_by_key(|fault| fault.at);
         }
         plan
@@ -222,7 +255,7 @@ impl Plan {
             steps: random.u64(0..400),
             down,
         };
-        let kind = match random.u32(0..24) {
+        let kind = match random.u32(0..28) {
             0..=2 => Kind::End(Node::Operator(operator), crash),
             3..=5 => Kind::End(Node::Agent(agent), crash),
             6 => Kind::End(Node::Agent(agent), Order::Stop { down }),
@@ -241,6 +274,14 @@ impl Plan {
             20 => Kind::Meddle(burst),
             21 => Kind::Suspend(burst),
             22 => Kind::ApiHangs(random.u64(20..300)),
+            23..=26 => match random.u32(0..6) {
+                0 => Kind::StoreDown,
+                1 => Kind::StoreRefuses,
+                2 => Kind::StoreErrors(random.u64(100..900)),
+                3 => Kind::StoreLosses(random.u64(100..900)),
+                4 => Kind::StoreHangs(random.u64(20..400)),
+                _ => Kind::StoreDelay(random.u64(100..8_000)),
+            },
             _ => {
                 if random.bool() {
                     Kind::Priority(burst, random.i32(-10..=10))
@@ -254,6 +295,11 @@ impl Plan {
             lasts: random.u64(200..15_000),
             kind,
         }
+    }
+
+    /// Whether nothing costs an attempt but what a kernel itself does: connections break, at most.
+    pub fn loses_no_attempts(&self) -> bool {
+        self.faults.iter().all(|fault| matches!(fault.kind, Kind::Break(_)))
     }
 
     /// Whether nothing goes wrong.
@@ -282,6 +328,12 @@ fn burst(random: &mut Rng, calm: bool, large: bool) -> BurstPlan {
         salt: kernel::salted(manner, random.u32(..)),
         argmin: random.bool(),
         deleted: (random.u32(0..6) == 0).then(|| at + random.u64(10..20_000)),
+        bucket: match random.u32(0..24) {
+            0..=8 => Some(Bucket::Results),
+            9 => Some(Bucket::Forbidden),
+            10 => Some(Bucket::Missing),
+            _ => None,
+        },
     }
 }
 
@@ -300,10 +352,18 @@ fn lease(random: &mut Rng) -> LeasePlan {
 
 fn session(random: &mut Rng) -> SessionPlan {
     let at = random.u64(100..15_000);
+    let exits = [Exit::Killed, Exit::Success, Exit::Failure];
+    let exit = random.bool().then(|| (random.u64(100..3_000), exits[random.usize(0..3)]));
     SessionPlan {
         at,
         mebibytes: [1, 2, 4, 8][random.usize(0..4)],
         ttl: random.u64(10..=60),
-        deleted: at + random.u64(500..30_000),
+        // One that fails stands until that must have shown.
+        deleted: if exit.is_some() {
+            HEALED + 60_000
+        } else {
+            at + random.u64(500..30_000)
+        },
+        exit,
     }
 }

@@ -74,6 +74,7 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
     };
     for namespace in NAMESPACES.into_iter().chain([SYSTEM]) {
         users.namespace(namespace).await;
+        users.secret(namespace).await;
     }
     let operators: Vec<_> = (plan.operators.iter().enumerate())
         .map(|(place, drift)| parts::operator(&world, place, *drift))
@@ -88,7 +89,7 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
         tokio::spawn(users.clone().lease(place, lease.clone()));
     }
     for (place, session) in plan.sessions.iter().enumerate() {
-        tokio::spawn(users.clone().session(place, session.clone()));
+        tokio::spawn(users.clone().session(place, session.clone(), plan.is_calm()));
     }
     for fault in &plan.faults {
         tokio::spawn(users.clone().fault(fault.clone(), plan.clone(), operators.clone(), agents.clone()));
@@ -204,6 +205,9 @@ impl Users {
             check::burst(&self.world, burst, &name, &job, results.as_ref());
             if plan.is_calm() {
                 check::budget(&self.world, &name, &job);
+            }
+            if plan.loses_no_attempts() && !burst.is_refused() {
+                check::attempts(&self.world, burst, &name, &job);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What stands when nothing goes wrong any more: a lease and a session that nobody uses. They cost no writes, and an operator that is
-//! killed again and again loses neither.
+//! What stands when nothing goes wrong any more: a lease and a session that nobody uses. They cost no writes, and neither an API server
+//! that is away for less than the leader's timeout nor an operator that is killed again and again loses them.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -29,6 +29,11 @@ const TTL: Duration = Duration::from_secs(60);
 const LIFE: Duration = Duration::from_secs(5);
 /// How often they are killed.
 const KILLS: u32 = 16;
+/// The API server is away for so long: less than its leader may be without it, and more than the heartbeats of some workers may stand
+/// still where they moved last shortly before.
+const OUTAGE: Duration = Duration::from_millis(11_500);
+/// How often that is, and how long it is there in between.
+const OUTAGES: (u32, Duration) = (3, Duration::from_millis(23_200));
 /// An operator that was killed is started again so much later, in milliseconds.
 const DOWN: u64 = 700;
 
@@ -70,6 +75,14 @@ impl Users {
         };
         sleep(SETTLING).await;
         self.quiet("a lease and a session stood", QUIET).await;
+        for _ in 0..OUTAGES.0 {
+            world.note(format_args!("the API server is away"));
+            world.conditions().api_down += 1;
+            world.control_plane.close_watches();
+            sleep(OUTAGE).await;
+            world.conditions().api_down -= 1;
+            sleep(OUTAGES.1).await;
+        }
         for _ in 0..KILLS {
             for operator in operators {
                 let _ = operator.send(Order::Crash { steps: 1, down: DOWN });

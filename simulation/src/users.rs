@@ -1,25 +1,30 @@
 //! Those who ask, change their minds and delete: their requests always get through.
 
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc};
 
-use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    ByteString, NamespaceResourceScope,
+    api::core::v1::{Namespace, Secret},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use sahasra_crds::{BurstJob, GpuSession, VramLease};
+use sahasra_crds::{BurstJob, VramLease};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{sleep, sleep_until};
 
 use crate::{
     check, kernel,
-    plan::{BurstPlan, LeasePlan, NAMESPACES, SessionPlan},
+    plan::{BurstPlan, LeasePlan, NAMESPACES},
+    store,
     world::World,
 };
 
-/// How often a session is looked at.
-const LOOK: Duration = Duration::from_millis(500);
+/// Name of the Secrets with the settings of the object store.
+const SECRET: &str = "store";
 
 /// Those who ask: their requests always get through.
 #[derive(Clone)]
@@ -62,7 +67,7 @@ impl Named {
         Self::of("lease", place)
     }
 
-    fn session(place: usize) -> Self {
+    pub(crate) fn session(place: usize) -> Self {
         Self::of("session", place)
     }
 }
@@ -94,6 +99,21 @@ impl Users {
         }
     }
 
+    /// Creates the Secret with the settings of the object store.
+    pub async fn secret(&self, namespace: &str) {
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(SECRET.to_owned()),
+                ..ObjectMeta::default()
+            },
+            data: Some([("region".to_owned(), ByteString(b"us-east-1".to_vec()))].into()),
+            ..Secret::default()
+        };
+        if let Err(error) = self.objects::<Secret>(namespace).create(&PostParams::default(), &secret).await {
+            self.world.broken(format!("create the Secret of {namespace}: {error}"));
+        }
+    }
+
     /// Creates an object, which nothing forbids.
     pub(crate) async fn ask<K>(&self, api: &Api<K>, name: &Named, object: Value)
     where
@@ -116,7 +136,7 @@ impl Users {
         let name = Named::burst(place);
         let bursts = self.objects::<BurstJob>(name.namespace);
         let aggregate = if plan.argmin { "argmin" } else { "sum" };
-        let job = json!({
+        let mut job = json!({
             "apiVersion": "sahasra.dev/v1alpha1",
             "kind": "BurstJob",
             "metadata": {"name": name.name},
@@ -143,6 +163,12 @@ impl Users {
                 "results": plan.results(),
             },
         });
+        if let Some(bucket) = plan.bucket {
+            let url = format!("s3://{}/{}", bucket.name(), store::URL_PREFIX);
+            job["spec"]["output"] = json!({"store": {"url": url, "secretRef": {"name": SECRET}}});
+            // A store is away for longer than an executor.
+            job["spec"]["retryPolicy"] = json!({"maxRetries": 50, "initialBackoffSeconds": 1, "maxBackoffSeconds": 2});
+        }
         self.ask(&bursts, &name, job).await;
         let Some(deleted) = plan.deleted else { return };
         sleep_until(self.world.instant(deleted)).await;
@@ -175,47 +201,6 @@ impl Users {
         self.ask(&leases, &name, lease).await;
         sleep_until(self.world.instant(plan.deleted)).await;
         let _ = leases.delete(&name.name, &DeleteParams::default()).await;
-        self.world.note(format_args!("{name} is deleted"));
-    }
-
-    /// Asks for a session, looks whether it stays where it was placed and holds one slice, and deletes it.
-    pub async fn session(self, place: usize, plan: SessionPlan) {
-        sleep_until(self.world.instant(plan.at)).await;
-        let name = Named::session(place);
-        let sessions = self.objects::<GpuSession>(name.namespace);
-        let leases = self.objects::<VramLease>(name.namespace);
-        let session = json!({
-            "apiVersion": "sahasra.dev/v1alpha1",
-            "kind": "GpuSession",
-            "metadata": {"name": name.name},
-            "spec": {
-                "vram": format!("{}Mi", plan.mebibytes),
-                "engine": "ptx",
-                "ttlSeconds": plan.ttl,
-                "idleTimeoutSeconds": plan.ttl,
-            },
-        });
-        self.ask(&sessions, &name, session).await;
-        let mut placed = None;
-        while self.world.instant(plan.deleted) > Instant::now() {
-            let session = sessions.get_opt(&name.name).await.ok().flatten();
-            let status = session.and_then(|session| session.status).unwrap_or_default();
-            let where_it_is = status.worker.zip(status.device);
-            if placed.is_some() && where_it_is != placed {
-                self.world.broken(format!("{name} was moved from {placed:?} to {where_it_is:?}"));
-            }
-            placed = where_it_is;
-            let lease = match &status.lease {
-                Some(lease) => leases.get_opt(lease).await.ok().flatten(),
-                None => None,
-            };
-            let held = lease.and_then(|lease| lease.status).map_or(0, |status| status.slices);
-            if held > 1 {
-                self.world.broken(format!("{name} holds {held} slices"));
-            }
-            sleep(LOOK).await;
-        }
-        let _ = sessions.delete(&name.name, &DeleteParams::default()).await;
         self.world.note(format_args!("{name} is deleted"));
     }
 

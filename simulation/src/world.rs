@@ -10,9 +10,14 @@ use std::{
 };
 
 use sahasra_local::ControlPlane;
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::Instant};
 
-use crate::{book::Live, writes::Writes};
+use crate::{
+    book::Live,
+    session_executor::Exit,
+    store::{self, Objects},
+    writes::Writes,
+};
 
 /// Someone who sends or receives messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +61,8 @@ pub struct Conditions {
     pub partitions: BTreeMap<(Node, Node), u32>,
     /// How much slower the devices of an agent are.
     pub slow: BTreeMap<usize, u64>,
+    /// What the object store does.
+    pub store: store::Conditions,
 }
 
 /// Delay while nothing is wrong, in microseconds.
@@ -73,6 +80,7 @@ impl Default for Conditions {
             api_down: 0,
             partitions: BTreeMap::new(),
             slow: BTreeMap::new(),
+            store: store::Conditions::default(),
         }
     }
 }
@@ -91,6 +99,10 @@ pub struct World {
     pub agents: Mutex<BTreeMap<usize, Arc<Live>>>,
     /// Writes that reached the API server.
     pub writes: Mutex<Writes>,
+    /// What is in the object store.
+    pub objects: Mutex<Objects>,
+    /// Ends executors of sessions, by their agent's place and their number there.
+    pub session_executors: Mutex<BTreeMap<(usize, u32), oneshot::Sender<Exit>>>,
 }
 
 #[derive(Debug)]
@@ -121,6 +133,8 @@ impl World {
             control_plane,
             agents: Mutex::default(),
             writes: Mutex::default(),
+            objects: Mutex::default(),
+            session_executors: Mutex::default(),
         })
     }
 

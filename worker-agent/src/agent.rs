@@ -30,7 +30,7 @@ use crate::{
     executors::{DeviceKind, ExecutorPool},
     ledger::{Device, Effect, Ledger, Load, Totals},
     metrics::Metrics,
-    session::{process::Launcher, sessions::Sessions},
+    session::{launch::Launch, sessions::Sessions},
     store::StorePolicy,
 };
 
@@ -74,7 +74,7 @@ pub struct Executors {
     /// Chunks of bursts.
     pub chunks: ExecutorPool,
     /// Sessions; without it they are held, and nobody can connect.
-    pub sessions: Option<Launcher>,
+    pub sessions: Option<Arc<dyn Launch>>,
 }
 
 impl From<ExecutorPool> for Executors {

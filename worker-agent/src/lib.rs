@@ -175,7 +175,7 @@ pub async fn serve(
     let program = config.program.clone();
     let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone(), program_cache(arguments)).await;
     let executors = Executors {
-        sessions: Some(launcher.context("no thread to start executors from")?),
+        sessions: Some(Arc::new(launcher.context("no thread to start executors from")?)),
         chunks: ExecutorPool::start(config).await?,
     };
     let gpu = executors.chunks.devices().iter().any(|device| device.kind == DeviceKind::Cuda);

@@ -13,6 +13,7 @@
 
 pub mod adopt;
 pub mod board;
+pub mod launch;
 pub mod process;
 mod relay;
 pub mod sessions;

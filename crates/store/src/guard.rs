@@ -28,7 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Makes the clients of all stores that are opened with one policy: they share connections.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Guard {
     endpoints: Endpoints,
     client: Arc<OnceLock<reqwest::Client>>,
@@ -40,10 +40,6 @@ impl Guard {
             endpoints,
             client: Arc::default(),
         }
-    }
-
-    pub(crate) fn endpoints(&self) -> &Endpoints {
-        &self.endpoints
     }
 
     fn client(&self) -> Result<reqwest::Client, reqwest::Error> {

@@ -14,8 +14,14 @@ use std::{
 };
 
 use object_store::{
-    ObjectStore, ObjectStoreScheme, RetryConfig, aws::AmazonS3Builder, azure::MicrosoftAzureBuilder, client::HttpError,
-    gcp::GoogleCloudStorageBuilder, local::LocalFileSystem, path::Path, prefix::PrefixStore,
+    ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig,
+    aws::AmazonS3Builder,
+    azure::MicrosoftAzureBuilder,
+    client::{HttpClient, HttpConnector, HttpError},
+    gcp::GoogleCloudStorageBuilder,
+    local::LocalFileSystem,
+    path::Path,
+    prefix::PrefixStore,
 };
 use url::Url;
 
@@ -29,18 +35,45 @@ pub use endpoints::{Endpoint, EndpointError, Endpoints, Forbidden};
 use guard::Guard;
 
 /// What the one who runs this process allows.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct StorePolicy {
     file_root: Option<PathBuf>,
-    guard: Guard,
+    endpoints: Endpoints,
+    connector: Connector,
+}
+
+impl Default for StorePolicy {
+    fn default() -> Self {
+        Self::new(None, Endpoints::default())
+    }
+}
+
+/// Makes the HTTP clients of all stores that are opened with one policy.
+#[derive(Clone, Debug)]
+struct Connector(Arc<dyn HttpConnector>);
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        self.0.connect(options)
+    }
 }
 
 impl StorePolicy {
     /// Files below `file_root`, nowhere when absent; and over the network the clouds' own stores and `endpoints`.
     pub fn new(file_root: Option<PathBuf>, endpoints: Endpoints) -> Self {
+        let connector = Arc::new(Guard::new(endpoints.clone()));
         Self {
             file_root,
-            guard: Guard::new(endpoints),
+            ..Self::over(endpoints, connector)
+        }
+    }
+
+    /// No files; requests to the clouds' own stores and to `endpoints` go through `connector`, where the network is not the process's own.
+    pub fn over(endpoints: Endpoints, connector: Arc<dyn HttpConnector>) -> Self {
+        Self {
+            file_root: None,
+            endpoints,
+            connector: Connector(connector),
         }
     }
 
@@ -291,9 +324,9 @@ fn open_parsed(
         ObjectStoreScheme::Local => open_folder(policy, parsed, missing),
         ObjectStoreScheme::AmazonS3 => {
             let settings = checked(options, &["aws_"], S3_SETTINGS)?;
-            check_endpoints(policy.guard.endpoints(), &settings)?;
+            check_endpoints(&policy.endpoints, &settings)?;
             let mut builder = AmazonS3Builder::new().with_url(url).with_retry(retries());
-            builder = builder.with_http_connector(policy.guard.clone());
+            builder = builder.with_http_connector(policy.connector.clone());
             for (name, value) in &settings {
                 builder = builder.with_config(name.parse()?, value);
             }
@@ -304,9 +337,9 @@ fn open_parsed(
         }
         ObjectStoreScheme::GoogleCloudStorage => {
             let settings = checked(options, &["google_"], GCS_SETTINGS)?;
-            check_endpoints(policy.guard.endpoints(), &settings)?;
+            check_endpoints(&policy.endpoints, &settings)?;
             let mut builder = GoogleCloudStorageBuilder::new().with_url(url).with_retry(retries());
-            builder = builder.with_http_connector(policy.guard.clone());
+            builder = builder.with_http_connector(policy.connector.clone());
             for (name, value) in &settings {
                 builder = builder.with_config(name.parse()?, value);
             }
@@ -317,9 +350,9 @@ fn open_parsed(
         }
         ObjectStoreScheme::MicrosoftAzure => {
             let settings = checked(options, &["azure_", "storage_"], AZURE_SETTINGS)?;
-            check_endpoints(policy.guard.endpoints(), &settings)?;
+            check_endpoints(&policy.endpoints, &settings)?;
             let mut builder = MicrosoftAzureBuilder::new().with_url(url).with_retry(retries());
-            builder = builder.with_http_connector(policy.guard.clone());
+            builder = builder.with_http_connector(policy.connector.clone());
             for (name, value) in &settings {
                 builder = builder.with_config(name.parse()?, value);
             }

@@ -132,13 +132,12 @@ impl Agent {
             }
         });
         drop(executor);
-        let trimming = tokio::task::spawn_blocking(move || {
+        part::blocking(move || {
             if let Some(launcher) = self.sessions.launcher() {
                 launcher.trim_cache();
             }
-        });
-        // Nothing waits for it.
-        drop(trimming);
+        })
+        .await;
     }
 
     /// Keeps the grants of sessions whose client is connected, each within its limit, whoever else is gone, and tells their

@@ -14,6 +14,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -22,6 +23,7 @@ use tokio::task::JoinHandle;
 
 use super::adopt;
 use super::board::Board;
+use super::launch::{self, Launch, Task, TaskEnd};
 use crate::executors::ask::ask;
 use crate::executors::process::Child;
 use crate::executors::spawn::{self, Spawner};
@@ -103,20 +105,7 @@ impl Launcher {
         Ok(Self { spawner, plugin, cache })
     }
 
-    /// Engines that sessions may have on such a device.
-    pub fn engines(&self, kind: DeviceKind) -> Vec<&'static str> {
-        let mut engines = vec!["ptx"];
-        if self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, kind)) {
-            engines.push("xla");
-        }
-        engines
-    }
-
-    /// Starts the executor of a session in a namespace that may hold so many bytes on the device.
-    ///
-    /// # Errors
-    /// [`LaunchError`].
-    pub async fn launch(
+    async fn start_process(
         &self,
         device: &DeviceDescription,
         namespace: &str,
@@ -172,9 +161,28 @@ impl Launcher {
             None => Vec::new(),
         }
     }
+}
 
-    /// Looks after the programs on disk, when an executor has ended. Reads folders.
-    pub fn trim_cache(&self) {
+impl Launch for Launcher {
+    fn engines(&self, kind: DeviceKind) -> Vec<&'static str> {
+        let mut engines = vec!["ptx"];
+        if self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, kind)) {
+            engines.push("xla");
+        }
+        engines
+    }
+
+    fn launch<'a>(
+        &'a self,
+        device: &'a DeviceDescription,
+        namespace: &'a str,
+        engine: &'a str,
+        limit_bytes: u64,
+    ) -> BoxFuture<'a, Result<Process, LaunchError>> {
+        Box::pin(self.start_process(device, namespace, engine, limit_bytes))
+    }
+
+    fn trim_cache(&self) {
         if let Some(cache) = &self.cache {
             cache.trim();
         }
@@ -234,9 +242,7 @@ fn spawn(program: &Path, arguments: &[String], limit_bytes: u64, scratch: Option
 #[derive(Debug)]
 pub struct Process {
     id: u32,
-    child: Mutex<Child>,
-    exit: AsyncFd<OwnedFd>,
-    control: Arc<UnixStream>,
+    body: Body,
     board: Board,
     words: Mutex<Option<JoinHandle<()>>>,
     last_words: Arc<Mutex<VecDeque<String>>>,
@@ -244,7 +250,34 @@ pub struct Process {
     _scratch: Option<TempDir>,
 }
 
+#[derive(Debug)]
+enum Body {
+    Process {
+        child: Mutex<Child>,
+        exit: AsyncFd<OwnedFd>,
+        control: Arc<UnixStream>,
+    },
+    Task(Task),
+}
+
 impl Process {
+    /// One that is a task, under a number that no other has at the time; and that task's end of it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn task(id: u32, limit_bytes: u64) -> io::Result<(Self, TaskEnd)> {
+        let (board, task, end) = launch::task(limit_bytes)?;
+        let process = Self {
+            id,
+            body: Body::Task(task),
+            board,
+            words: Mutex::default(),
+            last_words: Arc::default(),
+            _scratch: None,
+        };
+        Ok((process, end))
+    }
+
     fn new(started: Started) -> io::Result<Self> {
         let id = started.child.0.as_ref().map_or(0, std::process::Child::id);
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
@@ -269,9 +302,11 @@ impl Process {
         });
         Ok(Self {
             id,
-            child: Mutex::new(started.child),
-            exit,
-            control: Arc::new(started.control),
+            body: Body::Process {
+                child: Mutex::new(started.child),
+                exit,
+                control: Arc::new(started.control),
+            },
             board: started.board,
             words: Mutex::new(Some(words)),
             last_words,
@@ -294,39 +329,55 @@ impl Process {
     /// # Errors
     /// When the process is gone, or does not take it in time.
     pub async fn adopt(&self, connection: OwnedFd, already_read: bytes::Bytes) -> io::Result<()> {
-        let control = Arc::clone(&self.control);
+        let Body::Process { control, .. } = &self.body else {
+            return Err(io::Error::other("a task adopts no connections"));
+        };
+        let control = Arc::clone(control);
         let sending = tokio::task::spawn_blocking(move || adopt::send(&control, connection.as_fd(), &already_read));
         sending.await.map_err(io::Error::other)?
     }
 
     /// Ready when the process has ended; it is a zombie until it is reaped.
     pub async fn ended(&self) {
-        // An error would mean that the runtime ends.
-        let _ = self.exit.readable().await;
+        match &self.body {
+            // An error would mean that the runtime ends.
+            Body::Process { exit, .. } => drop(exit.readable().await),
+            Body::Task(task) => task.gone().await,
+        }
     }
 
     /// Ends it, first by the end of its control socket, then by force, and reaps it: its memory is free then. Tells how it ended, and
     /// its last words.
     pub async fn end(&self) -> String {
-        let _ = self.control.shutdown(Shutdown::Both);
-        if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
-            self.child.lock().unwrap_or_else(PoisonError::into_inner).kill();
-            self.ended().await;
+        match &self.body {
+            Body::Process { child, control, .. } => {
+                let _ = control.shutdown(Shutdown::Both);
+                if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
+                    child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+                }
+            }
+            Body::Task(task) => task.kill(),
         }
+        self.ended().await;
         self.reap().await
     }
 
     /// Reaps it after it has ended. Tells how, and its last words.
     pub async fn reap(&self) -> String {
-        let child = {
-            let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-            // What it started may be there still.
-            child.kill();
-            child.0.take()
-        };
-        let status = match child {
-            Some(mut child) => tokio::task::spawn_blocking(move || child.wait().ok()).await.ok().flatten(),
-            None => None,
+        let status = match &self.body {
+            Body::Process { child, .. } => {
+                let child = {
+                    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+                    // What it started may be there still.
+                    child.kill();
+                    child.0.take()
+                };
+                match child {
+                    Some(mut child) => tokio::task::spawn_blocking(move || child.wait().ok()).await.ok().flatten(),
+                    None => None,
+                }
+            }
+            Body::Task(task) => task.status(),
         };
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(words) = words {

@@ -11,7 +11,8 @@ use sahasra_wire::inventory::SessionLoad;
 use tokio_util::sync::CancellationToken;
 
 use super::board::{Figures, monotonic_nanoseconds};
-use super::process::{Launcher, Process};
+use super::launch::Launch;
+use super::process::Process;
 use crate::executors::DeviceKind;
 
 /// How long an executor's own end is told of.
@@ -125,7 +126,7 @@ pub struct DeviceSessions {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Sessions {
-    launcher: Option<Launcher>,
+    launcher: Option<Arc<dyn Launch>>,
     state: Mutex<State>,
 }
 
@@ -141,7 +142,7 @@ struct State {
 
 impl Sessions {
     /// None yet. Without a launcher sessions are held and nobody can connect to them.
-    pub fn new(launcher: Option<Launcher>) -> Self {
+    pub fn new(launcher: Option<Arc<dyn Launch>>) -> Self {
         Self {
             launcher,
             state: Mutex::default(),
@@ -149,8 +150,8 @@ impl Sessions {
     }
 
     /// What starts their executors.
-    pub fn launcher(&self) -> Option<&Launcher> {
-        self.launcher.as_ref()
+    pub fn launcher(&self) -> Option<&dyn Launch> {
+        self.launcher.as_deref()
     }
 
     /// Engines on devices of that kind.

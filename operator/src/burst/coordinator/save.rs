@@ -94,10 +94,11 @@ impl SaveError {
     }
 }
 
-fn store<E: std::error::Error + Send + Sync + 'static>(operation: &'static str) -> impl Fn(E) -> SaveError {
+/// A failure of the store in the words that may be told of it, which name a remedy.
+fn store(operation: &'static str) -> impl Fn(object_store::Error) -> SaveError {
     move |source| SaveError::Store {
         operation,
-        source: Box::new(source),
+        source: sahasra_store::summary(&source).into(),
     }
 }
 
@@ -168,7 +169,10 @@ impl Coordinator {
             && let Some(Store { url, options }) = self.store_folder()
         {
             let opened = sahasra_store::open(&self.context.stores, &url, &options);
-            self.folder = Some(opened.map_err(store("open the store of spec.output"))?);
+            self.folder = Some(opened.map_err(|source| SaveError::Store {
+                operation: "open the store of spec.output",
+                source: source.into(),
+            })?);
         }
         Ok(self.folder.clone())
     }
@@ -315,7 +319,7 @@ impl Coordinator {
             let folder = self.folder()?.ok_or_else(missing)?;
             for (key, name) in sets.names() {
                 let read = store("read the checkpoint's sets in the store of spec.output");
-                let path = Path::parse(&name).map_err(store("read the checkpoint's sets in the store of spec.output"))?;
+                let path = Path::parse(&name).map_err(|error| read(error.into()))?;
                 let options = GetOptions::new().with_range(Some(0..MAX_SET_BYTES));
                 let found = folder.get_opts(&path, options).await.map_err(&read)?;
                 let bytes = found.bytes().await.map_err(&read)?;
@@ -394,3 +398,6 @@ impl Coordinator {
         texts
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,7 +40,7 @@ async fn agent(program: &str) -> Arc<Agent> {
         AgentLimits::default(),
         Executors {
             chunks: ExecutorPool::with(PoolConfig::default(), vec![device], chunks),
-            sessions: Some(Launcher::start(program, None, None).await.unwrap()),
+            sessions: Some(Arc::new(Launcher::start(program, None, None).await.unwrap())),
         },
         Metrics::new().unwrap(),
         StorePolicy::default(),

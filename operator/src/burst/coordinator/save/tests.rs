@@ -1,0 +1,14 @@
+use super::*;
+
+#[test]
+fn a_store_that_refuses_is_told_of_with_a_remedy_and_without_its_own_words() {
+    let refused = object_store::Error::PermissionDenied {
+        path: "bursts/default/job/manifest.json".to_owned(),
+        source: "Error performing PUT https://s3.us-east-1.amazonaws.com/results: 403 Forbidden".into(),
+    };
+    let error = store("write the manifest to the store of spec.output")(refused);
+    assert_eq!(
+        causes(&error),
+        "write the manifest to the store of spec.output: the store refuses: check the rights of the keys in the Secret"
+    );
+}

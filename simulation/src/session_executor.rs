@@ -1,0 +1,110 @@
+//! Executors of sessions as a model: each says that its client is connected and that something runs, until it is killed or ends by
+//! itself.
+
+use std::{
+    os::unix::process::ExitStatusExt,
+    process::ExitStatus,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use sahasra_service::part;
+use sahasra_worker::{
+    executors::{DeviceDescription, DeviceKind},
+    session::{
+        launch::{Launch, TaskEnd},
+        process::{LaunchError, Process},
+    },
+};
+use tokio::{sync::oneshot, time::sleep};
+
+use crate::world::{World, locked};
+
+/// How an executor ends by itself, as `wait(2)` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// A signal ends it: it crashes, or the system is out of memory.
+    Killed,
+    /// With status 0.
+    Success,
+    /// With status 1.
+    Failure,
+}
+
+impl Exit {
+    fn status(self) -> ExitStatus {
+        ExitStatus::from_raw(match self {
+            Self::Killed => 9,
+            Self::Success => 0,
+            Self::Failure => 1 << 8,
+        })
+    }
+}
+
+/// Launches modelled executors of sessions for one agent.
+#[derive(Debug)]
+pub struct SessionModels {
+    world: Arc<World>,
+    place: usize,
+    launched: AtomicU32,
+}
+
+impl SessionModels {
+    /// Those of the agent in a place.
+    pub fn new(world: &Arc<World>, place: usize) -> Arc<Self> {
+        Arc::new(Self {
+            world: Arc::clone(world),
+            place,
+            launched: AtomicU32::new(0),
+        })
+    }
+}
+
+impl Launch for SessionModels {
+    fn engines(&self, _kind: DeviceKind) -> Vec<&'static str> {
+        vec!["ptx"]
+    }
+
+    fn launch<'a>(
+        &'a self,
+        device: &'a DeviceDescription,
+        namespace: &'a str,
+        _engine: &'a str,
+        limit_bytes: u64,
+    ) -> BoxFuture<'a, Result<Process, LaunchError>> {
+        Box::pin(async move {
+            let id = self.launched.fetch_add(1, Ordering::Relaxed) + 1;
+            sleep(Duration::from_millis(5 + self.world.below(100))).await;
+            let (process, end) = Process::task(id, limit_bytes)?;
+            self.world.note(format_args!(
+                "worker-{} session executor {id} on {} for {namespace}",
+                self.place, device.name
+            ));
+            let (exit, exits) = oneshot::channel();
+            locked(&self.world.session_executors).insert((self.place, id), exit);
+            let world = Arc::clone(&self.world);
+            part::spawn(live(world, end, exits));
+            Ok(process)
+        })
+    }
+
+    fn trim_cache(&self) {}
+}
+
+async fn live(world: Arc<World>, end: TaskEnd, exits: oneshot::Receiver<Exit>) {
+    end.board.set_ready();
+    end.board.set_connected(true);
+    end.board.execution_begins();
+    let exit = tokio::select! {
+        biased;
+        () = end.killed.cancelled() => Exit::Killed,
+        exit = exits => exit.unwrap_or(Exit::Killed),
+    };
+    // What it had is given back by the system, a moment after it has ended.
+    sleep(Duration::from_millis(1 + world.below(50))).await;
+    end.exit(exit.status());
+}
