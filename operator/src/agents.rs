@@ -5,6 +5,7 @@ pub mod client;
 pub mod directory;
 pub mod stream;
 pub mod transport;
+mod watch_backoff;
 
 pub use client::{AgentClient, AgentError};
 pub use directory::{Directory, Worker};

@@ -153,7 +153,7 @@ fn aggregate(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob, completed
     }
 }
 
-/// No attempt was lost: nothing went wrong, or connections broke alone.
+/// No attempt was lost: nothing went wrong but that connections broke.
 pub fn attempts(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob) {
     let retried = job.status.as_ref().map_or(0, |status| status.chunks.retried);
     if retried > 0 && !kernel::stumbles(plan.salt) {

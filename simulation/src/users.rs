@@ -167,7 +167,8 @@ impl Users {
             let url = format!("s3://{}/{}", bucket.name(), store::URL_PREFIX);
             job["spec"]["output"] = json!({"store": {"url": url, "secretRef": {"name": SECRET}}});
             // A store is away for longer than an executor.
-            job["spec"]["retryPolicy"] = json!({"maxRetries": 50, "initialBackoffSeconds": 1, "maxBackoffSeconds": 2});
+            let retries = if plan.is_refused() { 5 } else { 50 };
+            job["spec"]["retryPolicy"] = json!({"maxRetries": retries, "initialBackoffSeconds": 1, "maxBackoffSeconds": 2});
         }
         self.ask(&bursts, &name, job).await;
         let Some(deleted) = plan.deleted else { return };

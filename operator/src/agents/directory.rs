@@ -21,6 +21,8 @@ use kube::{
 use sahasra_crds::{GpuWorker, gpu_worker::DeviceStatus};
 use tokio::{sync::watch, time::Instant};
 
+use super::watch_backoff::WatchBackoff;
+
 /// What the name of a heartbeat Lease has before the worker's name.
 const HEARTBEAT: &str = "sahasra-worker-";
 /// Wait before heartbeats that could not be read are read again.
@@ -175,7 +177,8 @@ impl Directory {
     }
 
     async fn watch_workers(&self, api: Api<GpuWorker>, listed: watch::Sender<bool>) {
-        let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+        let backoff = WatchBackoff::up_to(self.api_timeout / 2);
+        let mut events = watcher(api, watcher::Config::default()).backoff(backoff).boxed();
         let mut initial: Option<BTreeSet<String>> = None;
         loop {
             match events.try_next().await {
@@ -200,7 +203,8 @@ impl Directory {
     }
 
     async fn watch_leases(&self, api: Api<Lease>, listed: watch::Sender<bool>) {
-        let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+        let backoff = WatchBackoff::up_to(self.api_timeout / 2);
+        let mut events = watcher(api, watcher::Config::default()).backoff(backoff).boxed();
         loop {
             match events.try_next().await {
                 Ok(Some(watcher::Event::Apply(lease) | watcher::Event::InitApply(lease))) => {

@@ -151,7 +151,7 @@ impl Coordinator {
         }
         let began = Instant::now();
         let (mut wait, mut texts) = (WAIT.0, self.texts());
-        let (mut saved, mut told) = (false, false);
+        let (mut saved, mut told) = (false, None);
         loop {
             let outcome = match saved {
                 false => self.write_checkpoint_now(texts.clone()).await.map(|()| saved = true),
@@ -192,10 +192,12 @@ impl Coordinator {
             }
             let store = matches!(error, SaveError::Store { .. });
             self.patient(error, began, &mut wait).await?;
-            if store && !std::mem::replace(&mut told, true) {
-                // For onlookers: what holds the end up.
-                if let Err(error) = self.write_status_now(&[]).await {
-                    tracing::debug!(error = %causes(&error), "what holds the end up was not told");
+            let generation = Some(self.job.borrow().metadata.generation);
+            if store && told != generation {
+                // For onlookers: what holds the end up, of the spec as it stands.
+                match self.write_status_now(&[]).await {
+                    Ok(()) => told = generation,
+                    Err(error) => tracing::debug!(error = %causes(&error), "what holds the end up was not told"),
                 }
             }
         }

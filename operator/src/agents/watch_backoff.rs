@@ -1,0 +1,56 @@
+//! How soon a watch on the workers is tried again.
+
+use std::time::Duration;
+
+use kube::runtime::utils::Backoff;
+
+/// First wait.
+const FIRST: Duration = Duration::from_millis(100);
+
+/// Waits that double up to a longest one. That of kube grows to 30 s: with the API server back for so long, and heartbeats moving
+/// there, a worker would be taken for dead.
+#[derive(Clone, Debug)]
+pub(super) struct WatchBackoff {
+    next: Duration,
+    longest: Duration,
+}
+
+impl WatchBackoff {
+    /// Waits of at most `longest`.
+    pub(super) fn up_to(longest: Duration) -> Self {
+        Self {
+            next: FIRST.min(longest),
+            longest,
+        }
+    }
+}
+
+impl Iterator for WatchBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let wait = self.next;
+        self.next = (wait * 2).min(self.longest);
+        Some(wait)
+    }
+}
+
+impl Backoff for WatchBackoff {
+    fn reset(&mut self) {
+        *self = Self::up_to(self.longest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_begin_again_once_the_watch_stands() {
+        let mut backoff = WatchBackoff::up_to(Duration::from_millis(350));
+        let waits: Vec<u128> = backoff.by_ref().take(5).map(|wait| wait.as_millis()).collect();
+        assert_eq!(waits, [100, 200, 350, 350, 350]);
+        backoff.reset();
+        assert_eq!(backoff.next(), Some(FIRST));
+    }
+}
