@@ -124,8 +124,11 @@ impl Asked {
         let session = live.agent.sessions().find(self.name.namespace, &self.name.name)?;
         let agent = Arc::clone(&live.agent);
         let connecting = live.part.start(async move { agent.executor_of(&session).await });
-        let process = connecting.await.ok()?.ok()?;
-        Some(process.id())
+        tokio::select! {
+            process = connecting => Some(process.ok()?.ok()?.id()),
+            // Its tasks end without an outcome.
+            () = live.part.crashed() => None,
+        }
     }
 
     /// Its executor has ended by itself: its slice is free, it fails and says so, and its lease goes.
