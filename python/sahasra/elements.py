@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import ml_dtypes
@@ -36,6 +37,7 @@ _TO_XLA: dict[str, str] = {
 }
 
 
+@functools.cache
 def element_type(dtype: np.dtype[Any]) -> str:
     """XLA's name of a numpy type, such as ``bf16``.
 

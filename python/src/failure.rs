@@ -1,9 +1,6 @@
 //! Errors as Python's exceptions, and waiting that a signal ends.
 
-use std::{
-    sync::mpsc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use sahasra_client::{Error, FailureCode, Pending, RefusalCode};
@@ -102,25 +99,6 @@ pub(crate) fn wait_until<T: Send>(py: Python<'_>, pending: &Pending<T>, time: Op
 /// Runs a request to its end without the interpreter. A signal leaves it to end by itself.
 pub(crate) fn run<T: Send + 'static>(py: Python<'_>, request: impl Future<Output = Result<T, Error>> + Send + 'static) -> PyResult<T> {
     process::connects(py)?;
-    let runtime = sahasra_client::runtime().map_err(|error| raise(py, &error))?;
-    let (send, receive) = mpsc::sync_channel(1);
-    runtime.spawn(async move {
-        // Whoever waited may have been interrupted.
-        let _ = send.send(request.await);
-    });
-    // Only this thread waits, but the interpreter asks for what may be shared.
-    let receive = std::sync::Mutex::new(receive);
-    loop {
-        let answer = py.detach(|| {
-            receive
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .recv_timeout(ATTENTION)
-        });
-        match answer {
-            Ok(answer) => return answer.map_err(|error| raise(py, &error)),
-            Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,
-            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(PyRuntimeError::new_err("the request was dropped")),
-        }
-    }
+    let answer = sahasra_client::spawn(request).map_err(|error| raise(py, &error))?;
+    wait(py, &answer)
 }

@@ -7,7 +7,7 @@
 //!
 //! - A call puts its operation into a queue under a lock and returns: names of results are chosen here, so that nothing is waited for.
 //!   One task writes what the queue holds, many operations at once; one reads answers, and payloads straight into the buffer that the
-//!   caller gets.
+//!   caller gets. A thread that waits for an answer runs these tasks itself.
 //! - [`core`] keeps what the executor has not taken, so that a connection that breaks is replaced within the grace and nothing is lost or
 //!   done twice. It knows no connection and no clock.
 //! - What is slow to send may be compressed on its way: [`Compression`]. The link learns how fast the line is and asks a thread apart to
@@ -22,6 +22,7 @@ mod error;
 mod link;
 mod pending;
 mod rest;
+mod runtime;
 mod session;
 mod transport;
 
@@ -30,30 +31,10 @@ pub use element::{array_bytes, element_bytes};
 pub use error::{Error, Failure, Loss};
 pub use pending::Pending;
 pub use rest::{Gateway, condition, session_end};
+pub use runtime::spawn;
 pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::compression::Mode as Compression;
 pub use sahasra_wire::session::{Compiled, FailureCode, Figures, Format, RefusalCode, Shape, Welcome};
 pub use session::{Argument, Options, Program, Session, Target, Tensor, Traffic};
 
 pub use crate::core::Array;
-
-use std::sync::OnceLock;
-
-use tokio::runtime::{Builder, Runtime};
-
-/// Where connections live: one thread for all sessions of the process. What it does is moving bytes.
-///
-/// # Errors
-/// [`Error::Configuration`] when the system gives no thread.
-pub fn runtime() -> Result<&'static Runtime, Error> {
-    static RUNTIME: OnceLock<Result<Runtime, Error>> = OnceLock::new();
-    let runtime = RUNTIME.get_or_init(|| {
-        Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("sahasra-client")
-            .enable_all()
-            .build()
-            .map_err(|error| Error::Configuration(format!("no thread for connections: {error}")))
-    });
-    runtime.as_ref().map_err(Clone::clone)
-}

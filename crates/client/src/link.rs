@@ -7,31 +7,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
-use prost::Message;
-use sahasra_wire::session::{
-    Encoder, FailureCode, PART_BYTES, RefusalCode, ServerFrame, compression::Compression, frame, server_frame::Kind,
-};
+use bytes::BytesMut;
+use sahasra_wire::session::{FailureCode, RefusalCode, frame, server_frame::Kind};
 
 use crate::{
-    Error,
-    core::{Incoming, Taking},
-    rest,
+    Error, rest,
     session::{Shared, Target},
     transport::{self, Pulse, Reader, Way, Writer},
 };
 
+mod reading;
+mod writing;
+
+use reading::{READ_BYTES, message, receive};
+use writing::write;
+
 /// First pause before another attempt; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
-/// How long deleted tensors wait for operations to go with.
-const COMPANY: Duration = Duration::from_millis(1);
-/// Bytes that are read at a time where it is not known what comes.
-const READ_BYTES: usize = 32 << 10;
-/// The same, where it is likely to be a frame with a large payload.
-const HEAD_READ_BYTES: usize = 1 << 10;
-/// Bytes that are given to the socket at a time, once it is known that the line is fast: what goes next is decided anew each time.
-const WRITE_BYTES: usize = 4 << 20;
 /// How long an attempt to connect takes at the least, whatever is left of the time.
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// How long a close that nobody waits for may take.
@@ -40,8 +33,6 @@ const CLOSE: Duration = Duration::from_secs(10);
 const WELCOME: Duration = Duration::from_secs(30);
 /// Silence after which somebody who waits for an answer wants to know whether the session still stands.
 const QUIET: Duration = Duration::from_secs(1);
-/// A gateway that is silent for so long while somebody waits for an answer is asked whether it is there, and again after as long.
-const PING: Duration = Duration::from_secs(5);
 /// Where the grace is short a silent connection is given up sooner than [`Options::silence`], but not before two questions.
 ///
 /// [`Options::silence`]: crate::Options::silence
@@ -278,19 +269,6 @@ async fn greet(shared: &Shared, connection: &mut Connection, target: &Target) ->
     }
 }
 
-/// The next message, once it is whole; its payload is still to come.
-fn message(buffer: &mut BytesMut) -> Result<Option<(ServerFrame, usize)>, Error> {
-    let Some((message_bytes, payload_bytes)) = frame::lengths(buffer)? else {
-        return Ok(None);
-    };
-    if buffer.len() < frame::HEAD_BYTES + message_bytes {
-        return Ok(None);
-    }
-    buffer.advance(frame::HEAD_BYTES);
-    let message = ServerFrame::decode(buffer.split_to(message_bytes)).map_err(|error| Error::protocol(error.to_string()))?;
-    Ok(Some((message, payload_bytes)))
-}
-
 /// Until the connection breaks or the session ends.
 async fn serve(shared: &Shared, connection: Connection) -> Error {
     let Connection {
@@ -335,172 +313,5 @@ async fn stalled(shared: &Shared, pulse: &Pulse) -> Error {
             let what = format!("nothing was heard from the gateway for {} s", silence.as_secs_f32());
             return broken(io::Error::new(io::ErrorKind::TimedOut, what));
         }
-    }
-}
-
-async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -> Error {
-    let mut pieces: VecDeque<Bytes> = VecDeque::new();
-    let taken = shared.lock().welcome.as_ref().map(|welcome| welcome.encodings.clone());
-    let mut compression = Compression::new(shared.options.compression, &taken.unwrap_or_default());
-    let mut encoder = Encoder::default();
-    loop {
-        let lonely = {
-            let state = shared.lock();
-            if let Some(error) = &state.ended {
-                return error.clone();
-            }
-            state.core.has_only_deleted()
-        };
-        if lonely {
-            // Whoever comes in the meantime ends the pause.
-            let _ = tokio::time::timeout(COMPANY, shared.wake.notified()).await;
-        }
-        let (trial, decoded) = {
-            let mut state = shared.lock();
-            let most = if compression.is_idle() { WRITE_BYTES } else { PART_BYTES };
-            let candidate = state.core.candidate();
-            let trial = candidate.and_then(|part| {
-                let trial = compression.trial(part.payload.len(), part.width, part.is_first);
-                if trial.is_none() {
-                    state.core.settle(part.sequence, None);
-                }
-                Some((trial?, part))
-            });
-            let end = trial.as_ref().map_or(u64::MAX, |(_, part)| part.sequence);
-            match state.core.write_before(&mut pieces, most, end) {
-                Ok(decoded) => (trial, decoded),
-                Err(error) => {
-                    drop(state);
-                    shared.end(error.clone());
-                    return error;
-                }
-            }
-        };
-        let bytes = pieces.iter().map(Bytes::len).sum();
-        shared.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        shared.uploaded.fetch_add(decoded, Ordering::Relaxed);
-        if bytes == 0 && trial.is_none() {
-            tokio::select! {
-                () = shared.wake.notified() => compression.wakes(Instant::now()),
-                () = tokio::time::sleep(PING) => {
-                    if shared.is_awaited()
-                        && pulse.heard().elapsed() >= PING
-                        && let Err(error) = writer.ping().await
-                    {
-                        return broken(error);
-                    }
-                }
-            }
-            continue;
-        }
-        // A part is encoded while those before it go out: whatever is behind it waits for those as well.
-        let trying = trial.map(|(trial, part)| {
-            let mut encoder = std::mem::take(&mut encoder);
-            let trying = tokio::task::spawn_blocking(move || (trial.run(&mut encoder, &part.payload), encoder));
-            (part.sequence, trying)
-        });
-        if bytes > 0 {
-            let began = Instant::now();
-            if let Err(error) = writer.write(&mut pieces).await {
-                return broken(error);
-            }
-            compression.wrote(bytes, decoded as usize, began, Instant::now());
-        }
-        if let Some((sequence, trying)) = trying {
-            // One that panicked encodes nothing, and its part goes as it is.
-            let encoded = trying.await.ok().and_then(|(tried, used)| {
-                encoder = used;
-                compression.tried(&tried);
-                tried.encoded
-            });
-            shared.lock().core.settle(sequence, encoded);
-        }
-    }
-}
-
-async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, taking: &mut Option<Taking>) -> Error {
-    match receive_until_broken(shared, reader, read, taking).await {
-        Ok(never) => match never {},
-        Err(error) => {
-            // What is no fault of the connection no other connection mends. Why the session is over its object may say.
-            let over = matches!(&error, Error::Failed(failure) if failure.code == FailureCode::Ended);
-            if !over && !matches!(error, Error::Unreachable { .. }) {
-                shared.end(error.clone());
-            }
-            error
-        }
-    }
-}
-
-async fn receive_until_broken(
-    shared: &Shared,
-    reader: &mut Reader,
-    read: &mut BytesMut,
-    taking: &mut Option<Taking>,
-) -> Result<std::convert::Infallible, Error> {
-    let mut in_parts = false;
-    loop {
-        let mut unread = read.len();
-        while let Some((message, payload_bytes)) = message(read)? {
-            shared
-                .received
-                .fetch_add((unread - read.len() + payload_bytes) as u64, Ordering::Relaxed);
-            in_parts = payload_bytes >= READ_BYTES;
-            let (incoming, wake) = {
-                let mut state = shared.lock();
-                let before = state.core.queued();
-                let incoming = state.core.take(message, payload_bytes as u64)?;
-                let moved = state.core.queued() != before;
-                if moved {
-                    shared.room();
-                }
-                (incoming, moved || state.core.must_tell())
-            };
-            if wake {
-                shared.wake.notify_one();
-            }
-            match incoming {
-                Incoming::Nothing => discard(reader, read, payload_bytes).await.map_err(broken)?,
-                Incoming::Answer(request, answer) => shared.answer(request, answer),
-                Incoming::Fill(part) => {
-                    let there = read.len().min(payload_bytes);
-                    let buffer = taking.insert(part).buffer();
-                    buffer.extend_from_slice(&read[..there]);
-                    read.advance(there);
-                    reader.fill(buffer, payload_bytes - there).await.map_err(broken)?;
-                    if let Some(part) = taking.take() {
-                        let buffer = part.finish()?;
-                        let (incoming, wake) = {
-                            let mut state = shared.lock();
-                            let incoming = state.core.filled(buffer)?;
-                            (incoming, state.core.must_tell())
-                        };
-                        if wake {
-                            shared.wake.notify_one();
-                        }
-                        if let Incoming::Answer(request, answer) = incoming {
-                            shared.answer(request, answer);
-                        }
-                    }
-                }
-            }
-            unread = read.len();
-        }
-        // What belongs to a payload and is read here is copied once more: behind a part there is likely to be another.
-        let most = if in_parts { HEAD_READ_BYTES } else { READ_BYTES };
-        reader.read(read, most).await.map_err(broken)?;
-    }
-}
-
-/// Reads a payload that came before.
-async fn discard(reader: &mut Reader, read: &mut BytesMut, mut bytes: usize) -> io::Result<()> {
-    loop {
-        let there = read.len().min(bytes);
-        read.advance(there);
-        bytes -= there;
-        if bytes == 0 {
-            return Ok(());
-        }
-        reader.read(read, READ_BYTES.min(bytes)).await?;
     }
 }

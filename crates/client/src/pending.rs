@@ -1,14 +1,17 @@
 //! An answer that is still to come: to be awaited, or waited for by a thread.
 
 use std::{
-    future::Future,
+    future::{self, Future},
     pin::Pin,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
-use crate::Error;
+use crate::{
+    Error,
+    runtime::{self, Wait},
+};
 
 #[derive(Debug)]
 struct Cell<T> {
@@ -20,12 +23,45 @@ struct Cell<T> {
 struct State<T> {
     answer: Option<Result<T, Error>>,
     waker: Option<Waker>,
+    /// Threads that wait for `came`.
+    sleeping: usize,
 }
 
 impl<T> Cell<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         // Nothing that could panic happens under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Result<T, Error>> {
+        let mut state = self.lock();
+        match state.answer.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Blocks the thread, no longer than until `end`, while another one drives the connections.
+    fn sleep(&self, end: Option<Instant>) -> Option<Result<T, Error>> {
+        let mut state = self.lock();
+        loop {
+            if let Some(answer) = state.answer.take() {
+                return Some(answer);
+            }
+            let left = match end {
+                Some(end) => Some(end.checked_duration_since(Instant::now())?),
+                None => None,
+            };
+            state.sleeping += 1;
+            state = match left {
+                Some(left) => self.came.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.came.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            state.sleeping -= 1;
+        }
     }
 }
 
@@ -40,7 +76,11 @@ pub(crate) struct Promise<T>(Arc<Cell<T>>);
 
 pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
     let cell = Arc::new(Cell {
-        state: Mutex::new(State { answer: None, waker: None }),
+        state: Mutex::new(State {
+            answer: None,
+            waker: None,
+            sleeping: 0,
+        }),
         came: Condvar::new(),
     });
     (Promise(cell.clone()), Pending(cell))
@@ -48,12 +88,14 @@ pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
 
 impl<T> Promise<T> {
     pub(crate) fn keep(self, answer: Result<T, Error>) {
-        let waker = {
+        let (waker, sleeping) = {
             let mut state = self.0.lock();
             state.answer = Some(answer);
-            state.waker.take()
+            (state.waker.take(), state.sleeping)
         };
-        self.0.came.notify_all();
+        if sleeping > 0 {
+            self.0.came.notify_all();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -66,26 +108,33 @@ impl<T> Pending<T> {
     /// # Errors
     /// The answer's.
     pub fn wait(self) -> Result<T, Error> {
-        let mut state = self.0.lock();
-        loop {
-            if let Some(answer) = state.answer.take() {
-                return answer;
-            }
-            state = self.0.came.wait(state).unwrap_or_else(PoisonError::into_inner);
+        match self.block(None) {
+            Some(answer) => answer,
+            None => unreachable!("without an end it waits for the answer"),
         }
     }
 
     /// Blocks the thread until the answer is there or the time is over: then `None`, and the answer may be waited for again.
     pub fn wait_for(&self, time: Duration) -> Option<Result<T, Error>> {
-        let end = Instant::now() + time;
-        let mut state = self.0.lock();
-        loop {
-            if let Some(answer) = state.answer.take() {
-                return Some(answer);
-            }
-            let left = end.checked_duration_since(Instant::now())?;
-            (state, _) = self.0.came.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+        self.block(Some(time))
+    }
+
+    fn block(&self, time: Option<Duration>) -> Option<Result<T, Error>> {
+        if let Some(answer) = self.0.lock().answer.take() {
+            return Some(answer);
         }
+        if time.is_some_and(|time| time.is_zero()) {
+            return None;
+        }
+        let end = time.map(|time| Instant::now() + time);
+        let answer = future::poll_fn(|context| self.0.poll(context));
+        let wait = Wait::begin();
+        let driven = match (&wait, end) {
+            (Some(wait), Some(end)) => wait.drive(async { tokio::time::timeout_at(end.into(), answer).await.ok() }).ok(),
+            (Some(wait), None) => wait.drive(answer).ok().map(Some),
+            (None, _) => None,
+        };
+        driven.unwrap_or_else(|| self.0.sleep(end))
     }
 
     /// Whether waiting would return at once.
@@ -98,13 +147,10 @@ impl<T> Future for Pending<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.lock();
-        match state.answer.take() {
-            Some(answer) => Poll::Ready(answer),
-            None => {
-                state.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
+        let polled = self.0.poll(context);
+        if polled.is_pending() {
+            runtime::call();
         }
+        polled
     }
 }

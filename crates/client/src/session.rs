@@ -18,6 +18,7 @@ use crate::{
     element::array_bytes,
     link,
     pending::{Pending, Promise, pending},
+    runtime,
 };
 
 mod handles;
@@ -97,7 +98,7 @@ impl Session {
     pub fn begin(target: Target, options: Options) -> Result<(Self, Pending<()>), Error> {
         let (first, connected) = pending();
         let shared = Arc::new(Shared::new(options, first, &target));
-        crate::runtime()?.spawn(link::run(shared.clone(), target));
+        runtime::start(link::run(shared.clone(), target))?;
         Ok((Self(Arc::new(Owner(shared))), connected))
     }
 

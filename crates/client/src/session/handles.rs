@@ -8,6 +8,7 @@ use super::shared::{Shared, Waiting};
 use crate::{
     core::{Array, Core, Wanted},
     pending::Pending,
+    runtime,
 };
 
 /// One argument of a launch.
@@ -53,7 +54,7 @@ impl Drop for Named {
         };
         // Later ones go with the first.
         if first {
-            self.shared.wake.notify_one();
+            runtime::wake(&self.shared.wake);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -15,8 +15,11 @@ use crate::{
     Error, Failure,
     core::{Array, Core, Event, Wanted, Window},
     pending::{Pending, Promise, pending},
+    runtime,
 };
 
+/// Payload bytes in the queue up to which a call may write them itself.
+const LITTLE_BYTES: u64 = 64 << 10;
 /// Operations that may wait for the executor before a call that adds one waits itself.
 const QUEUED_OPERATIONS: usize = 16_384;
 /// The same for a call that adds a question: it carries no array, and whoever asks waits for the answer and not for room.
@@ -72,6 +75,8 @@ pub(crate) struct State {
     pub run: Option<u64>,
     /// Operations of whose failure somebody was told since everything was waited for last.
     pub told: HashSet<u64>,
+    /// Threads that wait for room in the queue.
+    waiting_for_room: usize,
 }
 
 impl State {
@@ -98,7 +103,7 @@ impl State {
 pub(crate) struct Shared {
     state: Mutex<State>,
     /// There is something to write.
-    pub wake: Notify,
+    pub wake: Arc<Notify>,
     /// There is room in the queue.
     room: Condvar,
     /// Bytes of frames, in each direction.
@@ -131,8 +136,9 @@ impl Shared {
                 programs: HashMap::new(),
                 run: None,
                 told: HashSet::new(),
+                waiting_for_room: 0,
             }),
-            wake: Notify::new(),
+            wake: Arc::default(),
             room: Condvar::new(),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -182,7 +188,7 @@ impl Shared {
             first.keep(Err(about("")));
         }
         self.room.notify_all();
-        self.wake.notify_one();
+        runtime::wake(&self.wake);
     }
 
     pub(crate) fn answer(&self, request: u64, answer: Result<Event, Failure>) {
@@ -210,8 +216,11 @@ impl Shared {
         }
     }
 
-    pub(crate) fn room(&self) {
-        self.room.notify_all();
+    /// The queue of this state has become shorter.
+    pub(crate) fn room(&self, state: &State) {
+        if state.waiting_for_room > 0 {
+            self.room.notify_all();
+        }
     }
 
     fn has_room(&self, operations: usize, bytes: u64) -> bool {
@@ -220,7 +229,20 @@ impl Shared {
 
     /// Runs `submit` when the queue has room for an operation.
     pub(super) fn submit<R>(&self, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
-        self.submit_into(|operations, bytes| self.has_room(operations, bytes), submit)
+        let (result, is_little) = self.submit_into(
+            |operations, bytes| self.has_room(operations, bytes),
+            |state| {
+                let result = submit(state);
+                (result, state.core.queued().1 <= LITTLE_BYTES)
+            },
+        )?;
+        // An executor that waits for a caller that waits for it begins at once.
+        if is_little {
+            runtime::turn();
+        } else {
+            runtime::call();
+        }
+        Ok(result)
     }
 
     /// Waits, no longer than so, until an operation would not have to wait. Gives whether it would not.
@@ -231,8 +253,11 @@ impl Shared {
         };
         let mut state = self.lock();
         if waits(&mut state) && !time.is_zero() {
+            runtime::call();
+            state.waiting_for_room += 1;
             let waited = self.room.wait_timeout_while(state, time, waits);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting_for_room -= 1;
         }
         !waits(&mut state)
     }
@@ -251,11 +276,14 @@ impl Shared {
             if has_room(operations, bytes) {
                 break;
             }
+            runtime::call();
+            state.waiting_for_room += 1;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting_for_room -= 1;
         }
         let result = submit(&mut state);
         drop(state);
-        self.wake.notify_one();
+        runtime::wake(&self.wake);
         Ok(result)
     }
 
@@ -301,6 +329,7 @@ impl Shared {
                 state.closing = Some(request);
             },
         );
+        runtime::call();
         if let Some(promise) = promise {
             promise.keep(match submitted {
                 // It is closed, or about to be.

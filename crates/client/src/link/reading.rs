@@ -1,0 +1,121 @@
+//! Reads what comes: answers, and payloads straight to where they belong.
+
+use std::{io, sync::atomic::Ordering};
+
+use bytes::{Buf, BytesMut};
+use prost::Message;
+use sahasra_wire::session::{FailureCode, ServerFrame, frame};
+
+use super::broken;
+use crate::{
+    Error,
+    core::{Incoming, Taking},
+    session::Shared,
+    transport::Reader,
+};
+
+/// Bytes that are read at a time where it is not known what comes.
+pub(super) const READ_BYTES: usize = 32 << 10;
+/// The same, where it is likely to be a frame with a large payload.
+const HEAD_READ_BYTES: usize = 1 << 10;
+
+/// The next message, once it is whole; its payload is still to come.
+pub(super) fn message(buffer: &mut BytesMut) -> Result<Option<(ServerFrame, usize)>, Error> {
+    let Some((message_bytes, payload_bytes)) = frame::lengths(buffer)? else {
+        return Ok(None);
+    };
+    if buffer.len() < frame::HEAD_BYTES + message_bytes {
+        return Ok(None);
+    }
+    buffer.advance(frame::HEAD_BYTES);
+    let message = ServerFrame::decode(buffer.split_to(message_bytes)).map_err(|error| Error::protocol(error.to_string()))?;
+    Ok(Some((message, payload_bytes)))
+}
+
+/// Until the connection breaks or the session ends.
+pub(super) async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, taking: &mut Option<Taking>) -> Error {
+    match receive_until_broken(shared, reader, read, taking).await {
+        Ok(never) => match never {},
+        Err(error) => {
+            // What is no fault of the connection no other connection mends. Why the session is over its object may say.
+            let over = matches!(&error, Error::Failed(failure) if failure.code == FailureCode::Ended);
+            if !over && !matches!(error, Error::Unreachable { .. }) {
+                shared.end(error.clone());
+            }
+            error
+        }
+    }
+}
+
+async fn receive_until_broken(
+    shared: &Shared,
+    reader: &mut Reader,
+    read: &mut BytesMut,
+    taking: &mut Option<Taking>,
+) -> Result<std::convert::Infallible, Error> {
+    let mut in_parts = false;
+    loop {
+        let mut unread = read.len();
+        while let Some((message, payload_bytes)) = message(read)? {
+            shared
+                .received
+                .fetch_add((unread - read.len() + payload_bytes) as u64, Ordering::Relaxed);
+            in_parts = payload_bytes >= READ_BYTES;
+            let (incoming, wake) = {
+                let mut state = shared.lock();
+                let before = state.core.queued();
+                let incoming = state.core.take(message, payload_bytes as u64)?;
+                let moved = state.core.queued() != before;
+                if moved {
+                    shared.room(&state);
+                }
+                (incoming, moved || state.core.must_tell())
+            };
+            if wake {
+                shared.wake.notify_one();
+            }
+            match incoming {
+                Incoming::Nothing => discard(reader, read, payload_bytes).await.map_err(broken)?,
+                Incoming::Answer(request, answer) => shared.answer(request, answer),
+                Incoming::Fill(part) => {
+                    let there = read.len().min(payload_bytes);
+                    let buffer = taking.insert(part).buffer();
+                    buffer.extend_from_slice(&read[..there]);
+                    read.advance(there);
+                    reader.fill(buffer, payload_bytes - there).await.map_err(broken)?;
+                    if let Some(part) = taking.take() {
+                        let buffer = part.finish()?;
+                        let (incoming, wake) = {
+                            let mut state = shared.lock();
+                            let incoming = state.core.filled(buffer)?;
+                            (incoming, state.core.must_tell())
+                        };
+                        if wake {
+                            shared.wake.notify_one();
+                        }
+                        if let Incoming::Answer(request, answer) = incoming {
+                            shared.answer(request, answer);
+                        }
+                    }
+                }
+            }
+            unread = read.len();
+        }
+        // What belongs to a payload and is read here is copied once more: behind a part there is likely to be another.
+        let most = if in_parts { HEAD_READ_BYTES } else { READ_BYTES };
+        reader.read(read, most).await.map_err(broken)?;
+    }
+}
+
+/// Reads a payload that came before.
+async fn discard(reader: &mut Reader, read: &mut BytesMut, mut bytes: usize) -> io::Result<()> {
+    loop {
+        let there = read.len().min(bytes);
+        read.advance(there);
+        bytes -= there;
+        if bytes == 0 {
+            return Ok(());
+        }
+        reader.read(read, READ_BYTES.min(bytes)).await?;
+    }
+}

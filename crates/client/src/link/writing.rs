@@ -1,0 +1,105 @@
+//! Writes what the queue holds, and encodes parts of uploads where that pays.
+
+use std::{
+    collections::VecDeque,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use sahasra_wire::session::{Encoder, PART_BYTES, compression::Compression};
+
+use super::broken;
+use crate::{
+    Error,
+    session::Shared,
+    transport::{Pulse, Writer},
+};
+
+/// How long deleted tensors wait for operations to go with.
+const COMPANY: Duration = Duration::from_millis(1);
+/// Bytes that are given to the socket at a time, once it is known that the line is fast: what goes next is decided anew each time.
+const WRITE_BYTES: usize = 4 << 20;
+/// A gateway that is silent for so long while somebody waits for an answer is asked whether it is there, and again after as long.
+const PING: Duration = Duration::from_secs(5);
+
+/// Until the connection breaks.
+pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -> Error {
+    let mut pieces: VecDeque<Bytes> = VecDeque::new();
+    let taken = shared.lock().welcome.as_ref().map(|welcome| welcome.encodings.clone());
+    let mut compression = Compression::new(shared.options.compression, &taken.unwrap_or_default());
+    let mut encoder = Encoder::default();
+    loop {
+        let lonely = {
+            let state = shared.lock();
+            if let Some(error) = &state.ended {
+                return error.clone();
+            }
+            state.core.has_only_deleted()
+        };
+        if lonely {
+            // Whoever comes in the meantime ends the pause.
+            let _ = tokio::time::timeout(COMPANY, shared.wake.notified()).await;
+        }
+        let (trial, decoded) = {
+            let mut state = shared.lock();
+            let most = if compression.is_idle() { WRITE_BYTES } else { PART_BYTES };
+            let candidate = state.core.candidate();
+            let trial = candidate.and_then(|part| {
+                let trial = compression.trial(part.payload.len(), part.width, part.is_first);
+                if trial.is_none() {
+                    state.core.settle(part.sequence, None);
+                }
+                Some((trial?, part))
+            });
+            let end = trial.as_ref().map_or(u64::MAX, |(_, part)| part.sequence);
+            match state.core.write_before(&mut pieces, most, end) {
+                Ok(decoded) => (trial, decoded),
+                Err(error) => {
+                    drop(state);
+                    shared.end(error.clone());
+                    return error;
+                }
+            }
+        };
+        let bytes = pieces.iter().map(Bytes::len).sum();
+        shared.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        shared.uploaded.fetch_add(decoded, Ordering::Relaxed);
+        if bytes == 0 && trial.is_none() {
+            tokio::select! {
+                () = shared.wake.notified() => compression.wakes(Instant::now()),
+                () = tokio::time::sleep(PING) => {
+                    if shared.is_awaited()
+                        && pulse.heard().elapsed() >= PING
+                        && let Err(error) = writer.ping().await
+                    {
+                        return broken(error);
+                    }
+                }
+            }
+            continue;
+        }
+        // A part is encoded while those before it go out: whatever is behind it waits for those as well.
+        let trying = trial.map(|(trial, part)| {
+            let mut encoder = std::mem::take(&mut encoder);
+            let trying = tokio::task::spawn_blocking(move || (trial.run(&mut encoder, &part.payload), encoder));
+            (part.sequence, trying)
+        });
+        if bytes > 0 {
+            let began = Instant::now();
+            if let Err(error) = writer.write(&mut pieces).await {
+                return broken(error);
+            }
+            compression.wrote(bytes, decoded as usize, began, Instant::now());
+        }
+        if let Some((sequence, trying)) = trying {
+            // One that panicked encodes nothing, and its part goes as it is.
+            let encoded = trying.await.ok().and_then(|(tried, used)| {
+                encoder = used;
+                compression.tried(&tried);
+                tried.encoded
+            });
+            shared.lock().core.settle(sequence, encoded);
+        }
+    }
+}

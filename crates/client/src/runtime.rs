@@ -1,0 +1,338 @@
+//! The runtime of all connections of the process, and who drives it.
+//!
+//! ```text
+//! background thread ──► drives ◄── a thread that waits for an answer, if it is the only one
+//! ```
+//!
+//! There is one current-thread runtime. A background thread drives it, until a thread waits for an answer: that thread then writes, polls and
+//! reads by itself, and its answer needs no hand-over between threads. Between two such waits the runtime is not driven by anybody: a loop
+//! that looks at each result comes back soon, and [`turn`] writes what it submits in between. The background thread drives again once no
+//! thread has waited for [`LINGER`], when several threads wait, and when somebody waits who cannot drive.
+
+use std::{
+    future::Future,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    sync::Notify,
+    task::JoinHandle,
+};
+
+use crate::{
+    Error,
+    pending::{Pending, pending},
+};
+
+/// Time without a wait after which the background thread drives again: longer than what a loop computes between two steps, and short beside
+/// what anybody notices of a question that nobody waits for yet.
+const LINGER: Duration = Duration::from_millis(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Background,
+    /// A thread that waits, or has a turn.
+    Caller,
+    Nobody,
+}
+
+#[derive(Debug)]
+struct State {
+    by: By,
+    /// Threads that wait for answers.
+    waiting: usize,
+    /// Waits that have begun or ended so far.
+    waits: u64,
+    /// The background thread is to drive as soon as the runtime is free.
+    is_called: bool,
+    /// The background thread waits without a limit.
+    is_dozing: bool,
+    /// Tasks that whoever drives next wakes, each once: to wake one from a thread that does not drive takes a system call.
+    asleep: Vec<Arc<Notify>>,
+}
+
+#[derive(Debug)]
+struct Driver {
+    runtime: Runtime,
+    state: Mutex<State>,
+    resume: Condvar,
+    release: Notify,
+}
+
+fn driver() -> Result<&'static Driver, Error> {
+    static DRIVER: OnceLock<Result<&'static Driver, Error>> = OnceLock::new();
+    let driver = DRIVER.get_or_init(|| {
+        let failed = |error| Error::Configuration(format!("no thread for connections: {error}"));
+        let driver: &Driver = Box::leak(Box::new(Driver {
+            runtime: Builder::new_current_thread().enable_all().build().map_err(failed)?,
+            state: Mutex::new(State {
+                by: By::Background,
+                waiting: 0,
+                waits: 0,
+                is_called: false,
+                is_dozing: false,
+                asleep: Vec::new(),
+            }),
+            resume: Condvar::new(),
+            release: Notify::new(),
+        }));
+        let builder = thread::Builder::new().name("sahasra-client".to_owned());
+        builder.spawn(|| driver.background()).map_err(failed)?;
+        Ok(driver)
+    });
+    driver.clone()
+}
+
+/// Starts a task on the runtime of connections.
+///
+/// # Errors
+/// [`Error::Configuration`] when the system gives no thread.
+pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let driver = driver()?;
+    let task = driver.runtime.spawn(future);
+    driver.call();
+    Ok(task)
+}
+
+/// Runs a request of this crate to its end, whether its answer is waited for or not.
+///
+/// # Errors
+/// [`Error::Configuration`] when the system gives no thread.
+pub fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<Pending<T>, Error> {
+    let (promise, answer) = pending();
+    start(async move {
+        let outcome = tokio::spawn(request).await;
+        promise.keep(outcome.unwrap_or_else(|error| Err(Error::Configuration(format!("the request ended without an answer: {error}")))));
+    })?;
+    Ok(answer)
+}
+
+/// Sees to it that the runtime is driven: for who waits without [`Wait`].
+pub(crate) fn call() {
+    if let Ok(driver) = driver() {
+        driver.call();
+    }
+}
+
+/// Wakes a task that waits for this, as soon as anybody drives.
+pub(crate) fn wake(task: &Arc<Notify>) {
+    if let Ok(driver) = driver() {
+        let mut state = driver.lock();
+        if state.by == By::Nobody {
+            if !state.asleep.iter().any(|asleep| Arc::ptr_eq(asleep, task)) {
+                state.asleep.push(Arc::clone(task));
+            }
+            return;
+        }
+    }
+    task.notify_one();
+}
+
+/// Runs what is ready, such as writing what was just submitted, on this thread, where nobody drives.
+pub(crate) fn turn() {
+    if let Ok(driver) = driver() {
+        driver.turn();
+    }
+}
+
+/// A thread that waits for an answer, for as long as it lives.
+pub(crate) struct Wait {
+    driver: &'static Driver,
+    leads: bool,
+}
+
+impl Wait {
+    /// Begins to wait; `None` where there is no runtime.
+    pub(crate) fn begin() -> Option<Self> {
+        let driver = driver().ok()?;
+        // A thread of another runtime may not drive a second one.
+        let may_drive = Handle::try_current().is_err();
+        let mut state = driver.lock();
+        state.waits += 1;
+        state.waiting += 1;
+        let leads = may_drive && state.waiting == 1 && state.by != By::Caller;
+        if leads {
+            if state.by == By::Background {
+                driver.release.notify_one();
+            }
+            state.by = By::Caller;
+        } else if state.by == By::Nobody {
+            driver.wake(&mut state);
+        }
+        drop(state);
+        Some(Self { driver, leads })
+    }
+
+    /// Drives the runtime until the future is ready. Gives it back where another thread drives.
+    pub(crate) fn drive<F: Future>(&self, future: F) -> Result<F::Output, F> {
+        match self.leads {
+            true => Ok(self.driver.drive(future)),
+            false => Err(future),
+        }
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let mut state = self.driver.lock();
+        state.waits += 1;
+        state.waiting -= 1;
+        if self.leads {
+            self.driver.leave(&mut state);
+        }
+    }
+}
+
+impl Driver {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drive<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(async {
+            let asleep = std::mem::take(&mut self.lock().asleep);
+            for task in asleep {
+                task.notify_one();
+            }
+            future.await
+        })
+    }
+
+    fn wake(&self, state: &mut State) {
+        state.is_called = true;
+        self.resume.notify_one();
+    }
+
+    fn call(&self) {
+        let mut state = self.lock();
+        if state.by == By::Nobody {
+            self.wake(&mut state);
+        }
+    }
+
+    /// A caller drives no longer.
+    fn leave(&self, state: &mut State) {
+        state.by = By::Nobody;
+        if state.waiting > 0 {
+            self.wake(state);
+        } else if state.is_dozing {
+            self.resume.notify_one();
+        }
+    }
+
+    fn turn(&self) {
+        if Handle::try_current().is_ok() {
+            return self.call();
+        }
+        {
+            let mut state = self.lock();
+            if state.by != By::Nobody {
+                return;
+            }
+            state.by = By::Caller;
+        }
+        self.drive(tokio::task::yield_now());
+        self.leave(&mut self.lock());
+    }
+
+    fn background(&self) -> ! {
+        loop {
+            self.drive(self.release.notified());
+            let mut state = self.lock();
+            loop {
+                let waits = state.waits;
+                let waited = self.resume.wait_timeout_while(state, LINGER, |state| !state.is_called);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                let is_still = state.waits == waits;
+                match state.by {
+                    By::Nobody if state.is_called || is_still => break,
+                    By::Caller if is_still || state.is_called => {
+                        // It may wait for long, and says when it leaves.
+                        state.is_dozing = true;
+                        let waited = self.resume.wait_while(state, |state| state.by == By::Caller);
+                        state = waited.unwrap_or_else(PoisonError::into_inner);
+                        state.is_dozing = false;
+                    }
+                    _ => {}
+                }
+            }
+            state.by = By::Background;
+            state.is_called = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A request that takes a turn of the runtime, or a timer of it.
+    async fn echo(number: u64) -> Result<u64, Error> {
+        if number.is_multiple_of(3) {
+            tokio::time::sleep(Duration::from_micros(number % 700)).await;
+        }
+        Ok(number)
+    }
+
+    #[test]
+    fn threads_that_wait_at_once_and_one_after_the_other_get_their_answers() {
+        thread::scope(|scope| {
+            for first in 0..4 {
+                scope.spawn(move || {
+                    for number in (first..400).step_by(4) {
+                        assert_eq!(spawn(echo(number)).unwrap().wait().unwrap(), number);
+                        if number % 50 == first {
+                            thread::sleep(2 * LINGER);
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_nobody_waits_for_goes_on_after_a_wait() {
+        spawn(echo(1)).unwrap().wait().unwrap();
+        let answers: Vec<_> = (0..20).map(|number| spawn(echo(number)).unwrap()).collect();
+        let end = Instant::now() + PATIENCE;
+        while !answers.iter().all(Pending::is_there) {
+            assert!(Instant::now() < end, "nobody drives the runtime");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_with_its_time_and_the_answer_comes_later() {
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let answer = spawn(async move { Ok(receive.await) }).unwrap();
+        for _ in 0..3 {
+            assert!(answer.wait_for(Duration::from_millis(2)).is_none());
+        }
+        send.send(7).unwrap();
+        assert_eq!(answer.wait().unwrap(), Ok(7));
+    }
+
+    #[test]
+    fn a_thread_of_another_runtime_waits_without_driving() {
+        let other = Builder::new_current_thread().build().unwrap();
+        other.block_on(async {
+            assert_eq!(spawn(echo(5)).unwrap().wait().unwrap(), 5);
+            assert_eq!(spawn(echo(6)).unwrap().await.unwrap(), 6);
+        });
+    }
+
+    #[test]
+    fn a_request_that_panics_is_answered() {
+        async fn panics() -> Result<(), Error> {
+            panic!("on purpose")
+        }
+        assert!(spawn(panics()).unwrap().wait().is_err());
+    }
+}
