@@ -13,7 +13,7 @@
 //!
 //! [`link`] knows the numbers of the stream and nothing of what it carries, [`state`] knows the operations and nothing of
 //! connections: both are pure. A connection has a thread that reads and one that writes; one thread asks the engine, in the
-//! client's order. What the client has outlives its connection until the grace is over. The process ends with its control
+//! client's order, and reads and writes by itself for a client that waits for each answer (`docs/adr/0036`). What the client has outlives its connection until the grace is over. The process ends with its control
 //! socket. `docs/protocol.md` says what the client may rely on.
 
 use std::io;
@@ -254,6 +254,7 @@ fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
         let waiting = Waiting {
             pending_bytes: state.pending_bytes(),
             is_compiling: state.is_compiling(),
+            is_asked: state.is_asked(),
             running: state.running_behind(),
         };
         match hub.next(waiting, || state.can_settle()) {

@@ -1,48 +1,28 @@
-//! One connection of the client: a thread that reads, and one that writes.
+//! One connection of the client: a thread that reads, and one that writes. The engine's thread does either where that saves a hand-over.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
-use prost::Message;
+use bytes::Bytes;
 use rustix::net::sockopt;
-use sahasra_memory::{Filling, Region};
-use sahasra_wire::session::{
-    ClientFrame, Encoding, RefusalCode, Refused, ServerFrame, client_frame,
-    frame::{self, Decoder, HEAD_BYTES},
-    server_frame::Kind,
-};
+use sahasra_wire::session::{RefusalCode, Refused, client_frame};
 
+use self::reader::Reader;
 use self::writer::Writer;
 use super::hub::Hub;
-use super::payload::Payload;
 use crate::session::adopt::Adopted;
 
+mod reader;
 mod writer;
 
 /// A connection has to say hello within this.
 const HELLO_TIME: Duration = Duration::from_secs(10);
-/// After the last word the client has so long to hear it and to hang up.
-const LAST_WORDS_TIME: Duration = Duration::from_secs(2);
 /// Connections that may be without a hello, or on their way out.
 const MOST_CONNECTIONS: usize = 64;
-/// Bytes read at a time.
-const READ_BYTES: usize = 64 << 10;
-/// Where frames are as large as this, no more is read at once than one of them: the next begins in memory of its own, and
-/// is not copied there.
-const LARGE_BYTES: usize = 128 << 10;
-/// The beginning of such a frame.
-const HEAD_READ_BYTES: usize = 4 << 10;
-/// Space that is still worth a read.
-const SMALLEST_READ: usize = 512;
-/// Parts of a tensor go on together, up to so many: a fraction of what a client may send before it must hear that something
-/// was taken.
-const GATHERED_BYTES: usize = 4 << 20;
-const GATHERED_FRAMES: usize = 64;
 /// Stack of a thread that reads or writes.
 const STACK_BYTES: usize = 256 << 10;
 /// A peer that is silent is asked after so many seconds, then this often, and is gone after so many questions.
@@ -80,14 +60,14 @@ impl Connections {
         let builder = std::thread::Builder::new().name("session-read".to_owned()).stack_size(STACK_BYTES);
         builder.spawn(move || {
             let _open = open;
-            let mut reader = Reader::new(stream, &already_read);
-            if let Err(error) = reader.run(&hub, number)
+            let stream = Arc::new(stream);
+            if let Err(error) = serve(&hub, &stream, &already_read, number)
                 && error.kind() != io::ErrorKind::UnexpectedEof
             {
                 eprintln!("connection {number}: {error}");
             }
             hub.disconnected(number);
-            let _ = reader.stream.shutdown(Shutdown::Both);
+            let _ = stream.shutdown(Shutdown::Both);
         })?;
         Ok(())
     }
@@ -96,7 +76,7 @@ impl Connections {
 /// Tells a client that came that the engine cannot be used.
 pub fn refuse(adopted: Adopted, message: &str) {
     if let Ok((stream, already_read)) = prepare(adopted) {
-        let mut reader = Reader::new(stream, &already_read);
+        let mut reader = Reader::new(Arc::new(stream), &already_read);
         let refused = Refused {
             code: RefusalCode::Unavailable.into(),
             message: message.to_owned(),
@@ -120,272 +100,94 @@ fn prepare(adopted: Adopted) -> io::Result<(UnixStream, Vec<u8>)> {
     Ok((stream, adopted.already_read))
 }
 
-struct Reader {
-    stream: UnixStream,
-    decoder: Decoder,
-    /// Frames are large now.
-    is_large: bool,
-    /// Memory for the rest of a tensor whose parts are coming.
-    tensor: Option<Incoming>,
-    /// Bytes of a part that is read there and not complete.
-    rest: usize,
+/// A connection whose client was let in.
+pub struct Connection {
+    /// Its number, never used again.
+    pub number: u64,
+    stream: Arc<UnixStream>,
+    /// Held by its thread, save while the connection is lent to the engine's.
+    reader: Mutex<Reader>,
+    writer: Mutex<Writer>,
 }
 
-/// See [`Reader::tensor`].
-struct Incoming {
-    memory: Filling,
-    /// Bytes whose parts have not begun.
-    missing: usize,
+impl Connection {
+    /// Its socket.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Ends it.
+    pub fn shut_down(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Writes little, where nobody else does. Gives whether something is left for who waits to write.
+    pub fn write_now(&self, hub: &Hub) -> bool {
+        // Whoever holds it looks whether there is more to write before it sleeps.
+        let Ok(mut writer) = self.writer.try_lock() else {
+            return false;
+        };
+        writer.write_now(hub, self.number)
+    }
+
+    /// Reads what is there, on the engine's thread. Gives whether it may go on reading.
+    pub fn read_now(&self, hub: &Hub) -> bool {
+        lock(&self.reader).read_now(hub, self.number)
+    }
 }
 
-impl Reader {
-    fn new(stream: UnixStream, already_read: &[u8]) -> Self {
-        let mut decoder = Decoder::default();
-        decoder.buffer().extend_from_slice(already_read);
-        Self {
-            stream,
-            decoder,
-            is_large: false,
-            tensor: None,
-            rest: 0,
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves a connection until it is over.
+fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: u64) -> io::Result<()> {
+    let mut reader = Reader::new(Arc::clone(stream), already_read);
+    let Some((hello, payload)) = reader.hello()? else {
+        return reader.refuse(Refused {
+            code: RefusalCode::Malformed.into(),
+            message: "the first frame is no frame of a session stream".to_owned(),
+        });
+    };
+    let received = hello.received;
+    let Some(client_frame::Kind::Hello(hello)) = hello.kind.filter(|_| hello.sequence == 0 && payload.is_empty()) else {
+        return reader.refuse(Refused {
+            code: RefusalCode::Malformed.into(),
+            message: "the first frame of a connection is a Hello, of number 0 and without payload".to_owned(),
+        });
+    };
+    let connection = Arc::new(Connection {
+        number,
+        stream: Arc::clone(stream),
+        reader: Mutex::new(reader),
+        writer: Mutex::new(Writer::new(Arc::clone(stream), &hello)),
+    });
+    {
+        // No answer goes before the welcome.
+        let _writer = lock(&connection.writer);
+        let mut reader = lock(&connection.reader);
+        match hub.hello(&connection, &hello, received, secret()?) {
+            Ok(welcome) => {
+                stream.set_read_timeout(None)?;
+                reader.tell(&welcome)?;
+            }
+            Err(refused) => return reader.refuse(refused),
         }
     }
-
-    /// Reads until the connection is over.
-    fn run(&mut self, hub: &Arc<Hub>, number: u64) -> io::Result<()> {
-        let Some((hello, payload)) = self.hello()? else {
-            return self.refuse(Refused {
-                code: RefusalCode::Malformed.into(),
-                message: "the first frame is no frame of a session stream".to_owned(),
-            });
-        };
-        let received = hello.received;
-        let Some(client_frame::Kind::Hello(hello)) = hello.kind.filter(|_| hello.sequence == 0 && payload.is_empty()) else {
-            return self.refuse(Refused {
-                code: RefusalCode::Malformed.into(),
-                message: "the first frame of a connection is a Hello, of number 0 and without payload".to_owned(),
-            });
-        };
-        let welcome = match hub.hello(number, &self.stream, &hello, received, secret()?) {
-            Ok(welcome) => welcome,
-            Err(refused) => return self.refuse(refused),
-        };
-        self.stream.set_read_timeout(None)?;
-        self.tell(&welcome)?;
-        let mut writer = Writer::new(self.stream.try_clone()?, &hello);
-        let of_writer = Arc::clone(hub);
-        let builder = std::thread::Builder::new().name("session-write".to_owned()).stack_size(STACK_BYTES);
-        builder.spawn(move || writer.run(&of_writer, number))?;
-        let mut frames = Vec::new();
-        // Bytes of the parts among them, which are all of them then.
-        let mut gathered = 0;
+    let (of_writer, written) = (Arc::clone(hub), Arc::clone(&connection));
+    let builder = std::thread::Builder::new().name("session-write".to_owned()).stack_size(STACK_BYTES);
+    builder.spawn(move || {
         loop {
-            loop {
-                if let Some(frame) = self.part_head() {
-                    // What came before need not wait for the part to be complete.
-                    if gathered == 0 && !frames.is_empty() && !hub.frames(number, &mut frames) {
-                        self.hang_up();
-                        return Ok(());
-                    }
-                    match self.read_part(hub)? {
-                        Some(piece) => {
-                            gathered += piece.len();
-                            frames.push((frame, Payload::InPlace(piece)));
-                        }
-                        None => return Ok(()),
-                    }
-                    // One after the other they would wake the engine for nothing.
-                    if gathered >= GATHERED_BYTES || frames.len() >= GATHERED_FRAMES || self.tensor.is_none() {
-                        gathered = 0;
-                        if !hub.frames(number, &mut frames) {
-                            self.hang_up();
-                            return Ok(());
-                        }
-                    }
-                    continue;
-                }
-                match self.decoder.next_frame::<ClientFrame>() {
-                    Ok(Some((frame, payload))) => {
-                        gathered = 0;
-                        self.is_large = payload.len() >= LARGE_BYTES;
-                        self.expect(&frame, payload.len(), hub.limit_bytes());
-                        frames.push((frame, payload.into()));
-                    }
-                    Ok(None) => break,
-                    Err(error) => {
-                        if frames.is_empty() || hub.frames(number, &mut frames) {
-                            hub.malformed(number, &error.to_string());
-                        }
-                        self.hang_up();
-                        return Ok(());
-                    }
-                }
-            }
-            if gathered == 0 && !frames.is_empty() && !hub.frames(number, &mut frames) {
-                // The client may have to be told why.
-                self.hang_up();
-                return Ok(());
-            }
-            let read = self.fill()?;
-            hub.board().received(read as u64);
-            if read == 0 {
-                return Ok(());
+            let has_waited = of_writer.wait_to_send(number);
+            if lock(&written.writer).write_all(&of_writer, number, has_waited) {
+                return;
             }
         }
+    })?;
+    while lock(&connection.reader).run(hub, number)? {
+        hub.lent(number);
     }
-
-    /// The first frame; none where what comes is no frame.
-    fn hello(&mut self) -> io::Result<Option<(ClientFrame, Bytes)>> {
-        let until = Instant::now() + HELLO_TIME;
-        loop {
-            match self.decoder.next_frame() {
-                Ok(Some(frame)) => return Ok(Some(frame)),
-                Ok(None) if Instant::now() >= until => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(None) => {}
-                Err(_) => return Ok(None),
-            }
-            // No hello is anywhere near as long as a frame may be.
-            if self.decoder.buffer().len() > READ_BYTES {
-                return Ok(None);
-            }
-            if self.fill()? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-    }
-
-    /// Sees to it that the parts of a large tensor are read into memory of its size, of which an engine can take it as it is.
-    fn expect(&mut self, frame: &ClientFrame, payload_bytes: usize, limit_bytes: u64) {
-        match &frame.kind {
-            Some(client_frame::Kind::Upload(upload)) => {
-                let is_large = upload.bytes >= LARGE_BYTES as u64 && upload.bytes <= limit_bytes;
-                let missing = upload.bytes as usize;
-                // Where there is no memory the parts come like other frames, and the upload fails when they are put together.
-                let memory = is_large.then(|| Filling::new(missing).ok()).flatten();
-                self.tensor = memory.map(|memory| Incoming { memory, missing });
-            }
-            // One that was read like other frames: what follows it would not lie behind it.
-            Some(client_frame::Kind::Part(_)) if payload_bytes > 0 => self.tensor = None,
-            _ => {}
-        }
-    }
-
-    /// The message of the next frame, if it is a part whose bytes belong into [`Reader::tensor`]; its payload comes next.
-    fn part_head(&mut self) -> Option<ClientFrame> {
-        let missing = self.tensor.as_ref()?.missing;
-        let buffer = self.decoder.buffer();
-        // What is too large, or no message, the decoder refuses.
-        let (message, payload) = frame::lengths(buffer).ok()??;
-        if !(1..=missing).contains(&payload) {
-            return None;
-        }
-        let frame = ClientFrame::decode(buffer.get(HEAD_BYTES..HEAD_BYTES + message)?).ok()?;
-        let is_part = matches!(&frame.kind, Some(client_frame::Kind::Part(part)) if part.encoding == i32::from(Encoding::Raw));
-        if !is_part || frame.sequence == 0 {
-            return None;
-        }
-        if let Some(tensor) = &mut self.tensor {
-            buffer.advance(HEAD_BYTES + message);
-            let there = payload.min(buffer.len());
-            tensor.memory.extend_from_slice(&buffer[..there]);
-            buffer.advance(there);
-            tensor.missing -= payload;
-            self.rest = payload - there;
-        }
-        Some(frame)
-    }
-
-    /// The payload of the part whose head was read; `None` when the stream ends in it.
-    fn read_part(&mut self, hub: &Hub) -> io::Result<Option<Region>> {
-        let Some(tensor) = &mut self.tensor else {
-            return Ok(None);
-        };
-        while self.rest > 0 {
-            // There is room for the whole tensor: as much as is missing, and no more is taken from what follows.
-            let spare = &mut tensor.memory.spare()[..self.rest];
-            let read = match rustix::io::read(&self.stream, spare) {
-                Ok((read, _)) => read.len(),
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            if read == 0 {
-                return Ok(None);
-            }
-            // SAFETY: the kernel has just written so many bytes there.
-            unsafe { tensor.memory.advance(read) };
-            hub.board().received(read as u64);
-            self.rest -= read;
-        }
-        let piece = tensor.memory.split();
-        if tensor.missing == 0 {
-            self.tensor = None;
-        }
-        self.is_large = true;
-        Ok(Some(piece))
-    }
-
-    /// Bytes of the frame that has begun that are not there yet, or of the head.
-    fn missing(&mut self) -> usize {
-        let buffer = self.decoder.buffer();
-        let Some([a, b, c, d, e, f, g, h]) = buffer.first_chunk::<HEAD_BYTES>() else {
-            return HEAD_READ_BYTES;
-        };
-        // Checked by the decoder, which has refused what is too large.
-        let message = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
-        let payload = u32::from_le_bytes([*e, *f, *g, *h]) as usize;
-        (HEAD_BYTES + message + payload).saturating_sub(buffer.len())
-    }
-
-    /// Reads what is there into the decoder's own memory.
-    fn fill(&mut self) -> io::Result<usize> {
-        let missing = self.missing();
-        let is_large = self.is_large || missing >= LARGE_BYTES;
-        let buffer = self.decoder.buffer();
-        let spare = buffer.capacity() - buffer.len();
-        if spare == 0 || (buffer.is_empty() && spare < SMALLEST_READ) {
-            buffer.reserve(if is_large { HEAD_READ_BYTES } else { READ_BYTES });
-        }
-        let length = buffer.len();
-        let spare = buffer.spare_capacity_mut();
-        let most = if is_large { missing.max(1).min(spare.len()) } else { spare.len() };
-        loop {
-            match rustix::io::read(&self.stream, &mut spare[..most]) {
-                Ok((read, _)) => {
-                    let read = read.len();
-                    // SAFETY: the kernel has just written so many bytes behind the length, within the capacity.
-                    unsafe { buffer.set_len(length + read) };
-                    return Ok(read);
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    fn tell(&mut self, message: &ServerFrame) -> io::Result<()> {
-        let mut bytes = BytesMut::new();
-        frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
-        self.stream.write_all(&bytes)
-    }
-
-    fn refuse(&mut self, refused: Refused) -> io::Result<()> {
-        self.tell(&ServerFrame {
-            sequence: 0,
-            received: 0,
-            kind: Some(Kind::Refused(refused)),
-        })?;
-        self.stream.shutdown(Shutdown::Write)?;
-        self.hang_up();
-        Ok(())
-    }
-
-    /// Reads what the other end still sends, for a while: a socket that is closed with bytes unread takes back what was written.
-    fn hang_up(&mut self) {
-        let until = Instant::now() + LAST_WORDS_TIME;
-        let _ = self.stream.set_read_timeout(Some(LAST_WORDS_TIME));
-        let mut nothing = [0; 16 << 10];
-        while Instant::now() < until && self.stream.read(&mut nothing).is_ok_and(|read| read > 0) {}
-    }
+    Ok(())
 }
 
 /// What a client shows to resume.

@@ -1,11 +1,12 @@
 //! Where the threads of a session executor meet: connections bring operations and take answers, the engine takes operations
 //! and brings answers. One lock, held for moments; whoever has nothing to do sleeps.
+//!
+//! A client that looks at each result before it goes on would pay for every hand-over between these threads. Its answers the engine's
+//! thread therefore writes itself, and reads what comes next where it waits: [`lending`].
 
 use std::collections::VecDeque;
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicI64, Ordering, fence};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,13 +14,19 @@ use sahasra_wire::session::{
     ClientFrame, Failed, FailureCode, Hello, PartError, Refused, ServerFrame, VERSION, Welcome, client_frame, encodings, server_frame::Kind,
 };
 
+use self::lending::{Call, Lending};
+use super::connection::Connection;
 use super::engine::Description;
 use super::link::{Answer, Arrival, Link, Sending, WINDOW};
 use super::payload::Payload;
 use crate::session::board::Board;
 
+mod lending;
+
 /// Frames that a writer takes at a time.
 const BATCH_FRAMES: usize = 64;
+/// Bytes of payloads that the engine's thread writes by itself.
+pub const LITTLE_BYTES: usize = 32 << 10;
 /// The engine does not sleep.
 const AWAKE: i64 = -1;
 
@@ -49,6 +56,8 @@ pub struct Waiting {
     pub pending_bytes: u64,
     /// A program compiles: operations wait for it.
     pub is_compiling: bool,
+    /// An answer waits for something to end.
+    pub is_asked: bool,
     /// It is to be woken when no more than so many executions run.
     pub running: u64,
 }
@@ -66,10 +75,13 @@ struct Inner {
     inbox: VecDeque<Input>,
     /// Generation of the client whose operations are in the inbox.
     generation: u64,
-    /// The client's connection, so that it can be ended.
-    current: Option<(u64, UnixStream)>,
+    /// The client's connection.
+    current: Option<Arc<Connection>>,
     is_engine_asleep: bool,
+    lending: Lending,
     sleeping_writers: usize,
+    /// Connection that has bytes which the engine's thread could not write.
+    unwritten: Option<u64>,
     /// The last words to a client went out.
     is_told: bool,
     /// The secret by which the agent lets a client in without asking anybody.
@@ -82,6 +94,10 @@ pub struct Hub {
     engine: Condvar,
     writers: Condvar,
     told: Condvar,
+    /// Readers whose connection is lent.
+    readers: Condvar,
+    /// Wakes the engine where it reads.
+    call: Call,
     /// Executions that run; the engine, where it sleeps, is woken when no more than `wake_at` do.
     running: AtomicI64,
     wake_at: AtomicI64,
@@ -100,13 +116,17 @@ impl Hub {
                 generation: 0,
                 current: None,
                 is_engine_asleep: false,
+                lending: Lending::default(),
                 sleeping_writers: 0,
+                unwritten: None,
                 is_told: false,
                 shown: None,
             }),
             engine: Condvar::new(),
             writers: Condvar::new(),
             told: Condvar::new(),
+            readers: Condvar::new(),
+            call: Call::new(),
             running: AtomicI64::new(0),
             wake_at: AtomicI64::new(AWAKE),
             board,
@@ -131,7 +151,11 @@ impl Hub {
 
     fn wake_engine(&self, inner: &mut Inner) {
         if std::mem::take(&mut inner.is_engine_asleep) {
-            self.engine.notify_one();
+            if inner.lending.is_reading {
+                self.call.ring();
+            } else {
+                self.engine.notify_one();
+            }
         }
     }
 
@@ -154,19 +178,15 @@ impl Hub {
     ///
     /// # Errors
     /// The refusal.
-    pub fn hello(&self, connection: u64, stream: &UnixStream, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
-        let shared = stream.try_clone().map_err(|error| Refused {
-            code: sahasra_wire::session::RefusalCode::Unavailable.into(),
-            message: format!("the executor has no descriptor left: {error}"),
-        })?;
+    pub fn hello(&self, connection: &Arc<Connection>, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
         let mut inner = self.lock();
-        let welcomed = inner.link.hello(connection, hello, received, secret, Instant::now())?;
+        let welcomed = inner.link.hello(connection.number, hello, received, secret, Instant::now())?;
         if welcomed.replaced.is_some()
-            && let Some((_, old)) = inner.current.take()
+            && let Some(old) = inner.current.take()
         {
-            let _ = old.shutdown(Shutdown::Both);
+            old.shut_down();
         }
-        inner.current = Some((connection, shared));
+        inner.current = Some(Arc::clone(connection));
         if !welcomed.resumed {
             inner.inbox.clear();
             inner.inbox.push_back(Input::Begin(welcomed.generation));
@@ -199,8 +219,9 @@ impl Hub {
         })
     }
 
-    /// Frames came on a connection. Gives whether it is the client's still and makes sense.
-    pub fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>) -> bool {
+    /// Frames came on a connection. Gives whether it is the client's still and makes sense. With `lends` the engine may read what comes next,
+    /// until [`Hub::lent`] returns.
+    pub fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>, lends: bool) -> bool {
         self.board.touch();
         let mut inner = self.lock();
         for (frame, payload) in frames.drain(..) {
@@ -233,9 +254,14 @@ impl Hub {
                 }
             }
         }
+        if lends {
+            inner.lending.connection = Some(connection);
+        }
         self.wake_engine(&mut inner);
         // What was confirmed makes room.
-        self.wake_writers(&inner);
+        if inner.link.has_to_send(connection) {
+            self.wake_writers(&inner);
+        }
         true
     }
 
@@ -251,7 +277,7 @@ impl Hub {
     /// The session is over: whoever is connected is told, if it takes no longer than that.
     pub fn end(&self, reason: &str, longest: Duration) {
         let mut inner = self.lock();
-        let Some(connection) = inner.current.as_ref().map(|(connection, _)| *connection) else {
+        let Some(connection) = inner.current.as_ref().map(|current| current.number) else {
             return;
         };
         inner.is_told = false;
@@ -292,7 +318,7 @@ impl Hub {
     pub fn malformed_operation(&self, generation: u64, reason: &str) {
         let mut inner = self.lock();
         if inner.generation == generation {
-            if let Some(connection) = inner.current.as_ref().map(|(connection, _)| *connection) {
+            if let Some(connection) = inner.current.as_ref().map(|current| current.number) {
                 self.break_off(&mut inner, connection, reason);
             } else {
                 // Nobody is there to be told; and nobody can resume.
@@ -308,7 +334,7 @@ impl Hub {
     /// A connection is over.
     pub fn disconnected(&self, connection: u64) {
         let mut inner = self.lock();
-        if inner.current.as_ref().is_some_and(|(current, _)| *current == connection) {
+        if inner.current.as_ref().is_some_and(|current| current.number == connection) {
             inner.current = None;
         }
         if inner.link.disconnected(connection, Instant::now()) {
@@ -319,33 +345,57 @@ impl Hub {
         self.wake_writers(&inner);
     }
 
-    /// Waits for frames to send on this connection, about so many bytes at the most. `waits` is called when there was nothing.
-    pub fn send(&self, connection: u64, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>, mut waits: impl FnMut()) -> Sending {
+    /// Waits until there is something to write on this connection. Gives whether that was not so at once.
+    pub fn wait_to_send(&self, connection: u64) -> bool {
         let mut inner = self.lock();
+        let mut has_waited = false;
         loop {
-            let sending = inner.link.send(connection, BATCH_FRAMES, most_bytes, into);
-            if !into.is_empty() || sending != Sending::Go {
-                return sending;
+            if inner.unwritten.take_if(|unwritten| *unwritten == connection).is_some() || inner.link.has_to_send(connection) {
+                return has_waited;
             }
-            waits();
+            has_waited = true;
             inner.sleeping_writers += 1;
             inner = self.writers.wait(inner).unwrap_or_else(PoisonError::into_inner);
             inner.sleeping_writers -= 1;
         }
     }
 
-    /// Answers for a client; `last` is the one after which nothing comes.
+    /// Whether there is something to send on this connection.
+    pub fn has_to_send(&self, connection: u64) -> bool {
+        self.lock().link.has_to_send(connection)
+    }
+
+    /// Frames to send on this connection, if there are any, about so many bytes at the most.
+    pub fn send(&self, connection: u64, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
+        self.lock().link.send(connection, BATCH_FRAMES, most_bytes, into)
+    }
+
+    /// Answers for a client; `last` is the one after which nothing comes. Little goes out on this thread, where nobody writes already.
     pub fn answer(&self, generation: u64, answers: Vec<Answer>, last: Option<Answer>) {
-        let mut inner = self.lock();
-        for answer in answers {
-            inner.link.answer(generation, answer);
+        let connection = {
+            let mut inner = self.lock();
+            let bytes: usize = answers.iter().map(|answer| answer.payload.len()).sum();
+            for answer in answers {
+                inner.link.answer(generation, answer);
+            }
+            let is_last = last.is_some();
+            if let Some(last) = last {
+                inner.link.close(generation, last);
+                self.show_secret(&mut inner);
+                self.board.set_connected(inner.link.is_connected());
+            }
+            if is_last || bytes > LITTLE_BYTES || inner.sleeping_writers == 0 {
+                return self.wake_writers(&inner);
+            }
+            inner.current.clone()
+        };
+        if let Some(connection) = connection
+            && connection.write_now(self)
+        {
+            let mut inner = self.lock();
+            inner.unwritten = Some(connection.number);
+            self.wake_writers(&inner);
         }
-        if let Some(last) = last {
-            inner.link.close(generation, last);
-            self.show_secret(&mut inner);
-            self.board.set_connected(inner.link.is_connected());
-        }
-        self.wake_writers(&inner);
     }
 
     /// What the engine is to do next; waits for it. `can_settle` says whether something has ended that it waits for.
@@ -381,16 +431,21 @@ impl Hub {
                 return Input::Begin(0);
             }
             // Whoever ends something from here on sees that it has to wake, or has ended it before the question below.
-            self.wake_at.store(waiting.running as i64, Ordering::SeqCst);
+            let lent = inner.lent();
+            // An engine that reads comes back soon, and then sees what has ended that no answer waits for.
+            let is_woken = waiting.is_asked || waiting.is_compiling || lent.is_none();
+            self.wake_at
+                .store(if is_woken { waiting.running as i64 } else { AWAKE }, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             if !can_settle() {
                 inner.is_engine_asleep = true;
-                inner = match inner.link.expires() {
-                    Some(until) => {
+                inner = match (lent, inner.link.expires()) {
+                    (Some(connection), _) => self.read(inner, &connection),
+                    (None, Some(until)) => {
                         let left = until.saturating_duration_since(now);
                         self.engine.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
                     }
-                    None => self.engine.wait(inner).unwrap_or_else(PoisonError::into_inner),
+                    (None, None) => self.engine.wait(inner).unwrap_or_else(PoisonError::into_inner),
                 };
                 inner.is_engine_asleep = false;
             }

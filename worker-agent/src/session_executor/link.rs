@@ -348,6 +348,16 @@ impl Link {
             .is_some_and(|client| client.answers.len() > client.window.frames as usize || client.kept_bytes > client.window.bytes.max(1))
     }
 
+    /// Whether [`Link::send`] would give frames, or says that it is over.
+    pub fn has_to_send(&mut self, connection: u64) -> bool {
+        let Some(client) = self.connected(connection) else {
+            return true;
+        };
+        let is_next = client.answers.get(client.sent).is_some_and(|answer| client.may_send(answer));
+        let is_last = client.ending.is_some() && client.sent == client.answers.len();
+        is_next || is_last || matches!(client.ending, Some(Ending::Broken(Some(_)))) || client.must_tell()
+    }
+
     /// The frames to send next on this connection, at most so many and about so many bytes.
     pub fn send(&mut self, connection: u64, most_frames: usize, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
         let Some(client) = self.connected(connection) else {
@@ -358,14 +368,10 @@ impl Link {
             && into.len() < most_frames
             && bytes < most_bytes
         {
-            let payload = answer.payload.len() as u64;
-            let window = client.window;
-            let fits = client.sent < window.frames as usize && client.sent_bytes + payload <= window.bytes;
-            // The client need not tell of so little: what is larger than the rest of its window would never go.
-            let is_little = client.sent <= window.frames as usize / 4 && client.sent_bytes <= window.bytes / 4;
-            if !fits && !is_little {
+            if !client.may_send(answer) {
                 break;
             }
+            let payload = answer.payload.len() as u64;
             let frame = ServerFrame {
                 sequence: client.confirmed + client.sent as u64 + 1,
                 received: client.taken,
@@ -464,6 +470,15 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Whether the window has room for the next answer.
+    fn may_send(&self, answer: &Answer) -> bool {
+        let (window, payload) = (self.window, answer.payload.len() as u64);
+        let fits = self.sent < window.frames as usize && self.sent_bytes + payload <= window.bytes;
+        // The client need not tell of so little: what is larger than the rest of its window would never go.
+        let is_little = self.sent <= window.frames as usize / 4 && self.sent_bytes <= window.bytes / 4;
+        fits || is_little
     }
 
     /// Whether a quarter of what may be outstanding was taken and not told.

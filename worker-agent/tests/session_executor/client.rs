@@ -124,6 +124,23 @@ impl Client {
         }
     }
 
+    /// An operation that goes out so many bytes at a time.
+    pub fn send_in_pieces(&mut self, kind: client_frame::Kind, size: usize) {
+        self.sequence += 1;
+        let frame = ClientFrame {
+            sequence: self.sequence,
+            received: self.received,
+            kind: Some(kind),
+        };
+        let mut bytes = BytesMut::new();
+        frame::encode(&frame, 0, &mut bytes).unwrap();
+        for piece in bytes.chunks(size) {
+            self.write_raw(piece);
+            // It plays a line on which pieces come apart.
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+
     fn write(&mut self, sequence: u64, kind: Option<client_frame::Kind>, payload: &Bytes) {
         if let Some(left) = &mut self.frames_left {
             if *left == 0 {

@@ -7,4 +7,5 @@ mod compression;
 mod connections;
 mod harness;
 mod ptx;
+mod questions;
 mod xla;

@@ -3,9 +3,12 @@
 use std::io::{self, IoSlice, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use sahasra_wire::session::{
     Encoder, Hello, PART_BYTES, ServerFrame,
     compression::{Compression, Mode},
@@ -13,7 +16,7 @@ use sahasra_wire::session::{
     server_frame::Kind,
 };
 
-use crate::session_executor::hub::Hub;
+use crate::session_executor::hub::{Hub, LITTLE_BYTES};
 use crate::session_executor::link::Sending;
 
 /// Bytes taken at a time once it is known that the line is fast.
@@ -22,9 +25,12 @@ const BATCH_BYTES: u64 = 4 << 20;
 const MOST_SLICES: usize = 512;
 
 pub(super) struct Writer {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     /// Everything of a batch's frames but their payloads.
     heads: BytesMut,
+    /// What the socket did not take at once, which goes before anything else.
+    rest: BytesMut,
+    frames: Vec<(ServerFrame, Bytes)>,
     compression: Compression,
     encoder: Encoder,
     /// The next part is the first of its tensor.
@@ -33,20 +39,29 @@ pub(super) struct Writer {
 
 impl Writer {
     /// For the client that said that.
-    pub(super) fn new(stream: UnixStream, hello: &Hello) -> Self {
+    pub(super) fn new(stream: Arc<UnixStream>, hello: &Hello) -> Self {
         let mode = if hello.spares_bytes { Mode::Always } else { Mode::WhereItPays };
         Self {
             stream,
             heads: BytesMut::new(),
+            rest: BytesMut::new(),
+            frames: Vec::new(),
             compression: Compression::new(mode, &hello.encodings),
             encoder: Encoder::default(),
             is_first: true,
         }
     }
 
-    /// Writes what there is to send, until the connection or the client's stream is over.
-    pub(super) fn run(&mut self, hub: &Hub, number: u64) {
-        let mut frames = Vec::new();
+    /// Writes what there is to send until there is nothing. Gives whether the connection, or the client's stream, is over.
+    pub(super) fn write_all(&mut self, hub: &Hub, number: u64, has_waited: bool) -> bool {
+        if has_waited {
+            self.compression.wakes(Instant::now());
+        }
+        let rest = self.rest.split();
+        if !rest.is_empty() && (&*self.stream).write_all(&rest).is_err() {
+            self.hang_up();
+            return true;
+        }
         loop {
             // How a part goes is decided when those before it have gone.
             let most = if self.compression.is_idle() {
@@ -54,35 +69,78 @@ impl Writer {
             } else {
                 PART_BYTES as u64
             };
-            let mut has_waited = false;
-            let sending = hub.send(number, most, &mut frames, || has_waited = true);
-            if has_waited {
-                self.compression.wakes(Instant::now());
-            }
-            let decoded = self.encode(&mut frames);
-            let began = Instant::now();
-            match self.write(&frames) {
-                Ok(bytes) => {
-                    self.compression.wrote(bytes, decoded, began, Instant::now());
-                    hub.board().sent(bytes as u64);
+            let sending = hub.send(number, most, &mut self.frames);
+            let is_empty = self.frames.is_empty();
+            if !is_empty {
+                let mut frames = std::mem::take(&mut self.frames);
+                let decoded = self.encode(&mut frames);
+                let began = Instant::now();
+                let written = self.write(&frames);
+                frames.clear();
+                self.frames = frames;
+                match written {
+                    Ok(bytes) => {
+                        self.compression.wrote(bytes, decoded, began, Instant::now());
+                        hub.board().sent(bytes as u64);
+                    }
+                    Err(_) => {
+                        self.hang_up();
+                        return true;
+                    }
                 }
-                Err(_) => {
-                    // The reader sees it, and says that the connection is over.
-                    let _ = self.stream.shutdown(Shutdown::Both);
-                    return;
-                }
             }
-            frames.clear();
             match sending {
+                Sending::Go if is_empty => return false,
                 Sending::Go => {}
-                Sending::Over => return,
+                Sending::Over => return true,
                 Sending::Last => {
                     let _ = self.stream.shutdown(Shutdown::Write);
                     hub.told();
-                    return;
+                    return true;
                 }
             }
         }
+    }
+
+    /// Writes little that there is to send, as far as the socket takes it now. Gives whether something is left.
+    pub(super) fn write_now(&mut self, hub: &Hub, number: u64) -> bool {
+        if !self.rest.is_empty() {
+            return true;
+        }
+        self.compression.wakes(Instant::now());
+        let sending = hub.send(number, LITTLE_BYTES as u64, &mut self.frames);
+        let mut frames = std::mem::take(&mut self.frames);
+        let decoded = self.encode(&mut frames);
+        self.heads.clear();
+        for (message, payload) in frames.drain(..) {
+            if frame::encode(&message, payload.len(), &mut self.heads).is_err() {
+                self.hang_up();
+                return true;
+            }
+            self.heads.extend_from_slice(&payload);
+        }
+        self.frames = frames;
+        let bytes = self.heads.len();
+        if bytes > 0 {
+            let began = Instant::now();
+            let written = match rustix::net::send(&*self.stream, &self.heads, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(written) => written,
+                Err(Errno::AGAIN | Errno::INTR) => 0,
+                Err(_) => {
+                    self.hang_up();
+                    return true;
+                }
+            };
+            self.rest.extend_from_slice(&self.heads[written..]);
+            self.compression.wrote(bytes, decoded, began, Instant::now());
+            hub.board().sent(bytes as u64);
+        }
+        !self.rest.is_empty() || sending != Sending::Go || hub.has_to_send(number)
+    }
+
+    /// The reader sees it, and says that the connection is over.
+    fn hang_up(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// Compresses the parts for which that pays, and gives what all payloads were before. What goes again on another connection is
@@ -129,7 +187,7 @@ impl Writer {
         }
         pieces.push(&self.heads[start..]);
         let total = pieces.iter().map(|piece| piece.len()).sum();
-        let mut stream = &self.stream;
+        let mut stream = &*self.stream;
         let mut first = 0;
         while first < pieces.len() {
             if pieces[first].is_empty() {

@@ -67,6 +67,11 @@ impl<E: Engine> State<E> {
         self.has_compiled() || self.pending.front().is_some_and(Pending::is_ready)
     }
 
+    /// Whether an answer waits for something to end.
+    pub fn is_asked(&self) -> bool {
+        self.pending_answers > 0
+    }
+
     /// Bytes of answers to come.
     pub fn pending_bytes(&self) -> u64 {
         self.pending_bytes

@@ -1,0 +1,142 @@
+//! The engine's thread reads a connection itself while it has nothing else to do.
+//!
+//! ```text
+//!  reader: a question came, nothing after it ──► lends ──► engine: answers, polls, reads, ...
+//!  reader: goes on  ◄── the engine has nothing to read for a while, or is busy, or more comes than it should read
+//! ```
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::{Hub, Inner};
+use crate::session_executor::connection::Connection;
+
+/// An engine that has not read for so long is busy, and the reader goes on.
+const BUSY: Duration = Duration::from_millis(1);
+/// A connection on which nothing comes for so long goes back to its reader.
+const QUIET: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
+
+/// Which connection is lent, and what the engine does with it.
+#[derive(Debug, Default)]
+pub(super) struct Lending {
+    /// Number of the connection.
+    pub(super) connection: Option<u64>,
+    /// The engine is in [`Hub::read`].
+    pub(super) is_reading: bool,
+    /// How often it was.
+    reads: u64,
+}
+
+/// Ends a poll from another thread.
+pub(super) struct Call(Option<(UnixStream, UnixStream)>);
+
+impl Call {
+    /// Where there are no descriptors left nothing is lent.
+    pub(super) fn new() -> Self {
+        let pair = || -> io::Result<_> {
+            let (ring, rung) = UnixStream::pair()?;
+            ring.set_nonblocking(true)?;
+            rung.set_nonblocking(true)?;
+            Ok((ring, rung))
+        };
+        Self(pair().ok())
+    }
+
+    pub(super) fn ring(&self) {
+        if let Some((ring, _)) = &self.0 {
+            // Where there is no room for a byte there are some already.
+            let _ = (&*ring).write(&[0]);
+        }
+    }
+
+    fn answer(&self) {
+        if let Some((_, rung)) = &self.0 {
+            let _ = (&*rung).read(&mut [0; 16]);
+        }
+    }
+}
+
+impl Inner {
+    /// The connection that the engine may read.
+    pub(super) fn lent(&self) -> Option<Arc<Connection>> {
+        let number = self.lending.connection?;
+        self.current.clone().filter(|current| current.number == number)
+    }
+}
+
+impl Hub {
+    /// Whether the engine can be woken where it reads.
+    pub fn can_lend(&self) -> bool {
+        self.call.0.is_some()
+    }
+
+    /// The connection is lent: waits until the engine does not read it any more.
+    pub fn lent(&self, connection: u64) {
+        let mut inner = self.lock();
+        while inner.lending.connection == Some(connection) {
+            let reads = inner.lending.reads;
+            let waited = self
+                .readers
+                .wait_timeout_while(inner, BUSY, |inner| inner.lending.connection == Some(connection));
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if inner.lending.connection == Some(connection) && inner.lending.reads == reads && !inner.lending.is_reading {
+                inner.lending.connection = None;
+            }
+        }
+    }
+
+    /// The engine sleeps, and reads what comes meanwhile.
+    pub(super) fn read<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, connection: &Arc<Connection>) -> MutexGuard<'a, Inner> {
+        inner.lending.is_reading = true;
+        inner.lending.reads += 1;
+        drop(inner);
+        let came = self.poll(connection);
+        // From here on nobody rings.
+        self.lock().is_engine_asleep = false;
+        let keeps = match came {
+            Came::Call => {
+                self.call.answer();
+                true
+            }
+            Came::Bytes => connection.read_now(self),
+            Came::Nothing => false,
+        };
+        let mut inner = self.lock();
+        inner.lending.is_reading = false;
+        if !keeps && inner.lending.connection == Some(connection.number) {
+            inner.lending.connection = None;
+            self.readers.notify_all();
+        }
+        inner
+    }
+
+    fn poll(&self, connection: &Connection) -> Came {
+        let Some((_, rung)) = &self.call.0 else {
+            return Came::Nothing;
+        };
+        let mut polled = [PollFd::new(connection.stream(), PollFlags::IN), PollFd::new(rung, PollFlags::IN)];
+        match poll(&mut polled, Some(&QUIET)) {
+            Err(Errno::INTR) => Came::Call,
+            Ok(ready) if ready > 0 => match polled[1].revents().is_empty() {
+                false => Came::Call,
+                true => Came::Bytes,
+            },
+            _ => Came::Nothing,
+        }
+    }
+}
+
+/// What ended a poll.
+enum Came {
+    Call,
+    Bytes,
+    Nothing,
+}
