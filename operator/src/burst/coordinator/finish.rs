@@ -11,7 +11,12 @@ use sahasra_service::{causes, part};
 use tokio::time::Instant;
 
 use super::{Coordinator, CoordinatorError, End, WriteError, save::SaveError};
-use crate::{burst::status::Verdict, clock::timestamp, fault::Step, pool::Unreleased};
+use crate::{
+    burst::{objects::Objects, status::Verdict},
+    clock::timestamp,
+    fault::Step,
+    pool::Unreleased,
+};
 
 /// How long a write of the end is tried again when the API server or the object store does not take it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -53,7 +58,7 @@ impl Coordinator {
         let mut returning = part::spawn(async move {
             let released = pool.release(&uid, immediately).await;
             let deleted = match &lease {
-                Some(lease) => objects.delete_lease(lease).await,
+                Some(lease) => delete_lease(&objects, lease).await,
                 None => Ok(()),
             };
             (released, deleted)
@@ -254,4 +259,18 @@ impl Coordinator {
             Verdict::new(COMPLETE, false, &reason, "the burst failed"),
         ]
     }
+}
+
+/// Deletes the lease of a burst that ends. While the API server does not take it, it is tried again: the end may wait for a store, and
+/// until then the lease would stand there without a holder.
+async fn delete_lease(objects: &Objects, name: &str) -> Result<(), WriteError> {
+    let (began, mut wait) = (Instant::now(), WAIT.0);
+    let mut outcome = objects.delete_lease(name).await;
+    while matches!(outcome, Err(WriteError::Api { .. })) && began.elapsed() < PATIENCE {
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(WAIT.1);
+        // The name may be another's by now.
+        outcome = objects.delete_leases().await;
+    }
+    outcome
 }
