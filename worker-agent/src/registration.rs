@@ -186,7 +186,7 @@ impl Registration {
                     if failing {
                         tracing::info!("heartbeat goes on");
                     }
-                    hold.held = true;
+                    hold.beat();
                     self.claimed.cancel();
                     if last.elapsed() > 2 * self.config.heartbeat_interval {
                         self.look.store(true, Ordering::Release);

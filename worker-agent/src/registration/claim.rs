@@ -65,8 +65,20 @@ pub(super) struct Hold {
     pub version: Option<String>,
     /// It has held it before.
     pub held: bool,
-    /// Whom it took it over from.
+    /// The holder from which the next beat takes it over.
+    replacing: Option<String>,
+    /// The holder from which it was taken over.
     replaced: Option<String>,
+}
+
+impl Hold {
+    /// A beat was written: the node is this agent's.
+    pub(super) fn beat(&mut self) {
+        self.held = true;
+        if let Some(other) = self.replacing.take() {
+            self.replaced = Some(other);
+        }
+    }
 }
 
 /// A connection to the host and port of the URL.
@@ -117,7 +129,7 @@ impl Registration {
         if let Some(endpoint) = endpoint
             && (endpoint == self.config.endpoint || !(self.probe)(endpoint).await)
         {
-            hold.replaced = Some(other);
+            hold.replacing = Some(other);
             return Ok(());
         }
         let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
@@ -135,7 +147,7 @@ impl Registration {
                 return Err(occupied.into());
             }
         }
-        hold.replaced = Some(other);
+        hold.replacing = Some(other);
         Ok(())
     }
 

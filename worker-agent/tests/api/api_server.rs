@@ -23,6 +23,8 @@ pub struct Objects {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
     /// Every write: method and path.
     writes: Arc<Mutex<Vec<String>>>,
+    /// So many of the next patches of the heartbeat are answered with 500.
+    broken_beats: Arc<Mutex<u32>>,
 }
 
 fn merge(target: &mut Value, patch: &Value) {
@@ -59,6 +61,17 @@ impl Objects {
         self.writes.lock().unwrap().clone()
     }
 
+    pub fn break_beats(&self, count: u32) {
+        *self.broken_beats.lock().unwrap() = count;
+    }
+
+    fn breaks(&self, method: &Method, path: &str) -> bool {
+        let mut left = self.broken_beats.lock().unwrap();
+        let breaks = *left > 0 && method == Method::PATCH && path == HEARTBEAT;
+        *left -= u32::from(breaks);
+        breaks
+    }
+
     /// Waits until the object is as `wanted`.
     pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let start = tokio::time::Instant::now();
@@ -92,6 +105,10 @@ impl Objects {
         let object = path.strip_suffix("/status").unwrap_or(path);
         if method != Method::GET {
             self.writes.lock().unwrap().push(format!("{method} {path}"));
+        }
+        if self.breaks(method, path) {
+            let broken = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500});
+            return (StatusCode::INTERNAL_SERVER_ERROR, broken);
         }
         let mut objects = self.objects.lock().unwrap();
         match method.as_str() {

@@ -200,6 +200,8 @@ async fn an_agent_takes_over_at_once_from_one_that_answers_no_more() {
             "spec": {"holderIdentity": "earlier", "leaseDurationSeconds": 3600, "renewTime": "2026-01-01T00:00:00.000000Z"},
         }),
     );
+    // A takeover that was not written is none: it is tried again.
+    objects.break_beats(2);
     let agent = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
     let worker = objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
     assert_eq!(worker["status"]["bootId"], Coordinator::new(&agent.url, "a").await.boot_id.as_str());
