@@ -78,7 +78,7 @@ pub async fn config(args: &Args) -> Result<Config, ApiServerError> {
 /// # Errors
 /// [`ApiServerError`].
 pub fn client(config: Config) -> Result<Client, ApiServerError> {
-    Client::try_from(config).map_err(|error| ApiServerError::Client(Box::new(error)))
+    sahasra_kubernetes::client(config).map_err(|error| ApiServerError::Client(Box::new(error)))
 }
 
 /// The API server as callers see it through us.

@@ -21,7 +21,6 @@ use ::http::header;
 use anyhow::Context as _;
 use kube::{
     Client, Config,
-    client::ClientBuilder,
     runtime::events::{Recorder, Reporter},
 };
 use sahasra_service::{
@@ -236,6 +235,6 @@ async fn client(requests: &ApiRequests) -> anyhow::Result<Client> {
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = Some(api_client::WATCH_SILENCE);
     config.headers.push((header::USER_AGENT, user_agent("sahasra-operator")));
-    let client = ClientBuilder::try_from(config).context("make a client")?;
+    let client = sahasra_kubernetes::client_builder(config).context("make a client")?;
     Ok(api_client::timely(client.with_layer(requests).build()))
 }

@@ -15,7 +15,6 @@ use std::{ffi::OsString, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
 use clap::Parser;
-use kube::client::ClientBuilder;
 use sahasra_access::Access;
 use sahasra_service::{
     api_requests::{ApiRequests, user_agent},
@@ -119,7 +118,7 @@ async fn kubernetes(arguments: &AgentArguments, requests: &ApiRequests) -> anyho
     };
     config.headers.push((http::header::USER_AGENT, user_agent("sahasra-worker")));
     let access = Access::of_api_server(config.clone())?;
-    Ok((ClientBuilder::try_from(config)?.with_layer(requests).build(), access))
+    Ok((sahasra_kubernetes::client_builder(config)?.with_layer(requests).build(), access))
 }
 
 /// Serves until `shutdown`, then drains: nothing new starts, running chunks end within the grace, coordinators are told.

@@ -219,7 +219,7 @@ impl Access {
         config.headers.retain(|(name, _)| name == header::USER_AGENT);
         config.connect_timeout = Some(ANSWER_WITHIN);
         Ok(Self(Authority::ApiServer(Arc::new(Reviews {
-            client: Client::try_from(config)?,
+            client: sahasra_kubernetes::client(config)?,
             answers: Mutex::default(),
             callers: Mutex::default(),
         }))))

@@ -142,5 +142,5 @@ pub(super) async fn config_from(kubeconfig: &Path) -> Result<Config, ControlPlan
 }
 
 pub(super) async fn client_from(kubeconfig: &Path) -> Result<Client, ControlPlaneError> {
-    Ok(Client::try_from(config_from(kubeconfig).await?)?)
+    Ok(sahasra_kubernetes::client(config_from(kubeconfig).await?)?)
 }
