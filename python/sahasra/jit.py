@@ -58,14 +58,18 @@ def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
 class Prepared:
     """A program in a session, and how it is called."""
 
-    __slots__ = ("donated", "exported", "program")
+    __slots__ = ("donated", "donated_leaves", "exported", "program", "without_values")
 
     def __init__(self, exported: Exported, program: _native.Program, donated: Sequence[int]) -> None:
         self.exported = exported
         self.program = program
+        #: Places among the leaves of the arguments.
+        self.donated_leaves = donated
         places = {leaf: place for place, leaf in enumerate(exported.kept)}
         #: Places among the program's own arguments.
         self.donated = [places[leaf] for leaf in donated if leaf in places]
+        #: Places among the results.
+        self.without_values = [place for place, (_, dtype, _) in enumerate(exported.outputs) if dtype == FLOAT0]
 
 
 class Traced:
@@ -89,30 +93,20 @@ class Traced:
         self._donated, self._donated_names = _both(function, _numbers(donate_argnums) + numbers, _names(donate_argnames) + names)
         self._programs: dict[Any, Prepared] = {}
 
-    def flatten(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any, tuple[int, ...]]:
-        """Leaves, how they belong together with the static values in it, and which of them are donated."""
+    def flatten(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any]:
+        """Leaves, and how they belong together with the static values in it."""
         if self._static_numbers or self._static_names:
             static = _places(self._static_numbers, len(arguments))
             arguments = tuple(_Static(value) if place in static else value for place, value in enumerate(arguments))
             keywords = {name: _Static(value) if name in self._static_names else value for name, value in keywords.items()}
-        leaves, tree = jax.tree_util.tree_flatten((arguments, keywords))
-        if not self._donated and not self._donated_names:
-            return leaves, tree, ()
-        given = _places(self._donated, len(arguments))
-        donated: list[int] = []
-        start = 0
-        for place, argument in enumerate(arguments):
-            count = len(jax.tree_util.tree_leaves(argument))
-            if place in given:
-                donated.extend(range(start, start + count))
-            start += count
-        # Arguments by name come after the others, in the order of their names.
-        for name in sorted(keywords):
-            count = len(jax.tree_util.tree_leaves(keywords[name]))
-            if name in self._donated_names:
-                donated.extend(range(start, start + count))
-            start += count
-        return leaves, tree, tuple(donated)
+        return jax.tree_util.tree_flatten((arguments, keywords))
+
+    def _donated_leaves(self, tree: Any) -> list[int]:
+        """Places of the leaves that are donated."""
+        arguments, keywords = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+        donated = [arguments[place] for place in sorted(_places(self._donated, len(arguments)))]
+        donated += [keywords[name] for name in self._donated_names if name in keywords]
+        return sorted(jax.tree_util.tree_leaves(donated))
 
     def argument(self, tree: Any, place: int) -> str:
         """What the user calls the leaf at this place, such as ``argument batch['x'] of step``."""
@@ -161,14 +155,14 @@ class Traced:
         donated = sorted(_places(self._donated, len(arguments)))
         return export(plain, self._name, arguments, keywords, donated, [name for name in self._donated_names if name in keywords], platform, cost=cost)
 
-    def _prepare(self, session: RemoteJaxSession, tree: Any, avals: tuple[Any, ...], donated: tuple[int, ...]) -> Prepared:
-        key = (tree, avals, donated, trace_context())
+    def _prepare(self, session: RemoteJaxSession, tree: Any, avals: tuple[Any, ...]) -> Prepared:
+        key = (tree, avals, trace_context())
         found = self._programs.get(key)
         if found is None:
             exported = self.export(session.platform, tree, avals)
             with session._watch.during("compile", exported.name):
                 program = session._native.compile(exported.name, "stablehlo", exported.code)
-            found = self._programs[key] = Prepared(exported, program, donated)
+            found = self._programs[key] = Prepared(exported, program, self._donated_leaves(tree))
         return found
 
     def call(self, session: RemoteJaxSession, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any]:
@@ -176,11 +170,12 @@ class Traced:
 
         They are tensors there, but for gradients of type ``float0``: those have no values, and are arrays here as in JAX.
         """
-        leaves, tree, donated = self.flatten(arguments, keywords)
+        leaves, tree = self.flatten(arguments, keywords)
         avals = self.avals(leaves, tree)
-        prepared = self._prepare(session, tree, avals, donated)
+        prepared = self._prepare(session, tree, avals)
+        exported = prepared.exported
         passed = []
-        for place in prepared.exported.kept:
+        for place in exported.kept:
             leaf = leaves[place]
             if type(leaf) is not RemoteTensor:
                 try:
@@ -189,13 +184,15 @@ class Traced:
                     raise type(error)(f"{self.argument(tree, place)}: {error}") from None
             elif leaf._session is not session:
                 raise InvalidArgumentError(f"{leaf!r} is of session {leaf._session.name}: bring it here with numpy() first")
-            passed.append(leaf._handle())
-        outputs = prepared.exported.outputs
-        results = session._native.execute(prepared.program, passed, len(outputs), prepared.donated)
-        for place in donated:
-            if type(leaves[place]) is RemoteTensor:
-                leaves[place].delete()
-        made = [np.zeros(aval[0], FLOAT0) if aval[1] == FLOAT0 else RemoteTensor(session, native, *aval) for native, aval in zip(results, outputs)]
+            passed.append(leaf._native or leaf._handle())
+        results = session._native.execute(prepared.program, passed, len(exported.outputs), prepared.donated)
+        for place in prepared.donated_leaves:
+            leaf = leaves[place]
+            if type(leaf) is RemoteTensor:
+                leaf._native = None
+        made: list[Any] = [RemoteTensor(session, native, aval) for native, aval in zip(results, exported.outputs)]
+        for place in prepared.without_values:
+            made[place] = np.zeros(exported.outputs[place][0], FLOAT0)
         config: Any = jax.config
         if config.jax_debug_nans or config.jax_debug_infs:
             self._look_for_nan(session, made)

@@ -329,7 +329,7 @@ class RemoteJaxSession:
         """
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = np.dtype(dtype).newbyteorder("=") if not np.dtype(dtype).isnative else np.dtype(dtype)
-        return RemoteTensor(self, self._native.allocate(element_type(kind), dimensions), dimensions, kind)
+        return RemoteTensor(self, self._native.allocate(element_type(kind), dimensions), (dimensions, kind, False))
 
     def jit(
         self,
@@ -378,7 +378,7 @@ class RemoteJaxSession:
         """
         self._need("xla", "estimate_jitted")
         remote = self._function(function)
-        leaves, tree, _ = remote.flatten(tuple(sample_inputs), dict(sample_keywords or {}))
+        leaves, tree = remote.flatten(tuple(sample_inputs), dict(sample_keywords or {}))
         exported = remote.export(self.platform, tree, remote.avals(leaves, tree, described=True), cost=True)
         try:
             with self._watch.during("compile", exported.name):

@@ -18,6 +18,7 @@ from .operators import binary, indexed, unary
 
 if TYPE_CHECKING:
     from . import _native
+    from .export import Aval
     from .session import RemoteJaxSession
 
 
@@ -33,15 +34,23 @@ class RemoteTensor:
     a function for :meth:`RemoteJaxSession.jit`. They raise what :meth:`RemoteJaxSession.jit` does.
     """
 
-    __slots__ = ("__weakref__", "_aval", "_native", "_session", "dtype", "shape")
+    __slots__ = ("__weakref__", "_aval", "_native", "_session")
 
-    def __init__(self, session: RemoteJaxSession, native: _native.Tensor, shape: tuple[int, ...], dtype: Any, weak_type: bool = False) -> None:
+    # A step makes one for each of its results: what can be looked up later is.
+    def __init__(self, session: RemoteJaxSession, native: _native.Tensor, aval: Aval) -> None:
         self._session = session
         self._native: _native.Tensor | None = native
-        self.shape = shape
-        self.dtype = dtype
-        # What a cache of programs goes by.
-        self._aval = (shape, dtype, weak_type)
+        self._aval = aval
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each dimension."""
+        return self._aval[0]
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the elements, as JAX has it."""
+        return self._aval[1]
 
     @property
     def ndim(self) -> int:
@@ -210,7 +219,7 @@ class RemoteTensor:
         return int(self.item())
 
     def __copy__(self) -> RemoteTensor:
-        return RemoteTensor(self._session, self._handle(), *self._aval)
+        return RemoteTensor(self._session, self._handle(), self._aval)
 
     def __deepcopy__(self, memo: Any) -> RemoteTensor:
         raise TypeError(f"{self!r} is not copied unasked: use tensor.copy() for another one there, tensor.numpy() for one here")
@@ -271,4 +280,4 @@ def upload(session: RemoteJaxSession, array: np.ndarray[Any, Any], *, immutable:
     copy = there is array and not immutable
     with session._watch.during("upload", "", there.nbytes):
         native = session._native.put(there, there.ctypes.data, there.nbytes, kind, there.shape, copy)
-    return RemoteTensor(session, native, array.shape if shape is None else shape, there.dtype if dtype is None else dtype, weak_type)
+    return RemoteTensor(session, native, (array.shape if shape is None else shape, there.dtype if dtype is None else dtype, weak_type))
