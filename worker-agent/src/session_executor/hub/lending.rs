@@ -7,8 +7,10 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -18,6 +20,10 @@ use crate::session_executor::connection::Connection;
 
 /// An engine that has not read for so long is busy, and the reader goes on.
 const BUSY: Duration = Duration::from_millis(1);
+/// How long the engine polls without sleeping while no execution runs: a loop that looks at each result asks again within this, and waking
+/// a sleeping thread on an idle processor takes as long as the answer itself.
+const SPIN: Duration = Duration::from_micros(60);
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// A connection on which nothing comes for so long goes back to its reader.
 const QUIET: Timespec = Timespec {
     tv_sec: 0,
@@ -123,7 +129,16 @@ impl Hub {
             return Came::Nothing;
         };
         let mut polled = [PollFd::new(connection.stream(), PollFlags::IN), PollFd::new(rung, PollFlags::IN)];
-        match poll(&mut polled, Some(&QUIET)) {
+        let until = Instant::now() + SPIN;
+        let spins = || self.running.load(Ordering::Relaxed) == 0 && Instant::now() < until;
+        let ready = loop {
+            match poll(&mut polled, Some(&NOW)) {
+                Ok(0) if spins() => thread::yield_now(),
+                Ok(0) => break poll(&mut polled, Some(&QUIET)),
+                ready => break ready,
+            }
+        };
+        match ready {
             Err(Errno::INTR) => Came::Call,
             Ok(ready) if ready > 0 => match polled[1].revents().is_empty() {
                 false => Came::Call,
