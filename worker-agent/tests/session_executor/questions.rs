@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sahasra_wire::session::{Synchronise, client_frame::Kind};
+use bytes::Bytes;
+use sahasra_wire::session::{Format, Launch, Synchronise, client_frame::Kind};
 
 use crate::connections::ends_as_malformed;
 use crate::harness::Executor;
@@ -73,6 +74,47 @@ fn bytes_that_make_no_sense_after_a_question_end_the_session() {
     client.synchronise().unwrap();
     client.write_raw(&[0xff; 16]);
     ends_as_malformed(&executor, &mut client);
+}
+
+#[test]
+fn a_frame_without_a_message_after_a_question_ends_the_session() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.synchronise().unwrap();
+    // Four bytes of message, none of payload, and no message: the decoder has taken them when it sees that.
+    client.write_raw(&[4, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+    ends_as_malformed(&executor, &mut client);
+}
+
+#[test]
+fn what_comes_while_a_kernel_runs_is_read() {
+    const ENDLESS: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry endless()
+{
+again:
+    bra again;
+}
+";
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.compile(1, Format::Ptx, ENDLESS).unwrap();
+    let launch = Launch {
+        program: 1,
+        entry: "endless".to_owned(),
+        grid: vec![1],
+        block: vec![1],
+        ..Launch::default()
+    };
+    client.send(Kind::Launch(launch), Bytes::new());
+    // The engine is to answer this and never will; it polls no more, and the reader takes what follows.
+    let request = client.request();
+    client.send(Kind::Synchronise(Synchronise { request }), Bytes::new());
+    let bytes = vec![7; 8 << 20];
+    client.upload(2, "u8", &[bytes.len() as i64], &bytes);
+    executor.board_shows(|figures| figures.received_bytes >= bytes.len() as u64);
 }
 
 #[test]
