@@ -265,7 +265,7 @@ impl Agent {
                     self.end_session(&owner_uid);
                 }
                 if let Some(burst) = self.burst(&owner_uid) {
-                    burst.shrunk(&device, active, expired);
+                    burst.shrunk(&device);
                 }
             }
             Effect::Gone { owner_uid } => {

@@ -63,8 +63,9 @@ struct State {
     /// Number of the stream that listens; 0: none does.
     stream: u64,
     streams: u64,
-    /// Unstarted chunks for the stream that listens. Not kept for another: they are simply not outstanding then.
-    returned: VecDeque<ChunkRange>,
+    /// Unstarted chunks for the stream that listens, and whether there is no slice for them. Not kept for another stream: they are simply
+    /// not outstanding then.
+    returned: VecDeque<(ChunkRange, bool)>,
     /// Highest sequence number handed to the stream that listens.
     sent: u64,
     lanes: BTreeMap<String, Arc<Lane>>,
@@ -272,10 +273,13 @@ impl Burst {
             return Outgoing::Replaced(state.term);
         }
         let mut frames = Vec::new();
-        if !state.returned.is_empty() {
-            let ranges = state.returned.drain(..).collect();
-            let frame = ServerFrame::from(server_frame::Kind::Returned(Returned { ranges }));
-            frames.push(frame::encode(&frame));
+        let (held, without): (Vec<_>, Vec<_>) = state.returned.drain(..).partition(|(_, without_slices)| !without_slices);
+        for (returned, without_slices) in [(held, false), (without, true)] {
+            if !returned.is_empty() {
+                let ranges = returned.into_iter().map(|(range, _)| range).collect();
+                let frame = ServerFrame::from(server_frame::Kind::Returned(Returned { ranges, without_slices }));
+                frames.push(frame::encode(&frame));
+            }
         }
         let mut sent = state.sent;
         for (sequence, frame) in state.retention.after_sequence(sent).take(FRAMES_AT_A_TIME) {
@@ -318,7 +322,8 @@ impl Burst {
             if agent.draining().is_cancelled() {
                 self.fail(agent, device, &ranges, FailureCode::ShuttingDown, "the agent is shutting down");
             } else if agent.active_slices(&self.owner_uid, device) == 0 {
-                self.fail(agent, device, &ranges, FailureCode::GrantExpired, "no slice is held on the device");
+                // The coordinator does not know yet that they were released or have expired.
+                ranges.iter().for_each(|range| self.give_back(device, *range, true));
             } else if let Err(error) = self.lane(agent, device).and_then(|lane| lane.submit(ranges.clone())) {
                 self.fail(agent, device, &ranges, FailureCode::ExecutorLost, &error);
             }
@@ -416,16 +421,17 @@ impl Burst {
     }
 
     /// Unstarted chunks go back to the stream that listens.
-    fn give_back(&self, device: &str, range: WorkRange) {
+    fn give_back(&self, device: &str, range: WorkRange, without_slices: bool) {
         let mut state = self.state();
         state.outstanding.remove(range);
         if state.stream != 0 {
-            state.returned.push_back(ChunkRange {
+            let range = ChunkRange {
                 device: device.to_owned(),
                 first: range.first,
                 count: range.count,
                 attempt: range.attempt,
-            });
+            };
+            state.returned.push_back((range, without_slices));
         }
         drop(state);
         self.announce();
@@ -453,9 +459,9 @@ impl Burst {
     }
 
     /// The owner has fewer slices on the device.
-    pub(crate) fn shrunk(&self, device: &str, active: u32, expired: bool) {
+    pub(crate) fn shrunk(&self, device: &str) {
         if let Some(lane) = self.state().lanes.get(device) {
-            lane.shrunk(active, expired);
+            lane.poke();
         }
     }
 

@@ -338,13 +338,16 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Chunks that come back unstarted, because they were withdrawn, their slices were released or the agent shuts down;
-/// they cost no retry.
+/// Chunks that come back unstarted, because they were withdrawn, their slices were released or expired, or the agent shuts
+/// down; they cost no retry.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Returned {
     /// Which.
     #[prost(message, repeated, tag = "1")]
     pub ranges: Vec<ChunkRange>,
+    /// The owner holds no slice on their devices: what is submitted there before it does comes back as well.
+    #[prost(bool, tag = "2")]
+    pub without_slices: bool,
 }
 
 /// Why an attempt failed.
@@ -353,7 +356,7 @@ pub struct Returned {
 pub enum FailureCode {
     /// Not said.
     Unspecified = 0,
-    /// The grant ended before or while the chunk ran.
+    /// The grant ended while the chunk ran, and so did the grace after it.
     GrantExpired = 1,
     /// The stream to the agent broke or the agent went away (said by the coordinator itself).
     Disconnected = 2,

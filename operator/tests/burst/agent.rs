@@ -25,7 +25,10 @@ use sahasra_operator::{
 use sahasra_store::StorePolicy;
 use sahasra_wire::{
     Message,
-    burst::{ChunkRange, ClientFrame, Failure, FailureCode, Failures, Opened, ResultRun, Results, ServerFrame, client_frame, server_frame},
+    burst::{
+        ChunkRange, ClientFrame, Failure, FailureCode, Failures, Opened, ResultRun, Results, Returned, ServerFrame, client_frame,
+        server_frame,
+    },
     grants::{
         AcquireRequest, AcquireResponse, Grant, GrantId, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewRequest,
         RenewResponse,
@@ -253,6 +256,14 @@ impl Stream {
             sequence,
             device: DEVICE.to_owned(),
             failures: vec![failure],
+        }));
+    }
+
+    /// Chunks come back, as no slice is held on the device.
+    pub fn returned_without_slices(&self, ranges: Vec<ChunkRange>) {
+        self.send(server_frame::Kind::Returned(Returned {
+            ranges,
+            without_slices: true,
         }));
     }
 

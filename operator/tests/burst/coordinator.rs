@@ -1,6 +1,6 @@
 //! The coordinator of a burst, with an agent that does what the test says.
 
-use std::{fs, sync::Arc};
+use std::{fs, sync::Arc, time::Duration};
 
 use kube::{
     Api, ResourceExt,
@@ -18,7 +18,7 @@ use sahasra_operator::burst::{
 use sahasra_store::{Endpoints, StorePolicy};
 use sahasra_wire::burst::FailureCode;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     agent::{Pool, SLICES},
@@ -56,6 +56,27 @@ async fn a_stream_that_breaks_and_comes_back_costs_no_attempt() {
     assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 0));
     let lost = counted(&pool.context, "gpu_submit_errors_total", FailureCode::Disconnected.label());
     assert_eq!(lost, 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunks_that_find_no_slice_cost_no_attempt_and_are_submitted_later() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    let early = job("early", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
+    create(&pool.client, &early).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    let began = Instant::now();
+    // The pool counts slices there which the agent does not have any more.
+    for _ in 0..4 {
+        let ranges = stream.submitted(4).await;
+        stream.returned_without_slices(ranges);
+    }
+    stream.submitted(4).await;
+    assert!(began.elapsed() >= 4 * Duration::from_millis(500), "{:?}", began.elapsed());
+    stream.succeeded(1, 0, 4, "");
+    let status = ended(&pool, "early").await;
+    assert_eq!(status.state.as_deref(), Some("Complete"), "{status:?}");
+    assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -46,8 +46,6 @@ pub(super) struct Lane {
     poke: Notify,
     /// Slices in use.
     occupied: AtomicU32,
-    /// Its last slice ended by expiry: unstarted chunks are failed, not returned.
-    expired: AtomicBool,
 }
 
 impl Lane {
@@ -72,14 +70,6 @@ impl Lane {
         self.poke.notify_one();
     }
 
-    /// There are fewer slices.
-    pub fn shrunk(&self, active: u32, expired: bool) {
-        if active == 0 {
-            self.expired.store(expired, Ordering::Release);
-        }
-        self.poke();
-    }
-
     pub fn withdraw(&self) {
         self.run.withdraw();
     }
@@ -96,7 +86,6 @@ pub(super) fn start(agent: &Arc<Agent>, burst: &Arc<Burst>, device: &str, run: R
         run,
         poke: Notify::new(),
         occupied: AtomicU32::new(0),
-        expired: AtomicBool::new(false),
     });
     let worker = Worker {
         agent: Arc::clone(agent),
@@ -211,12 +200,9 @@ impl Worker {
             Event::Succeeded { range, outputs } => self.batch.succeed(range, outputs),
             Event::Failed { range, code, message } => self.batch.fail(range, code, message),
             Event::Returned { range } => {
-                let expired = self.withdrawn && self.lane.expired.load(Ordering::Acquire);
-                if expired && !self.agent.draining().is_cancelled() {
-                    let message = "the grant expired before the chunk started".to_owned();
-                    self.batch.fail(range, FailureCode::GrantExpired, message);
-                } else if let Some(burst) = self.burst.upgrade() {
-                    burst.give_back(&self.lane.device, range);
+                if let Some(burst) = self.burst.upgrade() {
+                    let without_slices = self.withdrawn && !self.agent.draining().is_cancelled();
+                    burst.give_back(&self.lane.device, range, without_slices);
                 }
             }
             Event::Settled { concurrency } => self.settled(concurrency),

@@ -87,33 +87,42 @@ async fn no_more_chunks_run_than_slices_are_held() {
 }
 
 #[tokio::test]
-async fn chunks_without_a_grant_fail_and_those_of_an_ended_one_too() {
+async fn chunks_that_find_no_slice_are_returned() {
     let agent = AgentProcess::start(&[]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    let mut stream = coordinator.stream(programs::stuck_from(2, 2)).await;
+    stream.opened().await;
+    stream.submit(vec![range(0, 2, 1)]).await;
+    let mut collected = Collected::default();
+    stream.collect_into(&mut collected, 2).await;
+    assert_eq!((collected.returned_without_slices, collected.failures.len()), (2, 0));
+    // They are not outstanding any more.
+    coordinator.acquire(1, TTL).await;
+    stream.submit(vec![range(0, 2, 1)]).await;
+    stream.collect_into(&mut collected, 4).await;
+    assert_eq!(collected.results.keys().copied().collect::<Vec<_>>(), [0, 1]);
+}
+
+#[tokio::test]
+async fn of_an_expired_grant_only_chunks_that_run_fail() {
+    let agent = AgentProcess::start(&["--cpu-threads", "1"]);
     let coordinator = Coordinator::new(&agent.url, "a").await;
     let mut stream = coordinator.stream(programs::stuck_from(2, 100)).await;
     stream.opened().await;
-    stream.submit(vec![range(0, 2, 1)]).await;
-    let collected = stream.collect(2).await;
-    assert!(collected.failures.values().all(|(code, _)| *code == FailureCode::GrantExpired));
-
     let mut request = coordinator.acquisition(1, Duration::from_secs(2));
     request.grace_milliseconds = 500;
     coordinator.try_acquire(&request).await.unwrap();
-    stream.submit(vec![range(0, 2, 2)]).await;
-    let mut collected = Collected {
-        sequence: collected.sequence,
-        ..Collected::default()
-    };
-    stream.collect_into(&mut collected, 2).await;
-    stream.submit(vec![range(2, 98, 1)]).await;
+    stream.submit(vec![range(0, 100, 1)]).await;
+    let mut collected = Collected::default();
     stream.collect_into(&mut collected, 100).await;
     assert_eq!(collected.results.keys().copied().collect::<Vec<_>>(), [0, 1]);
-    assert_eq!(collected.failures.len(), 98);
-    assert!(
-        collected.failures.values().all(|(code, _)| *code == FailureCode::GrantExpired),
+    assert_eq!(
+        collected.failures.values().map(|(code, _)| *code).collect::<Vec<_>>(),
+        [FailureCode::GrantExpired],
         "{:?}",
         collected.causes()
     );
+    assert_eq!(collected.returned_without_slices, 97);
     coordinator.until_free().await;
 }
 

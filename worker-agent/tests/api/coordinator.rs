@@ -264,16 +264,21 @@ pub struct Collected {
     pub results: BTreeMap<u64, (u32, Vec<u8>)>,
     pub failures: BTreeMap<u64, (FailureCode, String)>,
     pub returned: Vec<ChunkRange>,
+    /// Chunks of them for which there was no slice.
+    pub returned_without_slices: u64,
     pub segments: Vec<String>,
     pub sequence: u64,
     /// Indices that came more than once.
     pub repeated: Vec<u64>,
 }
 
+fn chunks(ranges: &[ChunkRange]) -> u64 {
+    ranges.iter().map(|range| range.count).sum()
+}
+
 impl Collected {
     pub fn answered(&self) -> u64 {
-        let returned: u64 = self.returned.iter().map(|range| range.count).sum();
-        (self.results.len() + self.failures.len()) as u64 + returned
+        (self.results.len() + self.failures.len()) as u64 + chunks(&self.returned)
     }
 
     /// How many chunks failed for each cause.
@@ -315,7 +320,10 @@ impl Collected {
                     }
                 }
             }
-            server_frame::Kind::Returned(returned) => self.returned.extend(returned.ranges),
+            server_frame::Kind::Returned(returned) => {
+                self.returned_without_slices += u64::from(returned.without_slices) * chunks(&returned.ranges);
+                self.returned.extend(returned.ranges);
+            }
             other => panic!("unexpected frame {other:?}"),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sahasra_service::causes;
 use sahasra_wire::{
-    burst::{Acknowledge, FailureCode, Failures, Open, Opened, Program, Results as ResultsFrame, client_frame, server_frame},
+    burst::{Acknowledge, FailureCode, Failures, Open, Opened, Program, Results as ResultsFrame, Returned, client_frame, server_frame},
     grants::RefusalCode,
 };
 
@@ -172,12 +172,7 @@ impl Coordinator {
                 }
                 server_frame::Kind::Results(results) => self.on_results(&id.worker, &results),
                 server_frame::Kind::Failures(failures) => self.on_failures(&id.worker, &failures),
-                server_frame::Kind::Returned(returned) => {
-                    self.take_back(&id.worker, &returned.ranges);
-                    for range in &returned.ranges {
-                        self.account.returned(&adopted(&id.worker), range.first, range.count);
-                    }
-                }
+                server_frame::Kind::Returned(returned) => self.on_returned(&id.worker, &returned),
             },
         }
         Ok(())
@@ -308,9 +303,7 @@ impl Coordinator {
             answered += failure.count;
             let code = failure.code();
             if code == FailureCode::GrantExpired && !told_before {
-                // The agent knows better what is held there than the pool does yet.
-                self.pause(&key, now);
-                self.context.pool.suspect(worker);
+                self.nothing_held(worker, &failures.device);
             }
             let batch = Batch {
                 first: failure.first,
@@ -341,6 +334,31 @@ impl Coordinator {
         }
         self.answered(worker, &failures.device, answered);
         self.settle(worker);
+    }
+
+    fn on_returned(&mut self, worker: &str, returned: &Returned) {
+        if returned.without_slices {
+            for range in &returned.ranges {
+                self.nothing_held(worker, &range.device);
+            }
+        }
+        self.take_back(worker, &returned.ranges);
+        for range in &returned.ranges {
+            self.account.returned(&adopted(worker), range.first, range.count);
+        }
+    }
+
+    /// The agent says that no slice is held on a device, and knows better than the pool does yet.
+    fn nothing_held(&mut self, worker: &str, device: &str) {
+        let key = DeviceKey {
+            worker: worker.to_owned(),
+            device: device.to_owned(),
+        };
+        // Slices that the pool released itself are no news.
+        if self.devices.get(&key).is_some_and(|device| device.window.slices() > 0) {
+            self.pause(&key, self.context.clock.now());
+            self.context.pool.suspect(worker);
+        }
     }
 
     pub(super) fn seen(&mut self, worker: &str, number: u64) {
