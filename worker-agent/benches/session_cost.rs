@@ -172,6 +172,7 @@ impl Bulk {
             sequence,
             received: self.received,
             kind,
+            ..ClientFrame::default()
         };
         let mut head = BytesMut::new();
         frame::encode(&frame, payload.len(), &mut head).unwrap();

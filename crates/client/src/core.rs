@@ -104,6 +104,8 @@ pub struct Core {
     /// Numbers of those which might be compressed.
     candidates: VecDeque<u64>,
     mode: Mode,
+    /// Bytes a second to which the executor decodes parts, as it says; 0 where it has decoded none.
+    decodes: u64,
     sent: usize,
     sent_bytes: u64,
     queued_bytes: u64,
@@ -131,6 +133,7 @@ impl Core {
             operations: VecDeque::new(),
             candidates: VecDeque::new(),
             mode: Mode::default(),
+            decodes: 0,
             sent: 0,
             sent_bytes: 0,
             queued_bytes: 0,
@@ -177,8 +180,8 @@ impl Core {
         }
         let message = ClientFrame {
             sequence: self.sequence,
-            received: 0,
             kind: Some(kind),
+            ..ClientFrame::default()
         };
         self.operations.push_back(Operation { message, payload, bytes });
     }
@@ -242,6 +245,7 @@ impl Core {
             sequence: 0,
             received: self.received,
             kind: Some(client_frame::Kind::Hello(hello)),
+            ..ClientFrame::default()
         }
     }
 
@@ -293,6 +297,11 @@ impl Core {
         Ok(())
     }
 
+    /// Bytes a second to which the executor decodes parts, as it says; 0 where it has decoded none.
+    pub fn decodes(&self) -> u64 {
+        self.decodes
+    }
+
     /// The executor is to be told how far this side is.
     pub fn must_tell(&self) -> bool {
         let (frames, bytes) = self.untold;
@@ -305,6 +314,9 @@ impl Core {
     /// [`Error::Protocol`], and [`Error::Failed`] when the executor ends the session.
     pub fn take(&mut self, frame: ServerFrame, payload_bytes: u64) -> Result<Incoming, Error> {
         self.taken(frame.received)?;
+        if frame.decoding_rate > 0 {
+            self.decodes = frame.decoding_rate;
+        }
         let Some(kind) = frame.kind else {
             return Ok(Incoming::Nothing);
         };

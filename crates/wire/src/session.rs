@@ -49,6 +49,9 @@ pub struct ClientFrame {
     /// The operation; none where only `received` is told.
     #[prost(oneof = "client_frame::Kind", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
     pub kind: Option<client_frame::Kind>,
+    /// Bytes a second to which the client decodes parts, as measured; 0 where it has decoded none.
+    #[prost(uint64, tag = "16")]
+    pub decoding_rate: u64,
 }
 
 /// Kinds of [`ClientFrame`].
@@ -107,6 +110,9 @@ pub struct ServerFrame {
     /// The answer; none where only `received` is told.
     #[prost(oneof = "server_frame::Kind", tags = "3, 4, 5, 6, 7, 8, 9, 10")]
     pub kind: Option<server_frame::Kind>,
+    /// Bytes a second to which the executor decodes parts, as measured; 0 where it has decoded none.
+    #[prost(uint64, tag = "16")]
+    pub decoding_rate: u64,
 }
 
 /// Kinds of [`ServerFrame`].

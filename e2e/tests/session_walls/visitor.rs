@@ -86,6 +86,7 @@ impl Visitor {
             sequence,
             received: self.received,
             kind: Some(kind),
+            ..ClientFrame::default()
         };
         let mut bytes = BytesMut::new();
         frame::encode(&frame, payload.len(), &mut bytes).expect("small");

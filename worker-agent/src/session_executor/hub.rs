@@ -5,7 +5,7 @@
 //! thread therefore writes itself, and reads what comes next where it waits: [`lending`].
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI64, Ordering, fence};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -98,6 +98,8 @@ pub struct Hub {
     readers: Condvar,
     /// Wakes the engine where it reads.
     call: Call,
+    /// Bytes a second to which the client decodes parts, as it says; 0 where it has decoded none.
+    client_decodes: AtomicU64,
     /// Executions that run; the engine, where it sleeps, is woken when no more than `wake_at` do.
     running: AtomicI64,
     wake_at: AtomicI64,
@@ -127,6 +129,7 @@ impl Hub {
             told: Condvar::new(),
             readers: Condvar::new(),
             call: Call::new(),
+            client_decodes: AtomicU64::new(0),
             running: AtomicI64::new(0),
             wake_at: AtomicI64::new(AWAKE),
             board,
@@ -188,6 +191,7 @@ impl Hub {
         }
         inner.current = Some(Arc::clone(connection));
         if !welcomed.resumed {
+            self.client_decodes.store(0, Ordering::Relaxed);
             inner.inbox.clear();
             inner.inbox.push_back(Input::Begin(welcomed.generation));
             inner.generation = welcomed.generation;
@@ -216,6 +220,7 @@ impl Hub {
             sequence: 0,
             received: welcomed.received,
             kind: Some(Kind::Welcome(welcome)),
+            ..ServerFrame::default()
         })
     }
 
@@ -225,6 +230,9 @@ impl Hub {
         self.board.touch();
         let mut inner = self.lock();
         for (frame, payload) in frames.drain(..) {
+            if frame.decoding_rate > 0 {
+                self.client_decodes.store(frame.decoding_rate, Ordering::Relaxed);
+            }
             let heard = inner.link.confirmed(connection, frame.received);
             let arrival = match (heard, frame.kind) {
                 (Ok(false), _) => return false,
@@ -358,6 +366,11 @@ impl Hub {
             inner = self.writers.wait(inner).unwrap_or_else(PoisonError::into_inner);
             inner.sleeping_writers -= 1;
         }
+    }
+
+    /// Bytes a second to which the client decodes parts, as it says; 0 where it has decoded none.
+    pub fn client_decodes(&self) -> u64 {
+        self.client_decodes.load(Ordering::Relaxed)
     }
 
     /// Whether there is something to send on this connection.

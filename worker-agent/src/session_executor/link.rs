@@ -376,6 +376,7 @@ impl Link {
                 sequence: client.confirmed + client.sent as u64 + 1,
                 received: client.taken,
                 kind: Some(answer.kind.clone()),
+                ..ServerFrame::default()
             };
             into.push((frame, answer.payload.clone()));
             client.sent += 1;
@@ -390,6 +391,7 @@ impl Link {
                 sequence: 0,
                 received: client.taken,
                 kind: Some(*reason),
+                ..ServerFrame::default()
             };
             into.push((frame, Bytes::new()));
         }
@@ -398,6 +400,7 @@ impl Link {
                 sequence: 0,
                 received: client.taken,
                 kind: None,
+                ..ServerFrame::default()
             };
             into.push((frame, Bytes::new()));
         }

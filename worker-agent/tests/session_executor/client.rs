@@ -63,6 +63,8 @@ pub struct Client {
     pub parts: Vec<(usize, bool)>,
     /// After each read: it plays a slow line.
     pub pause: Duration,
+    /// What its frames tell.
+    pub decoding_rate: u64,
 }
 
 impl Client {
@@ -79,6 +81,7 @@ impl Client {
             says: hello(),
             parts: Vec::new(),
             pause: Duration::ZERO,
+            decoding_rate: 0,
         }
     }
 
@@ -131,6 +134,7 @@ impl Client {
             sequence: self.sequence,
             received: self.received,
             kind: Some(kind),
+            ..ClientFrame::default()
         };
         let mut bytes = BytesMut::new();
         frame::encode(&frame, 0, &mut bytes).unwrap();
@@ -153,6 +157,7 @@ impl Client {
             sequence,
             received: self.received,
             kind,
+            decoding_rate: self.decoding_rate,
         };
         let mut bytes = BytesMut::new();
         frame::encode(&frame, payload.len(), &mut bytes).unwrap();

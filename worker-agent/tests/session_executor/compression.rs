@@ -258,4 +258,9 @@ fn downloads_are_compressed_for_a_client_that_takes_them_slowly() {
     assert!(client.download(1).unwrap().bytes == zeros);
     let encoded = client.parts.iter().filter(|(_, encoded)| *encoded).count();
     assert!(encoded > client.parts.len() / 2, "{encoded} of {} parts", client.parts.len());
+    // One that decodes them more slowly than it takes them gets them as they are.
+    client.decoding_rate = 1_000_000;
+    client.parts.clear();
+    assert!(client.download(1).unwrap().bytes == zeros);
+    assert_eq!(client.parts.iter().filter(|(_, encoded)| *encoded).count(), 0);
 }

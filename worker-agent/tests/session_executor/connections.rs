@@ -141,6 +141,7 @@ fn frames_that_make_no_sense_end_the_session_and_leave_nothing() {
             sequence,
             received,
             kind: Some(Kind::Delete(Default::default())),
+            ..ClientFrame::default()
         };
         let mut bytes = BytesMut::new();
         frame::encode(&frame, 0, &mut bytes).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use sahasra_wire::session::{ClientFrame, Part, client_frame, frame};
+use sahasra_wire::session::{ClientFrame, Part, client_frame, decoding_rate, frame};
 
 use super::{Core, Operation};
 use crate::Error;
@@ -92,6 +92,7 @@ impl Core {
                 break;
             }
             operation.message.received = self.received;
+            operation.message.decoding_rate = decoding_rate();
             let before = heads.len();
             frame::encode(&operation.message, operation.payload.len(), &mut heads)?;
             written += heads.len() - before + operation.payload.len();
@@ -109,6 +110,7 @@ impl Core {
                 sequence: 0,
                 received: self.received,
                 kind: None,
+                decoding_rate: decoding_rate(),
             };
             frame::encode(&message, 0, &mut heads)?;
             self.untold = (0, 0);

@@ -118,6 +118,7 @@ fn answer(sequence: u64, kind: server_frame::Kind) -> ServerFrame {
         sequence,
         received: 0,
         kind: Some(kind),
+        ..ServerFrame::default()
     }
 }
 

@@ -43,6 +43,7 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
         }
         let (trial, decoded) = {
             let mut state = shared.lock();
+            compression.decodes(state.core.decodes());
             let most = if compression.is_idle() { WRITE_BYTES } else { PART_BYTES };
             let candidate = state.core.candidate();
             let trial = candidate.and_then(|part| {

@@ -361,6 +361,27 @@ fn uploads_over_a_slow_line_are_compressed_where_that_is_wanted() {
 }
 
 #[test]
+fn an_executor_that_decodes_slowly_gets_uploads_as_they_are() {
+    let worker = worker(false, vec![Connection::Slow]);
+    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    let encoded = || worker.executor.lock().unwrap().encoded.0;
+    let upload = || {
+        let tensor = session.put(vec![0; 40 << 20], "f32", &[10 << 20]).unwrap();
+        session.synchronise().wait().unwrap();
+        drop(tensor);
+    };
+    upload();
+    let before = encoded();
+    assert!(before >= 10, "{before} parts");
+    worker.executor.lock().unwrap().decoding_rate = 1_000_000;
+    session.synchronise().wait().unwrap();
+    upload();
+    assert_eq!(encoded(), before);
+    drop(session);
+    worker.thread.join().unwrap();
+}
+
+#[test]
 fn a_worker_that_is_gone_is_named_at_once() {
     let worker = worker(false, vec![Connection::Cut(700)]);
     let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();

@@ -6,9 +6,10 @@
 //!  next part ── trial ──► Compression ──► Trial ── run (any thread) ──► Tried ──► Compression: how short, how fast
 //! ```
 //!
-//! A part that is as long as `ratio` of itself when it is compressed, at `speed` bytes a second, over a line of `rate`, costs
-//! `rate / speed + ratio` of the time that it takes as it is. Nothing of that is configured: a line's rate shows in how long
-//! writes wait for it, ratio and speed in a sample, and then in every part that goes compressed. `docs/adr/0019` has what was measured.
+//! A part that is as long as `ratio` of itself when it is compressed, at `speed` bytes a second, over a line of `rate`, to a peer that decodes to
+//! `decoding` bytes a second, costs `max(rate / speed + ratio, rate / decoding)` of the time that it takes as it is. Nothing of that is
+//! configured: a line's rate shows in how long writes wait for it, ratio and speed in a sample, and then in every part that goes
+//! compressed; the peer tells the rate of its decoding. `docs/adr/0019` has what was measured.
 //!
 //! It knows no clock but what it is told, and no thread: [`Trial::run`] alone does anything, and takes its own time.
 
@@ -60,10 +61,21 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Share of the time that a part takes as it is over a line of so many bytes a second; of its bytes, where no line is given.
-    fn cost(&self, rate: Option<f64>) -> f64 {
-        rate.map_or(0.0, |rate| rate * self.seconds) + self.ratio
+    /// Share of the time that a part takes as it is over this line; of its bytes, where no line is given.
+    fn cost(&self, way: Option<Way>) -> f64 {
+        way.map_or(self.ratio, |way| {
+            (way.rate * self.seconds + self.ratio).max(way.rate * way.decoding)
+        })
     }
+}
+
+/// A line, and who decodes at its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Way {
+    /// Bytes a second.
+    rate: f64,
+    /// Seconds that decoding to a byte takes; 0 where that is not known.
+    decoding: f64,
 }
 
 /// What is known of elements of one width.
@@ -89,14 +101,16 @@ pub struct Compression {
     mode: Mode,
     shuffles: bool,
     line: Line,
+    /// Seconds in which the peer decodes to a byte, as it says.
+    decoding: f64,
     data: [Data; 4],
 }
 
 /// A part is to be compressed, perhaps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial {
-    /// Bytes a second of the line; none where it does not matter.
-    rate: Option<f64>,
+    /// None where it does not matter.
+    way: Option<Way>,
     /// A sample decides first.
     samples: bool,
     /// Of the elements, and the one to encode with where no sample says.
@@ -125,6 +139,7 @@ impl Compression {
             mode: if takes(Encoding::Lz4) { mode } else { Mode::Never },
             shuffles: takes(Encoding::ShuffledLz4),
             line: Line::default(),
+            decoding: 0.0,
             data: [Data::default(); 4],
         }
     }
@@ -137,6 +152,13 @@ impl Compression {
     /// The connection took so many bytes between these times; as they were before they were compressed they were so many.
     pub fn wrote(&mut self, bytes: usize, decoded: usize, began: Instant, ended: Instant) {
         self.line.wrote(bytes, decoded, began, ended);
+    }
+
+    /// The peer says that it decodes to so many bytes a second; 0 where it has decoded nothing.
+    pub fn decodes(&mut self, bytes_a_second: u64) {
+        if bytes_a_second > 0 {
+            self.decoding = 1.0 / bytes_a_second as f64;
+        }
     }
 
     /// Bytes a second that the line takes, where that is known.
@@ -153,7 +175,7 @@ impl Compression {
     pub fn trial(&mut self, bytes: usize, width: u32, is_first: bool) -> Option<Trial> {
         let width = if self.shuffles { width } else { 1 };
         let mut trial = Trial {
-            rate: None,
+            way: None,
             samples: true,
             width,
             encodes: width,
@@ -167,12 +189,16 @@ impl Compression {
         if !(SMALLEST_BYTES..=PART_BYTES).contains(&bytes) {
             return None;
         }
-        trial.rate = Some(rate);
+        let way = Way {
+            rate,
+            decoding: self.decoding,
+        };
+        trial.way = Some(way);
         let data = &mut self.data[slot(width)];
         if let Some(known) = data.known
             && !is_first
         {
-            if known.cost(trial.rate) <= GO_ON {
+            if known.cost(trial.way) <= GO_ON {
                 (trial.samples, trial.encodes) = (false, known.width);
                 return Some(trial);
             }
@@ -182,6 +208,10 @@ impl Compression {
         if data.skip > 0 && !(is_first && bytes == PART_BYTES) {
             data.skip -= 1;
             return None;
+        }
+        // A peer that decodes slowly is given a part now and then, or it could not tell that it has become faster.
+        if data.next_skip >= MOST_SKIPPED {
+            trial.way = Some(Way { decoding: 0.0, ..way });
         }
         Some(trial)
     }
@@ -219,12 +249,12 @@ fn slot(width: u32) -> usize {
 impl Trial {
     /// Whether it is worth it; `begins` where nothing like it was.
     fn pays(&self, outcome: Outcome, begins: bool) -> bool {
-        let most = match (self.rate, begins) {
+        let most = match (self.way, begins) {
             (None, _) => 1.0,
             (Some(_), true) => BEGIN,
             (Some(_), false) => GO_ON,
         };
-        outcome.cost(self.rate) <= most
+        outcome.cost(self.way) <= most
     }
 
     /// Compresses, or finds out that it would not pay. It takes some milliseconds.
@@ -239,17 +269,17 @@ impl Trial {
             let mut best = sample(1);
             if self.width > 1 {
                 let shuffled = sample(self.width);
-                if shuffled.cost(self.rate) < best.cost(self.rate) {
+                if shuffled.cost(self.way) < best.cost(self.way) {
                     best = shuffled;
                 }
             }
-            if self.rate.is_some() && !self.pays(best, true) {
+            if self.way.is_some() && !self.pays(best, true) {
                 return self.tried(None, best, false);
             }
             width = best.width;
         }
         let began = Instant::now();
-        let most = match self.rate {
+        let most = match self.way {
             Some(_) => (raw.len() as f64 * GO_ON) as usize,
             None => raw.len(),
         };

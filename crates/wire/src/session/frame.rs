@@ -121,6 +121,7 @@ mod tests {
                 sequence,
                 received: 7,
                 kind,
+                ..ClientFrame::default()
             };
             (message, Bytes::from_static(payload))
         };

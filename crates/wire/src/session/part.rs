@@ -1,6 +1,13 @@
 //! Bytes of a tensor, one part after the other: as they are, or encoded.
 
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
 use bytes::Bytes;
+
+use super::compression::SMALLEST_BYTES;
 
 /// Bytes of a tensor in a [`Part`] that senders prefer; and the most that an encoded one decodes to, so that nobody has to take more
 /// memory for it than its sender had.
@@ -97,11 +104,20 @@ impl Part {
         }
     }
 
-    /// Decodes a payload into memory for as many bytes as [`Part::bytes`] says.
+    /// Decodes a payload into memory for as many bytes as [`Part::bytes`] says, and counts the time for [`decoding_rate`].
     ///
     /// # Errors
     /// [`PartError`].
     pub fn decode(&self, payload: &[u8], into: &mut [u8]) -> Result<(), PartError> {
+        let began = Instant::now();
+        self.decode_uncounted(payload, into)?;
+        if self.encoding() != Encoding::Raw && into.len() >= SMALLEST_BYTES {
+            count(into.len(), began.elapsed());
+        }
+        Ok(())
+    }
+
+    fn decode_uncounted(&self, payload: &[u8], into: &mut [u8]) -> Result<(), PartError> {
         if self.bytes(payload.len())? != into.len() {
             return Err(PartError::Broken);
         }
@@ -120,6 +136,22 @@ impl Part {
         }
         Ok(())
     }
+}
+
+/// See [`decoding_rate`].
+static DECODING_RATE: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes a second to which this process decodes parts, the latest most; 0 where it has decoded none.
+pub fn decoding_rate() -> u64 {
+    DECODING_RATE.load(Ordering::Relaxed)
+}
+
+fn count(bytes: usize, time: Duration) {
+    let now = bytes as f64 / time.as_secs_f64().max(1e-9);
+    let known = decoding_rate() as f64;
+    // Nothing looks faster than it is; slower it looks wherever the thread had to wait for a processor.
+    let rate = if now >= known { now } else { known + (now - known) / 4.0 };
+    DECODING_RATE.store((rate as u64).max(1), Ordering::Relaxed);
 }
 
 /// Encodes parts, in memory that is used again.

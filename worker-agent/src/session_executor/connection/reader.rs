@@ -335,6 +335,7 @@ impl Reader {
             sequence: 0,
             received: 0,
             kind: Some(Kind::Refused(refused)),
+            ..ServerFrame::default()
         })?;
         self.stream.shutdown(Shutdown::Write)?;
         self.hang_up();

@@ -12,7 +12,7 @@ use rustix::net::SendFlags;
 use sahasra_wire::session::{
     Encoder, Hello, PART_BYTES, ServerFrame,
     compression::{Compression, Mode},
-    frame,
+    decoding_rate, frame,
     server_frame::Kind,
 };
 
@@ -73,7 +73,7 @@ impl Writer {
             let is_empty = self.frames.is_empty();
             if !is_empty {
                 let mut frames = std::mem::take(&mut self.frames);
-                let decoded = self.encode(&mut frames);
+                let decoded = self.encode(&mut frames, hub);
                 let began = Instant::now();
                 let written = self.write(&frames);
                 frames.clear();
@@ -110,7 +110,7 @@ impl Writer {
         self.compression.wakes(Instant::now());
         let sending = hub.send(number, LITTLE_BYTES as u64, &mut self.frames);
         let mut frames = std::mem::take(&mut self.frames);
-        let decoded = self.encode(&mut frames);
+        let decoded = self.encode(&mut frames, hub);
         self.heads.clear();
         for (message, payload) in frames.drain(..) {
             if frame::encode(&message, payload.len(), &mut self.heads).is_err() {
@@ -145,9 +145,11 @@ impl Writer {
 
     /// Compresses the parts for which that pays, and gives what all payloads were before. What goes again on another connection is
     /// encoded for that one.
-    fn encode(&mut self, frames: &mut [(ServerFrame, Bytes)]) -> usize {
+    fn encode(&mut self, frames: &mut [(ServerFrame, Bytes)], hub: &Hub) -> usize {
+        self.compression.decodes(hub.client_decodes());
         let mut decoded = 0;
         for (message, payload) in frames {
+            message.decoding_rate = decoding_rate();
             decoded += payload.len();
             let Some(Kind::Part(part)) = message.kind else {
                 self.is_first = true;

@@ -36,6 +36,8 @@ pub(crate) struct Executor {
     is_next_encoded: bool,
     /// Parts that came encoded, and that went so.
     pub(crate) encoded: (u32, u32),
+    /// What its frames tell.
+    pub(crate) decoding_rate: u64,
 }
 
 impl Executor {
@@ -57,6 +59,7 @@ impl Executor {
             encodes: false,
             is_next_encoded: false,
             encoded: (0, 0),
+            decoding_rate: 0,
         }
     }
 
@@ -89,6 +92,7 @@ impl Executor {
             sequence: 0,
             received: self.taken,
             kind: Some(server_frame::Kind::Welcome(welcome)),
+            ..ServerFrame::default()
         }
     }
 
@@ -189,6 +193,7 @@ impl Executor {
             sequence: self.answered,
             received: 0,
             kind: Some(kind),
+            ..ServerFrame::default()
         };
         self.answers.push_back((frame, payload));
     }
@@ -199,6 +204,7 @@ impl Executor {
                 break;
             }
             frame.received = self.taken;
+            frame.decoding_rate = self.decoding_rate;
             let (mut frame, mut payload) = (frame.clone(), payload.clone());
             if matches!(frame.kind, Some(server_frame::Kind::Part(_))) && self.encodes {
                 self.is_next_encoded ^= true;
@@ -220,6 +226,7 @@ impl Executor {
                 sequence: 0,
                 received: self.taken,
                 kind: None,
+                ..ServerFrame::default()
             };
             frame::encode(&frame, 0, into).unwrap();
             self.untold = (0, 0);

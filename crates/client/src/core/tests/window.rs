@@ -15,6 +15,7 @@ fn an_operation_is_retained_until_it_is_taken() {
         sequence: 0,
         received: 1,
         kind: None,
+        ..ServerFrame::default()
     };
     assert_eq!(core.take(taken, 0).unwrap(), Incoming::Nothing);
     assert_eq!(core.queued(), (0, 0));

@@ -26,6 +26,9 @@ struct World {
     room: f64,
     /// Bytes in memory, as they were then.
     waiting: (f64, f64),
+    /// Bytes a second to which the peer decodes, and when it will have decoded all that was written.
+    decoding: f64,
+    decoded_at: f64,
     /// Seconds spent on compressing; parts that were, and that were not; changes between both.
     compressing: f64,
     encoded: u32,
@@ -43,6 +46,8 @@ impl World {
             rate,
             room,
             waiting: (0.0, 0.0),
+            decoding: f64::INFINITY,
+            decoded_at: 0.0,
             compressing: 0.0,
             encoded: 0,
             raw: 0,
@@ -121,18 +126,37 @@ impl World {
             self.changes += u32::from(is_encoded != self.was_encoded);
             self.was_encoded = is_encoded;
             self.write(written, part);
+            if is_encoded {
+                self.decode(part as f64);
+            }
             left -= part;
         }
     }
 
-    /// Until the last byte has left.
+    /// The peer decodes a part and tells its rate, though not of the first 16. What it has not decoded stays within the window.
+    fn decode(&mut self, bytes: f64) {
+        self.decoded_at = self.decoded_at.max(self.now) + bytes / self.decoding;
+        let behind = self.decoded_at - self.now - WINDOW / self.decoding;
+        if behind > 0.0 {
+            self.passes(behind);
+        }
+        if self.encoded > 16 {
+            self.compression.decodes(self.decoding.min(1e12) as u64);
+        }
+    }
+
+    /// Until the last byte has left and is decoded.
     fn drain(&mut self) -> f64 {
         self.passes(self.waiting.0 / self.rate);
+        self.passes((self.decoded_at - self.now).max(0.0));
         self.now
     }
 }
 
 const MEBIBYTE: usize = 1 << 20;
+/// Bytes that a peer may have to decode.
+const WINDOW: f64 = 64e6;
+const ZEROS: Content = Content { ratio: 0.004, speed: 3e9 };
 const SPARSE: Content = Content { ratio: 0.1, speed: 600e6 };
 const NOISE: Content = Content { ratio: 1.0, speed: 1500e6 };
 
@@ -146,7 +170,7 @@ fn a_fast_line_is_left_alone_whatever_goes_over_it() {
     for rate in [500e6, 1.2e9, 5e9] {
         let mut world = World::new(rate, 2e6);
         for _ in 0..10 {
-            world.tensor(64 * MEBIBYTE, Content { ratio: 0.004, speed: 3e9 });
+            world.tensor(64 * MEBIBYTE, ZEROS);
         }
         assert_eq!((world.encoded, world.compressing), (0, 0.0), "{rate}");
         assert!(world.compression.is_idle());
@@ -192,6 +216,33 @@ fn a_line_shows_behind_much_memory() {
         world.tensor(16 * MEBIBYTE, digits);
         assert_eq!(world.encoded, 16);
     }
+}
+
+#[test]
+fn a_peer_that_decodes_slowly_gets_parts_as_they_are() {
+    for (rate, decoding) in [(300e6, 20e6), (100e6, 20e6), (390e6, 100e6)] {
+        let mut world = World::new(rate, 2e6);
+        world.decoding = decoding;
+        world.tensor(1024 * MEBIBYTE, ZEROS);
+        let took = world.drain();
+        assert!(
+            took < 1.5 * plain(1024 * MEBIBYTE, rate),
+            "{took} s at {rate}, decoded at {decoding}"
+        );
+        assert!(world.encoded <= 48, "{} parts at {rate}", world.encoded);
+    }
+}
+
+#[test]
+fn a_peer_that_decodes_faster_than_before_gets_parts_encoded_again() {
+    let mut world = World::new(50e6, 2e6);
+    world.decoding = 20e6;
+    world.tensor(512 * MEBIBYTE, ZEROS);
+    world.decoding = 1e9;
+    world.tensor(512 * MEBIBYTE, ZEROS);
+    let before = world.encoded;
+    world.tensor(512 * MEBIBYTE, ZEROS);
+    assert!(world.encoded - before > 500, "{}", world.encoded - before);
 }
 
 #[test]
