@@ -206,7 +206,7 @@ impl Pool {
     pub fn forget(&self, uid: &str) {
         {
             let (mut picture, now) = (self.picture(), self.clock.now());
-            picture.ask_anew(uid, now);
+            picture.request_inventories(uid, now);
             picture.take_out(uid, false, now);
         }
         self.changed.notify_one();

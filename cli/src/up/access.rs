@@ -1,6 +1,6 @@
 //! Who may use the API of a pool that stays up: whoever can read the kubeconfig.
 //!
-//! kubectl sends a token over TLS only, so the API has a certificate of its own, made anew at each start. Token and
+//! kubectl sends a token over TLS only, so the API has a certificate of its own, made at each start. Token and
 //! certificate stand in a kubeconfig that the user alone can read, the token by itself in a file beside it: clients of the
 //! gateway send it over plain HTTP on loopback, and need no more.
 

@@ -27,7 +27,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 /// How long an attempt to connect takes at the least, whatever is left of the time.
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
-/// How long a close that nobody waits for may take.
+/// How long a close without a wait may take.
 const CLOSE: Duration = Duration::from_secs(10);
 /// Until the executor greets.
 const WELCOME: Duration = Duration::from_secs(30);

@@ -1,13 +1,13 @@
-//! The runtime of all connections of the process, and who drives it.
+//! The runtime of all connections of the process, and which thread runs it.
 //!
 //! ```text
-//! background thread ──► drives ◄── a thread that waits for an answer, if it is the only one
+//! background thread ──► runtime ◄── a thread that waits for an answer, if it is the only one
 //! ```
 //!
-//! There is one current-thread runtime. A background thread drives it, until a thread waits for an answer: that thread then writes, polls and
-//! reads by itself, and its answer needs no hand-over between threads. Between two such waits the runtime is not driven by anybody: a loop
-//! that looks at each result comes back soon, and [`turn`] writes what it submits in between. The background thread drives again once no
-//! thread has waited for [`LINGER`], when several threads wait, and when somebody waits who cannot drive.
+//! It is a current-thread runtime. A background thread runs it, until a thread waits for an answer: that thread then writes, polls and
+//! reads by itself, and its answer needs no hand-over between threads. Between two such waits the runtime stands still: a loop
+//! that looks at each result comes back soon, and [`turn`] writes what it submits in between. The background thread goes on once no
+//! thread has waited for [`LINGER`], when several threads wait, and when a thread waits that cannot run it.
 
 use std::{
     future::Future,
@@ -27,8 +27,8 @@ use crate::{
     pending::{Pending, pending},
 };
 
-/// Time without a wait after which the background thread drives again: longer than what a loop computes between two steps, and short beside
-/// what anybody notices of a question that nobody waits for yet.
+/// Time without a wait after which the background thread goes on: longer than what a loop computes between two steps, and too short to be
+/// noticed by a request without a wait.
 const LINGER: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ enum By {
     Background,
     /// A thread that waits, or has a turn.
     Caller,
-    Nobody,
+    None,
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ struct State {
     is_called: bool,
     /// The background thread waits without a limit.
     is_dozing: bool,
-    /// Tasks that whoever drives next wakes, each once: to wake one from a thread that does not drive takes a system call.
+    /// Tasks that the next thread to run the runtime wakes, each once: to wake one from another thread takes a system call.
     asleep: Vec<Arc<Notify>>,
 }
 
@@ -110,18 +110,18 @@ pub fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> 
     Ok(answer)
 }
 
-/// Sees to it that the runtime is driven: for who waits without [`Wait`].
+/// Has the background thread run the runtime: for waits without [`Wait`].
 pub(crate) fn call() {
     if let Ok(driver) = driver() {
         driver.call();
     }
 }
 
-/// Wakes a task that waits for this, as soon as anybody drives.
+/// Wakes a task that waits for this, as soon as a thread runs the runtime.
 pub(crate) fn wake(task: &Arc<Notify>) {
     if let Ok(driver) = driver() {
         let mut state = driver.lock();
-        if state.by == By::Nobody {
+        if state.by == By::None {
             if !state.asleep.iter().any(|asleep| Arc::ptr_eq(asleep, task)) {
                 state.asleep.push(Arc::clone(task));
             }
@@ -131,7 +131,7 @@ pub(crate) fn wake(task: &Arc<Notify>) {
     task.notify_one();
 }
 
-/// Runs what is ready, such as writing what was just submitted, on this thread, where nobody drives.
+/// Runs what is ready, such as writing what was just submitted, on this thread, where no other runs the runtime.
 pub(crate) fn turn() {
     if let Ok(driver) = driver() {
         driver.turn();
@@ -159,14 +159,14 @@ impl Wait {
                 driver.release.notify_one();
             }
             state.by = By::Caller;
-        } else if state.by == By::Nobody {
+        } else if state.by == By::None {
             driver.wake(&mut state);
         }
         drop(state);
         Some(Self { driver, leads })
     }
 
-    /// Drives the runtime until the future is ready. Gives it back where another thread drives.
+    /// Runs the runtime until the future is ready. Gives the future back where another thread does.
     pub(crate) fn drive<F: Future>(&self, future: F) -> Result<F::Output, F> {
         match self.leads {
             true => Ok(self.driver.drive(future)),
@@ -208,14 +208,14 @@ impl Driver {
 
     fn call(&self) {
         let mut state = self.lock();
-        if state.by == By::Nobody {
+        if state.by == By::None {
             self.wake(&mut state);
         }
     }
 
-    /// A caller drives no longer.
+    /// A caller has ended its wait or its turn.
     fn leave(&self, state: &mut State) {
-        state.by = By::Nobody;
+        state.by = By::None;
         if state.waiting > 0 {
             self.wake(state);
         } else if state.is_dozing {
@@ -229,7 +229,7 @@ impl Driver {
         }
         {
             let mut state = self.lock();
-            if state.by != By::Nobody {
+            if state.by != By::None {
                 return;
             }
             state.by = By::Caller;
@@ -248,7 +248,7 @@ impl Driver {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 let is_still = state.waits == waits;
                 match state.by {
-                    By::Nobody if state.is_called || is_still => break,
+                    By::None if state.is_called || is_still => break,
                     By::Caller if is_still || state.is_called => {
                         // It may wait for long, and says when it leaves.
                         state.is_dozing = true;
@@ -298,12 +298,12 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_goes_on_after_a_wait() {
+    fn requests_without_a_wait_go_on_after_one() {
         spawn(echo(1)).unwrap().wait().unwrap();
         let answers: Vec<_> = (0..20).map(|number| spawn(echo(number)).unwrap()).collect();
         let end = Instant::now() + PATIENCE;
         while !answers.iter().all(Pending::is_there) {
-            assert!(Instant::now() < end, "nobody drives the runtime");
+            assert!(Instant::now() < end, "the runtime stands still");
             thread::yield_now();
         }
     }

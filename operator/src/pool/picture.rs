@@ -147,7 +147,7 @@ pub(super) struct Picture {
     returning: BTreeMap<GrantId, u64>,
     /// What agents say of sessions, by the owner of the grant.
     sessions: BTreeMap<Name, Seen>,
-    /// Sessions of which nobody here knows, by the owner of the grant.
+    /// Sessions without a claim here, by the owner of the grant.
     strays: BTreeMap<Name, Stray>,
     /// Sessions of which something else was said than before: namespace and name.
     changed_sessions: BTreeSet<(String, String)>,

@@ -18,9 +18,9 @@ use crate::{
 
 /// How long deleted tensors wait for operations to go with.
 const COMPANY: Duration = Duration::from_millis(1);
-/// Bytes that are given to the socket at a time, once it is known that the line is fast: what goes next is decided anew each time.
+/// Bytes that are given to the socket at a time, once it is known that the line is fast: what goes next is decided each time.
 const WRITE_BYTES: usize = 4 << 20;
-/// A gateway that is silent for so long while somebody waits for an answer is asked whether it is there, and again after as long.
+/// A gateway that is silent for so long while an answer is waited for is asked whether it is there, and again after as long.
 const PING: Duration = Duration::from_secs(5);
 
 /// Until the connection breaks.

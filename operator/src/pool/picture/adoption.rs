@@ -59,8 +59,8 @@ impl Picture {
         }
     }
 
-    /// Has those agents asked again that may hold something for a claim: what is known of it is not updated without one.
-    pub(in crate::pool) fn ask_anew(&mut self, owner_uid: &str, now: u64) {
+    /// Requests an inventory from each agent that may hold something for a claim: without one, what is known of the claim is not updated.
+    pub(in crate::pool) fn request_inventories(&mut self, owner_uid: &str, now: u64) {
         let Some(claim) = self.claims.get(owner_uid) else { return };
         let devices: Vec<Name> = (claim.slices_by_device().into_keys()).map(|device| device.worker).collect();
         for worker in devices {

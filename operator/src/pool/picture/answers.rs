@@ -14,7 +14,7 @@ use super::{Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW
 const TROUBLE_BYTES: usize = 400;
 
 impl Picture {
-    /// The answer to an acquire; `asked` is when it was sent. Gives back the request that undoes it when nobody wants it any more.
+    /// The answer to an acquire; `asked` is when it was sent. Gives back the request that undoes it when it is not wanted any more.
     pub(in crate::pool) fn acquired(
         &mut self,
         worker: &Name,
@@ -153,7 +153,7 @@ impl Picture {
         }
     }
 
-    /// What an agent has, as of a request sent at `asked`. Gives back what to release: grants of claims here that nobody knows of.
+    /// What an agent has, as of a request sent at `asked`. Gives back what to release: unknown grants of claims here.
     pub(in crate::pool) fn inventoried(&mut self, worker: &Name, inventory: &Inventory, asked: u64, now: u64) -> Vec<Action> {
         let Some(view) = self.workers.get_mut(worker) else {
             return Vec::new();
@@ -216,7 +216,7 @@ impl Picture {
             let device = DeviceId::new(worker.clone(), grant.device.as_str());
             let known = claim.grants.iter().any(|held| held.id == grant.id) || self.returning.contains_key(&grant.id);
             if !known && claim.acquiring.is_empty() && grant.term <= claim.request.owner.term {
-                tracing::info!(owner = claim.request.owner.name, %device, "giving back a grant that nobody knows of");
+                tracing::info!(owner = claim.request.owner.name, %device, "releasing an unknown grant");
                 self.returning.insert(grant.id.clone(), now);
                 actions.push(Action::Release {
                     worker: worker.clone(),

@@ -1,4 +1,4 @@
-//! Load that nobody has reported yet. What an agent says of its devices is seconds old: what was placed there since, and the session
+//! Load that is not reported yet. What an agent says of its devices is seconds old: what was placed there since, and the session
 //! that has just been given one, show in none of it. Placement counts them all the same, or all that comes at once went to one device.
 
 use std::collections::BTreeMap;

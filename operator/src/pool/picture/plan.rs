@@ -331,7 +331,7 @@ impl Picture {
         }
     }
 
-    /// Drops what nobody extended in time, by this side's clock, which started earlier than the agent's.
+    /// Drops what was not renewed in time, by this side's clock, which started earlier than the agent's.
     pub(super) fn expire(&mut self, now: u64) {
         let expired = self.drop_grants(|held| (held.expires <= now).then_some(Loss::Expired));
         if !expired.is_empty() {

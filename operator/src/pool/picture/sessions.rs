@@ -68,7 +68,7 @@ impl Picture {
         }
     }
 
-    /// The workers that hold a slice of a session, somebody's or nobody's.
+    /// The workers that hold a slice of a session, claimed or not.
     pub(super) fn workers_with_sessions(&self) -> BTreeSet<Name> {
         let claims = self.claims.values().filter(|claim| claim.request.kind == ClaimKind::Session);
         let held = claims.flat_map(|claim| &claim.grants);

@@ -1,4 +1,5 @@
-//! Slices of sessions that nobody here knows: given up while their agent could not be asked, or whose objects somebody took away by force.
+//! Slices of sessions without a claim here: released while their agent could not be reached, or whose objects were deleted without their
+//! finalizer.
 //! Their agents keep them for as long as a client is connected.
 
 use sahasra_scheduler::Name;
@@ -6,7 +7,7 @@ use sahasra_wire::{grants::Owner, inventory::Inventory};
 
 use super::Picture;
 
-/// What nobody claims for so long, in milliseconds, is nobody's: an operator that has just begun to lead takes up what it finds.
+/// A session without a claim for so long, in milliseconds, is a stray: an operator that has just begun to lead adopts what it finds.
 const STRAY_AFTER: u64 = 10_000;
 
 #[derive(Debug)]
@@ -17,13 +18,13 @@ pub(super) struct Stray {
 }
 
 impl Picture {
-    /// Owners of what nobody here has claimed for long enough. Whether they still stand the API server has to say.
+    /// Owners of what has had no claim here for long enough. Whether their objects still stand, the API server has to say.
     pub(in crate::pool) fn strays(&self, now: u64) -> Vec<Owner> {
         let old = self.strays.values().filter(|stray| stray.since + STRAY_AFTER <= now);
         old.map(|stray| stray.owner.clone()).collect()
     }
 
-    /// Takes up which sessions an agent has that nobody here has claimed.
+    /// Notes which sessions of an agent have no claim here.
     pub(super) fn hear_of_strays(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
         let mut strays = std::mem::take(&mut self.strays);
         let mut found = Vec::new();

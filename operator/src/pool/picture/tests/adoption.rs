@@ -82,7 +82,7 @@ fn agents_are_asked_anew_what_they_hold_for_a_claim_that_was_forgotten() {
     let mut picture = picture();
     picture.claim(request("one", 1, 2), Vec::new(), 0);
     granted(&mut picture, "one", 0);
-    picture.ask_anew("one", 1_000);
+    picture.request_inventories("one", 1_000);
     picture.take_out("one", false, 1_000);
     assert_eq!(picture.unclaimed("one", false, 1_000), None);
     let (actions, _) = picture.plan(1_000);
