@@ -16,7 +16,7 @@ folder = pathlib.Path(sys.argv[1])
 for name, points in POINTS.items():
     state, rest = beginning(points)
     step = Traced(train_step, donate_argnums=0)
-    leaves, tree, donated = step.flatten((state, *rest), {})
+    leaves, tree = step.flatten((state, *rest), {})
     exported = step.export("cpu", tree, step.avals(leaves, tree))
     if exported.kept != tuple(range(len(leaves))):
         raise SystemExit(f"{name} does not use all of its arguments")
@@ -25,5 +25,5 @@ for name, points in POINTS.items():
     (folder / f"{name}.stablehlo").write_bytes(exported.code)
     (folder / f"{name}.data").write_bytes(b"".join(array.tobytes() for array in arrays))
     # The first results are the next step's first arguments.
-    facts = {"arguments": arguments, "donated": len(donated), "results": len(exported.outputs)}
+    facts = {"arguments": arguments, "donated": len(step.donated_leaves(tree)), "results": len(exported.outputs)}
     (folder / f"{name}.json").write_text(json.dumps(facts))

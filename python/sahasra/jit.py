@@ -101,7 +101,7 @@ class Traced:
             keywords = {name: _Static(value) if name in self._static_names else value for name, value in keywords.items()}
         return jax.tree_util.tree_flatten((arguments, keywords))
 
-    def _donated_leaves(self, tree: Any) -> list[int]:
+    def donated_leaves(self, tree: Any) -> list[int]:
         """Places of the leaves that are donated."""
         arguments, keywords = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         donated = [arguments[place] for place in sorted(_places(self._donated, len(arguments)))]
@@ -162,7 +162,7 @@ class Traced:
             exported = self.export(session.platform, tree, avals)
             with session._watch.during("compile", exported.name):
                 program = session._native.compile(exported.name, "stablehlo", exported.code)
-            found = self._programs[key] = Prepared(exported, program, self._donated_leaves(tree))
+            found = self._programs[key] = Prepared(exported, program, self.donated_leaves(tree))
         return found
 
     def call(self, session: RemoteJaxSession, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any]:

@@ -13,8 +13,10 @@ use std::{
     time::Duration,
 };
 
+use bytes::{Bytes, BytesMut};
+use futures::TryStreamExt;
 use object_store::{
-    ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig,
+    ClientOptions, GetResult, ObjectStore, ObjectStoreScheme, RetryConfig,
     aws::AmazonS3Builder,
     azure::MicrosoftAzureBuilder,
     client::{HttpClient, HttpConnector, HttpError},
@@ -260,6 +262,25 @@ pub fn summary(error: &object_store::Error) -> String {
             other.to_string()
         }
     }
+}
+
+/// The bytes of an object, of which there are `most` or fewer: a store that sends more than it said is cut off.
+///
+/// # Errors
+/// What the store reports; an error without a source for what is longer.
+pub async fn bytes_within(found: GetResult, most: u64) -> Result<Bytes, object_store::Error> {
+    let mut stream = found.into_stream();
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = stream.try_next().await? {
+        if (bytes.len() + piece.len()) as u64 > most {
+            return Err(object_store::Error::Generic {
+                store: "store",
+                source: format!("the store sent more than the {most} bytes that it told of").into(),
+            });
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes.freeze())
 }
 
 /// Opens the folder that `url` names with the job's `options`: names of objects are relative to it.

@@ -29,6 +29,16 @@ fn settings_that_borrow_the_agents_rights_are_refused() {
     }
 }
 
+#[tokio::test]
+async fn an_object_is_read_no_further_than_it_is_said_to_be_long() {
+    let store = object_store::memory::InMemory::new();
+    let path = Path::from("object");
+    store.put(&path, PutPayload::from_static(b"12345")).await.unwrap();
+    let read = async |most| bytes_within(store.get(&path).await.unwrap(), most).await;
+    assert_eq!(read(5).await.unwrap(), "12345");
+    assert!(read(4).await.unwrap_err().to_string().contains("more than the 4 bytes"));
+}
+
 #[test]
 fn a_store_without_rights_is_opened_as_a_stranger() {
     let store = open(&StorePolicy::default(), "s3://bucket/job", &settings(&[("region", "eu-1")])).unwrap();

@@ -9,7 +9,7 @@
 //!
 //! A user who may write ConfigMaps in the namespace may have changed it: what is read is checked as untrusted input.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sahasra_results::{COUNTED, FAILED, RESULTS};
 pub use sahasra_results::{CSV, MAX_CSV_BYTES, MAX_INLINE_RESULT_BYTES};
@@ -179,7 +179,15 @@ impl Contents {
     /// [`CheckpointError`] when the state does not parse.
     pub fn stored_sets(&self) -> Result<Option<StoredSets>, CheckpointError> {
         let text = self.data.get(STATE).ok_or(CheckpointError::Missing(STATE))?;
-        Ok(serde_json::from_str::<State>(text)?.sets)
+        let sets = serde_json::from_str::<State>(text)?.sets;
+        let is_set = |key: &String| key == COUNTED || key.strip_prefix(FAILED).is_some_and(|label| code(label).is_some());
+        // Each is one of few: what is fetched is bounded, whatever the ConfigMap says.
+        let is_sound =
+            |sets: &StoredSets| sets.keys.iter().all(is_set) && sets.keys.iter().collect::<BTreeSet<_>>().len() == sets.keys.len();
+        match sets {
+            Some(sets) if !is_sound(&sets) => Err(CheckpointError::Contradiction("its list of stored sets")),
+            sets => Ok(sets),
+        }
     }
 }
 
@@ -242,7 +250,8 @@ impl Checkpoint {
         let (completed, failed) = sets(contents, total)?;
         let results = match (results, &state.index) {
             (Results::Store(_), Some(index)) => {
-                Results::Store(SegmentIndex::from_state(index).ok_or(CheckpointError::Contradiction("its index of segments"))?)
+                let index = SegmentIndex::from_state(index, state.term, total);
+                Results::Store(index.ok_or(CheckpointError::Contradiction("its index of segments"))?)
             }
             (Results::Inline(zeros), None) => {
                 let records = binary(RESULTS)?.clone();
@@ -406,6 +415,16 @@ mod tests {
         let (sets, objects) = contents.move_sets("checkpoints/term-4/00000000".into()).unwrap();
         assert!(contents.bytes() < 2_000);
         assert_eq!(contents.stored_sets().unwrap(), Some(sets));
+        for keys in [
+            r#"["counted","failed.Trap","counted"]"#,
+            r#"["counted","failed.Nothing"]"#,
+            r#"["../secret"]"#,
+        ] {
+            let mut changed = contents.clone();
+            let text = changed.data.get_mut(STATE).unwrap();
+            *text = text.replace(r#"["counted","failed.Trap"]"#, keys);
+            assert!(matches!(changed.stored_sets(), Err(CheckpointError::Contradiction(_))), "{keys}");
+        }
         for (name, bytes) in objects {
             let key = name.strip_prefix("checkpoints/term-4/00000000/").unwrap();
             contents.binary_data.insert(key.to_owned(), bytes);

@@ -245,9 +245,6 @@ impl Coordinator {
     /// Runs the burst to its end. Gives back the job as last written.
     pub async fn run(mut self) -> Result<Arc<BurstJob>, CoordinatorError> {
         let outcome = self.run_to_end().await;
-        if let Err(error @ (CoordinatorError::Checkpoint(_) | CoordinatorError::Save(SaveError::Store { .. }))) = &outcome {
-            self.tell_unreadable(error).await;
-        }
         if let Err(CoordinatorError::Write(WriteError::Gone)) = &outcome {
             if let Err(error) = self.context.pool.release(&self.owner().uid, true).await {
                 tracing::warn!(%error, "the job is gone; what did not answer returns at expiry");

@@ -250,8 +250,9 @@ impl<'a> Survey<'a> {
         if self.objects.get(url).is_none_or(|meta| meta.size != found.meta.size) {
             return Err(unreadable("the object was written while it was read".to_owned()));
         }
-        let bytes = found.bytes().await.map_err(|error| unreadable(summary(&error)))?;
-        Ok((url, bytes))
+        let most = found.meta.size;
+        let bytes = sahasra_store::bytes_within(found, most).await;
+        Ok((url, bytes.map_err(|error| unreadable(summary(&error)))?))
     }
 
     /// Neither PTX nor inputs are too large, as far as sizes are known.
@@ -269,9 +270,9 @@ impl<'a> Survey<'a> {
             let message = format!("the PTX has {ptx} bytes, more than {MAX_PTX_BYTES}");
             return Err(missing(&self.ptx.path, "InputTooLarge", message));
         }
-        let mut total = 0;
+        let mut total = 0u64;
         for wanted in self.inputs.iter().flatten() {
-            total += size(wanted);
+            total = total.saturating_add(size(wanted));
             if total > MAX_INPUT_BYTES {
                 let message = format!("the inputs take more than {} MiB in all", MAX_INPUT_BYTES >> 20);
                 return Err(missing(&wanted.path, "InputTooLarge", message));

@@ -22,7 +22,9 @@ pub const MANIFEST: &str = "manifest.json";
 /// Name of the list of failed chunks, in the folder or in the ConfigMap.
 pub const FAILED_CSV: &str = "failed.csv";
 /// Index objects of one term, at most: one a checkpoint, and a checkpoint every five seconds for two years.
-const MOST_OBJECTS: u64 = 1 << 24;
+const MOST_OBJECTS: u64 = 1 << 20;
+/// Most numbers of index objects in all terms, used or not: each takes a bit.
+const MOST_NUMBERS: u64 = 1 << 24;
 
 /// A segment, and what of it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,16 +62,27 @@ impl SegmentIndex {
         self.numbers.iter().map(text).collect()
     }
 
-    /// Reads what [`SegmentIndex::to_state`] wrote; `None` for anything else.
-    pub fn from_state(state: &BTreeMap<u64, String>) -> Option<Self> {
-        let numbers = |text: &String| -> Option<IndexSet> {
-            text.split(',')
-                .map(|part| range(part).filter(|(first, count)| first + count <= MOST_OBJECTS))
-                .collect()
-        };
-        let numbers = state.iter().map(|(term, text)| Some((*term, numbers(text)?)));
-        Some(Self {
-            numbers: numbers.collect::<Option<_>>()?,
+    /// Reads what [`SegmentIndex::to_state`] wrote, in terms up to `term` of a burst of `chunks`; `None` for anything else. The text is a
+    /// tenant's to change: what it takes in memory is known before a set is made.
+    pub fn from_state(state: &BTreeMap<u64, String>, term: u64, chunks: u64) -> Option<Self> {
+        let parsed = state.iter().map(|(term, text)| {
+            let ranges = text.split(',').map(range).collect::<Option<Vec<_>>>()?;
+            Some((*term, ranges))
+        });
+        let parsed = parsed.collect::<Option<Vec<_>>>()?;
+        let (mut objects, mut numbers) = (0u64, 0u64);
+        for (_, ranges) in &parsed {
+            objects = ranges.iter().fold(objects, |sum, (_, count)| sum.saturating_add(*count));
+            let end = ranges.iter().map(|(first, count)| first + count).max().unwrap_or_default();
+            numbers = numbers.saturating_add(end);
+        }
+        // Each object counts a chunk at least.
+        let is_sound = objects <= chunks.min(MOST_OBJECTS) && numbers <= MOST_NUMBERS && parsed.iter().all(|(written, _)| *written <= term);
+        is_sound.then(|| Self {
+            numbers: parsed
+                .into_iter()
+                .map(|(term, ranges)| (term, ranges.into_iter().collect()))
+                .collect(),
         })
     }
 }
@@ -171,13 +184,19 @@ mod tests {
         }
         let state = index.to_state();
         assert_eq!(state, BTreeMap::from([(1, "0-1".to_owned()), (3, "2,4".to_owned())]));
-        assert_eq!(SegmentIndex::from_state(&state), Some(index.clone()));
+        assert_eq!(SegmentIndex::from_state(&state, 3, 4), Some(index.clone()));
+        assert_eq!(SegmentIndex::from_state(&state, 2, 4), None, "of a term to come");
+        assert_eq!(SegmentIndex::from_state(&state, 3, 3), None, "more objects than chunks");
         let names: Vec<String> = index.names().collect();
         assert_eq!(names[0], "index/term-1/00000000.json");
         assert_eq!(names[3], "index/term-3/00000004.json");
-        for wrong in ["", "x", "3-1", "0-18446744073709551615", "99999999", "1,,2"] {
-            assert_eq!(SegmentIndex::from_state(&BTreeMap::from([(1, wrong.to_owned())])), None, "{wrong}");
+        for wrong in ["", "x", "3-1", "0-18446744073709551615", "99999999", "1,,2", "0-1048576"] {
+            let state = BTreeMap::from([(1, wrong.to_owned())]);
+            assert_eq!(SegmentIndex::from_state(&state, 1, 1 << 30), None, "{wrong}");
         }
+        // One number in each of many terms takes as much as all before it.
+        let many: BTreeMap<u64, String> = (1..=16).map(|term| (term, "2000000".to_owned())).collect();
+        assert_eq!(SegmentIndex::from_state(&many, 16, 1 << 30), None);
     }
 
     #[test]

@@ -4,11 +4,11 @@ use std::{fs, sync::Arc, time::Duration};
 
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use sahasra_crds::{
     BurstJob, BurstJobStatus, VramLease,
-    conditions::{self, COMPLETE, FAILED, GRANTED},
+    conditions::{self, CHECKPOINTED, COMPLETE, FAILED, GRANTED, SUSPENDED},
 };
 use sahasra_operator::burst::{
     coordinator::{Coordinator, CoordinatorError},
@@ -139,6 +139,65 @@ async fn a_burst_whose_manifest_cannot_be_written_fails_with_the_field_and_the_r
     }
     assert_eq!(status.results.and_then(|results| results.url), None, "there is no manifest");
     assert_eq!(status.chunks.succeeded, 4, "and the chunks have succeeded all the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_whose_store_fails_while_it_is_suspended_keeps_what_it_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let stores = StorePolicy::new(Some(folder.path().to_owned()), Endpoints::default());
+    let mut pool = Pool::start(0, stores).await;
+    let url = format!("file://{}", folder.path().display());
+    let stored = job("held", |manifest| manifest["spec"]["output"] = json!({"store": {"url": url}}));
+    let uid = create(&pool.client, &stored).await.uid().unwrap();
+    // A file has the name of the folder of index objects: none can be written.
+    let own = folder.path().join(NAMESPACE).join("held").join(uid);
+    fs::create_dir_all(own.join("index")).unwrap();
+    let in_the_way = own.join("index/term-1");
+    fs::write(&in_the_way, "").unwrap();
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream.succeeded(1, 0, 2, "segments/0.segment");
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
+    jobs.patch("held", &PatchParams::default(), &suspend).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let status = jobs.get("held").await.unwrap().status.unwrap();
+    assert!(!conditions::is_true(&status.conditions, SUSPENDED), "{status:?}");
+    let saved = conditions::get(&status.conditions, CHECKPOINTED).unwrap();
+    assert_eq!(
+        (saved.status.as_str(), saved.reason.as_str()),
+        ("False", "StoreUnavailable"),
+        "{status:?}"
+    );
+    assert_eq!(pool.lent(), SLICES, "slices go back once what they computed is saved");
+
+    fs::remove_file(in_the_way).unwrap();
+    let is_suspended = |job: &BurstJob| {
+        let status = job.status.as_ref()?;
+        conditions::is_true(&status.conditions, SUSPENDED).then_some(status.chunks.succeeded)
+    };
+    assert_eq!(eventually(&jobs, "held", is_suspended).await, 2);
+    assert_eq!(pool.lent(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_is_deleted_as_soon_as_its_agent_answers_again() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    let long = job("deleted", |manifest| manifest["spec"]["lease"] = json!({"ttlSeconds": 86_400}));
+    create(&pool.client, &long).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    pool.leave_releases_unanswered(3);
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    let began = Instant::now();
+    jobs.delete("deleted", &DeleteParams::default()).await.unwrap();
+    while jobs.get_opt("deleted").await.unwrap().is_some() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it waits for its slices to expire");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(pool.lent(), 0);
 }
 
 /// In real time: the conditions' times are the wall clock's, in seconds.

@@ -37,10 +37,17 @@ impl Coordinator {
     async fn delete(&mut self) -> Result<Arc<BurstJob>, CoordinatorError> {
         self.writes.abort_all();
         self.streams.clear();
-        let released = self.release(true).await;
-        if let Err(error) = &released {
-            tracing::warn!(%error, "deleted without an answer: the finalizer waits for the expiry");
-            tokio::time::sleep(Duration::from_millis(self.burst.ttl_milliseconds) + super::super::reconcile::EXPIRY_MARGIN).await;
+        let expiry = Instant::now() + Duration::from_millis(self.burst.ttl_milliseconds) + super::super::reconcile::EXPIRY_MARGIN;
+        self.view = None;
+        let (owner, pool) = (self.owner(), self.context.pool.clone());
+        let (mut released, mut wait) = (pool.release(&owner.uid, true).await, WAIT.0);
+        while let Err(error) = released
+            && Instant::now() < expiry
+        {
+            tracing::warn!(%error, "deleted without an answer: the finalizer waits for it, or for the expiry");
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(WAIT.1);
+            released = pool.release_everywhere(&owner).await;
         }
         self.objects.remove_finalizer().await?;
         Ok(self.job.borrow().clone())
@@ -63,16 +70,17 @@ impl Coordinator {
             };
             (released, deleted)
         });
+        // From here on nothing is held, also as the status tells it.
+        self.view = None;
+        self.held = Default::default();
         let end = self.save_end(end).await?;
         if end == End::Deleted {
             let _ = tokio::time::timeout(RETURNED_WITHIN, &mut returning).await;
             return self.delete().await;
         }
         self.streams.clear();
-        self.view = None;
         // An agent that does not answer holds nobody's results back: the end is told, what it holds returns at expiry.
         let returned = tokio::time::timeout(RETURNED_WITHIN, &mut returning).await;
-        self.held = Default::default();
         self.status.lease = None;
         let mut verdicts = self.verdicts(end);
         if self.started {
@@ -141,11 +149,6 @@ impl Coordinator {
         let mut job = BurstJob::clone(&self.job.borrow());
         job.status = Some(self.status.clone());
         Ok(Arc::new(job))
-    }
-
-    async fn release(&mut self, immediately: bool) -> Result<(), Unreleased> {
-        self.view = None;
-        self.context.pool.release(&self.owner().uid, immediately).await
     }
 
     /// Saves what was counted, and the lists of it. Gives back how the burst ends after that: `Refused` when it cannot be

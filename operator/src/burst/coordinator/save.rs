@@ -322,7 +322,7 @@ impl Coordinator {
                 let path = Path::parse(&name).map_err(|error| read(error.into()))?;
                 let options = GetOptions::new().with_range(Some(0..MAX_SET_BYTES));
                 let found = folder.get_opts(&path, options).await.map_err(&read)?;
-                let bytes = found.bytes().await.map_err(&read)?;
+                let bytes = sahasra_store::bytes_within(found, MAX_SET_BYTES).await.map_err(&read)?;
                 contents.binary_data.insert(key.clone(), bytes.to_vec());
             }
         }

@@ -1,6 +1,6 @@
 //! Before anything is acquired: finalizer, term, intent; and what a predecessor left.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kube::ResourceExt;
 use sahasra_crds::{
@@ -25,6 +25,8 @@ use crate::{
 
 /// A grant outlives a silent chunk by so much before its executor is killed, in milliseconds: time for a result to arrive.
 const GRACE_BEYOND_TIMEOUT: u64 = 1_000;
+/// Wait before a burst that is to be suspended tries again to save what it counted.
+const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
 impl Coordinator {
     /// Makes this the job's coordinator and claims slices, unless the job is suspended.
@@ -106,7 +108,12 @@ impl Coordinator {
         }
         let (uid, pool) = (self.owner().uid, self.context.pool.clone());
         let (checkpoint, unclaimed) = tokio::join!(self.read_checkpoint(), pool.unclaimed(&uid));
-        checkpoint?;
+        if let Err(error) = checkpoint {
+            if matches!(error, CoordinatorError::Checkpoint(_) | CoordinatorError::Save(_)) {
+                self.tell_unreadable(&error).await;
+            }
+            return Err(error);
+        }
         let mut adopted = unclaimed.grants;
         adopted.retain(|(_, grant)| grant.slice_bytes == self.burst.slice_bytes && grant.term <= term);
         if !unclaimed.silent.is_empty() {
@@ -196,7 +203,14 @@ impl Coordinator {
         self.settle_writes().await?;
         let is_begun = !self.account.completed().is_empty() || !self.account.failed_set().is_empty();
         if is_begun && let Err(error) = self.write_checkpoint_now(Vec::new()).await {
-            self.refused = Some(error.refusal().ok_or(error)?);
+            self.not_saved(error)?;
+            if self.refused.is_none() {
+                // It stays with this coordinator, and holds its slices, until it is saved.
+                tokio::select! {
+                    () = tokio::time::sleep(SAVE_AGAIN) => {}
+                    _ = self.job.changed() => {}
+                }
+            }
             return Ok(());
         }
         self.lose_all_streams();
