@@ -83,7 +83,7 @@ fn report(held: &[String]) -> String {
         named.push(&more);
     }
     format!(
-        "{} objects hold VRAM: {}. Delete them, or let them end, before the operator goes: \
+        "{} objects hold VRAM or wait for it: {}. Delete them, or let them end, before the operator goes: \
          kubectl delete burstjobs,gpusessions,vramleases --all --all-namespaces",
         held.len(),
         named.join(", ")
@@ -118,7 +118,7 @@ mod tests {
         run(&client, Duration::ZERO).await.expect("what waits holds nothing");
         leases.create(&create, &lease("holds", json!([FINALIZER]))).await.expect("made");
         let error = run(&client, Duration::ZERO).await.expect_err("one holds something").to_string();
-        assert!(error.starts_with("1 objects hold VRAM: VramLease default/holds. Delete"), "{error}");
+        assert!(error.starts_with("1 objects hold VRAM or wait for it: VramLease default/holds. Delete"), "{error}");
 
         // What is given back while it waits is waited for.
         let free = async {
