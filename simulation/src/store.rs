@@ -246,7 +246,7 @@ pub fn check_checkpoint(world: &World, path: &str, body: &[u8]) {
         let namespace = path.split("/namespaces/").nth(1)?.split('/').next()?;
         let uid = state.get("uid")?.as_str()?;
         let folder = format!("{}/{URL_PREFIX}/{namespace}/{burst}/{uid}", Bucket::Results.name());
-        let names = SegmentIndex::from_state(&numbers)?;
+        let names = SegmentIndex::from_state(&numbers, u64::MAX, u64::MAX)?;
         Some(names.names().map(|name| format!("{folder}/{name}")).collect())
     };
     let objects = locked(&world.objects);
