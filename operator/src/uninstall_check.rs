@@ -118,7 +118,10 @@ mod tests {
         run(&client, Duration::ZERO).await.expect("what waits holds nothing");
         leases.create(&create, &lease("holds", json!([FINALIZER]))).await.expect("made");
         let error = run(&client, Duration::ZERO).await.expect_err("one holds something").to_string();
-        assert!(error.starts_with("1 objects hold VRAM or wait for it: VramLease default/holds. Delete"), "{error}");
+        assert!(
+            error.starts_with("1 objects hold VRAM or wait for it: VramLease default/holds. Delete"),
+            "{error}"
+        );
 
         // What is given back while it waits is waited for.
         let free = async {
