@@ -89,7 +89,7 @@ fn remedy(fault: &TlsFault) -> String {
             "it does not accept this operator's certificate ({problem}): --worker-client-certificate has to be of the authority in its \
              --tls-client-authority"
         ),
-        TlsFault::Protocol(problem) => format!("no TLS comes about ({problem})"),
+        TlsFault::Protocol(problem) => format!("TLS handshake failed ({problem})"),
     }
 }
 
