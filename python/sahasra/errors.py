@@ -10,7 +10,7 @@ class ConfigurationError(SahasraError):
 
 
 class AuthenticationError(SahasraError):
-    """No token was found, or nobody knows it."""
+    """No token was found, or the token is unknown or expired."""
 
 
 class PermissionDeniedError(SahasraError):
@@ -30,11 +30,11 @@ class CapacityError(SahasraError):
 
 
 class WaitTimeoutError(SahasraError, TimeoutError):
-    """It did not come about within the time given."""
+    """The condition that was waited for was not met within the timeout."""
 
 
 class ConnectionLostError(SahasraError, ConnectionError):
-    """The gateway or the worker cannot be reached, or a session could not be taken up again within its grace."""
+    """The gateway or the worker cannot be reached, or a session could not be resumed within its grace."""
 
 
 class WorkerLostError(ConnectionLostError):

@@ -30,7 +30,7 @@ def run(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[...
     if found is None:
         from .jit import Traced
 
-        # It does not hold the session that holds it: what nobody refers to any more is to go at once.
+        # No reference back to the session: a cycle would outlive its last reference until the garbage collector runs.
         found = session._operators[key] = Traced(function(), static)
     made, tree = found.call(session, arguments, {})
     return jax.tree_util.tree_unflatten(tree, made) if whole else made[0]
@@ -100,7 +100,7 @@ def indexed(self: RemoteTensor, index: Any) -> RemoteTensor:
     One program serves every number in the same place. Raises ``IndexError`` for numbers out of range, for too many of them and for booleans of another
     shape; what an array of numbers has out of range is as JAX has it.
     """
-    # The same index of an array of this shape that takes no memory: whole dimensions in the place of arrays, whose values nobody looks at.
+    # The same index of an array of this shape that takes no memory: whole dimensions in the place of arrays, whose values are unused.
     probe: list[Any] = []
     for part in index if isinstance(index, tuple) else (index,):
         array = np.asarray(part) if isinstance(part, list) else part

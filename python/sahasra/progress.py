@@ -1,4 +1,4 @@
-"""What is under way while somebody waits: compilations and long uploads."""
+"""Progress of calls that block: compilations and long uploads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Line(Protocol):
 
 
 def line_on(stream: _Line) -> Report:
-    """One line of the stream that is written anew, as terminals and notebooks show it."""
+    """Reports on one line of the stream, overwritten with each report, as terminals and notebooks show it."""
     longest = 0
 
     def show(progress: Progress) -> None:
@@ -70,7 +70,7 @@ def line_on(stream: _Line) -> Report:
 
 
 def reporter(wanted: bool | Report | None) -> Report | None:
-    """Who is told: the callable, a line on stderr where True, nobody where False; where None a line on a terminal or in a notebook."""
+    """The callable itself; a line on stderr for True; None for False; for None, a line in a terminal or a notebook, otherwise None."""
     if callable(wanted):
         return wanted
     if wanted is None:
@@ -98,7 +98,7 @@ class _Thing:
 
 
 class Watch:
-    """Tells of one thing at a time in a session, from a thread that lives for as long as that thing is under way."""
+    """Reports one operation of a session at a time, from a thread that lives as long as the operation."""
 
     def __init__(self, native: _native.Session, device: str, report: Report | None) -> None:
         self._native = native

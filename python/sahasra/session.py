@@ -43,7 +43,7 @@ class Estimate:
     aliased_bytes: int
     temporary_bytes: int
     code_bytes: int
-    #: Floating-point operations of one execution; None where nobody counts them.
+    #: Floating-point operations of one execution; None where the plugin does not count them.
     flops: float | None
     #: Bytes that the session may use, and that its tensors use now.
     limit_bytes: int
@@ -115,7 +115,7 @@ class Made(NamedTuple):
             return False
 
     def give_back(self, native: _native.Session) -> None:
-        """As :meth:`end`, where nobody is there to be told of a failure: the session's own times end it then."""
+        """As :meth:`end`, but suppresses errors, for finalizers: the session then ends by its own timeouts."""
         with contextlib.suppress(SahasraError):
             self.end(native)
 
@@ -140,7 +140,7 @@ class RemoteJaxSession:
         if welcome is None:
             raise SahasraError("the session is not connected")
         self._native = native
-        # Gives back what `create` made, when that is asked for, nobody has the session any more, or the program ends.
+        # Deletes the session that `create` made: on request, when the last reference is dropped, or when the program ends.
         self._made: Made | None = None
         self._end: weakref.finalize[[_native.Session], RemoteJaxSession] | None = None
         #: Name of the ``GpuSession``, and its namespace.
@@ -197,7 +197,7 @@ class RemoteJaxSession:
 
         Raises :class:`CapacityError` when no device has room within ``wait_seconds``: the message says why for each.
         :class:`InvalidArgumentError` when the API server refuses the session, :class:`AuthenticationError` or
-        :class:`PermissionDeniedError` when it refuses the caller, :class:`ConnectionLostError` when nobody answers,
+        :class:`PermissionDeniedError` when it refuses the caller, :class:`ConnectionLostError` when there is no answer,
         :class:`ConfigurationError` when a worker's certificate is not accepted.
         """
         namespace = client.namespace if namespace is None else namespace
@@ -232,7 +232,7 @@ class RemoteJaxSession:
             session._end = weakref.finalize(session, session._made.give_back, native)
             return session
         except BaseException:
-            # Nobody would give it back.
+            # The caller has no reference with which to end it.
             client._gateway.delete_session(namespace, name)
             raise
 

@@ -274,7 +274,7 @@ for _name in PROPERTIES:
 
 
 def upload(session: RemoteJaxSession, array: np.ndarray[Any, Any], *, immutable: bool, dtype: Any = None, shape: Any = None, weak_type: bool = False) -> RemoteTensor:
-    """Sends an array, which is copied unless nobody can write to it."""
+    """Sends an array. It is copied first, unless `immutable` says that it does not change before it has been sent."""
     there = dense(array)
     kind = element_type(there.dtype)
     copy = there is array and not immutable
