@@ -109,7 +109,7 @@ pub enum RunOutput {
 /// Options of `sahasra up`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct UpArgs {
-    /// PJRT plugin, a library: sessions may then run XLA programs on the devices that it drives. When absent, and without --gpu:
+    /// PJRT plugin, a library: sessions may then run XLA programs on its devices. When absent, and without --gpu:
     /// lib/pjrt_c_api_cpu_plugin.so in the folder above this program's, if it is there.
     #[arg(long, env = "SAHASRA_PJRT_PLUGIN", value_name = "FILE")]
     pub pjrt_plugin: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first is told to whoever gives back what is lent, the second ends the process at once.
+//! Ctrl-C and SIGTERM: the first signal starts a shutdown that releases what is held, the second ends the process at once.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{exit::Exit, output};
 
-/// Which signal came, if any did.
+/// Receiver of the first signal.
 #[derive(Clone, Debug)]
 pub struct Interrupt(watch::Receiver<Option<Exit>>);
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::args::Structure;
 
-/// Writes a result. Whoever closed the pipe has read enough.
+/// Writes a result to stdout. Ignores errors: a reader that closed the pipe has read enough.
 pub fn print(text: &str) {
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }

@@ -39,7 +39,7 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Changes that a watch may lag behind: each holds an object as it was, some kilobytes, in a process that may stay up for months.
 const WATCH_HISTORY: usize = 1000;
-/// How long running chunks may go on when the pool ends: whoever ends it has given up on them.
+/// Grace of running chunks when the pool ends. Short: their results are no longer wanted.
 const GRACE: Duration = Duration::from_secs(1);
 /// Compiled programs that are kept on disk, in bytes.
 const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
@@ -151,7 +151,7 @@ impl Pool {
         let client = control_plane.client("default");
         create_namespace(&client, SYSTEM_NAMESPACE).await?;
         let stop = CancellationToken::new();
-        // Everybody on this machine reaches the agents' ports.
+        // Every user of this machine can connect to the agents' ports.
         let operator_token = crate::token::random().map_err(PoolError::Random)?;
         let agent_client = AgentClient::over(Arc::new(Http2::default().with_token(&operator_token)));
         let operator = Operator::new(
@@ -250,7 +250,7 @@ impl Pool {
             memory: None,
         });
         let classes = ClassTable { classes: rules.collect() };
-        let access = settings.token.clone().map_or_else(Access::nobody, Access::token);
+        let access = settings.token.clone().map_or_else(Access::deny_all, Access::token);
         let (client, stop) = (self.client.clone(), CancellationToken::new());
         let stopped = stop.clone();
         let task = tokio::spawn(async move {

@@ -149,7 +149,7 @@ fn settings(arguments: &PoolArgs, devices: u32, manifests: &[Manifest]) -> PoolS
 }
 
 async fn create(pool: &Pool, manifests: &[Manifest]) -> Exit {
-    // On a cluster somebody has made them before; nobody can have done so here.
+    // On a cluster they exist already; the namespaces of this control plane are all created here.
     let declared = |name: &str| {
         manifests
             .iter()

@@ -111,7 +111,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let gateway = Gateway::new(
         kube::Client::new(api.clone(), "default"),
         sahasra_access::Access::token(access.token()),
-        // Its load is open to everybody here, ahead of the gateway.
+        // `/workers` is served without a token, ahead of the gateway.
         None,
         // The workers are on loopback.
         None,
@@ -179,7 +179,7 @@ fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
         vram_bytes: arguments.pool.vram,
     };
     let count = if gpu { 1 } else { arguments.workers as usize };
-    // That one drives no GPU.
+    // The CPU plugin cannot use a GPU.
     let installed = || {
         std::env::current_exe()
             .ok()
@@ -209,7 +209,7 @@ async fn welcome(pool: &Pool, address: SocketAddr, plugin: Option<&Path>, kubeco
     };
     output::print(&format!(
         "Sahasra is up on {address}; Ctrl-C ends it.\n\n{devices}\n\
-         Its API is kubectl's, for whoever can read this kubeconfig:\n\n\
+         kubectl reaches it with this kubeconfig:\n\n\
          \x20 export KUBECONFIG={kubeconfig}\n\
          \x20 kubectl get gpuworkers\n\
          \x20 kubectl apply --server-side -f examples/hyperparameter-search/\n\

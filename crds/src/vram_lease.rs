@@ -48,7 +48,7 @@ pub const MAX_SLICES: u32 = 100_000;
 #[x_kube(validation = immutable("slice", "VramLease"))]
 #[x_kube(validation = immutable("engine", "VramLease"))]
 pub struct VramLeaseSpec {
-    /// For whom the slices are held.
+    /// Owner of the slices.
     #[serde(default)]
     pub owner: LeaseOwner,
     /// One slice.

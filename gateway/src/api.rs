@@ -32,7 +32,7 @@ const OBJECT_BYTES: usize = 8 << 20;
 /// Why there is no way to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiServerError {
-    /// Nobody said where it is.
+    /// The address of the API server is not configured.
     #[error("where is the API server? say --api-server URL and --api-server-ca FILE, or set KUBECONFIG")]
     Unknown(#[source] Box<kube::config::KubeconfigError>),
     /// TLS to it cannot be set up.
@@ -40,8 +40,8 @@ pub enum ApiServerError {
     Client(#[source] Box<kube::Error>),
 }
 
-/// Where the API server is: its address and its authority. Whatever rights a kubeconfig gives its user are left behind, client
-/// certificates too: what they may do nobody may through us.
+/// Address and certificate authority of the API server. The credentials of a kubeconfig, client certificates included, are dropped: callers
+/// must not act with them.
 ///
 /// # Errors
 /// [`ApiServerError::Unknown`].

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! It has no rights of its own and no identity: it holds no token, and every call to the API server or to a worker carries the
-//! caller's. So it can be tricked into nothing that its caller could not do anyway, and whoever breaks into it holds nothing but
-//! the tokens that pass by.
+//! caller's. So it cannot be tricked into anything that its caller could not do directly, and an attacker in the gateway gets only
+//! the tokens that pass through it.
 //!
 //! - [`route`] says what a path means; [`query`], [`token`] and [`refusal`] are what every route shares.
 //! - [`objects`], [`wait`], [`results`], [`workers`]: the REST part. [`api`] makes the calls.
@@ -77,7 +77,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 /// Serves on `listener`, through `door`, until `stop`.
 ///
 /// # Errors
-/// When it does not know where the API server is, or what it is told of the operator makes no sense.
+/// When an option is missing or invalid: the API server's address, the operator's URL, the authority of workers.
 pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<()> {
     let config = api::config(&args).await?;
     let client = api::client(config.clone())?;

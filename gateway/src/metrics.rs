@@ -42,7 +42,7 @@ impl Metrics {
                 &["to"],
             )?,
             streams_ended: IntCounterVec::new(
-                Opts::new("gateway_streams_ended_total", "Streams that ended, and through whom."),
+                Opts::new("gateway_streams_ended_total", "Streams that ended, by the side that ended them."),
                 &["by"],
             )?,
         };

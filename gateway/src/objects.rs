@@ -8,9 +8,9 @@ use crate::{api::ApiServer, query::Query, refusal::Refusal, route::Kind, service
 
 /// Group and version of what is served.
 const API_VERSION: &str = "sahasra.dev/v1alpha1";
-/// Who writes fields, as the API server keeps it.
+/// Field manager of this gateway's writes.
 const MANAGER: &str = "sahasra-gateway";
-/// Objects in one answer when nobody says how many: the client asks on with `continue`.
+/// Default `limit` of a list: the client reads the next page with `continue`.
 const PAGE: &str = "500";
 
 /// Path of all objects of a kind in a namespace, at the API server.

@@ -84,10 +84,10 @@ pub enum Refusal {
         /// That long.
         seconds: u64,
     },
-    /// What the API server answered makes no sense.
+    /// The API server's answer cannot be parsed.
     #[error("the API server answered what cannot be read: {0}")]
     ApiServerAnswer(String),
-    /// Nobody said where the operator is.
+    /// `--operator` is not set.
     #[error("this gateway does not know the operator: start it with --operator URL")]
     NoOperator,
     /// The operator does not answer.
@@ -105,10 +105,10 @@ pub enum Refusal {
         /// What stands there.
         value: String,
     },
-    /// The RBAC of the cluster says no.
+    /// The cluster's RBAC does not allow the request.
     #[error("{0}")]
     Forbidden(String),
-    /// The token is nobody's.
+    /// The API server does not know the token.
     #[error("{0}")]
     Unauthorized(String),
     /// A stream was asked for without a WebSocket.

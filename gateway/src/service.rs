@@ -148,7 +148,7 @@ impl Gateway {
             Err(refusal) => ("none", Err(refusal)),
         };
         let mut answer = outcome.unwrap_or_else(Refusal::answer);
-        // What holds a token, or was made with one, is nobody else's.
+        // Answers depend on the caller's token: caches must not keep them.
         let headers = answer.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -7,8 +7,8 @@
 //! Everything that can be refused is refused before the WebSocket opens, as an HTTP answer: no token, no right, no such session,
 //! a session without a worker, a worker that says no. After that there are close codes (see [`relay`]).
 //!
-//! A client whose stream broke shows its session's secret. Where the session is [`known`] the worker is asked at once, which knows
-//! the secret: an outage of the API server is none for whoever comes back.
+//! A client whose stream broke sends its session's secret. If the session's worker is [`known`], the gateway connects to it at once, and the
+//! worker verifies the secret: clients can resume during an outage of the API server.
 
 mod known;
 pub mod relay;
@@ -66,7 +66,7 @@ impl Default for Pace {
 }
 
 impl Streams {
-    /// At most `limit` at a time, each for whom `access` lets through, until `stop`. `workers` verifies those that speak TLS.
+    /// Relays at most `limit` streams at a time, of callers that `access` allows, until `stop`. `workers` verifies the certificates of workers.
     pub fn new(access: Access, workers: Option<Connector>, limit: usize, pace: Pace, metrics: Metrics, stop: CancellationToken) -> Self {
         Self {
             access,
@@ -112,7 +112,7 @@ impl Streams {
         let (worker, slot) = match resumed {
             Some(Ok(resumed)) => resumed,
             Some(Err(gone)) => match self.find(api, place, handshake.resume.as_ref()).await {
-                // Nobody says where else it could be: then it is where it was, and lost.
+                // Without the API server the last known worker counts, and the session there has ended.
                 Err(Refusal::ApiServer(_) | Refusal::ApiServerTimeout { .. }) => return Err(gone),
                 found => found?,
             },
@@ -155,8 +155,8 @@ struct Place<'a> {
 }
 
 impl Streams {
-    /// A stream at the worker where this gateway saw the session last, for whom the worker knows by its secret; `None` where that does
-    /// not settle it.
+    /// Opens a stream to the last known worker of the session, which verifies the secret. `None` when the worker is not known or does not
+    /// accept: the API server then decides.
     async fn resume(&self, place: Place<'_>, resume: &HeaderValue) -> Option<Result<(Worker, Slot), Refusal>> {
         let seen = self.known.get(place.namespace, place.name)?;
         match self.connect(&seen.endpoint, place, Some(resume)).await {
@@ -172,7 +172,7 @@ impl Streams {
         worker::connect(self.workers.as_ref(), endpoint, namespace, name, token, resume).await
     }
 
-    /// A stream at the worker that the session's object names, for whom the API server lets.
+    /// Opens a stream to the worker in the session's status, if the API server allows it to the caller.
     async fn find(&self, api: &ApiServer, place: Place<'_>, resume: Option<&HeaderValue>) -> Result<(Worker, Slot), Refusal> {
         let Place { namespace, name, token } = place;
         let action = Action::stream(namespace, name);

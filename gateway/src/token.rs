@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 /// Browsers can give a WebSocket no header, but subprotocols.
 pub const SUBPROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// Who calls: a value for `Authorization`. It shows itself to nobody.
+/// The caller's token, as a value for `Authorization`. Its `Debug` output is redacted.
 #[derive(Clone)]
 pub struct Token(HeaderValue);
 

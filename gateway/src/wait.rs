@@ -104,8 +104,7 @@ fn conditions(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// Whether the condition, or `Failed`, is true; or the object was refused as it stands: nothing comes of that before somebody changes it
-/// or what it refers to.
+/// Whether the condition, or `Failed`, is true; or the object was rejected, and stays so until it or an object that it refers to changes.
 fn settled(kind: Kind, object: &Value, wished: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     let is = |condition: &Value, name: &str, status: &str| condition["type"] == name && condition["status"] == status;

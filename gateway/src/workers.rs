@@ -1,4 +1,4 @@
-//! `/workers`: the operator's own answer, for whoever may list `GpuWorker`s.
+//! `/workers`: the operator's answer, for callers that may list `GpuWorker`s.
 
 use std::time::Duration;
 

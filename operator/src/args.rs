@@ -91,7 +91,7 @@ pub enum Command {
 }
 
 impl Args {
-    /// Whom to trust among workers that speak TLS, and who to be.
+    /// Authority of the workers' certificates, and the operator's own certificate.
     pub fn trust(&self) -> Option<Trust> {
         let identity = self.worker_client_certificate.clone().zip(self.worker_client_key.clone());
         Some(Trust {

@@ -2,8 +2,8 @@
 //!
 //! As everywhere in Kubernetes the holder renews a timestamp, and another takes over when the Lease has not changed for
 //! the timeout by its own monotonic clock; every write is a compare-and-set on the resource version. An operator that finds
-//! its own identity there takes over at once: it is its own earlier life. One that loses the office ends its process: terms
-//! keep what it may still do in that moment from doing harm.
+//! its own identity there takes over at once: it is an earlier process of the same operator. One that loses leadership ends its process: agents
+//! and objects reject its remaining writes by their terms.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ struct Seen {
 }
 
 impl Candidate {
-    /// Stands for the office kept in `namespace`, under `identity`.
+    /// A candidate named `identity` for the Lease in `namespace`, with a lease duration of `timeout`.
     pub fn new(client: Client, namespace: &str, identity: &str, timeout: Duration) -> Self {
         Self {
             api: Api::namespaced(client, namespace),

@@ -13,7 +13,7 @@
 //! - [`gpu_session`], [`vram_lease`], [`gpu_worker`]: the other reconcilers.
 //! - [`leader`]: one operator of several acts. [`http`]: what this process serves. [`uninstall_check`]: whether it may go.
 //!
-//! Only the leader watches and acts; one that loses its office ends.
+//! Only the leader watches and acts; one that loses leadership ends.
 
 use std::{sync::Arc, time::Duration};
 
@@ -139,19 +139,19 @@ impl Operator {
         &self.context
     }
 
-    /// Stands for the office, and acts while it has it: until told to stop.
+    /// Waits for leadership, and reconciles while it leads, until `stop`.
     ///
     /// # Errors
-    /// When the office is lost.
+    /// When leadership is lost.
     pub async fn run(self, readiness: Readiness, stop: &CancellationToken) -> Result<(), LeaderError> {
         let Self {
             context,
             candidate,
             namespace,
         } = self;
-        let Some(office) = candidate.win(stop).await else { return Ok(()) };
+        let Some(lease) = candidate.win(stop).await else { return Ok(()) };
         readiness.ready("leader");
-        let transitions = office.spec.as_ref().and_then(|spec| spec.lease_transitions);
+        let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
         context.metrics.leader_transitions.set(transitions.unwrap_or_default().into());
         context.metrics.leader.set(1);
         let (synced, workers_known) = tokio::sync::oneshot::channel();
@@ -168,7 +168,7 @@ impl Operator {
         };
         let (pool, metrics, directory) = (context.pool.clone(), context.metrics.clone(), context.directory.clone());
         let reconciling = async move {
-            // Who is there must be known before anything is claimed or given back.
+            // All workers have to be known before slices are claimed or released.
             if workers_known.await.is_ok() {
                 context.pool.observe();
                 tokio::join!(
@@ -180,7 +180,7 @@ impl Operator {
             }
         };
         let tasks = [part::spawn(watching), part::spawn(pool.run()), part::spawn(reconciling)];
-        let outcome = candidate.keep(office, stop, || directory.api_server_answered()).await;
+        let outcome = candidate.keep(lease, stop, || directory.api_server_answered()).await;
         metrics.leader.set(0);
         for task in &tasks {
             task.abort();
@@ -189,7 +189,7 @@ impl Operator {
     }
 }
 
-/// Runs until told to stop, or until the office is lost (an error).
+/// Runs until a signal, or until leadership is lost (an error).
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let requests = ApiRequests::new().context("make metrics")?;
     if let Some(Command::UninstallCheck { within }) = args.command {

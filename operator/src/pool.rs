@@ -1,9 +1,9 @@
-//! The pool: every device and every grant that this operator holds for somebody.
+//! The pool: every device, and every grant that this operator holds.
 //!
 //! Owners register a claim and watch a [`ClaimView`]; the pool solves (`sahasra_scheduler`) over what it knows, asks the
 //! agents, feeds their refusals back into the next solution, renews all grants of an agent in one call a third of the way
 //! to their expiry, and shrinks when others need room. What it knows of an agent comes from that agent's own answers
-//! (the inventory, grants, refusals); the `GpuWorker` only says who there is and when to ask again.
+//! (the inventory, grants, refusals); the `GpuWorker`s only show which agents exist and when to ask them again.
 //!
 //! Decisions are made by `picture`, which is pure; this module carries them out.
 
@@ -144,12 +144,12 @@ impl Pool {
         self.picture().keep(uid, milliseconds);
     }
 
-    /// What the agent last said of the session whose lease has this uid.
+    /// The last state of the session whose lease has this uid, as its agent reported it.
     pub fn session(&self, lease_uid: &str) -> Option<SeenSession> {
         self.picture().session(lease_uid, self.clock.now())
     }
 
-    /// Waits until agents say something else of sessions than before: the sessions, by namespace and name. For one caller.
+    /// Waits until agents report changes of sessions, and returns these by namespace and name. For one caller.
     pub async fn changed_sessions(&self) -> Vec<(String, String)> {
         loop {
             let changed = self.picture().take_changed_sessions();
@@ -160,8 +160,8 @@ impl Pool {
         }
     }
 
-    /// Waits until agents hold slices of sessions that nobody here has claimed for a while: their owners. For one caller, who is told
-    /// again as long as it is so, every few seconds.
+    /// Waits until agents hold slices of sessions that have had no claim here for a while, and returns their owners. For one caller, which gets
+    /// the same owners again every few seconds while that holds.
     pub async fn strays(&self) -> Vec<Owner> {
         loop {
             self.strays_found.notified().await;
@@ -177,7 +177,7 @@ impl Pool {
         self.picture().waiting(self.clock.now())
     }
 
-    /// A stream to that worker broke.
+    /// Requests an inventory of a worker, because a stream to it broke.
     pub fn suspect(&self, worker: &str) {
         self.picture().suspect(worker, self.clock.now());
         self.changed.notify_one();
@@ -202,7 +202,7 @@ impl Pool {
         if workers.is_empty() { Ok(()) } else { Err(Unreleased { workers }) }
     }
 
-    /// Lets a claim go without giving anything back: another operator acts for the owner, or soon will.
+    /// Removes a claim without releasing its grants: another operator acts for the owner, or soon will.
     pub fn forget(&self, uid: &str) {
         {
             let (mut picture, now) = (self.picture(), self.clock.now());
@@ -212,7 +212,7 @@ impl Pool {
         self.changed.notify_one();
     }
 
-    /// Gives back everything that any live agent holds for the owner, whoever asked for it.
+    /// Releases all grants of the owner at all agents, including those of other operators and earlier terms.
     pub async fn release_everywhere(&self, owner: &Owner) -> Result<(), Unreleased> {
         let workers = self.directory.workers();
         let calls = workers
@@ -340,8 +340,8 @@ impl Pool {
         undone
     }
 
-    /// Tells of a call that failed: the first since its agent answered last, and where a person has to change something, once until
-    /// that is something else.
+    /// Logs a failed call. It is a warning for the first failure since the agent's last answer, and for each new misconfiguration; else it
+    /// is a debug message.
     fn failed(&self, worker: &Name, error: &AgentError, what: &'static str) {
         let trouble = error.misconfiguration();
         let is_news = {

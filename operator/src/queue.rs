@@ -27,7 +27,7 @@ where
     let (store, writer) = reflector::store();
     let changes = watcher(api, watcher::Config::default())
         .default_backoff()
-        // Nobody here reads who wrote which field; it is half of an object's bytes.
+        // The operator does not read managed fields, which are half of an object's bytes.
         .modify(|object| object.managed_fields_mut().clear())
         .reflect(writer)
         .applied_objects();

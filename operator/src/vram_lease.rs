@@ -144,7 +144,7 @@ async fn end_strays(context: &Context) {
         }
         for (namespace, owners) in by_namespace {
             let leases = Api::<VramLease>::namespaced(context.client.clone(), &namespace);
-            // Whatever stands is somebody's, or will be taken up: also when nobody can tell.
+            // A grant whose lease exists will be adopted. When the leases cannot be listed, all grants stay.
             let Ok(standing) = leases.list(&ListParams::default()).await else {
                 continue;
             };
@@ -453,7 +453,7 @@ fn ttl_milliseconds(lease: &VramLease) -> u64 {
     u64::try_from(lease.spec.ttl_seconds).unwrap_or_default().saturating_mul(1000)
 }
 
-/// A lease that is served once and has ended is not taken up again.
+/// Whether the lease has expired or was lost: one that is served once is not claimed again.
 fn is_over(lease: &VramLease) -> bool {
     let conditions = lease.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions::get(conditions, GRANTED).is_some_and(|granted| [EXPIRED, LOST].contains(&granted.reason.as_str()))

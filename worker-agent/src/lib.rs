@@ -136,7 +136,7 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
     let (requests, metrics) = (ApiRequests::new()?, metrics::Metrics::new()?);
     requests.register(&metrics.registry())?;
     let (client, access) = if arguments.no_kubernetes {
-        (None, Access::nobody())
+        (None, Access::deny_all())
     } else {
         let reached = kubernetes(arguments, &requests).await;
         let (client, access) = reached.context("no access to an API server (--no-kubernetes goes without)")?;

@@ -25,9 +25,9 @@ pub enum Ending {
     Failed(String),
     /// `Accepted=False`: what it says is wrong.
     Refused(String),
-    /// It waits for what nobody has.
+    /// It waits for resources that no device has.
     Unplaceable(String),
-    /// It was deleted by its own ttl before anybody looked.
+    /// It was deleted by its own ttl before it was observed.
     Gone,
 }
 
@@ -39,7 +39,7 @@ pub type Key = (String, String);
 pub struct Following {
     bursts: BTreeMap<Key, (Option<BurstJob>, bool)>,
     leases: BTreeMap<Key, Option<VramLease>>,
-    /// Since when nothing runs and someone waits.
+    /// Since when nothing runs although something waits.
     stuck: Option<Instant>,
     gave_up: bool,
 }
@@ -55,7 +55,7 @@ impl Following {
         self.leases.insert(key, None);
     }
 
-    /// Takes up what there is now.
+    /// Updates the state from the current objects.
     pub fn observe(&mut self, bursts: Vec<BurstJob>, leases: Vec<VramLease>, now: Instant) {
         let mut present: BTreeMap<Key, BurstJob> = bursts.into_iter().map(|job| (key(&job.metadata), job)).collect();
         for (key, (seen, gone)) in &mut self.bursts {
@@ -141,7 +141,7 @@ impl Following {
         })
     }
 
-    /// Why someone waits, if somebody does.
+    /// Message of a burst or lease that waits.
     fn waiting(&self) -> Option<String> {
         let refused = |conditions: &[_], kind| {
             let condition = conditions::get(conditions, kind)?;

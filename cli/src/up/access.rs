@@ -1,4 +1,4 @@
-//! Who may use the API of a pool that stays up: whoever can read the kubeconfig.
+//! Credentials of the API of `sahasra up`: a token and a certificate, in a kubeconfig that only its owner can read.
 //!
 //! kubectl sends a token over TLS only, so the API has a certificate of its own, made at each start. Token and
 //! certificate stand in a kubeconfig that the user alone can read, the token by itself in a file beside it: clients of the
@@ -15,47 +15,47 @@ use std::{
 use sahasra_local::{Credentials, ServeError};
 use tokio_rustls::TlsAcceptor;
 
-/// Why there is no access.
+/// Error of making or writing the credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// No randomness.
+    /// The system's random source failed.
     #[error("no random source for a token")]
     Random(#[source] io::Error),
-    /// No certificate.
+    /// The certificate could not be generated.
     #[error("no certificate can be had")]
     Certificate(#[source] ServeError),
-    /// Another pool's.
+    /// Another `sahasra up` has locked the file.
     #[error(
         "{} is the file of another `sahasra up` that runs: end that one, or choose another with --kubeconfig and --token-file",
         path.display()
     )]
     Held {
-        /// File of the other one.
+        /// The locked file.
         path: PathBuf,
     },
-    /// The kubeconfig or the token's file cannot be written.
+    /// The kubeconfig or the token file cannot be created, locked or written.
     #[error("{} cannot be written", path.display())]
     Write {
-        /// File that was to be written.
+        /// The kubeconfig or the token file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// A file with the token. While it is held no other `sahasra up` writes it.
+/// A file with the token, under an exclusive lock: no other `sahasra up` writes it until this is dropped.
 #[derive(Debug)]
 pub struct Held {
     path: PathBuf,
-    /// Locked until it is closed.
+    /// The lock ends when it is closed.
     file: File,
 }
 
 impl Held {
-    /// Takes the file for this process.
+    /// Creates the file and its folder if they do not exist, and locks it. Its content stays.
     ///
     /// # Errors
-    /// [`AccessError::Held`] when another `sahasra up` has it; [`AccessError::Write`].
+    /// [`AccessError::Held`] when another `sahasra up` has locked it; [`AccessError::Write`] when it cannot be created or locked.
     pub fn take(path: &Path) -> Result<Self, AccessError> {
         let failed = |source| AccessError::Write {
             path: path.to_owned(),
@@ -64,7 +64,7 @@ impl Held {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             fs::create_dir_all(folder).map_err(failed)?;
         }
-        // Not cut: it may be another's.
+        // Not truncated before it is locked: it may belong to another `sahasra up`.
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -82,10 +82,10 @@ impl Held {
         }
     }
 
-    /// Replaces it, readable by the user alone.
+    /// Replaces the content, and sets the mode to 0600.
     fn write(&mut self, text: &str) -> Result<(), AccessError> {
         let written = (self.file.set_len(0))
-            // One that stood there already keeps its own mode.
+            // The mode of `open` applies to new files only.
             .and_then(|()| self.file.set_permissions(Permissions::from_mode(0o600)))
             .and_then(|()| self.file.rewind())
             .and_then(|()| self.file.write_all(text.as_bytes()));
@@ -95,12 +95,12 @@ impl Held {
         })
     }
 
-    /// Where it is.
+    /// Path as given to [`Held::take`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes it, unless another process has replaced it.
+    /// Removes the file, unless it has another token than `access`.
     pub fn remove(self, access: &Access) {
         let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.is_empty() || text.contains(access.token()));
         if ours && let Err(error) = fs::remove_file(&self.path) {
@@ -109,31 +109,31 @@ impl Held {
     }
 }
 
-/// A token and a certificate.
+/// The credentials of one run: a random token and a self-signed certificate.
 pub struct Access(Credentials);
 
 impl Access {
-    /// A new token, and a new certificate for loopback.
+    /// Generates a token and a certificate for `127.0.0.1`.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError::Random`], [`AccessError::Certificate`].
     pub fn new() -> Result<Self, AccessError> {
         let token = crate::token::random().map_err(AccessError::Random)?;
         let credentials = Credentials::new(Ipv4Addr::LOCALHOST.into(), token);
         Ok(Self(credentials.map_err(AccessError::Certificate)?))
     }
 
-    /// What a client sends.
+    /// The bearer token: 64 hexadecimal digits.
     pub fn token(&self) -> &str {
         self.0.token()
     }
 
-    /// For the accept loop.
+    /// The server's side of TLS, with the certificate.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.0.acceptor()
     }
 
-    /// Writes a kubeconfig for the API at `address`, readable by the user alone.
+    /// Writes a kubeconfig for the API at `address`, with namespace `default`.
     ///
     /// # Errors
     /// [`AccessError::Write`].
@@ -141,7 +141,7 @@ impl Access {
         file.write(&self.0.kubeconfig(address, "default"))
     }
 
-    /// Writes the token and a line break, readable by the user alone.
+    /// Writes the token and a line break.
     ///
     /// # Errors
     /// [`AccessError::Write`].

@@ -1,5 +1,4 @@
-//! What is behind the port: `/workers` and the like for everybody on this machine, the API and the gateway for whoever has the
-//! token.
+//! The port of `sahasra up`: `/workers`, `/metrics` and probes without a token, the API and the gateway with it.
 //!
 //! The gateway is the one of a cluster. It has no rights there, and none here: it calls the API as its caller, through the same
 //! check of the token as kubectl ([`Guarded`]).
@@ -29,12 +28,12 @@ use tower_service::Service;
 
 /// First byte of a TLS connection: a record of the handshake (RFC 8446 §5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
-/// What the operator itself serves, to everybody.
+/// Paths that the operator serves, without a token.
 const OPEN: [&str; 4] = ["/workers", "/metrics", "/healthz", "/readyz"];
 
 type BoxAnswer = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 
-/// TLS for whoever speaks it.
+/// Accepts TLS and plain HTTP on one port: TLS where the first byte of a connection is [`TLS_HANDSHAKE`].
 #[derive(Clone)]
 pub struct TlsIfSpoken(pub TlsAcceptor);
 

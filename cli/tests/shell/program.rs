@@ -58,7 +58,7 @@ impl Sahasra {
     }
 }
 
-/// Kills a process that runs for too long, so that whoever reads what it prints, or waits for its end, does not do so for ever.
+/// Kills a process that runs for too long, so that a thread that reads its output or waits for its end does not block for ever.
 pub struct Limit {
     over: Option<mpsc::Sender<()>>,
     watching: Option<JoinHandle<()>>,

@@ -4,9 +4,9 @@
 //! request's token ─► Access::check ─► cache (seconds) ─► SelfSubjectAccessReview, sent with that same token ─► API server
 //! ```
 //!
-//! Who asks needs no rights of its own, and holds none: the question goes out with the caller's token, so that the API server
-//! knows the caller, and its RBAC (or whatever authorises there) decides. A part that serves people and has no rights of its own
-//! can be tricked into nothing that the caller could not do anyway.
+//! The process that asks needs no rights and has none: the review is sent with the caller's token, so that the API server
+//! authenticates the caller, and its authoriser (usually RBAC) decides. A server without rights of its own cannot be tricked into
+//! anything that its caller could not do directly.
 //!
 //! The embedded control plane of `sahasra up` has one token for everything: there the check is a comparison ([`Access::token`]).
 
@@ -24,23 +24,23 @@ use kube::{Client, Config, config::AuthInfo};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout};
 
-/// How long the API server may take to answer.
+/// Timeout of a review.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long a yes holds: a client that connects many times asks once.
+/// How long an `Allowed` verdict is cached: a client that connects many times causes one review.
 const YES_HOLDS: Duration = Duration::from_secs(5);
-/// How long a no holds: someone who was just given the right tries again soon.
+/// How long a rejection is cached: short, so that a new Role takes effect soon.
 const NO_HOLDS: Duration = Duration::from_secs(1);
-/// How long it is known who has a token.
+/// How long the user name of a token is cached.
 const CALLER_HOLDS: Duration = Duration::from_secs(60);
-/// Most answers kept: a hundred bytes each.
+/// Most entries of each cache: a hundred bytes each.
 const MAX_ANSWERS: usize = 4096;
-/// Longest token that is looked at, in bytes: a service account's is about 1 KiB.
+/// Longest accepted token, in bytes: a service account's is about 1 KiB.
 const MAX_TOKEN: usize = 16 << 10;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// Something that a caller wants to do, in the words of RBAC.
+/// A request in the terms of RBAC.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Action {
     /// `get`, `create`, ...
@@ -99,32 +99,32 @@ impl fmt::Display for Action {
     }
 }
 
-/// Why something is not done. Each text is one that the caller may see.
+/// Error of an authorisation check. The texts are safe to return to the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// No token came, or nothing that could be one.
+    /// The request has no bearer token, or a malformed one.
     #[error("no token: send the header `Authorization: Bearer TOKEN`")]
     NoToken,
-    /// Nobody knows the token.
+    /// The API server rejected the token.
     #[error("the token is not known here: it is wrong, or it has expired")]
     UnknownToken,
-    /// The caller is known, and may not.
+    /// The caller is authenticated, but not allowed to do this.
     #[error("you may not {action}: a Role must allow it{}", in_brackets(.reason))]
     Forbidden {
         /// What was asked for.
         action: Box<Action>,
-        /// What the API server said beyond no; often empty.
+        /// The API server's reason; often empty.
         reason: String,
     },
-    /// The API server could not be asked, or gave no answer that is one: nothing is decided.
+    /// The review failed, or its answer was invalid: nothing is decided.
     #[error("the API server cannot be asked who may do that: try again")]
     Unavailable(#[source] Box<kube::Error>),
     /// It did not answer in time.
     #[error("the API server did not say within {} s who may do that: try again", ANSWER_WITHIN.as_secs())]
     Timeout,
-    /// There is nobody to ask.
-    #[error("this part runs without an API server: nobody can say who may do that")]
-    Nobody,
+    /// There is no API server: every request is rejected ([`Access::deny_all`]).
+    #[error("this process runs without an API server, which would have to allow that")]
+    NoApiServer,
 }
 
 fn in_brackets(reason: &str) -> String {
@@ -135,12 +135,12 @@ fn in_brackets(reason: &str) -> String {
 }
 
 impl AccessError {
-    /// The status that tells it: 401, 403 or 503.
+    /// HTTP status: 401, 403 or 503.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::NoToken | Self::UnknownToken => StatusCode::UNAUTHORIZED,
             Self::Forbidden { .. } => StatusCode::FORBIDDEN,
-            Self::Unavailable(_) | Self::Timeout | Self::Nobody => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unavailable(_) | Self::Timeout | Self::NoApiServer => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -160,7 +160,7 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, AccessError> {
     Ok(token)
 }
 
-/// Who decides. Cheap to clone; clones share what they remember.
+/// Authorises callers. Cheap to clone; clones share their caches.
 #[derive(Clone, Debug)]
 pub struct Access(Authority);
 
@@ -168,16 +168,16 @@ pub struct Access(Authority);
 enum Authority {
     ApiServer(Arc<Reviews>),
     Token(Arc<str>),
-    Nobody,
+    DenyAll,
 }
 
 impl fmt::Debug for Authority {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A token is nobody's business.
+        // Without the token.
         formatter.write_str(match self {
             Self::ApiServer(_) => "ApiServer",
             Self::Token(_) => "Token",
-            Self::Nobody => "Nobody",
+            Self::DenyAll => "DenyAll",
         })
     }
 }
@@ -208,14 +208,13 @@ enum Verdict {
 }
 
 impl Access {
-    /// Asks the API server of `config`. Only its address and its certificate are taken from there: whatever `config` would
-    /// authenticate with is left out.
+    /// Asks the API server of `config`. Uses its address and its certificate authority, and drops its credentials.
     ///
     /// # Errors
-    /// When no client can be made of it.
+    /// When `config` makes no valid client.
     pub fn of_api_server(mut config: Config) -> Result<Self, kube::Error> {
         config.auth_info = AuthInfo::default();
-        // Nothing that may say who we are, but for the program's name.
+        // Headers could carry credentials or impersonation: only the program's name stays.
         config.headers.retain(|(name, _)| name == header::USER_AGENT);
         config.connect_timeout = Some(ANSWER_WITHIN);
         Ok(Self(Authority::ApiServer(Arc::new(Reviews {
@@ -225,26 +224,26 @@ impl Access {
         }))))
     }
 
-    /// Whoever has this token may do everything, as where there is one identity.
+    /// Allows every action to a caller with this token, for a control plane with a single identity.
     pub fn token(token: impl Into<Arc<str>>) -> Self {
         Self(Authority::Token(token.into()))
     }
 
-    /// Nobody may do anything: there is no API server.
-    pub fn nobody() -> Self {
-        Self(Authority::Nobody)
+    /// Rejects every caller, for a process without an API server.
+    pub fn deny_all() -> Self {
+        Self(Authority::DenyAll)
     }
 
-    /// Whether the caller with this token may do this. An answer holds for a few seconds.
+    /// Checks that the caller with this token may do this. Verdicts are cached for a few seconds.
     ///
     /// # Errors
-    /// [`AccessError`]: it may not, or nobody can say.
+    /// [`AccessError`] when the action is not allowed, or when the API server cannot be asked.
     pub async fn check(&self, token: &str, action: &Action) -> Result<(), AccessError> {
         if token.is_empty() {
             return Err(AccessError::NoToken);
         }
         match &self.0 {
-            Authority::Nobody => Err(AccessError::Nobody),
+            Authority::DenyAll => Err(AccessError::NoApiServer),
             Authority::Token(wanted) if is_same(token.as_bytes(), wanted.as_bytes()) => Ok(()),
             Authority::Token(_) => Err(AccessError::UnknownToken),
             Authority::ApiServer(reviews) => match reviews.verdict(token, action).await? {
@@ -260,24 +259,24 @@ impl Access {
 }
 
 impl Access {
-    /// Who has this token: to count by, not to decide by. `None` where there is one identity alone.
+    /// Name under which the streams of this token's user are counted; not for authorisation. `None` where there is a single identity.
     ///
     /// # Errors
     /// [`AccessError`]: the token is unknown, or the API server cannot be asked.
     pub async fn caller(&self, token: &str) -> Result<Option<Arc<str>>, AccessError> {
         match &self.0 {
             Authority::ApiServer(reviews) => reviews.caller(token).await.map(Some),
-            Authority::Token(_) | Authority::Nobody => Ok(None),
+            Authority::Token(_) | Authority::DenyAll => Ok(None),
         }
     }
 }
 
-/// Compares without telling by its time how much is the same.
+/// Compares in a time that depends on the lengths alone.
 pub fn is_same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (left, right)| differs | (left ^ right)) == 0
 }
 
-/// Names a question without keeping the token.
+/// Cache key of a review. A digest, so that the cache holds no tokens.
 fn key(token: &str, action: &Action) -> [u8; 32] {
     let mut digest = Sha256::new();
     let fields = [
@@ -322,7 +321,7 @@ impl Reviews {
         if answers.len() >= MAX_ANSWERS {
             answers.retain(|_, answer| answer.until > now);
         }
-        // Many callers in seconds: they are asked for anew.
+        // More callers than entries within seconds: their reviews are repeated.
         if answers.len() >= MAX_ANSWERS {
             answers.clear();
         }
@@ -363,7 +362,7 @@ impl Reviews {
                 })
             }
             Err(kube::Error::Api(status)) if status.code == 401 => Ok(Verdict::UnknownToken),
-            // Not even this may be asked.
+            // Self-reviews are forbidden here.
             Err(kube::Error::Api(status)) if status.code == 403 => Ok(Verdict::Forbidden(status.message)),
             Err(error) => Err(AccessError::Unavailable(Box::new(error))),
         }
@@ -393,7 +392,7 @@ impl Reviews {
         if callers.len() >= MAX_ANSWERS {
             callers.retain(|_, caller| caller.until > now);
         }
-        // Many callers in a minute: the API server is asked again for each.
+        // More callers than entries within a minute: their reviews are repeated.
         if callers.len() >= MAX_ANSWERS {
             callers.clear();
         }
@@ -403,7 +402,7 @@ impl Reviews {
     }
 }
 
-/// The header; `None` where it cannot stand in one, and so is no token.
+/// The header `Authorization`; `None` when the token is too long or invalid in a header.
 fn authorization(token: &str) -> Option<HeaderValue> {
     let mut authorization = HeaderValue::from_str(&format!("Bearer {token}"))
         .ok()
@@ -436,7 +435,7 @@ mod tests {
             assert_eq!(error.status(), StatusCode::UNAUTHORIZED, "{wrong}");
         }
         assert_eq!(access.check("", &action).await.unwrap_err().status(), StatusCode::UNAUTHORIZED);
-        let error = Access::nobody().check("secret", &action).await.unwrap_err();
+        let error = Access::deny_all().check("secret", &action).await.unwrap_err();
         assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert!(!format!("{access:?}").contains("secret"));
     }

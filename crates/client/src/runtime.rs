@@ -46,7 +46,7 @@ struct State {
     waiting: usize,
     /// Waits that have begun or ended so far.
     waits: u64,
-    /// The background thread is to drive as soon as the runtime is free.
+    /// The background thread is to run the runtime as soon as it is free.
     is_called: bool,
     /// The background thread waits without a limit.
     is_dozing: bool,
@@ -148,7 +148,7 @@ impl Wait {
     /// Begins to wait; `None` where there is no runtime.
     pub(crate) fn begin() -> Option<Self> {
         let driver = driver().ok()?;
-        // A thread of another runtime may not drive a second one.
+        // Tokio does not allow a thread of one runtime to block on another.
         let may_drive = Handle::try_current().is_err();
         let mut state = driver.lock();
         state.waits += 1;

@@ -79,7 +79,7 @@ impl Transaction<'_> {
         }
         let worth: Vec<Option<Owner>> = owners.iter().map(|owner| self.worth(owner, key)).collect();
         if worth.iter().any(Option::is_none) {
-            // A kind that is not served here: nobody can tell whether the owner is there.
+            // A kind that is not served here: whether the owner exists is unknown.
             return;
         }
         let is_solid = |worth: &Option<Owner>| matches!(worth, Some(Owner::Solid));

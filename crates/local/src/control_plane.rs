@@ -129,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Runs one transaction, and wakes whoever watches what it changed once the store is free again.
+    /// Runs one transaction. Wakes the watches of the objects that it changed after the store is unlocked.
     pub fn transact<T>(&self, work: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
         let now = self.now();
         let mut store = self.store();
@@ -200,7 +200,7 @@ impl ControlPlane {
         self.shared.store().revision()
     }
 
-    /// Forgets every change so far: whoever has not seen them by now is told 410 and has to list anew.
+    /// Drops the history of changes, like a compaction of etcd: a watch from an earlier revision gets 410, and its client has to list again.
     pub fn compact(&self) {
         self.shared.transact(|transaction| transaction.store.compact());
     }

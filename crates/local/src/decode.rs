@@ -9,7 +9,7 @@ use crate::refusal::{FieldError, Mistake, Refusal};
 use crate::resource::{Behaviour, Catalogue, Resource};
 use crate::schema;
 
-/// What is done about fields that nobody knows.
+/// How unknown fields are treated (`fieldValidation`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Ignore,

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! kube::Client ─┐
-//!               ├─► service ─► handle ─► decode ─► patch ─► write ─► store ─► watch ─► whoever follows
+//!               ├─► service ─► handle ─► decode ─► patch ─► write ─► store ─► watch ─► watchers
 //! HTTPS ────────┘                        (schema)           (schema, rules)  │
 //!                                                                  collect ◄─┘
 //! ```
 //!
 //! A [`ControlPlane`] is made from [`Options`]: a clock, a seed and how many changes are remembered. It does nothing by
-//! itself, has no thread and asks nobody for the time or for randomness: the same requests in the same order give the same
+//! itself, has no thread and uses no other source of time or randomness: the same requests in the same order give the same
 //! answers, watch events included, also under a paused clock. [`ControlPlane::compact`], [`ControlPlane::close_watches`] and
 //! [`ControlPlane::expire_watches`] are what a simulation does to its clients.
 //!

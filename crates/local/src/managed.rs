@@ -1,7 +1,8 @@
-//! Who manages which fields: `metadata.managedFields`, and server-side apply on top of it.
+//! Managers of fields: `metadata.managedFields`, and server-side apply on top of it.
 //!
-//! Every write notes what it changed under its writer's name; an apply owns what it names. It conflicts with others that own
-//! a field it would change, and takes away what it named last time, names no more and nobody else owns (KEP 555).
+//! Every write records the fields that it changed under its manager's name; an apply owns all fields of its configuration. It conflicts with
+//! other owners of a field that it would change, and removes fields of its last configuration that are not in the new one and have no other
+//! owner (KEP 555).
 
 pub(crate) mod set;
 pub(crate) mod typed;
@@ -120,7 +121,7 @@ fn unmanaged(object: &Value) -> Value {
     bare
 }
 
-/// Fields that are nobody's: identity and what the server keeps.
+/// Fields without a manager: the object's identity and the fields that the server sets.
 fn stripped() -> FieldSet {
     let mut set = FieldSet::default();
     let field = |name: &str| Element::Field(name.to_owned());
@@ -152,11 +153,11 @@ fn filtered(set: FieldSet, resource: &Resource, subresource: &str) -> FieldSet {
     }
 }
 
-/// Notes in `object` who changed what since `old`. A write that changes nothing changes no time either.
+/// Records in `object` the manager of the fields that changed since `old`. A write that changes nothing keeps the times of all entries.
 pub(crate) fn record(transaction: &Transaction<'_>, writing: &Writing, old: Option<&Arc<Value>>, object: &mut Value) {
     let resource = &transaction.catalogue.resources[writing.resource];
     if let Some(entries) = &writing.applied {
-        // An apply has noted itself; what it is compared with is what it made.
+        // An apply has written its entries already.
         object::set_metadata(object, "managedFields", entries.clone());
         keep_times(old, object);
         return;
@@ -168,7 +169,7 @@ pub(crate) fn record(transaction: &Transaction<'_>, writing: &Writing, old: Opti
     let entries = if is_reset { Vec::new() } else { given.unwrap_or_else(live) };
     let bare = unmanaged(object);
     if entries.is_empty() && old.is_some() {
-        // Nobody's fields have been kept so far, and only an apply begins to keep them.
+        // The object has no managed fields, and only an apply adds the first.
         *object = bare;
         return;
     }
@@ -368,7 +369,7 @@ fn refuse_conflicts(entries: &[Entry], changed: &FieldSet, writing: &Writing, ol
     Err(Refusal::ApplyConflict { message, causes })
 }
 
-/// Takes away what was applied last time, is not now, and is nobody else's.
+/// Removes the fields of the last apply that are not in this one and have no other owner.
 fn prune(merged: &Value, last: &FieldSet, own: &Entry, others: &[Entry], schema: &Schema) -> Value {
     let declared = |path: &[Element]| typed::declares(schema, path);
     let with_declared = |set: &FieldSet| set.with_declared(&declared);

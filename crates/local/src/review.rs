@@ -1,5 +1,4 @@
-//! `SelfSubjectAccessReview` and `SelfSubjectReview`: a caller asks what it may do, and who it is. There is one identity here, and it may
-//! do everything.
+//! `SelfSubjectAccessReview` and `SelfSubjectReview`. The embedded control plane has one identity, which may do everything.
 
 use http::{Method, StatusCode};
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
@@ -9,20 +8,20 @@ use crate::protobuf;
 use crate::refusal::{About, FieldError, Mistake, Refusal};
 use crate::service::Answer;
 
-/// Name of the one identity.
+/// User name of every caller.
 const USER: &str = "sahasra";
 
-/// A kind of review. They are not kept: there is nothing to read.
+/// A kind of review. Reviews are answered and not stored, as in the API server: the only method is POST.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Review {
-    /// What the caller may do.
+    /// `SelfSubjectAccessReview`: whether the caller may perform an action.
     Access,
-    /// Who the caller is.
+    /// `SelfSubjectReview`: the caller's user name and groups.
     Identity,
 }
 
 impl Review {
-    /// The kind that is made at that path.
+    /// The kind whose collection has this path; `None` for all other paths.
     pub(crate) fn at(path: &str) -> Option<Self> {
         match path {
             "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => Some(Self::Access),
@@ -31,10 +30,11 @@ impl Review {
         }
     }
 
-    /// Answers a review.
+    /// Answers a review, in JSON or, for an access review, also in protobuf: kubectl sends it so.
     ///
     /// # Errors
-    /// When it asks for nothing, or for two things at once; when it is no review; another method than POST.
+    /// [`Refusal::MethodNotAllowed`] for a method other than POST; [`Refusal::BadRequest`] for a body that cannot be decoded;
+    /// [`Refusal::Invalid`] unless exactly one of `resourceAttributes` and `nonResourceAttributes` is set.
     pub(crate) fn answer(self, method: &Method, content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
         if method != Method::POST {
             return Err(Refusal::MethodNotAllowed);

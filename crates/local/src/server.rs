@@ -1,6 +1,6 @@
 //! The API over HTTPS, for kubectl and other clients outside the process.
 //!
-//! kubectl sends a token over TLS alone, so there is a certificate: made anew for each server, of nobody's authority, and
+//! kubectl sends a token over TLS alone, so each server generates a self-signed certificate, which is
 //! written into the kubeconfig.
 
 use std::io;
@@ -19,7 +19,7 @@ mod access;
 
 pub use access::{Credentials, Guarded};
 
-/// How long open requests may take once shutdown began. A watch never ends by itself: nobody waits for it.
+/// Drain timeout of open requests at shutdown. Short, because a watch never ends by itself.
 const DRAIN: Duration = Duration::from_millis(200);
 
 /// Why a control plane cannot be served.

@@ -40,7 +40,7 @@ pub(crate) struct Change {
 pub(crate) enum WatchEnd {
     /// The stream ends.
     Closed,
-    /// 410: the client has to list anew.
+    /// 410: the client has to list again.
     Expired,
 }
 
@@ -278,8 +278,8 @@ impl Store {
         self.watchers.len()
     }
 
-    /// Whom to wake because of what changed, in the order in which watches were opened, so that a run can be repeated. They
-    /// are woken after the lock is given back.
+    /// Wakers of the watches that have new events, in the order in which the watches were opened, so that a run is reproducible. The caller
+    /// wakes them after it has released the lock.
     pub fn take_wakers(&mut self) -> Vec<Waker> {
         if !std::mem::take(&mut self.has_changed) {
             return Vec::new();

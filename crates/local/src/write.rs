@@ -14,13 +14,13 @@ use crate::resource::{Behaviour, Catalogue, NAMESPACES, Resource};
 use crate::schema;
 use crate::store::{Key, Store};
 
-/// What the API server says to a writer who did not see the last write.
+/// Message of a conflict: the write is based on an old resource version.
 pub(crate) const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
 
-/// How often a generated name is tried anew when it is taken.
+/// Attempts to find a free name for `generateName`.
 const NAME_ATTEMPTS: usize = 8;
 
-/// What is written and for whom.
+/// Target and manager of a write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writing {
     /// Index of the kind under which the object is kept.
@@ -154,7 +154,7 @@ impl Transaction<'_> {
         Ok(created)
     }
 
-    /// An Event lives for a time, and anew with every write. Nothing else ends by itself.
+    /// Every write of an Event restarts its lifetime. Other kinds do not expire.
     fn limit_lifetime(&mut self, resource: &Resource, key: &Key) {
         if resource.behaviour == Behaviour::Event {
             let at = self.now.checked_add(self.event_lifetime).unwrap_or(Timestamp::MAX);

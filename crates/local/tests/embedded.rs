@@ -96,7 +96,7 @@ async fn compaction_ends_what_has_not_kept_up() {
         "{event:?}"
     );
     assert!(old.next().await.is_none());
-    // Who has seen everything goes on.
+    // A watch that has seen every change goes on.
     create(&api, "d").await;
     let event = current.next().await.expect("an event").expect("no error of the stream");
     assert!(matches!(&event, WatchEvent::Added(object) if object.name_any() == "d"), "{event:?}");
@@ -253,7 +253,7 @@ async fn a_version_from_the_future_is_refused() {
     let refused = api(&control_plane)
         .list(&ListParams::default().at("999999"))
         .await
-        .expect_err("nobody has written so much");
+        .expect_err("a revision in the future");
     let kube::Error::Api(status) = refused else { panic!("{refused}") };
     assert_eq!((status.code, status.reason.as_str()), (504, "Timeout"));
     assert!(

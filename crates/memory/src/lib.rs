@@ -34,7 +34,7 @@ pub struct Filling {
     block: Arc<Block>,
     bytes: usize,
     filled: usize,
-    /// What was given away as regions: nobody writes to it any more.
+    /// Bytes from the beginning that are in regions: they are never written again.
     given: usize,
 }
 
@@ -158,7 +158,7 @@ unsafe impl BufMut for Filling {
     }
 }
 
-/// Bytes that are there, and that nobody writes to. Clones share the memory.
+/// Immutable, initialised bytes. Clones share the memory.
 #[derive(Clone)]
 pub struct Region {
     block: Arc<Block>,
@@ -198,7 +198,7 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: within the block, written before the region was made, and by nobody since.
+        // SAFETY: within the block, initialised before the region was made, and never written since.
         unsafe { std::slice::from_raw_parts(self.block.start().add(self.start), self.end - self.start) }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: an address that nobody else has.
+// SAFETY: the mapping is the only owner of its address.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -76,7 +76,7 @@ impl Mapping {
     fn release(&self) {
         #[cfg(target_os = "linux")]
         {
-            // SAFETY: nobody uses the memory, so that it may become zeros at any time.
+            // SAFETY: there are no references to the memory, so that it may become zeros at any time.
             let _ = unsafe { rustix::mm::madvise(self.start, self.bytes, rustix::mm::Advice::LinuxFree) };
         }
     }
@@ -84,7 +84,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the memory. It was mapped: this does not fail.
+        // SAFETY: there are no references to the memory. It was mapped: this does not fail.
         let _ = unsafe { munmap(self.start, self.bytes) };
     }
 }
@@ -116,7 +116,7 @@ pub(crate) fn take(bytes: usize) -> Option<Mapping> {
     })
 }
 
-/// Nobody uses it any more.
+/// Returns a mapping without references to the pool.
 pub(crate) fn give(mapping: Mapping) {
     if mapping.bytes > MOST_BYTES {
         return;

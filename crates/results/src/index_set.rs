@@ -10,12 +10,12 @@ pub use encoding::DecodeError;
 /// Indices in a word of the bitmap.
 const WORD: u64 = u64::BITS as u64;
 
-/// A set of `u64`. Its memory grows with the largest index it ever held: callers keep to indices below the burst's total.
+/// A set of chunk indices, as a bitmap: one bit for each index up to the largest it ever held. Callers bound the indices by the burst's total.
 #[derive(Clone, Debug, Default)]
 pub struct IndexSet {
     words: Vec<u64>,
     len: u64,
-    /// No index is below this.
+    /// Lower bound of the indices in the set.
     floor: u64,
 }
 
@@ -27,12 +27,12 @@ impl IndexSet {
         set
     }
 
-    /// How many indices.
+    /// Number of indices.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -42,12 +42,12 @@ impl IndexSet {
         self.word(index / WORD) >> (index % WORD) & 1 == 1
     }
 
-    /// The ranges as (first, count), ascending.
+    /// The maximal runs of consecutive indices as (first, count), ascending.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.within(self.floor, u64::MAX)
     }
 
-    /// The ranges (first, count) of what it holds of [first, first + count).
+    /// The runs (first, count) of indices in [first, first + count) that are in the set.
     pub fn within(&self, first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let end = first.saturating_add(count).min(self.words.len() as u64 * WORD);
         let mut cursor = first;
@@ -58,7 +58,7 @@ impl IndexSet {
         })
     }
 
-    /// The ranges (first, count) of what it lacks of [first, first + count).
+    /// The runs (first, count) of indices in [first, first + count) that are not in the set.
     pub fn missing(&self, first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let end = first.saturating_add(count);
         let mut cursor = first;
@@ -69,7 +69,7 @@ impl IndexSet {
         })
     }
 
-    /// Adds `count` indices from `first`; gives back the ranges (first, count) that were not yet there.
+    /// Adds `count` indices from `first`. Returns the runs (first, count) that were not yet in the set.
     pub fn insert(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         if count == 0 {
             return Vec::new();
@@ -86,7 +86,7 @@ impl IndexSet {
         added
     }
 
-    /// Removes `count` indices from `first`; gives back the ranges (first, count) that were there.
+    /// Removes `count` indices from `first`. Returns the runs (first, count) that were in the set.
     pub fn remove(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let removed: Vec<(u64, u64)> = self.within(first, count).collect();
         if let (Some((first, _)), Some((last, count))) = (removed.first(), removed.last()) {
@@ -109,7 +109,7 @@ impl IndexSet {
         Some((first, count))
     }
 
-    /// Adds all of `other`.
+    /// Adds all indices of `other`.
     pub fn unite(&mut self, other: &Self) {
         if other.len == 0 {
             return;
@@ -124,7 +124,7 @@ impl IndexSet {
         self.recount();
     }
 
-    /// Takes all of `other` out.
+    /// Removes all indices of `other`.
     pub fn subtract(&mut self, other: &Self) {
         for (word, others) in self.words.iter_mut().zip(&other.words) {
             *word &= !others;
@@ -132,7 +132,7 @@ impl IndexSet {
         self.recount();
     }
 
-    /// Whether any index is in both.
+    /// Whether the sets have an index in common.
     pub fn intersects(&self, other: &Self) -> bool {
         self.words.iter().zip(&other.words).any(|(word, others)| word & others != 0)
     }

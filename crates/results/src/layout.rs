@@ -1,4 +1,4 @@
-//! How the outputs of one chunk lie in its record.
+//! Layout of a record: the outputs of one chunk.
 
 use sahasra_crds::burst_job::{Kernel, ScalarType};
 use sahasra_parameters::Scalar;
@@ -10,19 +10,19 @@ pub struct Layout {
     record_bytes: usize,
 }
 
-/// One output in the record.
+/// Type and place of one output in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Type of an element.
     pub element: ScalarType,
-    /// Elements.
+    /// Number of elements.
     pub count: usize,
-    /// Where it begins in the record, in bytes.
+    /// Offset in the record, in bytes.
     pub offset: usize,
 }
 
 impl Layout {
-    /// The layout that a kernel's `output` arguments give.
+    /// The layout of a kernel's `output` arguments.
     pub fn of(kernel: &Kernel) -> Self {
         let mut record_bytes = 0;
         let outputs = kernel
@@ -48,12 +48,15 @@ impl Layout {
         self.record_bytes
     }
 
-    /// The outputs.
+    /// The outputs in the order of the kernel's arguments.
     pub fn outputs(&self) -> &[Output] {
         &self.outputs
     }
 
-    /// Every element of an output in `record`.
+    /// Every element of one output of `record`. `output` is its position in [`Layout::outputs`].
+    ///
+    /// # Panics
+    /// When there is no such output, or `record` is shorter than [`Layout::record_bytes`].
     pub fn values<'a>(&self, output: usize, record: &'a [u8]) -> impl Iterator<Item = Scalar> + 'a {
         let Output { element, count, offset } = self.outputs[output];
         record[offset..offset + count * element.bytes()]

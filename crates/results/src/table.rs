@@ -7,7 +7,7 @@ use sahasra_parameters::{CompileError, Program, Scalar};
 
 use crate::{COUNTED, FAILED, IndexSet, Layout, RESULTS};
 
-/// Why records cannot be shown.
+/// Error of reading the results in a ConfigMap.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The job's parameters do not compile.
@@ -18,7 +18,7 @@ pub enum TableError {
     Indices {
         /// Key in the ConfigMap.
         key: String,
-        /// Chunks that the spec gives.
+        /// Number of chunks of the spec.
         total: u64,
     },
     /// The key `results` is damaged.
@@ -26,7 +26,7 @@ pub enum TableError {
     Size {
         /// Bytes under the key.
         found: usize,
-        /// Bytes that the spec gives.
+        /// Bytes of all records by the spec.
         expected: u64,
     },
 }
@@ -41,7 +41,7 @@ pub struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// The first line, with its line break.
+    /// The header line, with its line break: `index`, the parameters, `output0` or `output0[3]`.
     pub fn header(&self) -> String {
         let mut text = String::from("index");
         for parameter in self.program.parameters() {
@@ -82,7 +82,7 @@ impl Columns<'_> {
         text.push('\n');
     }
 
-    /// All of it as text; `None` when it would exceed `limit` bytes.
+    /// Header and rows of the completed chunks; `None` when they would exceed `limit` bytes. `records` has a record for every chunk.
     pub fn text(&self, completed: &IndexSet, records: &[u8], limit: usize) -> Option<String> {
         // Two bytes a cell at the least: what cannot fit is not written first.
         let cells: usize = self.layout.outputs().iter().map(|output| output.count).sum();
@@ -121,10 +121,10 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of the job's spec and the `binaryData` of its ConfigMap.
+    /// Reads the `binaryData` of the ConfigMap of a job with this spec.
     ///
     /// # Errors
-    /// When that is not of a job with this spec.
+    /// [`TableError`] when the parameters of the spec do not compile, or the data does not fit the spec.
     pub fn of(spec: &BurstJobSpec, mut binary_data: BTreeMap<String, Vec<u8>>) -> Result<Self, TableError> {
         let program = Program::compile(&spec.chunks)?;
         let layout = Layout::of(&spec.kernel);
@@ -164,7 +164,7 @@ impl IntoIterator for Table {
     type Item = String;
     type IntoIter = Lines;
 
-    /// The lines, header first, each with its line break, made one at a time.
+    /// The lines, header first, each with its line break. Each is formatted when it is read.
     fn into_iter(self) -> Lines {
         let ranges: Vec<(u64, u64)> = self.completed.ranges().collect();
         Lines {

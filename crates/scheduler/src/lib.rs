@@ -1,4 +1,4 @@
-//! Which devices lend how many slices of VRAM to whom.
+//! Assigns slices of VRAM of devices to claims.
 //!
 //! [`solve`] is a pure function: it is given what is known (a [`Problem`]: devices with their load, and the claims of
 //! bursts, sessions and leases), what is held (the previous [`Assignment`]s) and the time, and answers with the target
@@ -19,10 +19,10 @@
 //!   hand-over from a claim with at least two more would help (max–min fairness). Of two equals the older is served first.
 //! - **Sticky.** What is held stays where it is unless a rule above takes it. Solving again with the answer as the previous
 //!   state gives the same answer: every step is taken only if the present state, not the way to it, asks for it.
-//! - **A session is pinned.** All its slices lie on one device, which it never leaves, whatever becomes of the device:
-//!   whoever calls `solve` decides when a session is lost.
-//! - **Backfill, without starving.** Who waits because no room is large enough does not hold back others who fit. But a claim
-//!   that has waited for [`PATIENCE_MS`] reserves devices enough for its minimum: nobody less important starts or grows
+//! - **A session is pinned.** All its slices lie on one device, which it never leaves, even if the device fails:
+//!   the caller of `solve` decides when a session is lost.
+//! - **Backfill, without starving.** A claim that waits because no free room is large enough does not hold back others that fit. But a
+//!   claim that has waited for [`PATIENCE_MS`] reserves devices enough for its minimum: no less important claim starts or grows
 //!   there until it has started. A claim reserves nothing that could not be served if all bursts and all surplus were gone: sessions,
 //!   the minima of leases and what is no claim's may stay for days.
 //! - **Placement.** Idle devices first: by active executions, then stored tensor bytes, then tensors. A session goes where it

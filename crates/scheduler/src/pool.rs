@@ -190,7 +190,7 @@ impl<'a> Pool<'a> {
         &self.groups[self.demand(claim).group].eligible
     }
 
-    /// Bytes that nobody holds.
+    /// Free bytes.
     pub fn free(&self, device: DeviceIndex) -> u64 {
         self.free[device as usize]
     }
@@ -356,7 +356,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Whether every sum is what its parts say, and nobody holds what no rule allows. For assertions.
+    /// Whether all sums are right, and every claim holds only what the rules allow. For assertions.
     pub fn is_consistent(&self) -> bool {
         let devices_add_up = (0..self.devices.len()).all(|device| {
             let held: u64 = self.holders[device]

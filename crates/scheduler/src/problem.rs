@@ -67,7 +67,7 @@ pub struct Device {
 pub enum Unusable {
     /// Its worker's heartbeat stands still. What bursts and leases hold there counts as lost; sessions stay.
     NotReady,
-    /// The device reported an error that only a reset mends. As for `NotReady`.
+    /// The device reported an error that requires a reset. As for `NotReady`.
     Unhealthy,
     /// It is being emptied: what is held there stays, nothing new comes.
     Cordoned,

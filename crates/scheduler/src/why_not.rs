@@ -26,7 +26,7 @@ pub enum WhyNot {
     },
     /// The worker's heartbeat stands still.
     NotReady,
-    /// The device reported an error that only a reset mends.
+    /// The device reported an error that requires a reset.
     Unhealthy,
     /// The device is being emptied.
     Cordoned,

@@ -234,7 +234,7 @@ proptest! {
         });
         for claim in &rest.claims {
             let (held, holds) = (before.slices_of(&claim.id), after.slices_of(&claim.id));
-            prop_assert!(held == 0 || holds > 0 || newly_served(claim.priority), "{} was pushed out by nobody", claim.id);
+            prop_assert!(held == 0 || holds > 0 || newly_served(claim.priority), "{} was pushed out without a cause", claim.id);
         }
     }
 

@@ -1,12 +1,12 @@
-//! TLS of every process: certificates and authorities in PEM files, taken anew when the files change.
+//! TLS of every process: certificates and authorities in PEM files, reloaded when the files change.
 //!
 //! ```text
 //! tls.crt, tls.key, client-ca.crt ── Files ──► Acceptor   a server's side of the handshake
 //! ca.crt, tls.crt, tls.key ───────── Trust ──► Connector  a client's side of it
 //! ```
 //!
-//! Both look at their files' contents, not at their times: what a Secret's volume shows is a link that is turned to another folder.
-//! Connections that stand keep what they were made with.
+//! Both compare the contents of their files, not the times: a Secret's volume replaces a symbolic link to a folder.
+//! Open connections keep the certificates of their handshake.
 
 use std::{
     fs, io,
@@ -30,7 +30,7 @@ pub use server::{Acceptor, Files};
 
 use crate::causes;
 
-/// Time between two looks at the files: a Secret's new content is there within a minute or two anyway.
+/// Poll interval of the files. Short against the minute or two that a kubelet takes to update a Secret's volume.
 pub const RENEW_EVERY: Duration = Duration::from_secs(5);
 
 /// Why files cannot be used.

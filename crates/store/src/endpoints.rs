@@ -1,19 +1,20 @@
-//! Which hosts requests to stores may go to.
+//! Allowed endpoints of object stores, against server-side request forgery.
 //!
-//! A job's Secret chooses the store's settings, endpoint included, and what is read there is shown to the job's
-//! user. So requests go to the clouds' own stores, and to what the administrator allows; never, unless it is allowed by its
-//! very name, to this machine, to its links and to services that tell instances their rights.
+//! A job's Secret chooses the store's settings, endpoint included, and data that is read there is shown to the job's
+//! user. So requests go only to the clouds' own stores and to endpoints that the administrator allows. This machine, link-local
+//! addresses and metadata services, which hand out an instance's credentials, have to be allowed by their exact names.
 
 use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 use url::{Host, Url};
 
-/// An endpoint that the administrator allows: `https://minio.storage.svc:9000`, `https://*.example.com`, `http://*:*`.
+/// A pattern of allowed endpoints: `https://minio.storage.svc:9000`, `https://*.example.com`, `http://*:*`. Without a port it is the
+/// scheme's default port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     scheme: Scheme,
     host: HostPattern,
-    /// Any when absent.
+    /// `None`: any port (`:*`).
     port: Option<u16>,
 }
 
@@ -25,14 +26,14 @@ enum Scheme {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostPattern {
-    /// This name or address.
+    /// A host name or an IP address.
     Exactly(String),
-    /// Names that end in a dot and this.
+    /// All subdomains of this domain, at any depth, but not the domain itself.
     Below(String),
     Any,
 }
 
-/// Why a text is no [`Endpoint`].
+/// Error of parsing an [`Endpoint`], with the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no endpoint: write http:// or https://, a host, *.domain or *, and a port or * if it is not the scheme's")]
 pub struct EndpointError(String);
@@ -120,32 +121,33 @@ impl Endpoint {
     }
 }
 
-/// What a process allows that runs one user's jobs with that user's rights: everything that needs no exact name, and this machine.
+/// The endpoints for a process that runs one user's jobs with that user's rights: every host and port, `localhost`, 127.0.0.1 and `::1`.
+/// Link-local addresses and metadata services stay forbidden.
 ///
 /// # Panics
-/// Never: the endpoints are as they are written.
+/// Never: the endpoints are constants.
 pub fn of_own_machine() -> Vec<Endpoint> {
     ["*", "localhost", "127.0.0.1", "[::1]"]
         .into_iter()
         .flat_map(|host| [format!("http://{host}:*"), format!("https://{host}:*")])
-        .map(|endpoint| endpoint.parse().expect("endpoints as they are written"))
+        .map(|endpoint| endpoint.parse().expect("the constants are endpoints"))
         .collect()
 }
 
-/// Why no request goes to a URL.
+/// Rejection of a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
-    /// It is neither a cloud's own store nor allowed.
+    /// It is neither a cloud's own store nor matches an allowed endpoint. With the origin of the URL.
     #[error("the endpoint {0} is not allowed: the administrator allows endpoints with stores.endpoints of the chart (--store-endpoint)")]
     Endpoint(String),
-    /// Its host is this machine, on its link, or a metadata service, and not allowed by name.
+    /// Its host is this machine, on its link, or a metadata service, and not allowed by its exact name. With the host.
     #[error(
         "the host {0} is this machine, on its link or a metadata service: stores.endpoints of the chart (--store-endpoint) must name it"
     )]
     Local(String),
 }
 
-/// The endpoints that the administrator allows beside the clouds' own. None by default.
+/// The endpoints that are allowed in addition to the clouds' own stores. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Endpoints(Arc<Vec<Endpoint>>);
 
@@ -156,10 +158,10 @@ impl FromIterator<Endpoint> for Endpoints {
 }
 
 impl Endpoints {
-    /// Whether a request may go to that URL, as far as its text tells. What its host resolves to is looked at when it does.
+    /// Checks scheme, host and port of a URL. The addresses of a host name are checked later, when it is resolved.
     ///
     /// # Errors
-    /// [`Forbidden`], without path and query, which may hold rights.
+    /// [`Forbidden`], without the URL's path and query, which may hold credentials.
     pub fn check(&self, url: &Url) -> Result<(), Forbidden> {
         let origin = || url.origin().ascii_serialization();
         let host = url.host_str().unwrap_or_default();
@@ -178,19 +180,19 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Whether a host is allowed by its very name: then it may resolve to whatever it likes.
+    /// Whether a host is allowed by its exact name: it may then resolve to any address.
     pub(crate) fn names(&self, host: &str) -> bool {
         self.0.iter().any(|endpoint| endpoint.is_exactly(host))
     }
 }
 
-/// Whether a host name means this machine or a metadata service.
+/// Whether a host name is of this machine or of a metadata service.
 fn is_local_name(name: &str) -> bool {
     let name = name.trim_end_matches('.');
     name == "localhost" || name.ends_with(".localhost") || name == "metadata" || name == "metadata.google.internal"
 }
 
-/// Whether an address is this machine, on its link, or a cloud's metadata service.
+/// Whether an address is loopback, unspecified, link-local, broadcast, multicast, or of a cloud's metadata service.
 pub(crate) fn is_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -216,7 +218,7 @@ pub(crate) fn is_local(address: IpAddr) -> bool {
     }
 }
 
-/// Whether a URL is a cloud's own object store, or where that cloud turns a job's keys into tokens for it.
+/// Whether a URL is of a cloud's own object store, or of the service that exchanges a job's keys for tokens.
 fn is_of_a_cloud(url: &Url) -> bool {
     let Some(Host::Domain(host)) = url.host() else { return false };
     if url.scheme() != "https" || url.port_or_known_default() != Some(443) {

@@ -1,9 +1,9 @@
-//! Object stores for results, opened with the job's own rights and nobody else's.
+//! Object stores for results, opened with the job's own credentials only.
 //!
 //! A job names a folder by URL and a Secret of its namespace with settings for it. [`open`] makes a store of the two; the
-//! agent writes [`segment`]s there, the operator checkpoints. Whatever runs on this machine has rights of its own (an
-//! instance role, a workload identity, files): settings that would borrow them are refused, and a job that brings no
-//! rights acts as anyone from outside would. So is its place in the network: requests go to the clouds' own stores and to
+//! agent writes [`segment`]s there, the operator checkpoints. The process has rights of its own (an
+//! instance role, a workload identity, files): settings that would use them are rejected, and a job without credentials
+//! is anonymous. The same holds for the process's place in the network: requests go to the clouds' own stores and to
 //! [`endpoints`] that the administrator allows.
 
 use std::{
@@ -36,7 +36,7 @@ pub use args::StoreArgs;
 pub use endpoints::{Endpoint, EndpointError, Endpoints, Forbidden};
 use guard::Guard;
 
-/// What the one who runs this process allows.
+/// What the administrator of this process allows.
 #[derive(Clone, Debug)]
 pub struct StorePolicy {
     file_root: Option<PathBuf>,
@@ -235,7 +235,7 @@ struct ServiceAccount {
     gcs_base_url: Option<String>,
 }
 
-/// What may be told of a store's error: nothing of what the store said itself, which may be what only this process can read.
+/// A description of a store's error for the job's user. Without the store's own text, which may hold data that only this process can read.
 pub fn summary(error: &object_store::Error) -> String {
     use object_store::Error;
     match error {
@@ -275,7 +275,7 @@ pub async fn bytes_within(found: GetResult, most: u64) -> Result<Bytes, object_s
         if (bytes.len() + piece.len()) as u64 > most {
             return Err(object_store::Error::Generic {
                 store: "store",
-                source: format!("the store sent more than the {most} bytes that it told of").into(),
+                source: format!("the store sent more than the {most} bytes that it announced").into(),
             });
         }
         bytes.extend_from_slice(&piece);
@@ -308,7 +308,7 @@ pub fn open_object(policy: &StorePolicy, url: &str, options: &BTreeMap<String, S
         .pop_if_empty()
         .pop();
     let store = open_parsed(policy, &folder, options, Missing::Refuse)?;
-    // Whoever can write to a shared folder can put a link there, to what only this process may read.
+    // Other writers of a shared folder can place a symbolic link there, to files that only this process may read.
     if let (Ok(file), Some(root)) = (parse(url)?.to_file_path(), policy.file_root())
         && folder.scheme() == "file"
         && !file.canonicalize()?.starts_with(root.canonicalize()?)

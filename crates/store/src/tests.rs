@@ -112,7 +112,7 @@ async fn files_stay_below_the_root() {
     assert!(open(&none, &url(&root), &BTreeMap::new()).is_err());
 }
 
-/// A server that answers every request alike and tells of each one's first line.
+/// A server that gives every request the same answer and sends the first line of each to the receiver.
 fn answering(answer: &'static str) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());

@@ -96,7 +96,7 @@ pub struct Argument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub parameter: Option<String>,
-    /// Pointer to a private copy of given bytes; the kernel may write to it, nobody reads it back.
+    /// Pointer to a private copy of given bytes; the kernel may write to it, and what it writes is discarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<InputArgument>,
     /// Pointer to given bytes that all chunks on a device share; the kernel must not write to it.

@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::aggregate::MOST_ELEMENTS;
 
-/// Written by the operator alone. The durable account is the checkpoint in the ConfigMap that `results` names;
-/// this is its legible summary.
+/// Written by the operator alone: a summary of the checkpoint in the ConfigMap that `results` names.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BurstJobStatus {
@@ -18,58 +17,58 @@ pub struct BurstJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
-    /// Generation of the spec that this status answers.
+    /// `metadata.generation` of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// One word for the column: `Pending`, `Running`, `Suspended`, `Complete`, `Failed`. The conditions are the truth.
+    /// Summary of the conditions, for `kubectl get`: `Pending`, `Running`, `Suspended`, `Complete`, `Failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub state: Option<String>,
-    /// Why the burst is in that state: the reason of the deciding condition.
+    /// Reason of the condition from which `state` follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub reason: Option<String>,
-    /// Generation of the coordinator that acts for this job; only grows.
+    /// Term of the coordinator that acts for this job. It never decreases; agents reject requests with a lower one.
     #[serde(default)]
     #[schemars(range(min = 0))]
     #[x_kube(validation = crate::rules::only_grows())]
     pub term: i64,
-    /// `sha256:` of the PTX that was accepted.
+    /// SHA-256 of the accepted PTX, in hexadecimal digits after `sha256:`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 80))]
     pub kernel_digest: Option<String>,
     /// Counts of chunks.
     #[serde(default)]
     pub chunks: ChunkCounts,
-    /// Indices that succeeded, as ranges: `0-41,43`; cut at 4 KiB, the checkpoint has all.
+    /// Indices of succeeded chunks, as ranges: `0-41,43`. Cut at 4 KiB; the checkpoint has all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub completed_indexes: Option<String>,
-    /// Indices that failed for good, likewise.
+    /// Indices of chunks that failed and are not retried, in the same form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub failed_indexes: Option<String>,
-    /// Slices.
+    /// Slices of VRAM that the burst holds and has held.
     #[serde(default)]
     pub slices: SliceCounts,
     /// Name of the `VramLease` of this job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub lease: Option<String>,
-    /// The aggregate over the counted results.
+    /// Aggregate (`spec.output.aggregate`) of the results counted so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregate: Option<AggregateStatus>,
-    /// Where the results are.
+    /// Places and size of the results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub results: Option<ResultsStatus>,
-    /// The first failures, at most 10.
+    /// The first failed chunks, at most 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub failures: Vec<ChunkFailure>,
-    /// When the first slices were held.
+    /// Time at which the burst first held slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// When the job completed or failed.
+    /// Time at which the job completed or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
 }
@@ -78,17 +77,17 @@ pub struct BurstJobStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ChunkCounts {
-    /// All chunks.
+    /// Chunks of the spec.
     pub total: i64,
     /// Not yet handed to an agent.
     pub pending: i64,
-    /// Handed to an agent.
+    /// Handed to an agent, without a counted result.
     pub running: i64,
     /// Counted as succeeded.
     pub succeeded: i64,
-    /// Counted as failed for good.
+    /// Counted as failed: not retried.
     pub failed: i64,
-    /// Attempts beyond the first.
+    /// Attempts beyond the first of each chunk.
     pub retried: i64,
 }
 
@@ -98,15 +97,16 @@ pub struct ChunkCounts {
 pub struct SliceCounts {
     /// Held now.
     pub held: i64,
-    /// Most that were held at the same time.
+    /// Maximum held at the same time.
     pub peak: i64,
 }
 
-/// The aggregate so far.
+/// Aggregate of the results counted so far.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AggregateStatus {
-    /// For the column: `0.0312 @ 417`, or the first element of the sum or mean; and how many results are NaN.
+    /// Summary for `kubectl get`: value and index of the best chunk (`0.0312 @ 417`), or the first element of the sum or mean; and the number
+    /// of NaN results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub summary: Option<String>,
@@ -118,8 +118,8 @@ pub struct AggregateStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "numbers")]
     pub values: Vec<Option<f64>>,
-    /// All of `values` as text in full. It stands where one of them is not exact as a JSON number: a sum of integers beyond 2^53,
-    /// `inf`, `-inf`, `NaN`.
+    /// All of `values` as exact text. Set where one of them is not exact as a JSON number: a sum of integers beyond 2^53, `inf`, `-inf`,
+    /// `NaN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 64)))]
     pub exact: Vec<String>,
@@ -127,11 +127,11 @@ pub struct AggregateStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "numbers")]
     pub confidence95: Vec<Option<f64>>,
-    /// How many results it covers.
+    /// Number of results in the aggregate.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub count: i64,
-    /// How many of them have a NaN in the output that is looked at: `best` leaves them out, sums and means of such elements are NaN.
+    /// Number of these results with a NaN in the aggregated output: `best` leaves them out, sums and means of such elements are NaN.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = 0))]
     pub nan: i64,
@@ -150,31 +150,31 @@ fn is_zero(number: &i64) -> bool {
     *number == 0
 }
 
-/// A chunk that stands out.
+/// One of the best chunks by `argmin`, `argmax` or `topK`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BestChunk {
-    /// Its index.
+    /// Index of the chunk.
     #[schemars(range(min = 0))]
     pub index: i64,
-    /// Its value; absent where that is infinite.
+    /// Aggregated output; absent where it is infinite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
-    /// Its value as text in full, where `value` is not exact: an integer beyond 2^53, `inf`, `-inf`.
+    /// Aggregated output as exact text, where `value` is not exact: an integer beyond 2^53, `inf`, `-inf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub exact: Option<String>,
-    /// The parameters it was given.
+    /// Parameters of the chunk, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub parameters: BTreeMap<String, f64>,
-    /// Those of them that are not exact as JSON numbers, integers beyond 2^53, as text in full.
+    /// Parameters that are not exact as JSON numbers, integers beyond 2^53, as exact text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 64}))]
     pub exact_parameters: BTreeMap<String, String>,
 }
 
-/// Where the results are.
+/// Places and size of the results.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResultsStatus {
@@ -183,30 +183,30 @@ pub struct ResultsStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub config_map: Option<String>,
-    /// URL of the manifest that lists the segments, when the results are in an object store; with `results: Failed` of `failed.csv`.
+    /// With an object store: URL of the manifest that lists the segments; with `results: Failed`, URL of `failed.csv`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub url: Option<String>,
-    /// Bytes of all results that are kept.
+    /// Bytes of all stored results.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub bytes: i64,
 }
 
-/// A chunk that failed for good.
+/// A chunk that failed and is not retried.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ChunkFailure {
-    /// Its index.
+    /// Index of the chunk.
     #[schemars(range(min = 0))]
     pub index: i64,
-    /// Attempts made.
+    /// Number of attempts.
     #[schemars(range(min = 0))]
     pub attempts: i64,
-    /// The cause in one word, such as `IllegalAddress`; with retries used up, that of the last attempt.
+    /// Cause of the last attempt in one word, such as `IllegalAddress`.
     #[schemars(length(max = 64))]
     pub code: String,
-    /// The cause as the engine tells it.
+    /// Message of the engine.
     #[schemars(length(max = 1024))]
     pub message: String,
 }

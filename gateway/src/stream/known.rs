@@ -1,4 +1,4 @@
-//! Where sessions were seen last.
+//! Cache of the workers of sessions.
 
 use std::{
     collections::HashMap,
@@ -8,7 +8,7 @@ use std::{
 /// Most that are remembered: some hundred bytes each. Of more, those are forgotten that were remembered before the last so many.
 const MOST: usize = 4096;
 
-/// Endpoints of workers by namespace and name of the session, as the API server named them to somebody who may open its stream.
+/// Endpoints of workers by namespace and name of the session, as read by callers that may open its stream.
 #[derive(Debug, Default)]
 pub struct Endpoints(Mutex<Generations>);
 
@@ -18,7 +18,7 @@ struct Generations {
     old: HashMap<(String, String), Seen>,
 }
 
-/// Where a session was, and for whom.
+/// The worker of a session, and the caller that opened its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// URL of its worker.

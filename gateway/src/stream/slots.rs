@@ -1,4 +1,4 @@
-//! How many streams there may be, and of whom.
+//! Limits of streams: for the gateway, and for each caller.
 //!
 //! A caller may hold as many as are free: alone half of all, beside another who holds its share a third, and so on. A new caller finds
 //! room, however much those before have taken.

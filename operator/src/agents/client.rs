@@ -34,7 +34,7 @@ pub enum AgentError {
     /// One side does not accept the other's certificate, or does not speak TLS.
     #[error("{}", remedy(.0))]
     Tls(TlsFault),
-    /// It lets nobody use this path but who shows a certificate.
+    /// The agent requires a client certificate on this path.
     #[error("it refused this operator: {0}")]
     Forbidden(String),
     /// Nothing came in time.

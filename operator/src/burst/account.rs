@@ -1,7 +1,7 @@
 //! Where every chunk of a burst is: waiting, handed to a device, waiting to be tried again, succeeded, or failed for good.
 //!
 //! Pure: time is a number of milliseconds that only grows, jitter comes from the seed. Each index is counted once,
-//! whatever arrives how often and in what order.
+//! for any order and repetition of the messages.
 
 mod flights;
 mod retries;
@@ -131,7 +131,7 @@ impl Account {
         }
     }
 
-    /// Takes up what a checkpoint says: the rest has never been tried as far as anybody knows.
+    /// Restores the state of a checkpoint. All other chunks count as not attempted.
     pub fn restore(&mut self, completed: IndexSet, causes: BTreeMap<FailureCode, IndexSet>, failures: Vec<FailedChunk>, retried: u64) {
         *self = Self::new(self.total, self.policy, self.seed);
         causes.values().for_each(|failed| self.failed.unite(failed));

@@ -250,7 +250,7 @@ impl Coordinator {
                 tracing::warn!(%error, "the job is gone; what did not answer returns at expiry");
             }
         } else if outcome.is_err() {
-            // Whoever takes over finds the grants at the agents; here nothing renews them any more.
+            // The next coordinator adopts the grants from the agents; this process stops renewing them.
             self.context.pool.forget(&self.owner().uid);
         }
         outcome
@@ -277,7 +277,7 @@ impl Coordinator {
                 () = changed(&mut self.view) => self.on_view()?,
                 outcome = self.job.changed() => {
                     if outcome.is_err() {
-                        // The reconciler let go of this coordinator.
+                        // The reconciler has dropped its handle of this coordinator.
                         return Err(CoordinatorError::Superseded);
                     }
                     self.on_job();

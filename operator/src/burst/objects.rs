@@ -152,8 +152,8 @@ impl Objects {
         })
     }
 
-    /// The names that it may have: the second where the first is somebody else's. The first is derived as well where the
-    /// job's own name leaves no room.
+    /// The two candidates for the name: the second is for the case that another owner has the first. The first is derived, too, where the
+    /// job's name is too long.
     fn results_names(&self) -> [String; 2] {
         let plain = format!("{}{RESULTS}", self.name);
         let derived = objects::derived_name(&self.name, &self.uid, RESULTS);

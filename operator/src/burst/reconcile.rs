@@ -54,7 +54,7 @@ const CHANGES: usize = 1024;
 pub(super) const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// How often the states of deleted jobs are dropped.
 const SWEEP: Duration = Duration::from_secs(10);
-/// Reason of conditions that tell of an object that the API server rejected.
+/// Reason of the condition when the API server rejected one of the job's objects.
 const REJECTED: &str = "WriteRejected";
 
 /// Why a reconcile failed.

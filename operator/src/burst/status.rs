@@ -94,7 +94,7 @@ pub fn is_finished(status: Option<&BurstJobStatus>) -> bool {
     status.is_some_and(|status| conditions::is_true(&status.conditions, COMPLETE) || conditions::is_true(&status.conditions, FAILED))
 }
 
-/// Takes up the account.
+/// Sets the fields of the status that follow from the account.
 pub fn count(status: &mut BurstJobStatus, account: &Account) {
     let counts = account.counts();
     // After the end nothing runs: what was under way when a burst failed is not waited for.
@@ -122,7 +122,7 @@ pub fn count(status: &mut BurstJobStatus, account: &Account) {
         .collect();
 }
 
-/// The burst ended then, without a coordinator that could say more.
+/// Sets the fields of a burst that ended at `now` without a coordinator.
 pub fn end(status: &mut BurstJobStatus, now: Timestamp) {
     status.completion_time.get_or_insert(Time(now));
     status.chunks.pending += std::mem::take(&mut status.chunks.running);
@@ -130,7 +130,7 @@ pub fn end(status: &mut BurstJobStatus, now: Timestamp) {
     status.lease = None;
 }
 
-/// Takes up slices, aggregate and where the results are.
+/// Sets slices and aggregate, and `results` where it is given.
 pub fn describe(status: &mut BurstJobStatus, held: u64, peak: u64, aggregate: Option<AggregateStatus>, results: Option<ResultsStatus>) {
     status.slices = SliceCounts {
         held: signed(held),

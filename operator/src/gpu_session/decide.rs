@@ -275,7 +275,7 @@ fn ended(
         });
     }
     // What the agent said, at the time it said so: something may have been done since.
-    // Where both are the same it is the time that is over, whoever counted first.
+    // Where both timeouts are the same, the ttl is the reason, whichever was noticed first.
     let seen = seen.filter(|_| spec.idle_timeout_seconds < spec.ttl_seconds);
     let idle = seen.map(|seen| Duration::from_millis(seen.load.idle_milliseconds));
     let timeout = Duration::from_secs(u64::try_from(spec.idle_timeout_seconds).unwrap_or_default());

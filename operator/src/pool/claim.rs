@@ -1,4 +1,4 @@
-//! What an owner asks of the pool, and what it is shown.
+//! Requests of owners to the pool, and the views that they watch.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use sahasra_wire::{
     inventory::SessionLoad,
 };
 
-/// An owner's wish for slices.
+/// A request for slices of one class and size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimRequest {
-    /// For whom, and in which term.
+    /// Owner of the grants, with its term.
     pub owner: Owner,
     /// What kind of owner.
     pub kind: ClaimKind,
@@ -21,23 +21,23 @@ pub struct ClaimRequest {
     pub class: Option<String>,
     /// Engine that the device must have; any when absent.
     pub engine: Option<String>,
-    /// Fewest slices of use.
+    /// Minimum number of slices: the claim holds none or at least so many.
     pub min: u32,
-    /// Most slices of use.
+    /// Maximum number of slices.
     pub max: u32,
-    /// Higher is more important.
+    /// Claims with a higher priority are served first.
     pub priority: i32,
-    /// How long a grant lasts without renewal.
+    /// Lifetime of a grant without renewal.
     pub ttl_milliseconds: u64,
-    /// How long what runs may go on when its grant has ended.
+    /// Drain timeout: how long running work may go on when its grant has ended.
     pub grace_milliseconds: u64,
-    /// Whether grants are renewed for as long as the claim stands.
+    /// Whether grants are renewed for as long as the claim exists.
     pub renewed: bool,
     /// It has had its minimum once, in an earlier term: see [`ClaimRequest::is_served_once`].
     pub served: bool,
-    /// What it has lost since an earlier term.
+    /// Slices lost since an earlier term.
     pub lost: Option<Lost>,
-    /// The session that it is for, as agents have to know it.
+    /// For a session: its name, engine and timeouts, for the agent.
     pub session: Option<SessionTerms>,
 }
 
@@ -71,27 +71,27 @@ impl fmt::Display for Loss {
 }
 
 impl ClaimRequest {
-    /// What such a claim has had and lost is not asked for again: a session is never moved, and who does not renew wanted
-    /// slices for a time.
+    /// Whether slices that the claim has lost are not acquired again: a session is never moved, and a claim without renewal is for a
+    /// limited time.
     pub fn is_served_once(&self) -> bool {
         !self.renewed || self.kind == ClaimKind::Session
     }
 }
 
-/// What an owner holds now, and why not more.
+/// The grants of a claim, and the reasons for which it has no more.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClaimView {
     /// Every grant.
     pub grants: Vec<HeldGrant>,
     /// Why nothing is held, device by device.
     pub why_not: Option<String>,
-    /// A coordinator of a higher term has spoken for the owner: this one must stop.
+    /// An agent has seen a higher term of the owner: this coordinator must stop.
     pub fenced: bool,
     /// An agent has been asked and has not yet answered.
     pub acquiring: bool,
-    /// What was lost last.
+    /// The last loss.
     pub lost: Option<Lost>,
-    /// How often something was lost.
+    /// Number of grants lost.
     pub losses: u64,
 }
 
@@ -102,26 +102,26 @@ impl ClaimView {
     }
 }
 
-/// What an agent said of a session.
+/// The state of a session as its agent reported it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeenSession {
-    /// Its words.
+    /// The agent's report.
     pub load: SessionLoad,
-    /// How long ago, in milliseconds.
+    /// Age of the report, in milliseconds.
     pub age: u64,
 }
 
-/// One grant.
+/// A grant of slices on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldGrant {
-    /// Its name.
+    /// Identifier that its agent has given it.
     pub id: GrantId,
     /// Name of the `GpuWorker`.
     pub worker: String,
-    /// Device on it.
+    /// Name of the device on the worker.
     pub device: String,
     /// URL of the agent.
     pub endpoint: String,
-    /// Slices.
+    /// Number of slices.
     pub slices: u32,
 }

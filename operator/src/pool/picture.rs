@@ -1,4 +1,4 @@
-//! What the pool knows, and what it does about it next. Pure: time is given in milliseconds that only grow.
+//! The state of the pool, and the decisions that follow from it. Pure: callers pass the time, in milliseconds of a monotonic clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,22 +25,22 @@ mod strays;
 mod tests;
 mod waiting;
 
-/// A device that refused is not asked again for so long, in milliseconds: others' chunks end in that time.
+/// Time for which a device that rejected an acquire is not asked again, in milliseconds: chunks of other owners end in that time.
 const REFUSED_FOR: u64 = 500;
 /// First and longest wait before an agent that did not answer is called again.
 const UNREACHABLE_FOR: (u64, u64) = (250, 5_000);
-/// Grants on an agent that has not answered for so long are given up: the chunks run elsewhere.
+/// Grants on an agent that has not answered for so long, in milliseconds, count as lost: the chunks run elsewhere.
 const GIVE_UP_AFTER: u64 = 3_000;
-/// While someone waits, or something drains, agents with grants that are not ours are asked so often what they have.
+/// Interval of inventories of agents with grants of other operators, while a claim waits or a grant drains, in milliseconds.
 const REFRESH_EVERY: u64 = 500;
-/// Agents with sessions are asked so often how these are: half of what their status may lag behind.
+/// Interval of inventories of agents with sessions, in milliseconds: half of the time by which a session's status may lag behind.
 const SESSIONS_EVERY: u64 = 5_000;
-/// A grant that was given back and is still listed so much later was not: the call was lost.
+/// A released grant that is still listed so many milliseconds later was not released: the call was lost.
 const RETURNED_WITHIN: u64 = 5_000;
 /// Parts of its ttl after which a grant is renewed, and how much earlier it may go along with another's renewal.
 const RENEW_AT: u64 = 3;
 
-/// Something to be asked of an agent.
+/// A request to an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Acquire {
@@ -74,20 +74,20 @@ struct WorkerView {
     devices: BTreeMap<Name, DeviceView>,
     /// Its inventory is known, of this boot.
     known: bool,
-    /// It has said what it holds, or has failed to, since this operator began to lead.
+    /// An inventory was received or has failed since this operator began to lead.
     answered: bool,
-    /// What it holds for owners that are no claims here, and until when.
+    /// Its grants to owners without a claim here, with the time at which each expires.
     unclaimed: BTreeMap<Name, Vec<(Grant, u64)>>,
     asking: bool,
-    /// When the inventory was asked for that tells its devices' load; none of this boot yet.
+    /// Time at which the last received inventory was requested; `None` before the first of this boot.
     heard: Option<u64>,
     renewing: bool,
     ask_at: Option<u64>,
     /// When calls began to fail, and how long to wait after the next failure.
     failing: Option<(u64, u64)>,
-    /// What a person has to change before it can be called at all.
+    /// Misconfiguration because of which it cannot be called.
     trouble: Option<String>,
-    /// Sum of leased MiB as the API server tells it: a change by others shows here first.
+    /// Sum of leased MiB in the `GpuWorker`'s status: grants of other operators show here first.
     reported_mib: i64,
 }
 
@@ -97,7 +97,7 @@ struct DeviceView {
     engines: Vec<Name>,
     allocatable_bytes: u64,
     foreign_bytes: u64,
-    /// Those of them that drain or were given back.
+    /// Bytes of `foreign_bytes` that drain or were released.
     returning_bytes: u64,
     healthy: bool,
     load: Load,
@@ -113,11 +113,11 @@ struct ClaimState {
     refused: BTreeMap<DeviceId, (u64, String)>,
     why_not: Option<String>,
     fenced: bool,
-    /// It wants nothing any more.
+    /// It is being released: nothing is acquired for it any more.
     ending: bool,
     /// It has held its minimum.
     served: bool,
-    /// What it lost last, and how often it has lost something.
+    /// The last loss; `losses` is the number of grants lost.
     lost: Option<Lost>,
     losses: u64,
     view: watch::Sender<ClaimView>,
@@ -145,11 +145,11 @@ pub(super) struct Picture {
     claims: BTreeMap<Name, ClaimState>,
     /// Grants on their way back, since then: an inventory may still list them.
     returning: BTreeMap<GrantId, u64>,
-    /// What agents say of sessions, by the owner of the grant.
+    /// States of sessions as agents reported them, by the owner of the grant.
     sessions: BTreeMap<Name, Seen>,
     /// Sessions without a claim here, by the owner of the grant.
     strays: BTreeMap<Name, Stray>,
-    /// Sessions of which something else was said than before: namespace and name.
+    /// Sessions whose reported state has changed: namespace and name.
     changed_sessions: BTreeSet<(String, String)>,
 }
 
@@ -166,7 +166,7 @@ impl Picture {
         }
     }
 
-    /// Applies what the directory says.
+    /// Updates the workers from the directory.
     pub(super) fn observe(&mut self, workers: &[Worker], now: u64) {
         let gone: Vec<Name> = (self.workers.keys())
             .filter(|name| !workers.iter().any(|worker| *worker.name == ***name))
@@ -277,7 +277,7 @@ impl Picture {
         }
     }
 
-    /// The claim wants nothing new from now on.
+    /// Stops acquiring for a claim.
     pub(super) fn end(&mut self, uid: &str) -> Option<watch::Receiver<ClaimView>> {
         let claim = self.claims.get_mut(uid)?;
         claim.ending = true;
@@ -289,7 +289,7 @@ impl Picture {
         self.claims.get(uid).is_some_and(|claim| !claim.acquiring.is_empty())
     }
 
-    /// Takes the claim out; gives back what is to be released, one request a worker.
+    /// Removes the claim. Returns the releases of its grants, one for each worker.
     pub(super) fn take_out(&mut self, uid: &str, immediately: bool, now: u64) -> Vec<Action> {
         let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
         let mut by_worker: BTreeMap<Name, Vec<GrantId>> = BTreeMap::new();
@@ -337,7 +337,7 @@ impl Picture {
         }
     }
 
-    /// Takes from claims what is lost, and shows it to their owners. Gives back what was taken, with its bytes.
+    /// Removes lost grants from claims, and publishes the losses. Returns the removed grants, with their bytes.
     fn drop_grants(&mut self, why: impl Fn(&Held) -> Option<Loss>) -> Vec<(Held, u64)> {
         let mut dropped = Vec::new();
         let mut changed = Vec::new();
@@ -390,7 +390,7 @@ impl Picture {
         self.workers.get_mut(&device.worker)?.devices.get_mut(&device.device)
     }
 
-    /// Shows the claim's owner what it holds, if that changed.
+    /// Publishes the claim's view if it has changed.
     fn publish(&mut self, id: &Name) {
         let Some(claim) = self.claims.get_mut(id) else { return };
         claim.served |= claim.grants.iter().map(|held| held.slices).sum::<u32>() >= claim.request.min;
@@ -452,7 +452,7 @@ impl ClaimState {
 }
 
 impl DeviceView {
-    /// So many bytes that a claim held there are on their way back, until the agent has said otherwise.
+    /// Counts bytes that a claim released as in use, until the next inventory of the agent.
     fn returns(&mut self, bytes: u64) {
         self.foreign_bytes += bytes;
         self.returning_bytes += bytes;

@@ -32,7 +32,7 @@ fn loss_message(lost: &Lost) -> String {
     format!("{} slice{plural} on {}: {}", lost.slices, lost.device, lost.why)
 }
 
-/// The status as it is to be; `lost` is what it has yet to tell of.
+/// The next status; `lost` is a loss that the status does not have yet.
 pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended: bool, lost: Option<&Lost>) -> VramLeaseStatus {
     let old = lease.status.clone().unwrap_or_default();
     let mut next = lease_status(view, term);

@@ -84,7 +84,7 @@ impl Objects<'_> {
         Ok(self.answer_object(status, &written, Vec::new()))
     }
 
-    /// What is applied: JSON or YAML, of the right kind and name, without fields that nobody knows.
+    /// The applied configuration: JSON or YAML, of the right kind and name, without unknown fields.
     fn configuration(&self) -> Result<Value, Refusal> {
         let parsed = serde_json::from_slice(&self.request.body).ok();
         let mut config: Value = match parsed {

@@ -1,4 +1,4 @@
-//! Who gets in: whoever has the token, over a certificate of nobody's authority that stands beside it in the kubeconfig.
+//! Authentication by a single token, over a self-signed certificate; both are in the kubeconfig.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -97,7 +97,7 @@ impl Credentials {
     }
 }
 
-/// The API for whoever has the token; whether it is alive, for everybody.
+/// The API, for requests with the token; the health check, for all.
 #[derive(Clone)]
 pub struct Guarded {
     service: ApiService,
@@ -105,7 +105,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Lets in who sends `token`.
+    /// Rejects requests without `token`.
     #[must_use]
     pub fn new(service: ApiService, token: &str) -> Self {
         Self {

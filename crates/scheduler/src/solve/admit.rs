@@ -225,7 +225,7 @@ fn admit_gang(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, cla
     true
 }
 
-/// Whether the minimum would fit if everybody who can yield anything yielded everything: a cheap way to say no.
+/// Whether the minimum would fit if every claim that can yield slices yielded all of them: a cheap check before the exact one.
 fn within_reach(pool: &Pool, claim: Rank, devices: &[DeviceIndex]) -> bool {
     let (slice, min) = (pool.demand(claim).slice, u64::from(pool.demand(claim).min));
     let mut fits = 0_u64;

@@ -18,7 +18,7 @@ pub(crate) fn grow(pool: &mut Pool, reservations: &Reservations) -> bool {
     let mut changed = false;
     loop {
         let grown = share(pool, reservations, |_, _| true, |pool, claim, device| pool.fit(claim, device) > 0);
-        // A hand-over may leave a rest that is too small for who asked and large enough for another: hence again.
+        // A hand-over may leave a rest that is too small for the claim that received and large enough for another: hence again.
         let richest = Richest::of(pool);
         let moved = share(pool, reservations, |pool, claim| richest.could_yield_to(pool, claim), hand_over);
         changed |= grown || moved;
@@ -43,7 +43,7 @@ fn hand_over(pool: &mut Pool, claim: Rank, device: DeviceIndex) -> bool {
     })
 }
 
-/// Who has surplus: a quick way to see that nobody can yield anything to a claim, before looking at any device.
+/// Surplus of claims by priority: a quick check that no claim can yield anything to another, without a pass over the devices.
 struct Richest {
     /// For each claim: whether one of a lower priority has surplus.
     lower_has_surplus: Vec<bool>,

@@ -3,11 +3,11 @@
 use crate::pool::{DeviceIndex, Pool, Rank};
 
 /// After so many milliseconds without its minimum a claim reserves devices. One minute: most bursts come and go in less, so
-/// that room mostly appears by itself; and nobody waits behind an endless stream of small work for longer than that plus
-/// the time it takes what runs there to end.
+/// that room mostly appears by itself; and an endless stream of small work delays a claim for no longer than that plus
+/// the time until the work that runs there has ended.
 pub const PATIENCE_MS: u64 = 60_000;
 
-/// For whom each device is reserved. Computed in every round, in the order of importance.
+/// The claim for which each device is reserved. Computed in every round, in the order of importance.
 #[derive(Debug)]
 pub(crate) struct Reservations {
     holder: Vec<Option<Rank>>,
@@ -27,7 +27,7 @@ impl Reservations {
         }
     }
 
-    /// For whom the device is reserved.
+    /// The claim for which the device is reserved.
     pub fn of(&self, device: DeviceIndex) -> Option<Rank> {
         self.holder[device as usize]
     }
@@ -37,12 +37,12 @@ impl Reservations {
         self.holder.iter().flatten().filter(|&&holder| holder < claim).count()
     }
 
-    /// Whether the claim may start on the device: nobody more important waits for it.
+    /// Whether the claim may start on the device: no more important claim has reserved it.
     pub fn may_start(&self, claim: Rank, device: DeviceIndex) -> bool {
         self.of(device).is_none_or(|holder| claim <= holder)
     }
 
-    /// Whether the claim may grow on the device: only of higher priority than who waits for it.
+    /// Whether the claim may grow on the device: only with a higher priority than the claim that has reserved it.
     pub fn may_grow(&self, pool: &Pool, claim: Rank, device: DeviceIndex) -> bool {
         self.of(device).is_none_or(|holder| pool.priority(claim) > pool.priority(holder))
     }

@@ -1,4 +1,4 @@
-//! What equal and unequal bursts get of devices, and who makes room for whom.
+//! Shares of bursts of equal and unequal priority, and preemption between claims.
 
 use sahasra_scheduler::{Claim, ClaimKind, Device, Unusable, WhyNot, solve};
 

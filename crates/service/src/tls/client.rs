@@ -14,14 +14,14 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{Renewing, Source, TlsError, authority, certificates, private_key, provider};
 
-/// Whom a client trusts, and who it is.
+/// Authority that a client trusts, and its own certificate.
 #[derive(Clone, Debug)]
 pub struct Trust {
     /// Certificates of the authority that servers' certificates are of, PEM.
     pub authority: PathBuf,
     /// Name that a server's certificate has to be for; the URL's host when absent.
     pub server_name: Option<ServerName<'static>>,
-    /// What it shows to servers that ask.
+    /// Certificate for servers that request one.
     pub identity: Option<Identity>,
     /// The protocol above, as ALPN calls it (RFC 7301 §6): `h2`, `http/1.1`.
     pub protocol: &'static str,
@@ -130,7 +130,7 @@ pub enum TlsFault {
     Protocol(String),
 }
 
-/// How rustls begins to tell of an alert.
+/// Prefix of rustls's message for an alert.
 const ALERT: &str = "received fatal alert: ";
 /// What a client reads when the server does not accept its certificate (RFC 8446 §6.2).
 const REFUSALS: [Alert; 9] = [

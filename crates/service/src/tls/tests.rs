@@ -31,7 +31,7 @@ impl Signer {
     }
 }
 
-/// A folder with everybody's files.
+/// A folder with the files of all sides.
 struct Folder(TempDir);
 
 impl Folder {

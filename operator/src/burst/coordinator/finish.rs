@@ -79,7 +79,7 @@ impl Coordinator {
             return self.delete().await;
         }
         self.streams.clear();
-        // An agent that does not answer holds nobody's results back: the end is told, what it holds returns at expiry.
+        // An agent that does not answer must not delay the results: its slices return at expiry.
         let returned = tokio::time::timeout(RETURNED_WITHIN, &mut returning).await;
         self.status.lease = None;
         let mut verdicts = self.verdicts(end);

@@ -276,7 +276,7 @@ impl Coordinator {
             Written::Lease(outcome) => {
                 self.writing.lease = false;
                 match self.tolerate(outcome)? {
-                    // Somebody wrote its spec meanwhile: the next status answers that.
+                    // The spec has changed in the meantime: the next status is about the new generation.
                     Some(generation) if generation.is_some() && generation != self.writing.lease_generation => {
                         self.writing.lease_generation = generation;
                         self.writing.lease_shown = None;

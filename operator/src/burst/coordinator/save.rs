@@ -94,7 +94,7 @@ impl SaveError {
     }
 }
 
-/// A failure of the store in the words that may be told of it, which name a remedy.
+/// Converts an error of the store into a message for the job's user, with a remedy.
 fn store(operation: &'static str) -> impl Fn(object_store::Error) -> SaveError {
     move |source| SaveError::Store {
         operation,

@@ -41,7 +41,7 @@ impl Coordinator {
             }
             return Ok(());
         }
-        // Only with the term: whoever took up an old version of a job that is finished would leave a lease behind.
+        // Only after the term was taken: for an outdated version of a finished job, the lease would never be deleted.
         let (min, max) = self.bounds(&job);
         let lease = self.objects.write_intent(&job, min, max).await?;
         self.lease_shown(&lease);
@@ -88,7 +88,7 @@ impl Coordinator {
         Ok((written, u64::try_from(next.term).unwrap_or_default()))
     }
 
-    /// This is the coordinator now: takes up what a predecessor left. Gives back the grants that agents hold for the job.
+    /// Adopts the state of the previous coordinator: the status, the checkpoint and the grants at the agents, which it returns.
     async fn took(&mut self, job: &BurstJob, term: u64) -> Result<Vec<(String, Grant)>, CoordinatorError> {
         self.term = term;
         self.version = job.resource_version().unwrap_or_default();
@@ -131,7 +131,7 @@ impl Coordinator {
         Ok(adopted)
     }
 
-    /// The job was suspended or deleted while nobody coordinated it: nobody waits for what still runs.
+    /// Releases the slices of a job that was suspended or deleted while it had no coordinator. Results of running chunks are discarded.
     async fn give_back_what_a_predecessor_held(&mut self) -> Result<(), CoordinatorError> {
         if let Err(error) = self.context.pool.release_everywhere(&self.owner()).await {
             tracing::warn!(%error, "taken over without an answer: the slices return at expiry");

@@ -1,4 +1,4 @@
-//! What agents answered.
+//! Answers of agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use sahasra_wire::{
 
 use super::{Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, UNREACHABLE_FOR};
 
-/// As much of a reason as stands in a condition, for each of some devices.
+/// Maximum bytes of a misconfiguration's description: a condition has one for each of several devices.
 const TROUBLE_BYTES: usize = 400;
 
 impl Picture {
@@ -51,7 +51,7 @@ impl Picture {
                 if claim.request.kind == ClaimKind::Session
                     && let Some(view) = self.workers.get_mut(worker)
                 {
-                    // Whether clients may connect is the next thing that someone waits for.
+                    // The session's owner waits for the agent to report that clients can connect.
                     view.ask_at = Some(now);
                 }
                 claim.grants.push(Held {
@@ -96,7 +96,7 @@ impl Picture {
         }
     }
 
-    /// An acquire was not answered: whether it was obeyed is unknown, so the agent is asked what it has.
+    /// An acquire had no answer: whether it was granted is unknown, so an inventory is requested.
     pub(in crate::pool) fn acquire_failed(&mut self, worker: &Name, request: &AcquireRequest, now: u64) {
         let device = DeviceId::new(worker.clone(), request.device.as_str());
         if let Some(claim) = self.claims.get_mut(request.owner.uid.as_str()) {
@@ -125,8 +125,8 @@ impl Picture {
         view.ask_at = Some(now + wait);
     }
 
-    /// Takes note of why an agent cannot be called, where a person has to change it; gives whether that is news. It holds until an
-    /// inventory has come.
+    /// Records a misconfiguration because of which an agent cannot be called. Returns whether it is a new one. It holds until the next
+    /// inventory.
     pub(in crate::pool) fn troubled(&mut self, worker: &Name, trouble: Option<String>) -> bool {
         let (Some(view), Some(mut trouble)) = (self.workers.get_mut(worker), trouble) else {
             return false;
@@ -146,7 +146,7 @@ impl Picture {
         self.call_failed(worker, now);
     }
 
-    /// Someone's stream to the worker broke: it is asked what it has.
+    /// A stream to the worker broke: requests an inventory.
     pub(in crate::pool) fn suspect(&mut self, worker: &str, now: u64) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.ask_at = Some(now);

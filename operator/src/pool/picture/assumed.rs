@@ -7,12 +7,12 @@ use sahasra_scheduler::{ClaimKind, DeviceId};
 
 use super::{ClaimState, Picture, SESSIONS_EVERY};
 
-/// A session counts as one execution until its agent has told of its first tensor, no longer than so many milliseconds: one that nobody
-/// ever uses is idle.
+/// A session counts as one execution until its agent reports the first tensor, for at most so many milliseconds: an unused session
+/// is idle.
 const ASSUMED_FOR: u64 = 2 * SESSIONS_EVERY;
 
 impl Picture {
-    /// Executions on each device beside those that its agent told of.
+    /// Executions on each device in addition to those that its agent has reported.
     pub(super) fn assumed(&self, now: u64) -> BTreeMap<DeviceId, u64> {
         let mut assumed = BTreeMap::new();
         let works = |claim: &&ClaimState| claim.request.kind != ClaimKind::Lease && !claim.ending;
@@ -31,13 +31,13 @@ impl Picture {
         assumed
     }
 
-    /// Whether a session's agent has told of something that it does: its load is in the device's.
+    /// Whether the agent has reported a load of the session: it is then part of the device's load.
     fn has_shown(&self, claim: &ClaimState) -> bool {
         let seen = self.sessions.get(claim.request.owner.uid.as_str());
         seen.is_some_and(|seen| seen.load.tensors > 0 || seen.load.active_executions > 0)
     }
 
-    /// What a session did on its device goes with it.
+    /// Subtracts the load of a claim's session from its device.
     pub(super) fn forget_load(&mut self, claim: &ClaimState) {
         let Some(seen) = self.sessions.get(claim.request.owner.uid.as_str()) else {
             return;

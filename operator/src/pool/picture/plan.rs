@@ -1,4 +1,4 @@
-//! What to ask of whom now.
+//! Decides which requests to send to which agents.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, 
 use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, sooner};
 
 impl Picture {
-    /// Decides what to ask of whom now, marks it as asked, and says when time alone changes the answer.
+    /// Decides on the requests to send now, and marks them as sent. Also returns the time at which the plan changes without another event.
     pub(in crate::pool) fn plan(&mut self, now: u64) -> (Vec<Action>, Option<u64>) {
         let mut actions = Vec::new();
         self.give_up(now);

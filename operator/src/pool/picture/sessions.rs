@@ -1,4 +1,4 @@
-//! What agents say of the sessions that they hold slices for.
+//! States of sessions as the agents that hold their slices report them.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) struct Seen {
 }
 
 impl Picture {
-    /// What the agent last said of the session of that owner.
+    /// The last reported state of the owner's session.
     pub(in crate::pool) fn session(&self, owner_uid: &str, now: u64) -> Option<SeenSession> {
         self.sessions.get(owner_uid).map(|seen| SeenSession {
             load: seen.load.clone(),
@@ -24,19 +24,19 @@ impl Picture {
         })
     }
 
-    /// Changes for how long in all a client may keep what the claim holds. Agents hear of it with the next renewal.
+    /// Changes the time for which clients can keep the claim's slice in all. The next renewal carries it to the agent.
     pub(in crate::pool) fn keep(&mut self, uid: &str, milliseconds: u64) {
         if let Some(terms) = self.claims.get_mut(uid).and_then(|claim| claim.request.session.as_mut()) {
             terms.keep_milliseconds = milliseconds;
         }
     }
 
-    /// The sessions of which something else was said since the last call.
+    /// The sessions whose reported state has changed since the last call.
     pub(in crate::pool) fn take_changed_sessions(&mut self) -> Vec<(String, String)> {
         std::mem::take(&mut self.changed_sessions).into_iter().collect()
     }
 
-    /// Takes up what an agent says of its sessions.
+    /// Records the states of an agent's sessions.
     pub(super) fn hear_of_sessions(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
         // An agent that was asked for a slice, and not heard when it gave it, has a session that is somewhere else.
         let is_elsewhere = |load: &SessionLoad| {

@@ -41,7 +41,7 @@ impl Picture {
                 uid: load.owner_uid.clone(),
                 namespace: load.namespace.clone(),
                 name: format!("GpuSession/{}", load.name),
-                // Nobody else acts for it any more.
+                // Without the object there is no other coordinator that could have this term.
                 term: grant.term + 1,
             };
             let stray = Stray {

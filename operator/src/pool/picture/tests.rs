@@ -177,7 +177,7 @@ fn what_a_person_has_to_mend_at_a_worker_is_told_to_who_waits_until_it_answers()
     assert_eq!(acquires(&picture.plan(2).0), []);
     let why_not = view.borrow().why_not.clone().unwrap();
     assert!(why_not.contains(trouble), "{why_not}");
-    // What the directory tells anew changes nothing of it.
+    // An update from the directory does not remove it.
     picture.observe(&[worker("a", "boot")], 3);
     picture.plan(3);
     assert!(view.borrow().why_not.clone().unwrap().contains(trouble));
