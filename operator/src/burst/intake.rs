@@ -35,14 +35,15 @@ const UNIT: u64 = 1024;
 pub const LEAST_INPUT_BYTES: u64 = MAX_PTX_BYTES + MAX_INPUT_BYTES;
 /// Jobs that ask stores at the same time: each has a few sockets.
 const FETCHES: usize = 128;
-/// And of one namespace: whose stores are slow holds up itself.
+/// Jobs of one namespace that ask stores, or wait for memory to do so, at the same time: one with slow stores delays its own jobs, and
+/// has no more than these ahead of another namespace's in the queue for memory.
 const FETCHES_OF_A_NAMESPACE: usize = 8;
 /// What all requests of a job to its store may take together: the largest inputs at 1 MiB/s.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Kernels that are checked at the same time: each takes a core, and memory many times its text's.
 const CHECKS: usize = 2;
-/// What waits for longer says so.
-const TELL_AFTER: Duration = Duration::from_secs(1);
+/// A wait that takes longer is reported.
+const REPORT_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a job cannot be run as it is, and whether that may change without a change of the job.
 #[derive(Clone, Debug)]
@@ -73,6 +74,15 @@ pub struct Accepted {
     pub memory: OwnedSemaphorePermit,
     /// Version of what the spec refers to.
     pub version: Vec<u8>,
+}
+
+/// A job in the intake waits, and may wait for long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// CamelCase cause.
+    pub reason: &'static str,
+    /// The field, and what ends the wait.
+    pub message: String,
 }
 
 /// What becomes of a job.
@@ -115,9 +125,10 @@ impl Intake {
         }
     }
 
-    /// Fetches and checks. What was refused `before` is not checked again unless something has changed. `tell` gets what it waits for.
-    pub async fn admit(&self, namespace: &str, spec: &BurstJobSpec, before: Option<Verdict>, tell: impl Fn(String)) -> Outcome {
-        match self.accept(namespace, spec, before, tell).await {
+    /// Fetches and checks. What was refused `before` is not checked again unless something has changed. A wait of more than a second is
+    /// passed to `report`.
+    pub async fn admit(&self, namespace: &str, spec: &BurstJobSpec, before: Option<Verdict>, report: impl Fn(Waiting)) -> Outcome {
+        match self.accept(namespace, spec, before, report).await {
             Ok(accepted) => Outcome::Accepted(Box::new(accepted)),
             Err(Refusal::Verdict(verdict)) => Outcome::Refused(verdict),
             Err(Refusal::Observe(ObserveError::Missing { path, reason, message })) => Outcome::Refused(Verdict {
@@ -137,13 +148,18 @@ impl Intake {
         namespace: &str,
         spec: &BurstJobSpec,
         before: Option<Verdict>,
-        tell: impl Fn(String),
+        report: impl Fn(Waiting),
     ) -> Result<Accepted, Refusal> {
         let remote = Survey::has_objects(spec);
+        // Before memory is reserved, so that no namespace holds or queues for much of it while its stores are slow.
+        let turn = match remote {
+            true => Some(self.turn(namespace, &report).await),
+            false => None,
+        };
         let mut left = DEADLINE;
         let surveyed = survey(&self.client, &self.stores, namespace, spec);
-        let survey = self.in_turn(namespace, remote, &mut left, surveyed).await?;
-        let mut memory = self.reserve(survey.bytes(), tell).await;
+        let survey = self.within(remote, &mut left, surveyed).await?;
+        let mut memory = self.reserve(survey.bytes(), &report).await;
         let references = survey.read().await?;
         let version = references.version().to_vec();
         if let Some(before) = before
@@ -151,7 +167,8 @@ impl Intake {
         {
             return Err(Refusal::Verdict(before));
         }
-        let observed = self.in_turn(namespace, remote, &mut left, references.fetch()).await?;
+        let observed = self.within(remote, &mut left, references.fetch()).await?;
+        drop(turn);
         // From now on it is known what it takes.
         let spare = memory.num_permits().saturating_sub(units(observed.bytes()));
         drop(memory.split(spare));
@@ -177,7 +194,7 @@ impl Intake {
     }
 
     /// Memory for so many bytes, first come, first served.
-    async fn reserve(&self, bytes: u64, tell: impl Fn(String)) -> OwnedSemaphorePermit {
+    async fn reserve(&self, bytes: u64, report: impl Fn(Waiting)) -> OwnedSemaphorePermit {
         let units = u32::try_from(units(bytes)).unwrap_or(u32::MAX);
         // What stands in the job itself is in the cache of jobs anyway, and does not wait.
         if let Ok(nothing) = self.memory.clone().try_acquire_many_owned(0)
@@ -187,24 +204,38 @@ impl Intake {
         }
         // Who waits first gets what comes free bit by bit: that is not held yet.
         let free = self.memory.available_permits() as u64 * UNIT;
-        let mut waiting = std::pin::pin!(self.memory.clone().acquire_many_owned(units));
-        if let Ok(memory) = timeout(TELL_AFTER, &mut waiting).await {
-            return memory.expect("never closed");
-        }
-        tell(format!(
-            "spec.kernel: PTX and inputs of {} MiB wait until other bursts end: those hold {} of the {} MiB that the operator keeps for \
-             them (--input-memory-mib)",
-            bytes.div_ceil(1 << 20),
-            (self.memory_bytes - free.min(self.memory_bytes)).div_ceil(1 << 20),
-            self.memory_bytes >> 20,
-        ));
-        waiting.await.expect("never closed")
+        let acquired = reported(self.memory.clone().acquire_many_owned(units), || {
+            report(Waiting {
+                reason: "WaitingForMemory",
+                message: format!(
+                    "spec.kernel: PTX and inputs of {} MiB wait until other bursts end: those hold {} of the {} MiB that the operator \
+                     keeps for them (--input-memory-mib)",
+                    bytes.div_ceil(1 << 20),
+                    (self.memory_bytes - free.min(self.memory_bytes)).div_ceil(1 << 20),
+                    self.memory_bytes >> 20,
+                ),
+            });
+        });
+        acquired.await.expect("never closed")
     }
 
-    /// Does what asks a store in turn with others, within the time that is left for it.
-    async fn in_turn<T>(
+    /// The right of one job of the namespace to ask stores.
+    async fn turn(&self, namespace: &str, report: impl Fn(Waiting)) -> OwnedSemaphorePermit {
+        let acquired = reported(self.of_namespace(namespace).acquire_owned(), || {
+            report(Waiting {
+                reason: "WaitingForStores",
+                message: format!(
+                    "spec.output.store: {FETCHES_OF_A_NAMESPACE} other BurstJobs of the namespace read their stores, or wait for memory to \
+                     do so: this one is next when they are done"
+                ),
+            });
+        });
+        acquired.await.expect("never closed")
+    }
+
+    /// Does work that asks a store, within the time that is `left`, among the [`FETCHES`] of all namespaces.
+    async fn within<T>(
         &self,
-        namespace: &str,
         remote: bool,
         left: &mut Duration,
         work: impl Future<Output = Result<T, ObserveError>>,
@@ -212,9 +243,7 @@ impl Intake {
         if !remote {
             return work.await;
         }
-        let of_namespace = self.of_namespace(namespace);
-        let _own = of_namespace.acquire().await;
-        let _of_all = self.fetches.acquire().await;
+        let _fetching = self.fetches.acquire().await;
         let began = Instant::now();
         let done = timeout(*left, work).await;
         *left = left.saturating_sub(began.elapsed());
@@ -239,6 +268,18 @@ impl Intake {
         let new = Arc::new(Semaphore::new(FETCHES_OF_A_NAMESPACE));
         all.insert(namespace.to_owned(), Arc::downgrade(&new));
         new
+    }
+}
+
+/// Waits, and reports it once when that takes longer than [`REPORT_AFTER`].
+async fn reported<T>(work: impl Future<Output = T>, report: impl FnOnce()) -> T {
+    let mut work = std::pin::pin!(work);
+    match timeout(REPORT_AFTER, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            report();
+            work.await
+        }
     }
 }
 

@@ -34,7 +34,7 @@ use tokio::{
 
 use super::{
     coordinator::{Coordinator, CoordinatorError, owner},
-    intake::Accepted,
+    intake::{Accepted, Waiting},
     objects::{Objects, WriteError},
     observe::ObserveError,
     status::{self, Verdict},
@@ -180,8 +180,8 @@ impl Reconciler {
                 }
                 Err(*error)
             }
-            Next::ShowWaiting(message) => {
-                self.write_not_accepted(&job, "WaitingForMemory", message).await?;
+            Next::ShowWaiting(Waiting { reason, message }) => {
+                self.write_not_accepted(&job, reason, message).await?;
                 Ok(Action::await_change())
             }
             // 2. Validate.

@@ -1,6 +1,12 @@
 //! From a job as it was applied to one that runs or says why not; and objects that are in the way.
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use std::{
+    io::{Read, Write},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
@@ -13,7 +19,7 @@ use sahasra_operator::{
     agents::AgentClient,
     burst::{
         checkpoint::Contents,
-        intake::{Intake, LEAST_INPUT_BYTES, Outcome, Verdict},
+        intake::{Intake, LEAST_INPUT_BYTES, Outcome, Verdict, Waiting},
         objects::{Objects, WriteError},
         observe::{ObserveError, observe},
         reconcile,
@@ -350,11 +356,98 @@ async fn a_store_that_does_not_answer_delays_no_other_burst() {
         }
     };
     tokio::time::timeout(LIMIT, gone).await.expect("in time");
-    for number in 0..40 {
-        let slow = jobs.get(&format!("slow-{number}")).await.unwrap();
-        assert!(slow.status.is_none(), "its store has answered, or was given up: {:?}", slow.status);
-    }
+    // Eight ask the store, without an answer so far; the others say that they wait for those.
+    let waiting = async || {
+        let mut waiting = 0;
+        for slow in jobs.list(&Default::default()).await.unwrap() {
+            if let Some(status) = slow.status {
+                let accepted = conditions::get(&status.conditions, ACCEPTED).unwrap();
+                assert_eq!(accepted.reason, "WaitingForStores", "{}", accepted.message);
+                waiting += 1;
+            }
+        }
+        waiting
+    };
+    let all = async {
+        while waiting().await < 32 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, all).await.expect("in time");
+    assert_eq!(waiting().await, 32);
     reconciling.abort();
+}
+
+/// A store with objects of 1 MiB: it answers what asks for their sizes, and sends nothing of them.
+fn store_that_sends_nothing() -> String {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            std::thread::spawn(move || {
+                let mut request = [0; 16 << 10];
+                while connection.read(&mut request).is_ok_and(|bytes| bytes > 0) {
+                    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 1048576\r\netag: \"1\"\r\n\
+                                  last-modified: Mon, 23 Nov 2026 10:00:00 GMT\r\n\r\n";
+                    connection.write_all(answer.as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    endpoint
+}
+
+#[tokio::test]
+async fn slow_stores_of_a_namespace_leave_memory_to_the_others() {
+    let endpoint = store_that_sends_nothing();
+    let stores = StorePolicy::new(None, [endpoint.parse::<Endpoint>().unwrap()].into_iter().collect());
+    let client = client();
+    let encoded = |text: &str| k8s_openapi::ByteString(text.as_bytes().to_vec());
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "data": {
+        "endpoint": encoded(&endpoint), "allow_http": encoded("true"), "region": encoded("us-east-1"),
+        "access_key_id": encoded("key"), "secret_access_key": encoded("secret"),
+    }});
+    let secrets = Api::<k8s_openapi::api::core::v1::Secret>::namespaced(client.clone(), NAMESPACE);
+    secrets
+        .create(&PostParams::default(), &serde_json::from_value(secret).unwrap())
+        .await
+        .unwrap();
+    let kernels = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kernels"}, "data": {"k.ptx": PTX}});
+    let others: Namespace = serde_json::from_value(json!({"metadata": {"name": "others"}})).unwrap();
+    let namespaces = Api::<Namespace>::all(client.clone());
+    namespaces.create(&PostParams::default(), &others).await.unwrap();
+    let config_maps = Api::<ConfigMap>::namespaced(client.clone(), "others");
+    config_maps
+        .create(&PostParams::default(), &serde_json::from_value(kernels).unwrap())
+        .await
+        .unwrap();
+
+    // Memory for 56 objects, and more jobs than that.
+    let intake = Arc::new(Intake::new(client.clone(), stores, LEAST_INPUT_BYTES));
+    let (sender, mut waits) = tokio::sync::mpsc::unbounded_channel();
+    let mut slow = tokio::task::JoinSet::new();
+    for number in 0..80 {
+        let mut job = with_input(&format!("slow-{number}"), "s3://bucket/a", "s3://bucket/input");
+        job.spec.output.as_mut().unwrap().store.secret_ref = serde_json::from_value(json!({"name": "store"})).unwrap();
+        let (intake, sender) = (intake.clone(), sender.clone());
+        slow.spawn(async move {
+            let report = |waiting: Waiting| {
+                let _ = sender.send(waiting.reason);
+            };
+            intake.admit(NAMESPACE, &job.spec, None, report).await
+        });
+    }
+    for _ in 0..72 {
+        assert_eq!(waits.recv().await, Some("WaitingForStores"));
+    }
+    let other = job("other", |manifest| {
+        manifest["spec"]["kernel"]["ptx"] = json!({"configMapKeyRef": {"name": "kernels", "key": "k.ptx"}});
+    });
+    let report = |waiting| panic!("{waiting:?}");
+    let outcome = tokio::time::timeout(LIMIT, intake.admit("others", &other.spec, None, report)).await;
+    assert!(matches!(outcome, Ok(Outcome::Accepted(_))), "{outcome:?}");
+    assert!(slow.try_join_next().is_none());
 }
 
 #[tokio::test]

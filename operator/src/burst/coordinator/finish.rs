@@ -9,6 +9,7 @@ use sahasra_crds::{
 };
 use sahasra_service::{causes, part};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Coordinator, CoordinatorError, End, WriteError, save::SaveError};
 use crate::{
@@ -62,7 +63,7 @@ impl Coordinator {
         // VRAM goes back while the checkpoint is written: a crash in between costs at most running again what no checkpoint covers.
         let (uid, pool) = (self.owner().uid, self.context.pool.clone());
         let (objects, lease) = (self.objects.clone(), self.lease.take());
-        let mut returning = part::spawn(async move {
+        let returning = part::spawn(async move {
             let released = pool.release(&uid, immediately).await;
             let deleted = match &lease {
                 Some(lease) => delete_lease(&objects, lease).await,
@@ -70,6 +71,8 @@ impl Coordinator {
             };
             (released, deleted)
         });
+        // If the end fails, the next coordinator adopts the grants and the lease: nothing of them may go after that.
+        let mut returning = AbortOnDropHandle::new(returning);
         // From here on nothing is held, also as the status tells it.
         self.view = None;
         self.held = Default::default();

@@ -3,7 +3,7 @@
 //! First the objects, then the ConfigMap that names them: what it names is there. An object that no ConfigMap names counts
 //! for nothing, and no name is used twice.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use object_store::{GetOptions, ObjectStore, ObjectStoreExt, WriteMultipart, path::Path};
 use sahasra_crds::{
@@ -12,6 +12,7 @@ use sahasra_crds::{
 };
 use sahasra_service::{causes, part};
 use sahasra_wire::burst::Store;
+use tokio::time::timeout;
 
 use super::{Coordinator, CoordinatorError, progress::Written};
 use crate::{
@@ -27,6 +28,9 @@ use crate::{
 
 /// Largest set that is read from the store: ten million indices without any pattern take 1.25 MB.
 const MAX_SET_BYTES: u64 = 2 << 20;
+/// Limit on reading all sets of a checkpoint together.
+const READ_WITHIN: Duration = Duration::from_secs(60);
+const READ_SETS: &str = "read the checkpoint's sets in the store of spec.output";
 /// Bytes of `failed.csv` that are written to the store at a time: what S3 takes as a part, at least.
 const CSV_PART_BYTES: usize = 8 << 20;
 
@@ -136,19 +140,38 @@ impl Saving {
         }
         let version = self.api.write_checkpoint(self.version.as_deref(), self.term, self.contents).await?;
         if let (Some(stale), Some(folder)) = (self.stale, self.folder) {
-            for (_, name) in stale.names() {
-                // Left behind it costs its bytes alone.
-                if let Err(error) = folder.delete(&Path::from(name.as_str())).await {
-                    tracing::debug!(
-                        name,
-                        error = &error as &dyn std::error::Error,
-                        "a set of an earlier checkpoint stays"
-                    );
-                }
-            }
+            // Apart: what the checkpoint covers is acknowledged now, however slow the store is.
+            part::spawn(delete_sets(stale, folder));
         }
         Ok(version)
     }
+}
+
+/// Deletes the sets of an earlier checkpoint. A set that is left behind costs its bytes alone.
+async fn delete_sets(stale: StoredSets, folder: Arc<dyn ObjectStore>) {
+    for (_, name) in stale.names() {
+        if let Err(error) = folder.delete(&Path::from(name.as_str())).await {
+            tracing::debug!(
+                name,
+                error = &error as &dyn std::error::Error,
+                "a set of an earlier checkpoint stays"
+            );
+        }
+    }
+}
+
+/// Reads the sets of a checkpoint by their keys in the ConfigMap.
+async fn read_sets(sets: &StoredSets, folder: &dyn ObjectStore) -> Result<Vec<(String, Vec<u8>)>, SaveError> {
+    let read = store(READ_SETS);
+    let mut all = Vec::new();
+    for (key, name) in sets.names() {
+        let path = Path::parse(&name).map_err(|error| read(error.into()))?;
+        let options = GetOptions::new().with_range(Some(0..MAX_SET_BYTES));
+        let found = folder.get_opts(&path, options).await.map_err(&read)?;
+        let bytes = sahasra_store::bytes_within(found, MAX_SET_BYTES).await.map_err(&read)?;
+        all.push((key.clone(), bytes.to_vec()));
+    }
+    Ok(all)
 }
 
 impl Coordinator {
@@ -317,14 +340,12 @@ impl Coordinator {
                 source: "the checkpoint needs it and the job names none".into(),
             };
             let folder = self.folder()?.ok_or_else(missing)?;
-            for (key, name) in sets.names() {
-                let read = store("read the checkpoint's sets in the store of spec.output");
-                let path = Path::parse(&name).map_err(|error| read(error.into()))?;
-                let options = GetOptions::new().with_range(Some(0..MAX_SET_BYTES));
-                let found = folder.get_opts(&path, options).await.map_err(&read)?;
-                let bytes = sahasra_store::bytes_within(found, MAX_SET_BYTES).await.map_err(&read)?;
-                contents.binary_data.insert(key.clone(), bytes.to_vec());
-            }
+            let late = |_| SaveError::Store {
+                operation: READ_SETS,
+                source: format!("not done within {} s", READ_WITHIN.as_secs()).into(),
+            };
+            let read = timeout(READ_WITHIN, read_sets(sets, &*folder)).await.map_err(late)??;
+            contents.binary_data.extend(read);
         }
         self.stored_sets = sets;
         let (uid, total) = (self.owner().uid, self.burst.total);

@@ -1,7 +1,8 @@
 //! From the intake's outcome to a coordinator, or to `Accepted=False`.
 
-use std::sync::Arc;
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
+use futures::FutureExt;
 use kube::{
     Resource, ResourceExt,
     runtime::{controller::Action, reflector::ObjectRef},
@@ -34,16 +35,16 @@ impl Reconciler {
         let task = part::spawn(async move {
             let (waits, mut waiting) = mpsc::unbounded_channel();
             let context = reconciler.context.clone();
-            let admitting = context.intake.admit(&namespace, &spec, before, |message| {
-                let _ = waits.send(message);
+            let admitting = context.intake.admit(&namespace, &spec, before, |waiting| {
+                let _ = waits.send(waiting);
             });
-            let mut admitting = std::pin::pin!(admitting);
+            let mut admitting = std::pin::pin!(caught(admitting));
             let outcome = loop {
                 tokio::select! {
                     outcome = &mut admitting => break outcome,
-                    Some(message) = waiting.recv() => {
+                    Some(wait) = waiting.recv() => {
                         if let Some(JobState::Intake(intake)) = reconciler.states().get_mut(&of) {
-                            intake.waits = Some(message);
+                            intake.waits = Some(wait);
                         }
                         let _ = reconciler.changed.send(reference.clone()).await;
                     }
@@ -119,6 +120,23 @@ impl Reconciler {
     }
 }
 
+/// A panic in the intake becomes a verdict on this job: it is checked again later, and no other job waits for it.
+async fn caught(admitting: impl Future<Output = Outcome>) -> Outcome {
+    let outcome = AssertUnwindSafe(admitting).catch_unwind().await;
+    outcome.unwrap_or_else(|_| {
+        Outcome::Refused(Verdict {
+            refused: Refused {
+                reason: "CheckFailed",
+                message: "spec.kernel: the check failed inside the operator, whose log has the cause: report it with this BurstJob; it is \
+                          checked again"
+                    .to_owned(),
+                may_pass: true,
+            },
+            version: None,
+        })
+    })
+}
+
 /// The PTX is fixed at admission: what ran already must have been the same program.
 fn kernel_changed(job: &BurstJob, burst: &ValidBurst) -> Option<Refused> {
     let accepted = job.status.as_ref().and_then(|status| status.kernel_digest.as_ref())?;
@@ -130,4 +148,21 @@ fn kernel_changed(job: &BurstJob, burst: &ValidBurst) -> Option<Refused> {
         ),
         may_pass: true,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_in_the_intake_is_a_verdict_that_says_so() {
+        let outcome = caught(async { panic!("a check that fails, on purpose") }).await;
+        let Outcome::Refused(Verdict { refused, version: None }) = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert!(
+            refused.may_pass && refused.message.contains("whose log has the cause"),
+            "{refused:?}"
+        );
+    }
 }

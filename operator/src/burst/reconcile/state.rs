@@ -7,7 +7,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ReconcileError;
-use crate::burst::intake::{Outcome, Verdict};
+use crate::burst::intake::{Outcome, Verdict, Waiting};
 
 /// First and longest wait after an error, or before a missing reference is looked up again.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
@@ -49,7 +49,7 @@ pub(super) enum JobState {
 /// A job in the intake.
 pub(super) struct Intake {
     /// What it waits for, until that is written to the status.
-    pub(super) waits: Option<String>,
+    pub(super) waits: Option<Waiting>,
     /// The outcome, until it is acted upon.
     pub(super) outcome: Option<Outcome>,
     /// Earlier attempts without a coordinator, or without a long-lived one.
@@ -66,7 +66,7 @@ pub(super) enum Next {
     /// Report why the coordinator ended; its next attempt is due after `retry`.
     Report { error: Box<ReconcileError>, retry: Duration },
     /// Write what the job waits for to its status.
-    ShowWaiting(String),
+    ShowWaiting(Waiting),
     /// Act on the intake's outcome after so many attempts.
     Act(Box<Outcome>, u32),
     /// Give the job to the intake, with the verdict that holds unless something has changed.
@@ -78,7 +78,7 @@ pub(super) fn next(states: &mut JobStates, uid: &str, generation: Option<i64>, n
     let next = match states.get_mut(uid) {
         Some(JobState::Intake(intake)) => match (intake.waits.take(), intake.outcome.take()) {
             (_, Some(outcome)) => Next::Act(Box::new(outcome), intake.attempts),
-            (Some(message), None) => Next::ShowWaiting(message),
+            (Some(waiting), None) => Next::ShowWaiting(waiting),
             (None, None) => Next::Nothing,
         },
         Some(JobState::Broken { failures, error, until }) => {
