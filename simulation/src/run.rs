@@ -86,7 +86,7 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
         tokio::spawn(users.clone().burst(place, burst.clone(), plan.is_calm()));
     }
     for (place, lease) in plan.leases.iter().enumerate() {
-        tokio::spawn(users.clone().lease(place, lease.clone()));
+        tokio::spawn(users.clone().lease(place, lease.clone(), plan.is_calm()));
     }
     for (place, session) in plan.sessions.iter().enumerate() {
         tokio::spawn(users.clone().session(place, session.clone(), plan.is_calm()));

@@ -20,7 +20,7 @@ use crate::{
     check, kernel,
     plan::{BurstPlan, LeasePlan, NAMESPACES},
     store,
-    world::World,
+    world::{World, locked},
 };
 
 /// Name of the Secrets with the settings of the object store.
@@ -170,6 +170,9 @@ impl Users {
             let retries = if plan.is_refused() { 5 } else { 50 };
             job["spec"]["retryPolicy"] = json!({"maxRetries": retries, "initialBackoffSeconds": 1, "maxBackoffSeconds": 2});
         }
+        if calm {
+            locked(&self.world.maxima).insert(name.to_string(), plan.slices.1);
+        }
         self.ask(&bursts, &name, job).await;
         let Some(deleted) = plan.deleted else { return };
         sleep_until(self.world.instant(deleted)).await;
@@ -183,7 +186,7 @@ impl Users {
     }
 
     /// Asks for a lease, and deletes it.
-    pub async fn lease(self, place: usize, plan: LeasePlan) {
+    pub async fn lease(self, place: usize, plan: LeasePlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
         let name = Named::lease(place);
         let leases = self.objects::<VramLease>(name.namespace);
@@ -199,6 +202,9 @@ impl Users {
                 "renewal": if plan.never_renewed { "Never" } else { "Automatic" },
             },
         });
+        if calm {
+            locked(&self.world.maxima).insert(name.to_string(), plan.slices.1);
+        }
         self.ask(&leases, &name, lease).await;
         sleep_until(self.world.instant(plan.deleted)).await;
         let _ = leases.delete(&name.name, &DeleteParams::default()).await;

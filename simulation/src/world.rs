@@ -103,6 +103,8 @@ pub struct World {
     pub objects: Mutex<Objects>,
     /// Ends executors of sessions, by their agent's place and their number there.
     pub session_executors: Mutex<BTreeMap<(usize, u32), oneshot::Sender<Exit>>>,
+    /// Most slices of objects in runs without faults, by namespace, `/` and name.
+    pub maxima: Mutex<BTreeMap<String, u32>>,
 }
 
 #[derive(Debug)]
@@ -135,6 +137,7 @@ impl World {
             writes: Mutex::default(),
             objects: Mutex::default(),
             session_executors: Mutex::default(),
+            maxima: Mutex::default(),
         })
     }
 
