@@ -56,20 +56,6 @@ struct Booked {
     grace: Duration,
 }
 
-/// All agents together lend an object no more than its `slices.max`.
-fn check_maximum(world: &World, owner: &Owner) {
-    let name = owner.name.split_once('/').map_or(owner.name.as_str(), |(_, name)| name);
-    let Some(most) = locked(&world.maxima).get(&format!("{}/{name}", owner.namespace)).copied() else {
-        return;
-    };
-    let agents: Vec<Arc<Live>> = locked(&world.agents).values().cloned().collect();
-    let grants = agents.iter().flat_map(|live| live.agent.inventory().grants);
-    let slices: u32 = grants.filter(|grant| grant.owner_uid == owner.uid).map(|grant| grant.slices).sum();
-    if slices > most {
-        world.broken(format!("maximum: {slices} slices are lent to {}/{name}, which may have {most}", owner.namespace));
-    }
-}
-
 /// A chunk that runs: it uses its slice until this is dropped.
 #[derive(Debug)]
 pub struct Running {
@@ -214,7 +200,7 @@ impl Live {
         if locked(&self.book).grants.insert(grant.id.counter, booked).is_some() {
             world.broken(format!("names: worker-{} used the name of a grant twice", self.place));
         }
-        check_maximum(world, &request.owner);
+        locked(&world.maxima).check(world, &request.owner);
     }
 
     /// A renewal was answered.

@@ -23,6 +23,7 @@ pub mod executor;
 pub mod explained;
 pub mod faults;
 pub mod kernel;
+pub mod maxima;
 pub mod model;
 pub mod network;
 pub mod parts;

@@ -83,6 +83,9 @@ impl Transport for Wire {
             };
             let (answer, answered) = oneshot::channel();
             let world = &self.world;
+            if path == path::RELEASE {
+                locked(&world.maxima).release(to, &ReleaseRequest::decode(message.clone()).unwrap_or_default());
+            }
             let loss = world.conditions().loss;
             if world.happens(world.conditions().repeats) {
                 let (repeated, _) = oneshot::channel();

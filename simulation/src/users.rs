@@ -171,7 +171,7 @@ impl Users {
             job["spec"]["retryPolicy"] = json!({"maxRetries": retries, "initialBackoffSeconds": 1, "maxBackoffSeconds": 2});
         }
         if calm {
-            locked(&self.world.maxima).insert(name.to_string(), plan.slices.1);
+            locked(&self.world.maxima).announce(name.to_string(), plan.slices.1);
         }
         self.ask(&bursts, &name, job).await;
         let Some(deleted) = plan.deleted else { return };
@@ -203,7 +203,7 @@ impl Users {
             },
         });
         if calm {
-            locked(&self.world.maxima).insert(name.to_string(), plan.slices.1);
+            locked(&self.world.maxima).announce(name.to_string(), plan.slices.1);
         }
         self.ask(&leases, &name, lease).await;
         sleep_until(self.world.instant(plan.deleted)).await;

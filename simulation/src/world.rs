@@ -14,6 +14,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     book::Live,
+    maxima::Maxima,
     session_executor::Exit,
     store::{self, Objects},
     writes::Writes,
@@ -103,8 +104,8 @@ pub struct World {
     pub objects: Mutex<Objects>,
     /// Ends executors of sessions, by their agent's place and their number there.
     pub session_executors: Mutex<BTreeMap<(usize, u32), oneshot::Sender<Exit>>>,
-    /// Most slices of objects in runs without faults, by namespace, `/` and name.
-    pub maxima: Mutex<BTreeMap<String, u32>>,
+    /// Most slices of objects in runs without faults.
+    pub maxima: Mutex<Maxima>,
 }
 
 #[derive(Debug)]

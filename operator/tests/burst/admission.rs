@@ -379,28 +379,27 @@ async fn a_store_that_does_not_answer_delays_no_other_burst() {
 }
 
 /// A store with objects of 1 MiB: it answers what asks for their sizes, and sends nothing of them.
-fn store_that_sends_nothing() -> String {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+fn store_that_sends_nothing() -> std::io::Result<String> {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    let endpoint = format!("http://{}", listener.local_addr()?);
     std::thread::spawn(move || {
-        for connection in listener.incoming() {
-            let mut connection = connection.unwrap();
+        for mut connection in listener.incoming().flatten() {
             std::thread::spawn(move || {
                 let mut request = [0; 16 << 10];
                 while connection.read(&mut request).is_ok_and(|bytes| bytes > 0) {
                     let answer = "HTTP/1.1 200 OK\r\ncontent-length: 1048576\r\netag: \"1\"\r\n\
                                   last-modified: Mon, 23 Nov 2026 10:00:00 GMT\r\n\r\n";
-                    connection.write_all(answer.as_bytes()).unwrap();
+                    let _ = connection.write_all(answer.as_bytes());
                 }
             });
         }
     });
-    endpoint
+    Ok(endpoint)
 }
 
 #[tokio::test]
 async fn slow_stores_of_a_namespace_leave_memory_to_the_others() {
-    let endpoint = store_that_sends_nothing();
+    let endpoint = store_that_sends_nothing().unwrap();
     let stores = StorePolicy::new(None, [endpoint.parse::<Endpoint>().unwrap()].into_iter().collect());
     let client = client();
     let encoded = |text: &str| k8s_openapi::ByteString(text.as_bytes().to_vec());

@@ -1,0 +1,54 @@
+//! All agents together lend an object no more than its `slices.max`, in runs without faults.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sahasra_wire::grants::{Owner, ReleaseRequest};
+
+use crate::world::{World, locked};
+
+/// Maxima of objects, and requests that release their slices.
+#[derive(Debug, Default)]
+pub struct Maxima {
+    /// `slices.max` by namespace, `/` and name.
+    most: BTreeMap<String, u32>,
+    /// Slices that releases leave of a grant, by agent and the grant's number, from when the request is sent: an acquire may overtake it.
+    kept: BTreeMap<(usize, u64), u32>,
+    /// UIDs of owners that have released everything.
+    ended: BTreeSet<String>,
+}
+
+impl Maxima {
+    /// An object is created.
+    pub fn announce(&mut self, name: String, most: u32) {
+        self.most.insert(name, most);
+    }
+
+    /// A release is sent to the agent at this place.
+    pub fn release(&mut self, place: usize, request: &ReleaseRequest) {
+        if request.grants.is_empty() {
+            self.ended.insert(request.owner.uid.clone());
+        }
+        for id in &request.grants {
+            self.kept.insert((place, id.counter), request.keep_slices);
+        }
+    }
+
+    /// An agent has granted slices to this owner.
+    pub fn check(&self, world: &World, owner: &Owner) {
+        let name = owner.name.split_once('/').map_or(owner.name.as_str(), |(_, name)| name);
+        let name = format!("{}/{name}", owner.namespace);
+        let Some(most) = self.most.get(&name).filter(|_| !self.ended.contains(&owner.uid)) else {
+            return;
+        };
+        let mut slices = 0;
+        for (place, live) in locked(&world.agents).iter() {
+            for grant in live.agent.inventory().grants.iter().filter(|grant| grant.owner_uid == owner.uid) {
+                let kept = self.kept.get(&(*place, grant.id.counter));
+                slices += kept.map_or(grant.slices, |kept| grant.slices.min(*kept));
+            }
+        }
+        if slices > *most {
+            world.broken(format!("maximum: {slices} slices are lent to {name}, which may have {most}"));
+        }
+    }
+}
