@@ -139,12 +139,14 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
                     eprintln!("a connection cannot be served: {error}");
                 }
             }
-            // The agent is gone, or has no more use for this session.
             Ok(None) => {
-                hub.end(
-                    "the session is over: it was deleted, was idle for too long, or its time is up",
-                    LAST_WORDS,
-                );
+                // An agent that died is for the client to find out: it looks for the worker again, and says what was lost.
+                if hub.board().is_over() {
+                    hub.end(
+                        "the session is over: it was deleted, was idle for too long, or its time is up",
+                        LAST_WORDS,
+                    );
+                }
                 end_process()
             }
             Err(error) => {

@@ -1,6 +1,7 @@
 //! The board of a session: a page that its executor writes and the agent reads.
 //!
-//! One word goes the other way: until when the agent has said that the session lasts, which its executor looks at in case the agent hangs.
+//! Two words go the other way, from the agent: the time at which the session ends unless it is extended, in case the agent hangs, and that it ends
+//! the session now, in case its control socket closes because the agent died.
 //!
 //! Figures only, each by itself: a reader never needs two of them to belong together. The executor decides what it writes, so
 //! the agent takes nothing here for more than what a tenant says of itself; what counts against a device is the grant. The one
@@ -31,6 +32,7 @@ const SENT: usize = 8 * LINE;
 /// Four words.
 const SECRET: usize = 9 * LINE;
 const UNTIL: usize = 10 * LINE;
+const OVER: usize = 11 * LINE;
 
 /// What a board says at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,6 +129,16 @@ impl Board {
     /// Until when the session lasts, as far as the agent has said; 0 before it has.
     pub fn until(&self) -> u64 {
         self.page.word(UNTIL).load(Acquire)
+    }
+
+    /// The agent ends the session.
+    pub fn set_over(&self) {
+        self.page.word(OVER).store(1, Release);
+    }
+
+    /// Whether the agent ends the session.
+    pub fn is_over(&self) -> bool {
+        self.page.word(OVER).load(Acquire) != 0
     }
 
     /// Says that the engine is open.

@@ -351,6 +351,7 @@ impl Process {
     pub async fn end(&self) -> String {
         match &self.body {
             Body::Process { child, control, .. } => {
+                self.board.set_over();
                 let _ = control.shutdown(Shutdown::Both);
                 if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
                     child.lock().unwrap_or_else(PoisonError::into_inner).kill();

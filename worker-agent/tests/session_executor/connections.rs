@@ -270,7 +270,7 @@ fn an_upload_that_fails_swallows_its_parts() {
 }
 
 #[test]
-fn the_process_ends_with_its_control_socket_and_tells_its_client() {
+fn the_process_ends_when_its_agent_ends_the_session_and_tells_its_client() {
     let executor = Executor::ptx(MEMORY);
     let mut client = executor.client();
     assert_eq!(executor.end(), "");
@@ -278,6 +278,17 @@ fn the_process_ends_with_its_control_socket_and_tells_its_client() {
         server_frame::Kind::Failed(failed) => assert_eq!((failed.request, failed.code()), (0, FailureCode::Ended)),
         other => panic!("{other:?}"),
     }
+    assert!(client.next().is_none());
+}
+
+#[test]
+fn the_process_ends_with_its_agent_without_a_word_to_its_client() {
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.floats(1, &[1.]);
+    assert_eq!(client.download_floats(1), [1.]);
+    assert_eq!(executor.lose_agent(), "");
+    // Its session is not over as one that was deleted: the client learns at the worker's address that the worker is lost.
     assert!(client.next().is_none());
 }
 

@@ -121,7 +121,13 @@ impl Executor {
     }
 
     /// Ends it as an agent does, and gives what it wrote to its stderr.
-    pub fn end(mut self) -> String {
+    pub fn end(self) -> String {
+        self.board.set_over();
+        self.lose_agent()
+    }
+
+    /// Ends its control socket as the death of an agent does, and gives what it wrote to its stderr.
+    pub fn lose_agent(mut self) -> String {
         let _ = self.control.shutdown(std::net::Shutdown::Both);
         self.child.wait().unwrap();
         let mut stderr = String::new();
