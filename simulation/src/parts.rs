@@ -11,7 +11,10 @@ use sahasra_worker::{
     classes::ClassTable,
     executors::{DeviceDescription, DeviceKind, ExecutorPool, PoolConfig},
     metrics::Metrics,
-    registration::{Registration, RegistrationConfig, claim::Occupied},
+    registration::{
+        Registration, RegistrationConfig,
+        claim::{Answer, Occupied},
+    },
 };
 use tokio::{
     sync::mpsc,
@@ -240,6 +243,6 @@ fn register(
     };
     let client = Api::client(world, Node::Agent(place));
     // An agent starts when the one before it on the node has ended.
-    let registration = Registration::new(config, Arc::clone(agent), client).with_probe(Arc::new(|_| Box::pin(async { false })));
+    let registration = Registration::new(config, Arc::clone(agent), client).with_probe(Arc::new(|_| Box::pin(async { Answer::Refused })));
     part.start(registration.run(stop.clone()))
 }

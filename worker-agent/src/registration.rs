@@ -1,9 +1,9 @@
 //! The agent's own objects at the API server: its `GpuWorker`, and a `Lease` that is its heartbeat.
 //!
 //! Two loops that share nothing but flags. The **heartbeat** renews the `Lease` every few seconds: the only thing that
-//! an idle agent writes. Who holds it is the node's agent ([`claim`]); until then nothing else is written. The **status** loop makes the `GpuWorker` when it is missing, and writes its status when that has
-//! changed, at most once an interval. Neither is needed for serving: without an API server both try again, ever more
-//! slowly up to a limit, and the agent goes on.
+//! an idle agent writes. Who holds it is the node's agent ([`claim`]); until then nothing else is written. The **status** loop makes the
+//! `GpuWorker` when it is missing, and writes its status when that has changed, at most once an interval. Neither is needed for serving:
+//! without an API server both try again, ever more slowly up to a limit, and the agent goes on.
 
 use std::{
     collections::BTreeMap,
@@ -69,9 +69,9 @@ pub enum RegistrationError {
     /// It did not answer in time.
     #[error("API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
-    /// Somebody else wrote the heartbeat meanwhile.
-    #[error("the heartbeat has changed hands")]
-    Moved,
+    /// Somebody else wrote the heartbeat of this name meanwhile.
+    #[error("Lease {0} was written by another holder; retrying")]
+    Moved(String),
 }
 
 async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, RegistrationError> {
@@ -124,7 +124,7 @@ pub struct Registration {
     look: Arc<AtomicBool>,
     /// Cancelled once the node is this agent's.
     claimed: CancellationToken,
-    /// How it is found out whether another agent is there.
+    /// Finds out whether another agent is there.
     probe: Probe,
 }
 
@@ -141,7 +141,7 @@ impl Registration {
         }
     }
 
-    /// Finds out in another way whether something answers at the address of an agent.
+    /// Connects in another way to the address of an agent.
     #[must_use]
     pub fn with_probe(mut self, probe: Probe) -> Self {
         self.probe = probe;
@@ -186,8 +186,9 @@ impl Registration {
                     if failing {
                         tracing::info!("heartbeat goes on");
                     }
-                    hold.beat();
-                    self.claimed.cancel();
+                    if hold.beat() {
+                        self.claimed.cancel();
+                    }
                     if last.elapsed() > 2 * self.config.heartbeat_interval {
                         self.look.store(true, Ordering::Release);
                     }
@@ -198,12 +199,15 @@ impl Registration {
                 }
                 Err(BeatError::Occupied(occupied)) => return Err(occupied),
                 Err(BeatError::Call(error)) => {
+                    // An agent that took it writes no status before its own second beat: this one takes it back before that.
+                    let is_taken = hold.held && !failing && matches!(error, RegistrationError::Moved(_));
                     if !failing {
                         tracing::warn!(%error, "heartbeat failed: serving on and trying again");
                     }
                     failing = true;
                     // The moment the API server is back every second counts: never slower than the heartbeat itself.
-                    backoff.pause().min(self.config.heartbeat_interval)
+                    let pause = backoff.pause().min(self.config.heartbeat_interval);
+                    if is_taken { Duration::ZERO } else { pause }
                 }
             };
             tokio::select! {
@@ -229,8 +233,7 @@ impl Registration {
         if hold.version.is_none()
             && let Some(lease) = found(leases.get(&name)).await?
         {
-            self.may_take(&leases, &lease, hold).await?;
-            hold.version = lease.metadata.resource_version;
+            hold.version = self.may_take(&leases, lease, hold).await?;
         }
         if let Some(version) = hold.version.take() {
             let patch = Patch::Merge(serde_json::json!({ "metadata": { "resourceVersion": version }, "spec": &spec }));
@@ -243,7 +246,7 @@ impl Registration {
                 Err(RegistrationError::Api(kube::Error::Api(answer))) if answer.code == 409 => {
                     // What stands in the GpuWorker may be another's as well.
                     self.look.store(true, Ordering::Release);
-                    return Err(RegistrationError::Moved.into());
+                    return Err(RegistrationError::Moved(name).into());
                 }
                 Err(error) => return Err(error.into()),
             }

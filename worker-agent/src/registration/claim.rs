@@ -1,35 +1,47 @@
 //! Which agent a node's name belongs to: the one that holds the heartbeat.
 //!
 //! An agent that starts finds the holder of the heartbeat to be itself, none, or another boot. Another one is as a rule an agent that has
-//! ended without a word: nothing answers at its address any more, or that is this agent's own now, and the heartbeat is taken over at once.
-//! Where something answers, the heartbeat is watched for as long as it promises to last: one that moves is of an agent that lives, and
+//! ended without a word: its address is this agent's own now, or connections to it are refused, and the heartbeat is taken over at once. In
+//! all other cases, silence included, the heartbeat is watched for its lease duration: one that is renewed is of an agent that lives, and
 //! this one must not serve the node as well.
 //!
 //! Every beat names the version that the one before left. So two agents that both believe to hold the node learn of each other with the
-//! next beat, and the one that took it over gives way.
+//! next beat, and the one that took it over gives way. Until its second beat it writes no status, save where it has the address of the
+//! holder before it.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::{Api, ResourceExt};
-use sahasra_crds::GpuWorker;
+use kube::Api;
+use sahasra_crds::{GpuWorker, conditions, gpu_worker::GpuWorkerStatus};
 use tokio::{
     net::TcpStream,
     time::{Instant, sleep, timeout},
 };
 
-use super::{Registration, RegistrationError, call, found};
+use super::{Registration, RegistrationError, call, found, status::SHUTTING_DOWN};
 
-/// An agent that accepts no connection within this is gone.
-const ANSWER: Duration = Duration::from_secs(1);
+/// How long an agent may take to accept a connection.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A heartbeat that does not say how long it lasts is watched for this long.
 const UNSAID: Duration = Duration::from_secs(15);
 /// It is looked at so many times.
 const LOOKS: u32 = 20;
 
-/// Whether something answers at the address of a URL.
-pub type Probe = Arc<dyn Fn(String) -> BoxFuture<'static, bool> + Send + Sync>;
+/// What became of a connection to the address of a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It was accepted.
+    Accepted,
+    /// It was refused: nothing listens there.
+    Refused,
+    /// Neither: the address is gone, or a NetworkPolicy drops what agents send to each other.
+    Silent,
+}
+
+/// Connects to the address of a URL.
+pub type Probe = Arc<dyn Fn(String) -> BoxFuture<'static, Answer> + Send + Sync>;
 
 /// The node has another agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,15 +81,25 @@ pub(super) struct Hold {
     replacing: Option<String>,
     /// The holder from which it was taken over.
     replaced: Option<String>,
+    /// The holder from which it is taken over has another address, and may live.
+    is_elsewhere: bool,
 }
 
 impl Hold {
-    /// A beat was written: the node is this agent's.
-    pub(super) fn beat(&mut self) {
+    /// A beat was written. Gives whether the node is this agent's: a holder at another address that lives takes the heartbeat back before
+    /// the second beat.
+    pub(super) fn beat(&mut self) -> bool {
+        let is_first = !self.held;
         self.held = true;
         if let Some(other) = self.replacing.take() {
             self.replaced = Some(other);
         }
+        !(is_first && self.is_elsewhere)
+    }
+
+    fn replace(&mut self, holder: String, is_elsewhere: bool) {
+        self.replacing = Some(holder);
+        self.is_elsewhere = is_elsewhere;
     }
 }
 
@@ -85,30 +107,30 @@ impl Hold {
 pub fn connects() -> Probe {
     Arc::new(|endpoint| {
         Box::pin(async move {
-            let Ok(uri) = endpoint.parse::<http::Uri>() else { return false };
-            let Some(host) = uri.host() else { return false };
+            let Ok(uri) = endpoint.parse::<http::Uri>() else {
+                return Answer::Silent;
+            };
+            let Some(host) = uri.host() else { return Answer::Silent };
             let default = if uri.scheme() == Some(&http::uri::Scheme::HTTPS) { 443 } else { 80 };
             let address = (host.trim_matches(['[', ']']).to_owned(), uri.port_u16().unwrap_or(default));
-            matches!(timeout(ANSWER, TcpStream::connect(address)).await, Ok(Ok(_)))
+            match timeout(ACCEPT_TIMEOUT, TcpStream::connect(address)).await {
+                Ok(Ok(_)) => Answer::Accepted,
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Answer::Refused,
+                Ok(Err(_)) | Err(_) => Answer::Silent,
+            }
         })
     })
 }
 
 impl Registration {
-    /// Whether the heartbeat may be taken, as it stands now.
-    pub(super) async fn may_take(&self, leases: &Api<Lease>, lease: &Lease, hold: &mut Hold) -> Result<(), BeatError> {
-        let holder = |lease: &Lease| {
-            lease
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.holder_identity.clone())
-                .unwrap_or_default()
-        };
-        let other = holder(lease);
+    /// The version of the heartbeat that may be taken.
+    pub(super) async fn may_take(&self, leases: &Api<Lease>, lease: Lease, hold: &mut Hold) -> Result<Option<String>, BeatError> {
+        let other = holder(&lease);
         if other.is_empty() || other == self.agent.boot_id() {
-            return Ok(());
+            return Ok(lease.metadata.resource_version);
         }
-        let endpoint = self.endpoint_of(&other).await?;
+        let status = self.status_of(&other).await?;
+        let endpoint = status.as_ref().and_then(|status| status.endpoint.clone());
         let occupied = Occupied {
             node: self.config.node_name.clone(),
             boot: other.clone(),
@@ -124,40 +146,73 @@ impl Registration {
                 endpoint,
                 "another agent has claimed this node: it is told to end. A node has one agent; give each a --node-name of its own"
             );
-            return Ok(());
+            return Ok(lease.metadata.resource_version);
         }
-        if let Some(endpoint) = endpoint
-            && (endpoint == self.config.endpoint || !(self.probe)(endpoint).await)
-        {
-            hold.replacing = Some(other);
-            return Ok(());
+        if endpoint.as_ref() == Some(&self.config.endpoint) {
+            hold.replace(other, false);
+            return Ok(lease.metadata.resource_version);
         }
-        let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
+        let is_gone = match endpoint {
+            Some(endpoint) => match (self.probe)(endpoint).await {
+                Answer::Accepted => false,
+                Answer::Refused => true,
+                // It has written its last beat, as the pod before this one does in a rolling update.
+                Answer::Silent => status.is_some_and(|status| has_shut_down(&status)),
+            },
+            None => false,
+        };
+        let version = if is_gone {
+            lease.metadata.resource_version
+        } else {
+            self.watch(leases, lease, occupied).await?
+        };
+        hold.replace(other, true);
+        Ok(version)
+    }
+
+    /// Watches another agent's heartbeat for its lease duration. Gives its version then.
+    async fn watch(&self, leases: &Api<Lease>, lease: Lease, occupied: Occupied) -> Result<Option<String>, BeatError> {
+        let renewed = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
+        let (before, seconds) = (renewed(&lease), lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds));
         let lasts = seconds.map_or(UNSAID, |seconds| Duration::from_secs(seconds.clamp(1, 60) as u64));
-        tracing::info!(boot = other, ?lasts, "another agent may serve this node: watching its heartbeat");
+        tracing::info!(
+            boot = occupied.boot,
+            ?lasts,
+            "another agent may serve this node: watching its heartbeat"
+        );
         let until = Instant::now() + lasts;
+        let mut version = lease.metadata.resource_version;
         while Instant::now() < until {
             sleep(lasts / LOOKS).await;
             let now = call(leases.get(&self.lease_name())).await?;
-            if holder(&now) != other {
+            if holder(&now) != occupied.boot {
                 // Given back, or taken by a third: from the start.
-                return Err(RegistrationError::Moved.into());
+                return Err(RegistrationError::Moved(self.lease_name()).into());
             }
-            if now.resource_version() != lease.resource_version() {
+            // Others may write the Lease as well: its labels, its annotations.
+            if renewed(&now) != before {
                 return Err(occupied.into());
             }
+            version = now.metadata.resource_version;
         }
-        hold.replacing = Some(other);
-        Ok(())
+        Ok(version)
     }
 
-    /// Where the agent of that boot says that it is.
-    async fn endpoint_of(&self, boot: &str) -> Result<Option<String>, RegistrationError> {
+    /// What the agent of that boot says of itself.
+    async fn status_of(&self, boot: &str) -> Result<Option<GpuWorkerStatus>, RegistrationError> {
         let workers: Api<GpuWorker> = Api::all(self.client.clone());
         let worker = found(workers.get(&self.config.node_name)).await?;
         let status = worker.and_then(|worker| worker.status);
-        Ok(status
-            .filter(|status| status.boot_id.as_deref() == Some(boot))
-            .and_then(|status| status.endpoint))
+        Ok(status.filter(|status| status.boot_id.as_deref() == Some(boot)))
     }
+}
+
+fn holder(lease: &Lease) -> String {
+    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
+    holder.unwrap_or_default()
+}
+
+fn has_shut_down(status: &GpuWorkerStatus) -> bool {
+    let mut conditions = status.conditions.iter();
+    conditions.any(|condition| condition.type_ == conditions::READY && condition.reason == SHUTTING_DOWN)
 }

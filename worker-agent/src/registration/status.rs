@@ -8,6 +8,9 @@ use sahasra_crds::{
 
 use crate::agent::Agent;
 
+/// Reason of an agent that takes no more work and beats no more.
+pub(super) const SHUTTING_DOWN: &str = "ShuttingDown";
+
 /// The status as it was last seen or written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
@@ -87,7 +90,7 @@ pub(super) fn desired(
     };
     let shutting_down = shutting_down.or(inventory.shutting_down.then_some("the agent is shutting down"));
     let (ready, reason, message) = match shutting_down {
-        Some(message) => (false, "ShuttingDown", message),
+        Some(message) => (false, SHUTTING_DOWN, message),
         None => (true, "Serving", "the agent takes work"),
     };
     conditions::set(&mut conditions, conditions::READY, ready, reason, message, None, now);

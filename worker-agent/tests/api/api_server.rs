@@ -23,6 +23,8 @@ pub struct Objects {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
     /// Every write: method and path.
     writes: Arc<Mutex<Vec<String>>>,
+    /// Every status that was written for the worker.
+    statuses: Arc<Mutex<Vec<Value>>>,
     /// So many of the next patches of the heartbeat are answered with 500.
     broken_beats: Arc<Mutex<u32>>,
 }
@@ -59,6 +61,13 @@ impl Objects {
 
     pub fn writes(&self) -> Vec<String> {
         self.writes.lock().unwrap().clone()
+    }
+
+    /// The `bootId` of every status that was written for the worker.
+    pub fn boots(&self) -> Vec<String> {
+        let statuses = self.statuses.lock().unwrap();
+        let boots = statuses.iter().map(|status| status["bootId"].as_str().unwrap_or_default());
+        boots.map(str::to_owned).collect()
     }
 
     pub fn break_beats(&self, count: u32) {
@@ -136,6 +145,9 @@ impl Objects {
                         return (StatusCode::CONFLICT, conflict);
                     }
                     merge(found, &patch);
+                    if object == WORKER && path != object {
+                        self.statuses.lock().unwrap().push(patch["status"].clone());
+                    }
                     let version: u64 = version.as_str().and_then(|version| version.parse().ok()).unwrap_or(0);
                     found["metadata"]["resourceVersion"] = json!((version + 1).to_string());
                     (StatusCode::OK, found.clone())

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -179,17 +182,34 @@ async fn a_second_agent_of_a_node_ends_and_the_first_goes_on() {
         .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_agent_takes_over_at_once_from_one_that_answers_no_more() {
-    let (objects, kubeconfig, _directory) = api_server().await;
-    // Nothing listens there: the port was free a moment ago.
+/// The URL of a port at which nothing listens: it was free a moment ago.
+async fn refusing() -> String {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    format!("http://{gone}")
+}
+
+/// The URL of a port at which connections are neither accepted nor refused, as where a NetworkPolicy drops them; and what keeps it so.
+async fn silent() -> (String, impl Sized) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(accepted) = timeout(Duration::from_millis(200), TcpStream::connect(address)).await {
+        waiting.push(accepted.unwrap());
+        assert!(waiting.len() < 64, "the queue of the listener has no end");
+    }
+    (format!("http://{address}"), (listener, waiting))
+}
+
+/// What an agent left that ended without a word.
+fn earlier_agent(objects: &Objects, endpoint: &str, lease_seconds: u32) {
     objects.put(
         WORKER,
         json!({
             "apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuWorker",
             "metadata": {"name": "node"}, "spec": {"nodeName": "node"},
-            "status": {"bootId": "earlier", "endpoint": format!("http://{gone}"), "conditions": []},
+            "status": {"bootId": "earlier", "endpoint": endpoint, "conditions": []},
         }),
     );
     objects.put(
@@ -197,9 +217,104 @@ async fn an_agent_takes_over_at_once_from_one_that_answers_no_more() {
         json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": "sahasra-worker-node", "resourceVersion": "7"},
-            "spec": {"holderIdentity": "earlier", "leaseDurationSeconds": 3600, "renewTime": "2026-01-01T00:00:00.000000Z"},
+            "spec": {"holderIdentity": "earlier", "leaseDurationSeconds": lease_seconds, "renewTime": "2026-01-01T00:00:00.000000Z"},
         }),
     );
+}
+
+/// A living agent, which the others cannot reach at the address that its status names.
+async fn living_agent_at(objects: &Objects, kubeconfig: &std::path::Path, endpoint: &str) -> (AgentProcess, String) {
+    let mut arguments = vec!["--advertise-address", endpoint];
+    arguments.extend(PACE);
+    let agent = AgentProcess::with_kubernetes(kubeconfig, &arguments);
+    objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
+    let boot = Coordinator::new(&agent.url, "a").await.boot_id;
+    (agent, boot)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_agent_whose_connections_to_the_first_are_dropped_takes_nothing() {
+    let (objects, kubeconfig, _directory) = api_server().await;
+    let (endpoint, _kept) = silent().await;
+    let (_first, boot) = living_agent_at(&objects, &kubeconfig, &endpoint).await;
+    let mut second = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
+    assert_eq!(second.wait().code(), Some(1), "it is refused");
+    assert!(
+        second.log().iter().any(|line| line.contains("watching its heartbeat")),
+        "{:?}",
+        second.log()
+    );
+    assert_eq!(objects.get(HEARTBEAT).unwrap()["spec"]["holderIdentity"], boot.as_str());
+    assert!(objects.boots().iter().all(|known| *known == boot), "{:?}", objects.boots());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_took_a_heartbeat_from_a_living_one_gives_way_before_it_writes_a_status() {
+    let (objects, kubeconfig, _directory) = api_server().await;
+    // A network may refuse in the name of an agent.
+    let (first, boot) = living_agent_at(&objects, &kubeconfig, &refusing().await).await;
+    let pace = ["--heartbeat-interval-seconds", "2", "--status-interval-seconds", "0.2"];
+    let mut second = AgentProcess::with_kubernetes(&kubeconfig, &pace);
+    objects
+        .until(HEARTBEAT, |lease| lease["spec"]["holderIdentity"] != boot.as_str())
+        .await;
+    assert_eq!(second.wait().code(), Some(1));
+    objects
+        .until(HEARTBEAT, |lease| lease["spec"]["holderIdentity"] == boot.as_str())
+        .await;
+    assert!(objects.boots().iter().all(|known| *known == boot), "{:?}", objects.boots());
+    assert!(
+        first
+            .log()
+            .iter()
+            .any(|line| line.contains("Lease sahasra-worker-node was written by another holder")),
+        "{:?}",
+        first.log()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_that_others_annotate_is_not_renewed_by_that() {
+    let (objects, kubeconfig, _directory) = api_server().await;
+    let (endpoint, _kept) = silent().await;
+    earlier_agent(&objects, &endpoint, 2);
+    let agent = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
+    while !agent.log().iter().any(|line| line.contains("watching its heartbeat")) {
+        tokio::task::yield_now().await;
+    }
+    let mut annotated = objects.get(HEARTBEAT).unwrap();
+    annotated["metadata"]["annotations"] = json!({"seen": "yes"});
+    annotated["metadata"]["resourceVersion"] = json!("8");
+    objects.put(HEARTBEAT, annotated);
+    let boot = Coordinator::new(&agent.url, "a").await.boot_id;
+    objects.until(WORKER, |worker| worker["status"]["bootId"] == boot.as_str()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_takes_over_at_once_from_one_that_said_that_it_ends() {
+    let (objects, kubeconfig, _directory) = api_server().await;
+    // As where the pod of the earlier agent is gone, and its address with it.
+    let (endpoint, _kept) = silent().await;
+    earlier_agent(&objects, &endpoint, 3600);
+    let mut worker = objects.get(WORKER).unwrap();
+    worker["status"]["conditions"] = json!([{
+        "type": "Ready", "status": "False", "reason": "ShuttingDown", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]);
+    objects.put(WORKER, worker);
+    let agent = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
+    objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
+    assert!(
+        !agent.log().iter().any(|line| line.contains("watching its heartbeat")),
+        "{:?}",
+        agent.log()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_takes_over_at_once_from_one_whose_port_is_closed() {
+    let (objects, kubeconfig, _directory) = api_server().await;
+    earlier_agent(&objects, &refusing().await, 3600);
     // A takeover that was not written is none: it is tried again.
     objects.break_beats(2);
     let agent = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
