@@ -337,15 +337,20 @@ impl Session {
 
     /// Waits for everything before it: the answer is the first failure since the last time.
     pub fn synchronise(&self) -> Pending<()> {
-        let kind = |_: &mut Core, request| Kind::Synchronise(Synchronise { request });
+        let kind = |_: &mut Core, request| Kind::Synchronise(Synchronise::new(request));
         self.shared().ask(Wanted::Done, Waiting::Done, kind)
     }
 
-    /// Waits for everything before it, as [`Self::synchronise`]: the answer is the first failure since the last time, unless somebody was told of
-    /// it by what they asked for. What ended the session is no answer: nothing more will become of it.
+    /// Waits for everything before it, as [`Self::synchronise`]: the answer is the first failure since the last time that no other answer has
+    /// told.
     pub fn finish(&self) -> Pending<()> {
-        let kind = |_: &mut Core, request| Kind::Synchronise(Synchronise { request });
-        self.shared().ask(Wanted::Done, Waiting::Finished, kind)
+        let kind = |_: &mut Core, request| {
+            Kind::Synchronise(Synchronise {
+                request,
+                only_untold: true,
+            })
+        };
+        self.shared().ask(Wanted::Done, Waiting::Done, kind)
     }
 
     /// What the session has.

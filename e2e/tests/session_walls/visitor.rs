@@ -150,7 +150,7 @@ impl Visitor {
 
     /// Whether everything so far went well.
     pub async fn synchronise(&mut self) -> Result<(), Failed> {
-        self.send(Kind::Synchronise(Synchronise { request: 8 }), &[]).await;
+        self.send(Kind::Synchronise(Synchronise::new(8)), &[]).await;
         match self.read().await.0 {
             server_frame::Kind::Done(_) => Ok(()),
             server_frame::Kind::Failed(failed) => Err(failed),

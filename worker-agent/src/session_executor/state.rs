@@ -9,6 +9,7 @@
 //! ```
 
 mod compilations;
+mod epoch;
 mod executions;
 mod memory;
 mod names;
@@ -26,9 +27,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sahasra_pjrt::Shape;
-use sahasra_wire::session::{self, Delete, Failed, FailureCode, Figures, client_frame, server_frame::Kind};
+use sahasra_wire::session::{self, Delete, FailureCode, Figures, client_frame, server_frame::Kind};
 
 use self::compilations::Compiling;
+use self::epoch::{Epoch, Failure};
 use self::memory::{Account, Charge};
 use self::names::{Named, Names};
 use self::pending::Pending;
@@ -38,29 +40,6 @@ use super::engine::{Bell, Completion, Engine, Fault};
 use super::link::Answer;
 use super::payload::Payload;
 
-/// A failure and the operation that it began with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    sequence: u64,
-    operation: String,
-    fault: Fault,
-    /// The client knows of it.
-    is_told: Cell<bool>,
-}
-
-impl Failure {
-    fn told(&self, request: u64) -> Kind {
-        self.is_told.set(true);
-        Kind::Failed(Failed {
-            request,
-            code: self.fault.code.into(),
-            sequence: self.sequence,
-            operation: self.operation.clone(),
-            message: self.fault.message.clone(),
-        })
-    }
-}
-
 /// Frames that make no sense: the session's client is told and loses everything.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("operation {sequence}: {reason}")]
@@ -69,19 +48,6 @@ pub struct Malformed {
     pub sequence: u64,
     /// What is wrong with it.
     pub reason: String,
-}
-
-/// From one `Synchronise` to the next: the first failure in it.
-#[derive(Debug, Default)]
-struct Epoch(RefCell<Option<Rc<Failure>>>);
-
-impl Epoch {
-    fn record(&self, failure: &Rc<Failure>) {
-        let mut first = self.0.borrow_mut();
-        if first.as_ref().is_none_or(|known| failure.sequence < known.sequence) {
-            *first = Some(Rc::clone(failure));
-        }
-    }
 }
 
 /// An array, and what it is of.
@@ -241,7 +207,7 @@ impl<E: Engine> State<E> {
                     self.fail(sequence, || "launch".to_owned(), fault);
                 }
                 let epoch = std::mem::take(&mut self.epoch);
-                self.push(Pending::Synchronise(synchronise.request, epoch));
+                self.push(Pending::Synchronise(synchronise, epoch));
             }
             Operation::Load(load) => {
                 let figures = self.figures(load.request);
@@ -290,24 +256,9 @@ impl<E: Engine> State<E> {
 
     /// A failure that began with this operation, and is told at the next `Synchronise`.
     fn fail(&mut self, sequence: u64, operation: impl FnOnce() -> String, fault: Fault) -> Rc<Failure> {
-        let failure = Rc::new(Failure {
-            sequence,
-            operation: operation(),
-            fault,
-            is_told: Cell::default(),
-        });
+        let failure = Failure::new(sequence, operation(), fault);
         self.epoch.record(&failure);
         failure
-    }
-
-    /// As [`State::fail`], of one that is told at once.
-    fn failure(sequence: u64, operation: String, fault: Fault) -> Rc<Failure> {
-        Rc::new(Failure {
-            sequence,
-            operation,
-            fault,
-            is_told: Cell::default(),
-        })
     }
 
     fn check_context(&self) -> Result<(), Fault> {
@@ -359,7 +310,7 @@ impl<E: Engine> State<E> {
             Some(Named::Failed(failure)) => Err(Rc::clone(failure)),
             Some(Named::There(tensor)) => match (tensor.failure(), &self.poisoned) {
                 (Some(failure), _) => Err(Rc::clone(failure)),
-                (None, Some(fault)) => Err(Self::failure(sequence, operation(), fault.clone())),
+                (None, Some(fault)) => Err(Failure::new(sequence, operation(), fault.clone())),
                 (None, None) => {
                     let tensor = Rc::clone(tensor);
                     let (completion, done) = Completion::new(Arc::clone(&self.download_ends));
@@ -367,7 +318,7 @@ impl<E: Engine> State<E> {
                         Ok(transfer) => Ok((tensor, transfer, completion)),
                         Err(fault) => {
                             self.note(&fault);
-                            let own = || Self::failure(sequence, operation(), fault);
+                            let own = || Failure::new(sequence, operation(), fault);
                             Err(tensor.failure().cloned().unwrap_or_else(own))
                         }
                     }
@@ -376,7 +327,7 @@ impl<E: Engine> State<E> {
             None => {
                 let message = format!("there is no tensor {}", download.tensor);
                 let fault = Fault::new(FailureCode::InvalidArgument, message);
-                Err(Self::failure(sequence, operation(), fault))
+                Err(Failure::new(sequence, operation(), fault))
             }
         };
         match started {

@@ -362,7 +362,7 @@ impl Client {
 
     pub fn synchronise(&mut self) -> Result<(), Failed> {
         let request = self.request();
-        self.send(client_frame::Kind::Synchronise(Synchronise { request }), Bytes::new());
+        self.send(client_frame::Kind::Synchronise(Synchronise::new(request)), Bytes::new());
         match self.answer() {
             Kind::Done(done) if done.request == request => Ok(()),
             Kind::Failed(failed) if failed.request == request => Err(failed),

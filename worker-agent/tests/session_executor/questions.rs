@@ -32,7 +32,7 @@ fn what_follows_a_question_may_come_in_pieces() {
     for size in [1, 3, 8, 9, 13] {
         client.synchronise().unwrap();
         let request = client.request();
-        client.send_in_pieces(Kind::Synchronise(Synchronise { request }), size);
+        client.send_in_pieces(Kind::Synchronise(Synchronise::new(request)), size);
         client.answer();
     }
 }
@@ -111,7 +111,7 @@ again:
     client.send(Kind::Launch(launch), Bytes::new());
     // The engine is to answer this and never will; it polls no more, and the reader takes what follows.
     let request = client.request();
-    client.send(Kind::Synchronise(Synchronise { request }), Bytes::new());
+    client.send(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
     let bytes = vec![7; 8 << 20];
     client.upload(2, "u8", &[bytes.len() as i64], &bytes);
     executor.board_shows(|figures| figures.received_bytes >= bytes.len() as u64);

@@ -1,7 +1,7 @@
 //! What a session's callers and its connection share: the stream's state, who waits for what, and the end.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
@@ -30,8 +30,6 @@ pub(crate) enum Waiting {
     Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
     Done(Promise<()>),
-    /// As `Done`; a failure that somebody was told of is none.
-    Finished(Promise<()>),
     Figures(Promise<Figures>),
 }
 
@@ -47,7 +45,7 @@ impl Waiting {
                 Event::Array(array) => Ok(array),
                 _ => Err(other()),
             })),
-            Self::Done(promise) | Self::Finished(promise) => promise.keep(answer.and_then(|event| match event {
+            Self::Done(promise) => promise.keep(answer.and_then(|event| match event {
                 Event::Done => Ok(()),
                 _ => Err(other()),
             })),
@@ -73,8 +71,6 @@ pub(crate) struct State {
     /// What programs are called, and which was to run last.
     pub programs: HashMap<u64, String>,
     pub run: Option<u64>,
-    /// Operations of whose failure somebody was told since everything was waited for last.
-    pub told: HashSet<u64>,
     /// Threads that wait for room in the queue.
     waiting_for_room: usize,
 }
@@ -87,7 +83,7 @@ impl State {
             Some(Waiting::Compiled(program, _)) => return format!("compile {}", called(program)),
             Some(Waiting::Array(_)) => Some("download"),
             Some(Waiting::Done(_)) if is_close => Some("close"),
-            Some(Waiting::Done(_) | Waiting::Finished(_)) => Some("synchronise"),
+            Some(Waiting::Done(_)) => Some("synchronise"),
             Some(Waiting::Figures(_)) => Some("load"),
             None => None,
         };
@@ -135,7 +131,6 @@ impl Shared {
                 resumed: 0,
                 programs: HashMap::new(),
                 run: None,
-                told: HashSet::new(),
                 waiting_for_room: 0,
             }),
             wake: Arc::default(),
@@ -192,21 +187,9 @@ impl Shared {
     }
 
     pub(crate) fn answer(&self, request: u64, answer: Result<Event, Failure>) {
-        let (waiting, closed, answer) = {
+        let (waiting, closed) = {
             let mut state = self.lock();
-            let waiting = state.waiting.remove(&request);
-            let answer = match (answer, &waiting) {
-                (Err(failure), Some(Waiting::Finished(_))) if state.told.contains(&failure.sequence) => Ok(Event::Done),
-                (answer, _) => answer,
-            };
-            match (&waiting, &answer) {
-                (Some(Waiting::Done(_) | Waiting::Finished(_)), _) => state.told.clear(),
-                (Some(_), Err(failure)) => {
-                    state.told.insert(failure.sequence);
-                }
-                _ => {}
-            }
-            (waiting, state.closing == Some(request), answer)
+            (state.waiting.remove(&request), state.closing == Some(request))
         };
         if let Some(waiting) = waiting {
             waiting.keep(answer.map_err(Error::Failed));

@@ -147,12 +147,26 @@ pub struct Delete {
     pub programs: Vec<u64>,
 }
 
-/// Waits for everything before it.
+/// Waits for everything before it. The answer is the first failure since the last one.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Synchronise {
     /// The answer carries it.
     #[prost(uint64, tag = "1")]
     pub request: u64,
+    /// Only failures count that no other answer has told.
+    #[prost(bool, tag = "2")]
+    pub only_untold: bool,
+}
+
+impl Synchronise {
+    /// Asks for the first failure, whether another answer has told it or not.
+    #[must_use]
+    pub fn new(request: u64) -> Self {
+        Self {
+            request,
+            only_untold: false,
+        }
+    }
 }
 
 /// Asks for figures.

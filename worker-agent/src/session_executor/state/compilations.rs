@@ -9,7 +9,7 @@ use sahasra_pjrt::Shape;
 use sahasra_wire::session::{Compile, FailureCode, Format, server_frame::Kind};
 
 use super::names::Named;
-use super::{Program, State};
+use super::{Failure, Program, State};
 use crate::session_executor::engine::{Compilation, Completion, Engine, Fault, Program as _, compiled};
 
 /// One that is under way.
@@ -88,7 +88,7 @@ impl<E: Engine> State<E> {
                 Named::Failed(if compile.request == 0 {
                     self.fail(sequence, || operation, fault)
                 } else {
-                    let failure = Self::failure(sequence, operation, fault);
+                    let failure = Failure::new(sequence, operation, fault);
                     self.answer(failure.told(compile.request).into());
                     failure
                 })

@@ -1,10 +1,9 @@
 //! What goes on, in order: an answer leaves when all before it has.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use sahasra_wire::session::{self, Done, FailureCode, PART_BYTES, Part, element_width, server_frame::Kind};
+use sahasra_wire::session::{self, Done, FailureCode, PART_BYTES, Part, Synchronise, element_width, server_frame::Kind};
 
 use super::{Epoch, Execution, Failure, State, Tensor};
 use crate::session_executor::engine::{Completion, Engine, Fault};
@@ -22,7 +21,7 @@ pub(super) enum Pending<E: Engine> {
         completion: Completion,
         bytes: u64,
     },
-    Synchronise(u64, Rc<Epoch>),
+    Synchronise(Synchronise, Rc<Epoch>),
     Close(u64, Rc<Epoch>),
     Answer(Answer),
 }
@@ -104,15 +103,16 @@ impl<E: Engine> State<E> {
             }
             match pending {
                 Pending::Execution(execution) => self.finish(&execution),
-                Pending::Synchronise(request, epoch) => {
-                    let failure = epoch.0.borrow_mut().take();
+                Pending::Synchronise(Synchronise { request, only_untold }, epoch) => {
+                    let failure = if only_untold { epoch.first_untold() } else { epoch.first() };
                     let kind = failure.map_or(Kind::Done(Done { request }), |failure| failure.told(request));
                     self.answers.push(kind.into());
                 }
                 Pending::Close(request, epoch) => {
                     // Nobody will ask any more: what failed and was not told before is told now.
-                    let failure = epoch.0.borrow_mut().take().filter(|failure| !failure.is_told.get());
-                    let kind = failure.map_or(Kind::Done(Done { request }), |failure| failure.told(request));
+                    let kind = epoch
+                        .first_untold()
+                        .map_or(Kind::Done(Done { request }), |failure| failure.told(request));
                     self.closed = Some(kind.into());
                 }
                 Pending::Answer(answer) => self.answers.push(answer),
@@ -133,7 +133,7 @@ impl<E: Engine> State<E> {
                         }
                         Err(fault) => {
                             self.note(&fault);
-                            let own = || Self::failure(sequence, format!("download of tensor {name}"), fault);
+                            let own = || Failure::new(sequence, format!("download of tensor {name}"), fault);
                             let failure = tensor.failure().cloned().unwrap_or_else(own);
                             self.answers.push(failure.told(request).into());
                         }
@@ -198,12 +198,7 @@ impl<E: Engine> State<E> {
         let earlier = arguments.iter().find_map(|tensor| tensor.failure().cloned());
         let failure = earlier.unwrap_or_else(|| {
             self.note(&fault);
-            let failure = Rc::new(Failure {
-                sequence: execution.sequence,
-                operation: format!("execute {}", execution.name),
-                fault,
-                is_told: Cell::default(),
-            });
+            let failure = Failure::new(execution.sequence, format!("execute {}", execution.name), fault);
             execution.epoch.record(&failure);
             failure
         });

@@ -27,7 +27,7 @@ fn upload(core: &mut Core, parts: [&'static [u8]; 2]) {
         core.submit(Kind::Part(Part::raw(part.len(), 4)), Bytes::from_static(part));
     }
     let request = core.request(Wanted::Done);
-    core.submit(Kind::Synchronise(Synchronise { request }), Bytes::new());
+    core.submit(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
 }
 
 fn written(core: &mut Core, end: u64) -> Vec<u8> {

@@ -182,7 +182,7 @@ impl Executor {
                 self.tensors.clear();
                 self.answer(server_frame::Kind::Done(Done { request: close.request }), Bytes::new());
             }
-            Kind::Synchronise(Synchronise { request }) => self.answer(server_frame::Kind::Done(Done { request }), Bytes::new()),
+            Kind::Synchronise(Synchronise { request, .. }) => self.answer(server_frame::Kind::Done(Done { request }), Bytes::new()),
             other => panic!("{other:?} is in no script"),
         }
     }

@@ -10,7 +10,7 @@ fn what_is_deleted_goes_before_the_next_operation() {
     core.delete_tensor(5);
     assert!(core.has_only_deleted());
     let request = core.request(Wanted::Done);
-    core.submit(Kind::Synchronise(Synchronise { request }), Bytes::new());
+    core.submit(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
     assert!(!core.has_only_deleted());
     let kinds: Vec<_> = core
         .operations
@@ -21,7 +21,7 @@ fn what_is_deleted_goes_before_the_next_operation() {
         tensors: vec![5],
         programs: Vec::new(),
     };
-    assert_eq!(kinds, [Kind::Delete(delete), Kind::Synchronise(Synchronise { request })]);
+    assert_eq!(kinds, [Kind::Delete(delete), Kind::Synchronise(Synchronise::new(request))]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn submit(core: &mut Core, live: &mut Vec<u64>, step: &Step) {
         }
         Step::Synchronise => {
             let request = core.request(Wanted::Done);
-            core.submit(Kind::Synchronise(Synchronise { request }), Bytes::new());
+            core.submit(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
         }
         Step::Download(_) | Step::Delete(_) => {}
     }

@@ -35,7 +35,7 @@ fn a_payload_is_not_copied() {
 fn a_frame_beyond_the_window_goes_when_little_is_on_its_way_and_then_no_more() {
     let mut core = connected();
     let request = core.request(Wanted::Done);
-    core.submit(Kind::Synchronise(Synchronise { request }), Bytes::new());
+    core.submit(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
     core.write(&mut VecDeque::new(), usize::MAX).unwrap();
     // The executor need not say that it took the first: nothing would ever move if this waited for it.
     for _ in 0..3 {

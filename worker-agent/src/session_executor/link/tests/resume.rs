@@ -223,7 +223,7 @@ fn script() -> Vec<(client_frame::Kind, Bytes)> {
                 none(),
             ));
         }
-        operations.push((Operation::Synchronise(Synchronise { request: 9 }), none()));
+        operations.push((Operation::Synchronise(Synchronise::new(9)), none()));
         let delete = Delete {
             tensors: vec![2, 4],
             programs: Vec::new(),
