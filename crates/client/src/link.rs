@@ -12,7 +12,7 @@ use sahasra_wire::session::{FailureCode, RefusalCode, frame, server_frame::Kind}
 
 use crate::{
     Error, rest,
-    session::{Shared, Target},
+    session::{Options, Shared, Target},
     transport::{self, Pulse, Reader, Way, Writer},
 };
 
@@ -33,9 +33,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 const WELCOME: Duration = Duration::from_secs(30);
 /// Silence after which somebody who waits for an answer wants to know whether the session still stands.
 const QUIET: Duration = Duration::from_secs(1);
-/// Where the grace is short a silent connection is given up sooner than [`Options::silence`], but not before two questions.
-///
-/// [`Options::silence`]: crate::Options::silence
+/// Lower bound of the timeout for a silent gateway where a short grace lowers it: two pings fit.
 const LEAST_SILENCE: Duration = Duration::from_secs(10);
 /// How long one look takes, unless the session fails.
 const LOOK: Duration = Duration::from_secs(25);
@@ -297,10 +295,14 @@ fn broken(error: io::Error) -> Error {
     Error::unreachable("the session", error)
 }
 
-/// Ends when nothing came for too long while somebody waits. Straight to a worker nobody stands between who could say that it is there: the
-/// system's own questions have to do.
+/// Timeout for a gateway from which nothing comes while somebody waits.
+fn silence_timeout(options: &Options) -> Duration {
+    options.silence.min(options.grace.max(LEAST_SILENCE))
+}
+
+/// Ends when that timeout is over. Only a WebSocket has pings; a connection straight to a worker relies on the keepalive of TCP.
 async fn stalled(shared: &Shared, pulse: &Pulse) -> Error {
-    let silence = shared.options.silence.min(shared.options.grace.max(LEAST_SILENCE));
+    let silence = silence_timeout(&shared.options);
     let mut since = Instant::now();
     loop {
         tokio::time::sleep(QUIET.min(silence / 4)).await;

@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use sahasra_wire::session::{Encoder, PART_BYTES, compression::Compression};
 
-use super::broken;
+use super::{broken, silence_timeout};
 use crate::{
     Error,
     session::Shared,
@@ -20,7 +20,7 @@ use crate::{
 const COMPANY: Duration = Duration::from_millis(1);
 /// Bytes that are given to the socket at a time, once it is known that the line is fast: what goes next is decided each time.
 const WRITE_BYTES: usize = 4 << 20;
-/// A gateway that is silent for so long while an answer is waited for is asked whether it is there, and again after as long.
+/// Longest silence of a gateway without a ping while an answer is waited for, and longest time between two pings.
 const PING: Duration = Duration::from_secs(5);
 
 /// Until the connection breaks.
@@ -29,7 +29,19 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
     let taken = shared.lock().welcome.as_ref().map(|welcome| welcome.encodings.clone());
     let mut compression = Compression::new(shared.options.compression, &taken.unwrap_or_default());
     let mut encoder = Encoder::default();
+    // Two of them within the timeout, also where that is short.
+    let ping = PING.min(silence_timeout(&shared.options) / 2);
+    let mut pinged = Instant::now();
     loop {
+        let now = Instant::now();
+        if now >= pinged.max(pulse.heard()) + ping {
+            pinged = now;
+            if shared.is_awaited()
+                && let Err(error) = writer.ping().await
+            {
+                return broken(error);
+            }
+        }
         let lonely = {
             let state = shared.lock();
             if let Some(error) = &state.ended {
@@ -69,14 +81,7 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
         if bytes == 0 && trial.is_none() {
             tokio::select! {
                 () = shared.wake.notified() => compression.wakes(Instant::now()),
-                () = tokio::time::sleep(PING) => {
-                    if shared.is_awaited()
-                        && pulse.heard().elapsed() >= PING
-                        && let Err(error) = writer.ping().await
-                    {
-                        return broken(error);
-                    }
-                }
+                () = tokio::time::sleep_until((pinged.max(pulse.heard()) + ping).into()) => {}
             }
             continue;
         }

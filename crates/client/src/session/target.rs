@@ -93,9 +93,9 @@ pub struct Options {
     pub grace: Duration,
     /// How long the first connection may take: the worker may still be about to learn of the session.
     pub connect: Duration,
-    /// How long a gateway may say nothing while somebody waits, before the connection is taken for broken though nobody closed it; 10 s, or
-    /// [`Options::grace`], where that is less. A gateway asks by itself every 20 s: what it says then overtakes whatever waits on a slow line in
-    /// the other direction, the answer to a question of the client's among it.
+    /// Timeout for a gateway from which nothing comes while somebody waits: the connection counts as broken, though nobody closed it. 25 s by
+    /// default. An [`Options::grace`] that is shorter lowers it, to no less than 10 s. The client pings a silent gateway after 5 s, or half this
+    /// timeout where that is less; the gateway pings every 20 s, which arrives even where answers wait on a slow line.
     pub silence: Duration,
     /// Frames that may be on their way here.
     pub window_frames: u32,

@@ -18,6 +18,8 @@ use crate::{
     core::{Window, tests::Executor},
 };
 
+mod silence;
+
 const TOKEN: &str = "secret";
 
 /// How one connection goes.
@@ -297,35 +299,6 @@ fn connections_that_break_are_replaced() {
             ],
         );
     }
-}
-
-#[test]
-fn a_connection_that_stalls_is_replaced_though_nobody_closes_it() {
-    let options = Options {
-        silence: Duration::from_millis(400),
-        ..Options::default()
-    };
-    goes_through_with(
-        options,
-        true,
-        vec![Connection::Stalls(700), Connection::Stalls(300), Connection::Stands],
-    );
-}
-
-#[test]
-fn whoever_waits_on_a_stalled_connection_is_told_when_the_grace_is_over() {
-    let worker = worker(true, vec![Connection::Stalls(700)]);
-    let options = Options {
-        silence: Duration::from_millis(400),
-        grace: Duration::from_millis(100),
-        ..Options::default()
-    };
-    let session = Session::connect_blocking(target(&worker, true), options).unwrap();
-    let tensor = session.put(vec![0; 2000], "u8", &[2000]).unwrap();
-    let told = tensor.download().wait_for(Duration::from_secs(60)).expect("an answer");
-    assert!(matches!(told, Err(Error::Lost(_))), "{told:?}");
-    session.close().wait_for(Duration::from_secs(60)).expect("an answer").unwrap_err();
-    worker.thread.join().unwrap();
 }
 
 /// Parts of an upload of zeros that came encoded, of 40, and bytes that were sent; the tensor has to be what it was.
