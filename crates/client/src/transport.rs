@@ -14,10 +14,9 @@ use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{client::conn::http1, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
-use rustix::net::sockopt;
 use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
-use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, resume_value};
+use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, keepalive, resume_value};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -38,8 +37,6 @@ pub(crate) use pulse::Pulse;
 
 /// Until a connection stands, TLS and upgrade included.
 const CONNECT: Duration = Duration::from_secs(10);
-/// A peer that is silent is asked after so long, then this often, and is gone after so many questions without an answer: as the worker does.
-const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 /// Pieces in one system call; Linux takes 1,024.
 const GATHERED: usize = 64;
 /// Longest message of a WebSocket: a gateway takes no more than 16 MiB, and holds each in memory until it is whole.
@@ -112,18 +109,19 @@ impl Peer {
         format!("{}{path}", self.url.path().trim_end_matches('/'))
     }
 
+    async fn tcp(&self) -> io::Result<TcpStream> {
+        let port = self.url.port_or_known_default().unwrap_or(80);
+        let stream = TcpStream::connect((self.host(), port)).await?;
+        stream.set_nodelay(true)?;
+        // Where a system has no such options the connection does without.
+        let _ = keepalive::watch(&stream);
+        Ok(stream)
+    }
+
     pub(crate) async fn connect(&self) -> Result<Box<dyn Io>, Error> {
         let authority = self.authority();
         let failed = |source| Error::unreachable(authority.clone(), source);
-        let port = self.url.port_or_known_default().unwrap_or(80);
-        let stream = TcpStream::connect((self.host(), port)).await.map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
-        // A peer whose machine is gone closes nothing. Where a system has no such options the connection does without.
-        let (idle, interval, count) = KEEPALIVE;
-        let _ = sockopt::set_socket_keepalive(&stream, true);
-        let _ = sockopt::set_tcp_keepidle(&stream, idle);
-        let _ = sockopt::set_tcp_keepintvl(&stream, interval);
-        let _ = sockopt::set_tcp_keepcnt(&stream, count);
+        let stream = self.tcp().await.map_err(failed)?;
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
         };
@@ -459,6 +457,14 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_peer_that_is_gone_is_noticed_though_data_is_on_its_way_to_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = Peer::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+        let stream = peer.tcp().await.unwrap();
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream).unwrap(), 60_000);
+    }
 
     #[test]
     fn an_address_that_cannot_be_used_is_told_with_the_remedy() {

@@ -18,6 +18,7 @@ mod answer;
 pub mod compression;
 pub mod frame;
 mod greeting;
+pub mod keepalive;
 mod operation;
 mod part;
 mod resume;

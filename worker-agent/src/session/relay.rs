@@ -9,7 +9,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use rustix::net::sockopt;
+use sahasra_wire::session::keepalive;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, UnixStream},
@@ -22,16 +22,13 @@ use super::process::Process;
 const PIECE_BYTES: usize = 256 << 10;
 /// How long a side may take to end once the other has: an executor's last words, and a client's answer to them.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// A client that is silent is asked after so many seconds, then this often, and is gone after so many questions: as the executor has it
-/// of a socket of its own.
-const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
 /// Has the executor serve a client; returns when it is over. `already_read` came from the client before.
 ///
 /// # Errors
 /// When the executor does not take it.
 pub async fn through_tls(client: Box<TlsStream<TcpStream>>, already_read: Bytes, process: Arc<Process>) -> io::Result<()> {
-    watch_over(client.get_ref().0)?;
+    keepalive::watch(client.get_ref().0)?;
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = UnixStream::from_std(ours)?;
@@ -41,15 +38,6 @@ pub async fn through_tls(client: Box<TlsStream<TcpStream>>, already_read: Bytes,
     let ended = between(client, ours).await;
     tracing::debug!(?ended, "a stream through TLS is over");
     Ok(())
-}
-
-/// Has the kernel look after a connection on which nothing may be said for hours.
-fn watch_over(client: &TcpStream) -> io::Result<()> {
-    let (idle, interval, count) = KEEPALIVE;
-    sockopt::set_socket_keepalive(client, true)?;
-    sockopt::set_tcp_keepidle(client, idle)?;
-    sockopt::set_tcp_keepintvl(client, interval)?;
-    Ok(sockopt::set_tcp_keepcnt(client, count)?)
 }
 
 /// Both ways, to the end.

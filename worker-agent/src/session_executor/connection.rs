@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::net::sockopt;
-use sahasra_wire::session::{RefusalCode, Refused, client_frame};
+use sahasra_wire::session::{RefusalCode, Refused, client_frame, keepalive};
 
 use self::reader::Reader;
 use self::writer::Writer;
@@ -25,8 +25,6 @@ const HELLO_TIME: Duration = Duration::from_secs(10);
 const MOST_CONNECTIONS: usize = 64;
 /// Stack of a thread that reads or writes.
 const STACK_BYTES: usize = 256 << 10;
-/// A peer that is silent is asked after so many seconds, then this often, and is gone after so many questions.
-const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
 /// Connections of a session, each with a number of its own.
 #[derive(Debug, Default)]
@@ -91,12 +89,8 @@ fn prepare(adopted: Adopted) -> io::Result<(UnixStream, Vec<u8>)> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(HELLO_TIME))?;
     // These are for TCP; there is nothing to set for a socket pair.
-    let (idle, interval, count) = KEEPALIVE;
     let _ = sockopt::set_tcp_nodelay(&stream, true);
-    let _ = sockopt::set_socket_keepalive(&stream, true);
-    let _ = sockopt::set_tcp_keepidle(&stream, idle);
-    let _ = sockopt::set_tcp_keepintvl(&stream, interval);
-    let _ = sockopt::set_tcp_keepcnt(&stream, count);
+    let _ = keepalive::watch(&stream);
     Ok((stream, adopted.already_read))
 }
 
@@ -195,4 +189,23 @@ fn secret() -> io::Result<Bytes> {
     let mut secret = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
     Ok(Bytes::copy_from_slice(&secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_client_that_is_gone_is_noticed_though_data_is_on_its_way_to_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let adopted = Adopted {
+            connection: listener.accept().unwrap().0.into(),
+            already_read: Vec::new(),
+        };
+        let (stream, _) = prepare(adopted).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 60_000);
+    }
 }
