@@ -327,10 +327,7 @@ impl Core {
             return Err(Error::Failed(failed.clone().into()));
         }
         if frame.sequence == 0 {
-            return match kind {
-                server_frame::Kind::Failed(failed) => Err(Error::Failed(failed.into())),
-                _ => Err(Error::protocol("an answer has no number")),
-            };
+            return Err(Error::protocol("an answer has no number"));
         }
         if frame.sequence <= self.received {
             return Ok(Incoming::Nothing);
@@ -344,7 +341,7 @@ impl Core {
         if payload_bytes > 0 {
             return Err(Error::protocol("an answer has a payload that it should not have"));
         }
-        if self.arriving.is_some() && !matches!(&kind, server_frame::Kind::Failed(failed) if failed.request == 0) {
+        if self.arriving.is_some() {
             return Err(Error::protocol("an answer comes in the middle of a tensor"));
         }
         let answer = match kind {
