@@ -92,13 +92,16 @@ mod tests {
             "gateway_streams_ended_total",
             "sahasra_build_info",
         ];
-        assert_eq!(sahasra_service::metrics::problems(metrics.registry(), &expected), [""; 0]);
+        assert_eq!(sahasra_service::metrics::lint::problems(metrics.registry(), &expected), [""; 0]);
     }
 
     #[test]
     fn the_guide_has_every_metric_and_no_other() {
         const PAGE: &str = include_str!("../../docs/guide/operating.md");
         let shown = Metrics::new().expect("distinct names");
-        assert_eq!(sahasra_service::metrics::undocumented(shown.registry(), PAGE, "Gateway"), [""; 0]);
+        assert_eq!(
+            sahasra_service::metrics::lint::undocumented(shown.registry(), PAGE, "Gateway"),
+            [""; 0]
+        );
     }
 }

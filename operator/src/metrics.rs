@@ -233,7 +233,7 @@ mod tests {
             "process_resident_memory_bytes",
         ];
         let aliases = ["gpu_submit_errors:", "chunks_done:"];
-        let problems = sahasra_service::metrics::problems(&metrics.registry, &expected);
+        let problems = sahasra_service::metrics::lint::problems(&metrics.registry, &expected);
         let problems = problems
             .into_iter()
             .filter(|problem| !aliases.iter().any(|alias| problem.starts_with(alias)));
@@ -257,7 +257,7 @@ mod tests {
         let shown = Metrics::new().unwrap();
         let requests = sahasra_service::api_requests::ApiRequests::new().unwrap();
         requests.register(&shown.registry).unwrap();
-        let differences = sahasra_service::metrics::undocumented(&shown.registry, PAGE, "Operator");
+        let differences = sahasra_service::metrics::lint::undocumented(&shown.registry, PAGE, "Operator");
         let aliases = ["gpu_submit_errors is", "chunks_done is"];
         let differences = differences
             .into_iter()

@@ -154,7 +154,7 @@ mod tests {
     fn metrics_are_as_prometheus_wants_them_and_there_from_the_start() {
         let metrics = Metrics::new().expect("distinct names");
         let expected = ["gpu_chunks_total", "gpu_acquire_refusals_total", "process_resident_memory_bytes"];
-        assert_eq!(sahasra_service::metrics::problems(&metrics.registry, &expected), [""; 0]);
+        assert_eq!(sahasra_service::metrics::lint::problems(&metrics.registry, &expected), [""; 0]);
         for (name, values) in [
             ("gpu_chunks_total", 1 + FailureCode::all().count()),
             ("gpu_acquire_refusals_total", 8),
@@ -171,6 +171,9 @@ mod tests {
         let shown = Metrics::new().expect("distinct names");
         let requests = sahasra_service::api_requests::ApiRequests::new().expect("a name");
         requests.register(&shown.registry).expect("another name");
-        assert_eq!(sahasra_service::metrics::undocumented(&shown.registry, PAGE, "Agent"), [""; 0]);
+        assert_eq!(
+            sahasra_service::metrics::lint::undocumented(&shown.registry, PAGE, "Agent"),
+            [""; 0]
+        );
     }
 }
