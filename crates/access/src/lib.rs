@@ -123,7 +123,7 @@ pub enum AccessError {
     #[error("the API server did not say within {} s who may do that: try again", ANSWER_WITHIN.as_secs())]
     Timeout,
     /// There is no API server: every request is rejected ([`Access::deny_all`]).
-    #[error("this process runs without an API server, which would have to allow that")]
+    #[error("this agent runs with --no-kubernetes and rejects session streams: start it without that flag")]
     NoApiServer,
 }
 
@@ -437,6 +437,7 @@ mod tests {
         assert_eq!(access.check("", &action).await.unwrap_err().status(), StatusCode::UNAUTHORIZED);
         let error = Access::deny_all().check("secret", &action).await.unwrap_err();
         assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(error.to_string().contains("--no-kubernetes"), "the remedy: {error}");
         assert!(!format!("{access:?}").contains("secret"));
     }
 

@@ -105,8 +105,8 @@ where
     tokio::spawn(tied(future))
 }
 
-/// Does what takes long and awaits nothing, on a thread apart from the runtime's. Where several parts live in one runtime it is done
-/// at once: when a thread of its own ends is up to the machine, and a simulation repeats itself.
+/// Runs blocking work on a thread of tokio's blocking pool. In a [`Part`] of a simulation it runs inline: the end of a thread depends on the
+/// scheduler of the machine, and a run has to be reproducible from its seed.
 pub async fn blocking<T>(work: impl FnOnce() -> T + Send + 'static) -> T
 where
     T: Send + 'static,

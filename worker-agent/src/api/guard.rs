@@ -27,7 +27,7 @@ const REFUSAL: &str = "this path is the operator's: show a certificate of the au
                        given one by --worker-client-certificate FILE and --worker-client-key FILE)\n";
 
 /// What they are told where a token is asked for.
-const REFUSAL_BY_TOKEN: &str = "this path is for the operator of the pool that started this agent\n";
+const REFUSAL_BY_TOKEN: &str = "this path needs the operator's bearer token of the `sahasra up` process that started this agent\n";
 
 /// An answer of the service, or a refusal.
 type Answer<B> = Response<Either<B, Full<Bytes>>>;

@@ -163,7 +163,7 @@ async fn an_agent_without_an_api_server_lets_nobody_in() {
     let agent = AgentProcess::start(&[]);
     let coordinator = Coordinator::new(&agent.url, "lease").await;
     coordinator.try_acquire(&acquisition(&coordinator, terms("mine"))).await.unwrap();
-    refused(&agent, "mine", Some("right"), &UPGRADE, "503", "without an api server").await;
+    refused(&agent, "mine", Some("right"), &UPGRADE, "503", "--no-kubernetes").await;
 }
 
 #[tokio::test]
