@@ -236,6 +236,18 @@ async fn an_idle_system_writes_heartbeats_alone_and_a_burst_stays_inside_its_bud
         );
         assert!(written.len() as f64 <= allowed, "{seconds} s:\n{}", Tally::of(&written));
     }
+    every_write_names_its_program(&pool).await;
+}
+
+/// Checks that operator and agents write under their own names: audit logs and metrics of the API server tell them apart by that.
+async fn every_write_names_its_program(pool: &Pool) {
+    for program in ["sahasra-operator", "sahasra-worker"] {
+        let wanted = |write: &Write| write.is_by(NAMESPACE, program);
+        let written = pool.control_plane.audited_writes(wanted).await.expect("the audit log is read");
+        let agents: BTreeSet<&str> = written.iter().map(|write| write.user_agent.as_str()).collect();
+        let expected = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
+        assert_eq!(agents, BTreeSet::from([expected.as_str()]));
+    }
 }
 
 /// Whole seconds between two times of an object.

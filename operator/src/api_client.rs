@@ -6,16 +6,20 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{Request, Response, Uri};
+use http::{Request, Response, Uri, header};
 use http_body_util::BodyExt;
-use kube::{Client, client::Body};
+use kube::{Client, Config, client::Body};
+use sahasra_service::api_requests::{ApiRequests, user_agent};
 use tower_service::Service;
+
+/// Longest time until a connection to the API server stands.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a call may take that is no watch, its answer's body included. The API server gives up on its own webhooks after 10 s; what
 /// takes longer than this sits on a dead connection, and would hold its reconcile for a quarter of an hour.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Nothing comes on a watch for so long only where the connection is broken: the API server ends each after 290 s.
-pub(crate) const WATCH_SILENCE: Duration = Duration::from_secs(300);
+const WATCH_SILENCE: Duration = Duration::from_secs(300);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -24,8 +28,20 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[error("no answer of the API server within {} s", .0.as_secs_f32())]
 struct TimedOut(Duration);
 
+/// The operator's client: under its name, counted, with a time limit for each call.
+///
+/// # Errors
+/// When certificates or credentials of `config` cannot be used.
+pub(crate) fn connect(mut config: Config, requests: &ApiRequests) -> kube::Result<Client> {
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(WATCH_SILENCE);
+    config.headers.push((header::USER_AGENT, user_agent("sahasra-operator")));
+    let client = sahasra_kubernetes::client_builder(config)?;
+    Ok(timely(client.with_layer(requests).build()))
+}
+
 /// The client, with a time limit for each call.
-pub(crate) fn timely(client: Client) -> Client {
+fn timely(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = Timely {
         client,
@@ -80,6 +96,7 @@ mod tests {
     use http_body_util::StreamBody;
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::{Api, api::WatchParams};
+    use tokio::{io::AsyncReadExt, net::TcpListener};
 
     use super::*;
 
@@ -105,6 +122,28 @@ mod tests {
                 Ok(Response::new(StreamBody::new(futures::stream::pending())))
             })
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_operators_client_names_itself_and_waits_no_longer_for_an_api_server_that_accepts_and_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+        let maps: Api<ConfigMap> = Api::namespaced(connect(config, &ApiRequests::new().unwrap()).unwrap(), "default");
+        let server = async {
+            let mut connection = listener.accept().await.unwrap().0;
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                assert!(connection.read_buf(&mut request).await.unwrap() > 0);
+            }
+            (connection, String::from_utf8(request).unwrap())
+        };
+        let began = tokio::time::Instant::now();
+        let (answer, (_connection, request)) = tokio::join!(maps.get("mine"), server);
+        let error = sahasra_service::causes(&answer.unwrap_err()).to_string();
+        assert!(error.contains("no answer of the API server within 15 s"), "{error}");
+        assert_eq!(began.elapsed().as_secs(), CALL_TIMEOUT.as_secs());
+        let name = format!("user-agent: sahasra-operator/{}\r\n", env!("CARGO_PKG_VERSION"));
+        assert!(request.contains(&name), "{request}");
     }
 
     #[tokio::test(start_paused = true)]

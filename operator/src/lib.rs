@@ -17,14 +17,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ::http::header;
 use anyhow::Context as _;
 use kube::{
     Client, Config,
     runtime::events::{Recorder, Reporter},
 };
 use sahasra_service::{
-    api_requests::{ApiRequests, user_agent},
+    api_requests::ApiRequests,
     health::Readiness,
     part, server, shutdown,
     tls::{Connector, RENEW_EVERY},
@@ -231,10 +230,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
 /// From `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
 async fn client(requests: &ApiRequests) -> anyhow::Result<Client> {
-    let mut config = Config::infer().await.context("find the cluster")?;
-    config.connect_timeout = Some(Duration::from_secs(5));
-    config.read_timeout = Some(api_client::WATCH_SILENCE);
-    config.headers.push((header::USER_AGENT, user_agent("sahasra-operator")));
-    let client = sahasra_kubernetes::client_builder(config).context("make a client")?;
-    Ok(api_client::timely(client.with_layer(requests).build()))
+    let config = Config::infer().await.context("find the cluster")?;
+    api_client::connect(config, requests).context("make a client")
 }
