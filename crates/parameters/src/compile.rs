@@ -24,8 +24,8 @@ const LONGEST_NAME: usize = 63;
 /// How many chunks a formula is computed for at compilation: enough to find most mistakes, a few milliseconds at most.
 const SAMPLES: u64 = 4096;
 
-/// Numbers in manifests are binary64: whole ones are exact up to 2^53.
-const EXACT: f64 = 9_007_199_254_740_992.0;
+/// Numbers in manifests are binary64: whole ones are exact below 2^53, which 2^53 + 1 becomes too.
+const EXACT: f64 = 9_007_199_254_740_991.0;
 
 fn refuse<T>(path: impl Into<String>, message: impl Into<String>) -> Result<T, CompileError> {
     Err(CompileError {
@@ -198,7 +198,7 @@ fn scalar(path: &str, type_: ScalarType, value: f64) -> Result<Scalar, CompileEr
     match Scalar::from_f64(type_, value) {
         Some(_) if is_integer(type_) && value.abs() > EXACT => refuse(
             path,
-            format!("{value} is beyond 2^53, where a number in a manifest is not exact: compute it with cel"),
+            format!("{value} is not below 2^53, where a number in a manifest may be another than the one that was written: compute it with cel"),
         ),
         Some(scalar) => Ok(scalar),
         None => refuse(path, not_representable(value, type_)),
@@ -262,7 +262,7 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
             let path = format!("{path}.uniform");
             let (min, max) = bounds(&path, type_, interval)?;
             if is_integer(type_) {
-                // Both are whole and within 2^53: the difference fits.
+                // Both are whole and below 2^53: the difference fits.
                 let length = (max as i128 - min as i128) as u64;
                 return Ok(Distribution::Whole { min: min as i128, length });
             }

@@ -204,6 +204,17 @@ fn every_refusal_names_the_field_and_the_remedy() {
             "spec.chunks.parameters.p.random.logUniform.min",
             "above 0",
         ),
+        // As a manifest's number 2^53 + 1 is 2^53.
+        (
+            parameter("{type: u64, list: [9007199254740993]}"),
+            "spec.chunks.parameters.p.list[0]",
+            "cel",
+        ),
+        (
+            parameter("{type: s64, range: {start: -9007199254740993, step: 1}}"),
+            "spec.chunks.parameters.p.range.start",
+            "cel",
+        ),
         (
             parameter("{type: u8, random: {choice: [1, 2.5]}}"),
             "spec.chunks.parameters.p.random.choice[1]",

@@ -155,11 +155,11 @@ pub(super) fn grid_extent() -> Rule {
     .field_path(".grid")
 }
 
-/// A number that the declared type has. Numbers in manifests are exact up to 2^53. `double(self.value)`: evaluators other than the
+/// A number that the declared type has. Numbers in manifests are exact below 2^53, which 2^53 + 1 becomes too. `double(self.value)`: evaluators other than the
 /// API server's take `255` in a field of numbers for an int.
 pub(super) fn representable() -> Rule {
     const WHOLE: &str =
-        "self.value >= -9007199254740992.0 && self.value <= 9007199254740992.0 && double(self.value) == double(int(self.value))";
+        "self.value >= -9007199254740991.0 && self.value <= 9007199254740991.0 && double(self.value) == double(int(self.value))";
     let within =
         |type_: &str, min: &str, max: &str| format!("(self.type == '{type_}' && self.value >= {min} && self.value <= {max} && {WHOLE})");
     rule(
@@ -169,11 +169,11 @@ pub(super) fn representable() -> Rule {
             within("u8", "0.0", "255.0"),
             within("s32", "-2147483648.0", "2147483647.0"),
             within("u32", "0.0", "4294967295.0"),
-            within("u64", "0.0", "9007199254740992.0"),
+            within("u64", "0.0", "9007199254740991.0"),
             format!("(self.type == 's64' && {WHOLE})"),
         ]
         .join(" || "),
-        "value must be one that type has: whole and in range for whole types (up to 2^53), up to 3.4e38 for f32",
+        "value must be one that type has: whole and in range for whole types (below 2^53), up to 3.4e38 for f32",
     )
     .field_path(".value")
 }
