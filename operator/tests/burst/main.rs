@@ -1,6 +1,8 @@
-//! The reconciler and the coordinators of bursts on the embedded control plane, with its schemas.
+//! The reconcilers and the coordinators of bursts on the embedded control plane, with its schemas; what they say in logs, Events and
+//! metrics.
 
 mod admission;
 mod agent;
 mod coordinator;
 mod harness;
+mod intake;
