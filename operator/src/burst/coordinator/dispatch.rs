@@ -38,6 +38,26 @@ pub(super) struct Device {
     paused_until: u64,
 }
 
+impl Device {
+    /// One that holds so many slices from `micros` on, in microseconds of the clock.
+    fn new(slices: u64, micros: u64) -> Self {
+        Self {
+            window: Window::new(slices, micros),
+            outstanding: 0,
+            empty_since: None,
+            idle_since: None,
+            paused_until: 0,
+        }
+    }
+
+    /// Chunks there, as the account has it.
+    fn outstanding(&self) -> u64 {
+        #[cfg(test)]
+        tests::looked_at();
+        self.outstanding
+    }
+}
+
 impl Coordinator {
     /// Brings windows and streams in line with the grants.
     pub(super) fn follow_grants(&mut self) {
@@ -58,14 +78,7 @@ impl Coordinator {
             device.empty_since = if held > 0 { None } else { device.empty_since.or(Some(now)) };
         }
         for (key, held) in slices {
-            let device = Device {
-                window: Window::new(held, micros),
-                outstanding: 0,
-                empty_since: None,
-                idle_since: None,
-                paused_until: 0,
-            };
-            self.devices.insert(key, device);
+            self.devices.insert(key, Device::new(held, micros));
         }
         let mut restarted: Vec<String> = Vec::new();
         for (worker, (endpoint, boot_id)) in &endpoints {
@@ -107,11 +120,11 @@ impl Coordinator {
             let mut order: Vec<(u64, DeviceKey)> = Vec::new();
             for (key, device) in &self.devices {
                 match at_workers.get_mut(&key.worker) {
-                    Some(chunks) => *chunks += device.outstanding,
-                    None => drop(at_workers.insert(key.worker.clone(), device.outstanding)),
+                    Some(chunks) => *chunks += device.outstanding(),
+                    None => drop(at_workers.insert(key.worker.clone(), device.outstanding())),
                 }
-                if device.paused_until <= now && device.window.target() > device.outstanding {
-                    let fullness = device.outstanding * 1024 / device.window.slices().max(1);
+                if device.paused_until <= now && device.window.target() > device.outstanding() {
+                    let fullness = device.outstanding() * 1024 / device.window.slices().max(1);
                     order.push((fullness, key.clone()));
                 }
             }
@@ -130,7 +143,7 @@ impl Coordinator {
                 };
                 let batch = device
                     .window
-                    .batch(device.outstanding, ready, all_slices)
+                    .batch(device.outstanding(), ready, all_slices)
                     .min(max_outstanding.saturating_sub(*at_worker));
                 if batch == 0 {
                     continue;
@@ -195,7 +208,7 @@ impl Coordinator {
     pub(super) fn rebalance(&mut self, now: u64) {
         let mut dry = false;
         for device in self.devices.values_mut() {
-            let idle = device.outstanding * 2 < device.window.slices();
+            let idle = device.outstanding() * 2 < device.window.slices();
             device.idle_since = if idle { device.idle_since.or(Some(now)) } else { None };
             dry |= device.idle_since.is_some_and(|since| now - since >= REBALANCE_AFTER);
         }
@@ -203,8 +216,8 @@ impl Coordinator {
             return;
         }
         let fullest = (self.devices.iter())
-            .filter(|(_, device)| device.outstanding > device.window.slices() + device.window.slices() / 2)
-            .max_by_key(|(_, device)| device.outstanding)
+            .filter(|(_, device)| device.outstanding() > device.window.slices() + device.window.slices() / 2)
+            .max_by_key(|(_, device)| device.outstanding())
             .map(|(key, _)| key.clone());
         let Some(key) = fullest else { return };
         if let Some(Stream {
@@ -239,7 +252,7 @@ impl Coordinator {
         let now = self.context.clock.now();
         let patience = self.burst.chunk_timeout_milliseconds + OVERDUE;
         let overdue: Vec<DeviceKey> = (self.devices.iter())
-            .filter(|(_, device)| device.outstanding > 0 && device.empty_since.is_some_and(|since| since + patience <= now))
+            .filter(|(_, device)| device.outstanding() > 0 && device.empty_since.is_some_and(|since| since + patience <= now))
             .map(|(key, _)| key.clone())
             .collect();
         self.lose(&overdue, FailureCode::GrantExpired, "the grant ended");
@@ -259,7 +272,7 @@ impl Coordinator {
         let broken = (self.streams.values()).filter_map(|stream| Some(stream.broken_since? + RESUME_WITHIN));
         let patience = self.burst.chunk_timeout_milliseconds + OVERDUE;
         let overdue = (self.devices.values())
-            .filter(|device| device.outstanding > 0)
+            .filter(|device| device.outstanding() > 0)
             .filter_map(|device| Some(device.empty_since? + patience));
         let idle = (self.devices.values())
             .filter_map(|device| Some(device.idle_since? + REBALANCE_AFTER))
@@ -290,3 +303,6 @@ impl Coordinator {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
