@@ -19,8 +19,9 @@ use sahasra_operator::{
         stream::StreamError,
         transport::{Incomings, Transport},
     },
-    burst::reconcile,
+    burst,
     context::Context,
+    gpu_session, vram_lease,
 };
 use sahasra_store::StorePolicy;
 use sahasra_wire::{
@@ -43,7 +44,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::harness::{LIMIT, NAMESPACE, client, context_with};
+use crate::harness::{ApiServer, LIMIT, NAMESPACE, context_with};
 
 const WORKER: &str = "node-a";
 const DEVICE: &str = "cpu0";
@@ -61,6 +62,8 @@ struct Ledger {
     counter: u64,
     /// So many releases have no answer.
     unanswered_releases: u32,
+    /// Calls of releases.
+    releases: u32,
 }
 
 impl Ledger {
@@ -169,6 +172,7 @@ fn decoded<M: Message + Default>(message: Bytes) -> M {
 impl Transport for Agent {
     fn call<'a>(&'a self, _endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
         let mut ledger = self.ledger();
+        ledger.releases += u32::from(path == path::RELEASE);
         if path == path::RELEASE && ledger.unanswered_releases > 0 {
             ledger.unanswered_releases -= 1;
             return std::future::ready(Err(AgentError::Timeout)).boxed();
@@ -249,6 +253,22 @@ impl Stream {
         }));
     }
 
+    /// These chunks succeeded on their first attempt, with an output of one byte each.
+    pub fn succeeded_each(&self, sequence: u64, chunks: impl Iterator<Item = u64>) {
+        let run = |first| ResultRun {
+            first,
+            count: 1,
+            attempt: 1,
+            outputs: Bytes::from_static(&[0]),
+        };
+        self.send(server_frame::Kind::Results(Results {
+            sequence,
+            device: DEVICE.to_owned(),
+            runs: chunks.map(run).collect(),
+            segment: String::new(),
+        }));
+    }
+
     /// A chunk failed on its first attempt.
     pub fn failed(&self, sequence: u64, chunk: u64, code: FailureCode) {
         let failure = Failure {
@@ -282,7 +302,10 @@ impl Stream {
 
 /// An operator that leads, with one worker.
 pub struct Pool {
+    /// A client that is refused nothing.
     pub client: Client,
+    /// What the operator is refused.
+    pub api: ApiServer,
     pub context: Arc<Context>,
     agent: Arc<Agent>,
     streams: mpsc::UnboundedReceiver<Stream>,
@@ -292,13 +315,18 @@ pub struct Pool {
 impl Pool {
     /// With so many slices held by others.
     pub async fn start(occupied: u32, stores: StorePolicy) -> Self {
-        let client = client();
+        Self::on(ApiServer::new(), occupied, stores).await
+    }
+
+    /// As [`Pool::start`], where there are objects already.
+    pub async fn on(api: ApiServer, occupied: u32, stores: StorePolicy) -> Self {
+        let client = api.client();
         let (opened, streams) = mpsc::unbounded_channel();
         let agent = Arc::new(Agent {
             ledger: Mutex::default(),
             streams: opened,
         });
-        let context = context_with(&client, AgentClient::over(agent.clone()), stores, 0);
+        let context = context_with(&api.refusing_client(), AgentClient::over(agent.clone()), stores, 0);
         let worker =
             json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuWorker", "metadata": {"name": WORKER}, "spec": {"nodeName": WORKER}});
         let worker: GpuWorker = serde_json::from_value(worker).expect("a GpuWorker");
@@ -306,6 +334,7 @@ impl Pool {
         workers.create(&PostParams::default(), &worker).await.expect("created");
         let mut pool = Self {
             client,
+            api,
             context,
             agent,
             streams,
@@ -320,7 +349,14 @@ impl Pool {
         listed.await.expect("the workers are listed");
         context.pool.observe();
         pool.tasks.push(tokio::spawn(context.pool.clone().run()).abort_handle());
-        pool.tasks.push(tokio::spawn(reconcile::run(context)).abort_handle());
+        let reconciling = async move {
+            tokio::join!(
+                burst::reconcile::run(context.clone()),
+                vram_lease::run(context.clone()),
+                gpu_session::run(context.clone()),
+            );
+        };
+        pool.tasks.push(tokio::spawn(reconciling).abort_handle());
         pool
     }
 
@@ -346,6 +382,11 @@ impl Pool {
     /// So many releases have no answer from now on.
     pub fn leave_releases_unanswered(&self, calls: u32) {
         self.agent.ledger().unanswered_releases = calls;
+    }
+
+    /// Releases that the agent was asked for, answered or not.
+    pub fn releases(&self) -> u32 {
+        self.agent.ledger().releases
     }
 
     /// Slices that are lent.

@@ -1,18 +1,28 @@
 //! An operator's reconcilers against a control plane in this process, and objects for them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError},
+    task::{self, Poll},
+    time::Duration,
+};
 
-use futures::TryStreamExt;
+use bytes::Bytes;
+use futures::{FutureExt, TryStreamExt, future::BoxFuture};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Either, Full};
 use kube::{
     Api, Client,
     api::{PostParams, WatchEvent, WatchParams},
+    client::Body,
 };
 use sahasra_crds::BurstJob;
-use sahasra_local::{ControlPlane, Options};
+use sahasra_local::{ControlPlane, Options, ResponseBody};
 use sahasra_operator::{Operator, Settings, agents::AgentClient, context::Context, fault::Faults};
 use sahasra_service::clock::Clock;
 use sahasra_store::StorePolicy;
 use serde_json::{Value, json};
+use tower_service::Service;
 
 pub const NAMESPACE: &str = "default";
 /// Far longer than anything here takes on a busy machine, and than any wait of the operator.
@@ -43,7 +53,13 @@ pub fn context(client: &Client) -> Arc<Context> {
 }
 
 pub fn context_with(client: &Client, agents: AgentClient, stores: StorePolicy, input_bytes: u64) -> Arc<Context> {
-    let settings = Settings {
+    let settings = settings(stores, input_bytes);
+    let operator = Operator::new(client.clone(), agents, Clock::default(), settings).expect("each operator has a registry of its own");
+    operator.context().clone()
+}
+
+pub fn settings(stores: StorePolicy, input_bytes: u64) -> Settings {
+    Settings {
         identity: "one".to_owned(),
         namespace: NAMESPACE.to_owned(),
         // Longer than a test: its workers have no heartbeats.
@@ -53,9 +69,7 @@ pub fn context_with(client: &Client, agents: AgentClient, stores: StorePolicy, i
         input_bytes,
         stores,
         faults: Faults::default(),
-    };
-    let operator = Operator::new(client.clone(), agents, Clock::default(), settings).expect("each operator has a registry of its own");
-    operator.context().clone()
+    }
 }
 
 /// Sum of the operator's counter of that name over the series with `label` among the values of their labels.
@@ -74,6 +88,76 @@ pub fn counted(context: &Context, name: &str, label: &str) -> f64 {
 
 pub fn client() -> Client {
     ControlPlane::new(Options::default()).client(NAMESPACE)
+}
+
+/// What a request with that method, path and body is refused with, if it is.
+type Refuses = Box<dyn Fn(&Method, &str, &str) -> Option<StatusCode> + Send>;
+
+/// A control plane in this process, and the way of an operator to it, on which requests can be refused.
+#[derive(Clone)]
+pub struct ApiServer {
+    control_plane: ControlPlane,
+    refuses: Arc<Mutex<Option<Refuses>>>,
+}
+
+impl ApiServer {
+    pub fn new() -> Self {
+        Self {
+            control_plane: ControlPlane::new(Options::default()),
+            refuses: Arc::default(),
+        }
+    }
+
+    /// A client that is refused nothing.
+    pub fn client(&self) -> Client {
+        self.control_plane.client(NAMESPACE)
+    }
+
+    /// A client that is refused what the test says.
+    pub fn refusing_client(&self) -> Client {
+        Client::new(self.clone(), NAMESPACE)
+    }
+
+    /// From now on this is refused.
+    pub fn refuse(&self, refuses: impl Fn(&Method, &str, &str) -> Option<StatusCode> + Send + 'static) {
+        *self.refuses.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(refuses));
+    }
+
+    fn refused(&self, method: &Method, path: &str, body: &[u8]) -> Option<StatusCode> {
+        let refuses = self.refuses.lock().unwrap_or_else(PoisonError::into_inner);
+        refuses.as_ref()?(method, path, &String::from_utf8_lossy(body))
+    }
+}
+
+impl Service<Request<Body>> for ApiServer {
+    type Response = Response<Either<ResponseBody, Full<Bytes>>>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let api = self.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.expect("requests are whole").to_bytes();
+            if let Some(code) = api.refused(&head.method, head.uri.path(), &body) {
+                let status = json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "message": "refused by the test", "reason": "Invalid", "code": code.as_u16(),
+                });
+                let mut refusal = Response::new(Either::Right(Full::from(status.to_string())));
+                *refusal.status_mut() = code;
+                return Ok(refusal);
+            }
+            let request = Request::from_parts(head, Full::new(body));
+            let Ok(response) = api.control_plane.service().call(request).await;
+            Ok(response.map(Either::Left))
+        }
+        .boxed()
+    }
 }
 
 pub async fn create(client: &Client, job: &BurstJob) -> BurstJob {

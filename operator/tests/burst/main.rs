@@ -6,3 +6,4 @@ mod agent;
 mod coordinator;
 mod harness;
 mod intake;
+mod refusals;

@@ -1,0 +1,212 @@
+//! What becomes of a burst whose progress or end is refused, by the API server or by its store.
+
+use std::{fs, time::Duration};
+
+use http::{Method, StatusCode};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use sahasra_crds::{
+    BurstJob, BurstJobStatus, VramLease,
+    conditions::{self, COMPLETE, FAILED},
+};
+use sahasra_operator::burst::{
+    aggregate::Aggregator,
+    checkpoint::{Checkpoint, MAX_CONFIG_MAP_BYTES, Results},
+    index_set::IndexSet,
+    objects::Objects,
+    observe::observe,
+    validate::validate,
+};
+use sahasra_store::{Endpoints, StorePolicy};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    agent::{Pool, Stream},
+    harness::{ApiServer, NAMESPACE, create, eventually, job},
+};
+
+/// A burst whose end is refused tries again for two minutes: it is deleted within a small part of that.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A stream of a burst of four chunks, all of which are submitted.
+async fn submitted(pool: &mut Pool) -> Stream {
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream
+}
+
+/// The status of a burst that failed, and why.
+async fn failed(pool: &Pool, name: &str) -> (BurstJobStatus, String, String) {
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    let status = eventually(&jobs, name, |job| {
+        job.status.clone().filter(|status| status.completion_time.is_some())
+    })
+    .await;
+    let failed = conditions::get(&status.conditions, FAILED).unwrap_or_else(|| panic!("{status:?}"));
+    assert_eq!(failed.status, "True", "{status:?}");
+    let complete = conditions::get(&status.conditions, COMPLETE).unwrap_or_else(|| panic!("{status:?}"));
+    assert_eq!((complete.status.as_str(), &complete.reason), ("False", &failed.reason));
+    let (reason, message) = (failed.reason.clone(), failed.message.clone());
+    (status, reason, message)
+}
+
+/// Nothing of the burst is held any more.
+async fn nothing_held(pool: &Pool) {
+    let leases = Api::<VramLease>::namespaced(pool.client.clone(), NAMESPACE);
+    let began = Instant::now();
+    while pool.lent() > 0 || !leases.list(&ListParams::default()).await.expect("listed").items.is_empty() {
+        assert!(began.elapsed() < GONE_WITHIN, "{} slices are lent", pool.lent());
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_that_is_refused_for_good_fails_the_burst_while_it_runs_and_at_its_end() {
+    for (name, succeeded) in [("running", 2), ("ending", 4)] {
+        let mut pool = Pool::start(0, StorePolicy::default()).await;
+        pool.api
+            .refuse(|_, path, _| path.contains("/configmaps").then_some(StatusCode::UNPROCESSABLE_ENTITY));
+        create(&pool.client, &job(name, |_| {})).await;
+        let stream = submitted(&mut pool).await;
+        stream.succeeded(1, 0, succeeded, "");
+        let (status, reason, message) = failed(&pool, name).await;
+        assert_eq!(reason, "CheckpointRefused", "{name}: {message}");
+        let remedy = "write the checkpoint: refused by the test: give spec.output.store, or make smaller BurstJobs";
+        assert_eq!(message, remedy, "{name}");
+        assert_eq!(
+            (status.chunks.succeeded, status.slices.held),
+            (i64::try_from(succeeded).unwrap(), 0),
+            "{name}"
+        );
+        nothing_held(&pool).await;
+    }
+}
+
+/// Bits without any pattern, by index (SplitMix64).
+fn is_chosen(index: u64) -> bool {
+    let mut z = (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)) & 1 == 1
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_that_no_config_map_takes_fails_the_burst_with_the_remedy() {
+    /// Without a pattern they take a bit each: with these a checkpoint just fits a ConfigMap,
+    const BEFORE: u64 = 8_330_000;
+    /// and with these as well it does not.
+    const AFTER: u64 = 8_420_000;
+    let api = ApiServer::new();
+    let client = api.client();
+    let large = create(
+        &client,
+        &job("large", |manifest| {
+            let spec = &mut manifest["spec"];
+            spec["chunks"]["count"] = json!(10_000_000);
+            spec["results"] = json!("None");
+        }),
+    )
+    .await;
+    let observed = observe(&client, &StorePolicy::default(), NAMESPACE, &large.spec).await.unwrap();
+    let burst = validate(&large.spec, &observed).unwrap_or_else(|invalid| panic!("{invalid}"));
+    let checkpoint = Checkpoint {
+        uid: large.uid().unwrap(),
+        term: 1,
+        completed: (0..BEFORE)
+            .filter(|index| is_chosen(*index))
+            .map(|index| (index, 1))
+            .collect::<IndexSet>(),
+        failed: Default::default(),
+        failures: Vec::new(),
+        retried: 0,
+        peak_slices: 1,
+        aggregator: Aggregator::new(burst.aggregate.as_ref(), &burst.layout),
+        results: Results::Nowhere,
+    };
+    let contents = checkpoint.encode();
+    assert!(contents.bytes() <= MAX_CONFIG_MAP_BYTES, "{} bytes", contents.bytes());
+    Objects::new(&client, &large).write_checkpoint(None, 1, contents).await.unwrap();
+    // A coordinator of the first term wrote it, and there will be another.
+    let term = Patch::Merge(json!({"status": {"term": 1}}));
+    let jobs = Api::<BurstJob>::namespaced(client, NAMESPACE);
+    jobs.patch_status("large", &PatchParams::default(), &term).await.unwrap();
+
+    let mut pool = Pool::on(api, 0, StorePolicy::default()).await;
+    let stream = submitted(&mut pool).await;
+    stream.succeeded_each(1, (BEFORE..AFTER).filter(|index| is_chosen(*index)));
+    let (_, reason, message) = failed(&pool, "large").await;
+    assert_eq!(reason, "CheckpointTooLarge", "{message}");
+    for part in [
+        "spec.output: ",
+        "a ConfigMap takes 1048576",
+        "give output.store, or lower spec.maxFailedChunks",
+    ] {
+        assert!(message.contains(part), "{part} is missing in: {message}");
+    }
+    nothing_held(&pool).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_is_refused_for_good_is_told_without_what_may_be_left_out() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    pool.api.refuse(|method, path, body| {
+        let refused = *method == Method::PATCH && path.ends_with("/burstjobs/wordy/status") && body.contains("\"aggregate\":{");
+        refused.then_some(StatusCode::UNPROCESSABLE_ENTITY)
+    });
+    create(&pool.client, &job("wordy", |_| {})).await;
+    let stream = submitted(&mut pool).await;
+    stream.succeeded(1, 0, 4, "");
+    let (status, reason, message) = failed(&pool, "wordy").await;
+    assert_eq!(reason, "StatusRefused", "{message}");
+    assert!(message.contains("write the status"), "{message}");
+    assert!(message.ends_with("aggregate and failures are left out"), "{message}");
+    assert_eq!((status.chunks.succeeded, status.aggregate), (4, None));
+    nothing_held(&pool).await;
+}
+
+/// Deletes a burst whose chunks have all succeeded and whose end is refused.
+async fn is_deleted_at_once(pool: &Pool, name: &str) {
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    sleep(Duration::from_secs(30)).await;
+    let status = jobs.get(name).await.expect("it stands").status.expect("a status");
+    assert_eq!(status.completion_time, None, "its end is refused");
+    let began = Instant::now();
+    jobs.delete(name, &DeleteParams::default()).await.expect("deleted");
+    while jobs.get_opt(name).await.expect("an answer").is_some() {
+        assert!(began.elapsed() < GONE_WITHIN, "{name} stands although it is deleted");
+        sleep(Duration::from_millis(100)).await;
+    }
+    nothing_held(pool).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_whose_end_the_api_server_refuses_is_deleted_at_once() {
+    for (name, refused) in [("checkpoint", "/configmaps"), ("status", "/burstjobs/status/status")] {
+        let mut pool = Pool::start(0, StorePolicy::default()).await;
+        create(&pool.client, &job(name, |_| {})).await;
+        let stream = submitted(&mut pool).await;
+        pool.api
+            .refuse(move |_, path, _| path.contains(refused).then_some(StatusCode::INTERNAL_SERVER_ERROR));
+        stream.succeeded(1, 0, 4, "");
+        is_deleted_at_once(&pool, name).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_whose_end_its_store_refuses_is_deleted_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let stores = StorePolicy::new(Some(folder.path().to_owned()), Endpoints::default());
+    let mut pool = Pool::start(0, stores).await;
+    let url = format!("file://{}", folder.path().display());
+    let stored = job("stored", |manifest| manifest["spec"]["output"] = json!({"store": {"url": url}}));
+    let uid = create(&pool.client, &stored).await.uid().unwrap();
+    // A folder has the manifest's name: no file can replace it, with whatever rights.
+    fs::create_dir_all(folder.path().join(NAMESPACE).join("stored").join(uid).join("manifest.json")).unwrap();
+    let stream = submitted(&mut pool).await;
+    stream.succeeded(1, 0, 4, "segments/0.segment");
+    is_deleted_at_once(&pool, "stored").await;
+}
