@@ -37,6 +37,8 @@ use picture::{Action, Picture};
 
 /// Calls to agents at the same time. Renewals have as many of their own: what is held must not end because much is wanted.
 const CONCURRENT_CALLS: usize = 64;
+/// How soon and how late an agent that has not answered a release is asked again.
+const RELEASE_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Timeout of an adoption, in which agents say what they hold of an earlier term; each is asked again meanwhile.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -62,6 +64,11 @@ pub struct Pool {
 pub struct Unreleased {
     /// The workers.
     pub workers: Vec<String>,
+}
+
+/// Wait before a release is tried again that agents have left unanswered for this long.
+pub(crate) fn release_again(unanswered: Duration) -> Duration {
+    (unanswered / 4).clamp(RELEASE_AGAIN.0, RELEASE_AGAIN.1)
 }
 
 impl Pool {

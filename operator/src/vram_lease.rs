@@ -40,7 +40,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     context::Context,
     objects::{self, code},
-    pool::{ClaimRequest, ClaimView},
+    pool::{ClaimRequest, ClaimView, release_again},
     queue::queue,
 };
 
@@ -54,8 +54,6 @@ use status::{LOST, events, is_due, next_status};
 const CONCURRENCY: u16 = 16;
 /// Changes of what leases hold that wait to be reported.
 const CHANGES: usize = 1024;
-/// How soon and how late an agent that has not answered a release is asked again.
-const RELEASE_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// How much longer than a grant's ttl a dead worker is waited for.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// What ran on a lease's slices may go on for so long when they were taken.
@@ -383,8 +381,7 @@ impl Reconciler {
                     let (lease, namespace) = (lease.name_any(), lease.namespace());
                     tracing::info!(lease, namespace, %error, ?limit, "deleted: waiting for an agent to answer, or for the slices to expire");
                 }
-                let again = (since.elapsed() / 4).clamp(RELEASE_AGAIN.0, RELEASE_AGAIN.1);
-                return Ok(Action::requeue(again.min(left)));
+                return Ok(Action::requeue(release_again(since.elapsed()).min(left)));
             }
         }
         self.unanswered().remove(&uid);

@@ -39,7 +39,7 @@ use super::{
     observe::ObserveError,
     status::{self, Verdict},
 };
-use crate::{clock::timestamp, context::Context, objects::code, queue::queue};
+use crate::{clock::timestamp, context::Context, objects::code, pool::release_again, queue::queue};
 
 mod admission;
 mod state;
@@ -333,15 +333,19 @@ impl Reconciler {
         if (term > 0 || accepted)
             && let Err(error) = self.context.pool.release_everywhere(&owner).await
         {
-            let since = match self.states().get(&uid) {
-                Some(JobState::Releasing(since)) => *since,
-                _ => Instant::now(),
+            let known = match self.states().get(&uid) {
+                Some(JobState::Releasing(since)) => Some(*since),
+                _ => None,
             };
-            let expiry = Duration::from_secs(u64::try_from(job.spec.lease.ttl_seconds).unwrap_or_default()) + EXPIRY_MARGIN;
-            if since.elapsed() < expiry {
-                tracing::info!(job = job.name_any(), %error, "waiting for an agent, or for the expiry");
+            let since = known.unwrap_or_else(Instant::now);
+            let limit = Duration::from_secs(u64::try_from(job.spec.lease.ttl_seconds).unwrap_or_default()) + EXPIRY_MARGIN;
+            if let Some(left) = limit.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) {
+                if known.is_none() {
+                    let (job, namespace) = (job.name_any(), job.namespace());
+                    tracing::info!(job, namespace, %error, ?limit, "waiting for an agent to answer, or for the slices to expire");
+                }
                 self.states().insert(uid, JobState::Releasing(since));
-                return Ok(Some(Duration::from_secs(1)));
+                return Ok(Some(release_again(since.elapsed()).min(left)));
             }
             tracing::warn!(job = job.name_any(), %error, "finalizer removed after the expiry");
         }

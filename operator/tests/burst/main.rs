@@ -6,4 +6,5 @@ mod agent;
 mod coordinator;
 mod harness;
 mod intake;
+mod leases;
 mod refusals;

@@ -42,10 +42,10 @@ impl Coordinator {
         self.view = None;
         let (owner, pool) = (self.owner(), self.context.pool.clone());
         let (mut released, mut wait) = (pool.release(&owner.uid, true).await, WAIT.0);
-        while let Err(error) = released
-            && Instant::now() < expiry
-        {
-            tracing::warn!(%error, "deleted without an answer: the finalizer waits for it, or for the expiry");
+        if let Err(error) = &released {
+            tracing::warn!(job = owner.name, namespace = owner.namespace, %error, "deleted without an answer: the finalizer waits for it, or for the expiry");
+        }
+        while released.is_err() && Instant::now() < expiry {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(WAIT.1);
             released = pool.release_everywhere(&owner).await;

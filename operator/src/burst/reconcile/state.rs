@@ -42,7 +42,7 @@ pub(super) enum JobState {
         generation: Option<i64>,
         verdict: Verdict,
     },
-    /// Deleted, with grants that have not expired, since this time.
+    /// Deleted or finished, with grants that have not expired and whose release has gone unanswered since this time.
     Releasing(Instant),
 }
 

@@ -1,0 +1,190 @@
+//! Leases that users made, and what a release costs that no agent answers.
+
+use std::{
+    fmt::Debug,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::events::v1::Event;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use sahasra_crds::{
+    BurstJob, VramLease,
+    conditions::{self, GRANTED},
+};
+use sahasra_store::StorePolicy;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+use tracing::{
+    Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+use crate::{
+    agent::Pool,
+    harness::{NAMESPACE, create, eventually, job},
+};
+
+/// How long slices last: what is waited for when no agent answers.
+const TTL: Duration = Duration::from_secs(600);
+/// Beyond it, until the object is gone.
+const MARGIN: Duration = Duration::from_secs(20);
+/// Most lines for one object in that time, and most calls to the agent: both grow far more slowly than the seconds.
+const LINES: usize = 4;
+const CALLS: u32 = 150;
+
+/// The lines that a log has at the level that operators run with.
+#[derive(Clone, Debug, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    /// All so far.
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Fields(String);
+        impl Visit for Fields {
+            fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+                self.0 += &format!("{field}={value:?} ");
+            }
+        }
+        let mut fields = Fields(String::new());
+        event.record(&mut fields);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(fields.0);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A lease of one slice that has it.
+async fn granted(pool: &Pool, name: &str) -> Api<VramLease> {
+    let leases = Api::<VramLease>::namespaced(pool.client.clone(), NAMESPACE);
+    let lease = json!({
+        "apiVersion": "sahasra.dev/v1alpha1", "kind": "VramLease", "metadata": {"name": name},
+        "spec": {"slice": {"vram": "1Mi"}, "slices": {"min": 1, "max": 1}, "ttlSeconds": TTL.as_secs()},
+    });
+    let lease = serde_json::from_value(lease).expect("a lease");
+    leases.create(&PostParams::default(), &lease).await.expect("created");
+    eventually(&leases, name, |lease| {
+        let status = lease.status.as_ref()?;
+        conditions::is_true(&status.conditions, GRANTED).then_some(())
+    })
+    .await;
+    leases
+}
+
+/// Waits until the work is `done`, with an agent that answers no release: it ends when the slices have expired, and until then costs
+/// few lines and calls.
+async fn costs_little(pool: &Pool, lines: &Lines, done: impl AsyncFn() -> bool) {
+    let (began, before, calls) = (Instant::now(), lines.all().len(), pool.releases());
+    while !done().await {
+        assert!(began.elapsed() < TTL + MARGIN, "it stands after its slices have expired");
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert!(began.elapsed() >= TTL, "an agent may still hold its slices: {:?}", began.elapsed());
+    let written = lines.all().split_off(before);
+    assert!(written.len() <= LINES, "{} lines: {:#?}", written.len(), &written[..LINES]);
+    let calls = pool.releases() - calls;
+    assert!(calls <= CALLS, "{calls} releases");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_lease_whose_agent_does_not_answer_costs_few_lines_and_calls() {
+    let pool = Pool::start(0, StorePolicy::default()).await;
+    let leases = granted(&pool, "silent").await;
+    pool.leave_releases_unanswered(u32::MAX);
+    let lines = Lines::default();
+    let _logged = tracing::subscriber::set_default(lines.clone());
+    leases.delete("silent", &DeleteParams::default()).await.unwrap();
+    costs_little(&pool, &lines, async || leases.get_opt("silent").await.unwrap().is_none()).await;
+    let said = lines.all();
+    let waits = said.iter().filter(|line| line.contains("deleted: waiting for an agent to answer"));
+    assert_eq!(waits.count(), 1, "{said:#?}");
+}
+
+/// A burst of four chunks that are submitted, with slices that last as long as the lease's above.
+fn lasting(name: &str) -> BurstJob {
+    job(name, |manifest| manifest["spec"]["lease"] = json!({"ttlSeconds": TTL.as_secs()}))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_burst_whose_agent_does_not_answer_costs_few_lines_and_calls() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &lasting("deleted")).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    pool.leave_releases_unanswered(u32::MAX);
+    let lines = Lines::default();
+    let _logged = tracing::subscriber::set_default(lines.clone());
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    jobs.delete("deleted", &DeleteParams::default()).await.unwrap();
+    costs_little(&pool, &lines, async || jobs.get_opt("deleted").await.unwrap().is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_burst_whose_agent_does_not_answer_costs_few_lines_and_calls() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &lasting("finished")).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    pool.leave_releases_unanswered(u32::MAX);
+    let lines = Lines::default();
+    let _logged = tracing::subscriber::set_default(lines.clone());
+    stream.succeeded(1, 0, 4, "");
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    eventually(&jobs, "finished", |job| job.status.as_ref()?.completion_time.clone()).await;
+    costs_little(&pool, &lines, async || jobs.get("finished").await.unwrap().finalizers().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_a_lease_are_there_for_kubectl_describe() {
+    let pool = Pool::start(0, StorePolicy::default()).await;
+    let leases = granted(&pool, "told").await;
+    let uid = leases.get("told").await.unwrap().uid();
+    let events = Api::<Event>::namespaced(pool.client.clone(), NAMESPACE);
+    let began = Instant::now();
+    let event = loop {
+        let found = events.list(&ListParams::default()).await.unwrap();
+        let of_lease = |event: &Event| {
+            event
+                .regarding
+                .as_ref()
+                .is_some_and(|of| of.kind.as_deref() == Some("VramLease") && of.uid == uid)
+        };
+        if let Some(event) = found.items.into_iter().find(of_lease) {
+            break event;
+        }
+        assert!(began.elapsed() < MARGIN, "no Event of the lease");
+        sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!(
+        (event.type_.as_deref(), event.reason.as_deref()),
+        (Some("Normal"), Some("SlicesGranted"))
+    );
+    assert_eq!(event.note.as_deref(), Some("slices: 1, on devices: 1"));
+    assert_eq!(event.reporting_controller.as_deref(), Some("sahasra-operator"));
+}
