@@ -207,8 +207,11 @@ impl Candidate {
     fn renewed(&self, mut lease: Lease, identity: &str) -> Lease {
         let now = MicroTime(timestamp());
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
-        if spec.holder_identity.as_deref() != Some(identity) {
-            spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default() + 1);
+        let before = spec.holder_identity.as_deref();
+        if before != Some(identity) {
+            // As client-go counts: the first leader takes over from nobody, and one that resigns does not take over.
+            let takes_over = before.is_some() && !identity.is_empty();
+            spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default() + i32::from(takes_over));
             spec.acquire_time = Some(now.clone());
         }
         spec.holder_identity = Some(identity.to_owned());

@@ -7,4 +7,5 @@ mod coordinator;
 mod harness;
 mod intake;
 mod leases;
+mod metrics;
 mod refusals;
