@@ -122,7 +122,7 @@ bench: build ## Measure, print tables, write target/bench/results.json
 	bench/run
 
 .PHONY: limits
-limits: build tools ## Reach every documented maximum and print what it took (docs/limits.md; optimised binaries; each case ends after 5 minutes at most)
+limits: build tools ## Reach every documented maximum, print what it took, fail where that is beyond a goal (docs/limits.md; optimised binaries; each case ends after 5 minutes at most)
 	cargo build --release --workspace --example limits
 	test -x target/s3/bin/moto_server || { python3 -m venv target/s3 && target/s3/bin/pip install --quiet --disable-pip-version-check 'moto[server]==5.2.5'; }
 	SAHASRA_BIN_DIR=$(CURDIR)/target/release SAHASRA_S3_SERVER=$(CURDIR)/target/s3/bin/moto_server SAHASRA_STORE_ENDPOINTS='http://127.0.0.1:*' \
