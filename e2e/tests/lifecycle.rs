@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kube::api::DynamicObject;
 use sahasra_e2e::bursts::{Burst, number};
-use sahasra_e2e::{PoolOptions, SharedPool, Turn, condition, eventually, true_condition};
+use sahasra_e2e::{NAMESPACE, PoolOptions, SharedPool, Turn, condition, eventually, tools, true_condition};
 use serde_json::json;
 
 /// A machine under load gets minutes.
@@ -238,4 +238,39 @@ async fn a_lease_survives_a_restart_of_the_operator() {
     assert_eq!(lent(&pool).await, Some(4.0));
     kubectl(&pool, &["delete", "vramlease", "lasting", "--timeout=60s"]).await;
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+/// What the chart runs before an uninstall, with the operator's rights: whether it may go, and what it says.
+async fn uninstall_check(pool: &Turn) -> (bool, String) {
+    let kubeconfig = pool.control_plane.kubeconfig_for(NAMESPACE, "sahasra-operator").await;
+    let program = tools::binaries().await.expect("binaries").join("sahasra-operator");
+    let output = tokio::process::Command::new(program)
+        .args(["uninstall-check", "--within=1ms"])
+        .env("KUBECONFIG", kubeconfig.expect("the operator's identity"))
+        .output()
+        .await
+        .expect("it runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[tokio::test]
+async fn an_operator_is_not_uninstalled_under_a_running_burst_which_goes_on() {
+    let mut pool = pool().await;
+    pool.nothing_held(FREE_WITHIN)
+        .await
+        .expect("earlier bursts have given everything back");
+    let burst = Burst::of_steps("default", "unmoved", CHUNKS, STEPS).expect("a burst");
+    pool.in_the_middle_of(&burst, 10, WITHIN).await.expect("chunks are done");
+    let (may_go, said) = uninstall_check(&pool).await;
+    assert!(
+        !may_go && said.contains("1 objects hold VRAM or wait for it: BurstJob default/unmoved"),
+        "{said}"
+    );
+    let job = pool.completed("default", "unmoved", WITHIN).await.expect("it goes on");
+    pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+    // A burst that has ended holds nothing, and may stay.
+    let (may_go, said) = uninstall_check(&pool).await;
+    assert!(may_go, "{said}");
 }

@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use sahasra_e2e::bursts::Burst;
 use sahasra_e2e::{ControlPlane, EXISTING_CLUSTER_VARIABLE, NAMESPACE, Options, eventually, tools};
 
 /// Images are there already, processes are started and a burst of seconds runs: on a loaded machine it all takes a while.
@@ -35,7 +36,14 @@ impl Cluster {
     }
 
     async fn run(&self, program: std::path::PathBuf, arguments: &[&str]) -> String {
-        let output = Command::new(&program)
+        let (done, said) = self.outcome(&program, arguments).await;
+        assert!(done, "{} {arguments:?} failed: {said}", program.display());
+        said
+    }
+
+    /// Whether the program succeeds, and what it says.
+    async fn outcome(&self, program: &std::path::Path, arguments: &[&str]) -> (bool, String) {
+        let output = Command::new(program)
             .args(arguments)
             .current_dir(tools::workspace_root())
             .env("KUBECONFIG", self.0.kubeconfig())
@@ -44,14 +52,7 @@ impl Cluster {
             .stderr(Stdio::inherit())
             .output()
             .expect("it can be run");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            output.status.success(),
-            "{} {arguments:?} ended with {}: {said}",
-            program.display(),
-            output.status
-        );
-        said
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
@@ -140,18 +141,28 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
     let check = tools::workspace_root().join("examples/check");
     println!("{}", cluster.run(check, &["hyperparameter-search"]).await);
 
+    // It has to be asked for by name: nobody's burst is left without an operator.
+    let uninstall = ["uninstall", "sahasra", "--namespace", NAMESPACE, "--wait", "--timeout=120s"];
+    let running = Burst::of("endless", "default", "running", 1).expect("a burst");
+    let running = running.with("chunkTimeoutSeconds", serde_json::json!(86_400));
+    running.apply(&cluster.0).await.expect("applied");
+    cluster
+        .kubectl("wait --for=condition=Admitted burstjob/running --timeout=60s")
+        .await;
+    let (done, said) = cluster.outcome(&helm, &uninstall).await;
+    assert!(!done, "uninstalled under a running burst: {said}");
+    let log = cluster.kubectl("logs -n sahasra-system job/sahasra-uninstall-check").await;
+    assert!(log.contains("BurstJob default/running"), "{log}");
+    let state = cluster.kubectl("get burstjob running -o jsonpath={.status.state}").await;
+    assert_eq!(state, "Running");
+
     cluster
         .kubectl("delete burstjobs --all --all-namespaces --wait --timeout=60s")
         .await;
     let none = async || cluster.kubectl("get vramleases -A -o name").await.is_empty().then_some(());
     assert!(eventually(WITHIN, none).await.is_some(), "a lease outlives its burst");
 
-    cluster
-        .run(
-            helm,
-            &["uninstall", "sahasra", "--namespace", NAMESPACE, "--wait", "--timeout=120s"],
-        )
-        .await;
+    cluster.run(helm, &uninstall).await;
     let gone = async || cluster.kubectl("get pods -n sahasra-system -o name").await.is_empty().then_some(());
     assert!(eventually(WITHIN, gone).await.is_some(), "pods outlive the chart");
     // The definitions, and with them everybody's objects, stay: there must be none that holds VRAM.
