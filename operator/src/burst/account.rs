@@ -388,6 +388,12 @@ impl Account {
     }
 }
 
+/// Counts a range that was looked at: for a test of how many they are.
+fn looked_at() {
+    #[cfg(test)]
+    tests::looked_at();
+}
+
 /// SplitMix64's finaliser: spreads any number over 64 bits.
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

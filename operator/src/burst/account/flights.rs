@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::DeviceKey;
+use super::{DeviceKey, looked_at};
 
 /// Number of a device among those of the burst.
 pub(super) type DeviceNumber = u32;
@@ -58,7 +58,10 @@ impl Flights {
             return Vec::new();
         }
         let flights = self.by_first.iter().map(|(first, flight)| (*first, *flight));
-        flights.filter(|(_, flight)| devices.contains(&flight.device)).collect()
+        flights
+            .inspect(|_| looked_at())
+            .filter(|(_, flight)| devices.contains(&flight.device))
+            .collect()
     }
 
     /// The parts of flights within [first, first + count), as (first index, flight).
@@ -104,6 +107,7 @@ impl Flights {
         let start = before.map_or(first, |(from, _)| *from);
         let flights = self.by_first.range(start..end.max(start));
         flights
+            .inspect(|_| looked_at())
             .map(|(from, flight)| (*from, *flight))
             .filter(move |(from, flight)| from + flight.count > first)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Batch;
+use super::{Batch, looked_at};
 
 /// Consecutive chunks that wait.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +55,7 @@ impl Retries {
         let before = before.filter(|(from, retry)| *from + retry.count > first).map(|(from, _)| *from);
         let hit: Vec<u64> = (before.into_iter())
             .chain(self.by_first.range(first..end.max(first)).map(|(from, _)| *from))
+            .inspect(|_| looked_at())
             .collect();
         let mut taken = Vec::with_capacity(hit.len());
         for from in hit {
@@ -89,6 +90,7 @@ impl Retries {
 
     fn promote(&mut self, now: u64) {
         while let Some((ready_at, first)) = self.later.first().copied().filter(|(ready_at, _)| *ready_at <= now) {
+            looked_at();
             self.later.remove(&(ready_at, first));
             self.due.insert((ready_at, first));
             self.due_chunks += self.by_first.get(&first).map_or(0, |retry| retry.count);
@@ -96,6 +98,7 @@ impl Retries {
     }
 
     fn remove(&mut self, first: u64) -> Option<Retry> {
+        looked_at();
         let retry = self.by_first.remove(&first)?;
         self.chunks -= retry.count;
         if self.due.remove(&(retry.ready_at, first)) {

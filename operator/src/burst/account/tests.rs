@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 use proptest::prelude::*;
 
@@ -9,6 +9,20 @@ const POLICY: RetryPolicy = RetryPolicy {
     initial_backoff: 1_000,
     max_backoff: 3_000,
 };
+
+thread_local! {
+    static LOOKS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Called whenever a range of chunks is looked at.
+pub(super) fn looked_at() {
+    LOOKS.with(|looks| looks.set(looks.get() + 1));
+}
+
+/// Ranges that were looked at since this was last asked.
+fn looks() -> u64 {
+    LOOKS.with(|looks| looks.replace(0))
+}
 
 fn device(number: u8) -> DeviceKey {
     DeviceKey {
@@ -281,15 +295,24 @@ fn what_a_device_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
     assert_eq!((account.running_on(&device(1)), account.counts().pending), (0, 10));
 }
 
-/// Every second chunk of a large burst is answered otherwise than its neighbour: what an answer costs must not grow with
-/// what came before, or this takes hours.
+/// Ranges that an answer may look at, whatever came before it.
+const LOOKS_AT_AN_ANSWER: u64 = 8;
+
+/// Every second chunk of a large burst is answered otherwise than its neighbour: what an answer costs does not grow with what came before.
 fn alternating(total: u64, odd: FailureCode) -> Account {
     let mut account = Account::new(total, POLICY, 0);
     let devices: Vec<DeviceKey> = (0..8).map(device).collect();
+    looks();
     while account.ready(0) > 0 {
         for device in &devices {
             for batch in account.take(device, 4_096, 0) {
-                for index in batch.first..batch.first + batch.count {
+                // First the odd ones: what is in flight is in pieces then.
+                let chunks = batch.first..batch.first + batch.count;
+                for index in chunks
+                    .clone()
+                    .filter(|index| index % 2 == 1)
+                    .chain(chunks.filter(|index| index % 2 == 0))
+                {
                     if index % 2 == 0 {
                         account.succeeded(index, 1);
                     } else {
@@ -303,6 +326,9 @@ fn alternating(total: u64, odd: FailureCode) -> Account {
                     account.running_on(device);
                     account.counts();
                 }
+                // After each batch: one that costs as much as all before it is found soon, not after hours.
+                let looks = looks();
+                assert!(looks <= LOOKS_AT_AN_ANSWER * batch.count, "{looks} for {} answers", batch.count);
             }
         }
     }
@@ -348,10 +374,13 @@ fn every_second_chunk_waits_for_its_retry() {
     assert_eq!((account.counts().pending, account.counts().retried), (TOTAL / 2, TOTAL / 2));
     let later = POLICY.max_backoff;
     assert_eq!(account.ready(later), TOTAL / 2);
+    looks();
     let mut taken = 0;
     while let Some(batch) = account.take(&device(0), 1, later).first() {
         taken += batch.count;
         account.succeeded(batch.first, batch.count);
+        let looks = looks();
+        assert!(looks <= LOOKS_AT_AN_ANSWER, "{looks} for one answer");
     }
     assert_eq!((taken, account.is_finished()), (TOTAL / 2, true));
 }
