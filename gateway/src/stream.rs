@@ -32,7 +32,7 @@ use known::Seen;
 use slots::Slot;
 use worker::Worker;
 
-pub use websocket::{RESUME_HEADER, SUBPROTOCOL};
+pub use websocket::{RESUME_ACCEPTED, RESUME_HEADER, SUBPROTOCOL};
 
 /// What the streams of one gateway share.
 #[derive(Clone)]
@@ -160,7 +160,8 @@ impl Streams {
     async fn resume(&self, place: Place<'_>, resume: &HeaderValue) -> Option<Result<(Worker, Slot), Refusal>> {
         let seen = self.known.get(place.namespace, place.name)?;
         match self.connect(&seen.endpoint, place, Some(resume)).await {
-            // The worker has judged: only now it counts.
+            Ok(worker) if worker.resumed => Some(self.slots.take_resumed(seen.caller).map(|slot| (worker, slot))),
+            // The worker did not recognise the secret and accepted the token.
             Ok(worker) => Some(self.slots.take(seen.caller).map(|slot| (worker, slot))),
             Err(gone @ Refusal::WorkerGone { .. }) => Some(Err(gone)),
             Err(_) => None,
@@ -179,11 +180,19 @@ impl Streams {
         let (allowed, caller) = tokio::join!(self.access.check(token.text(), &action), self.access.caller(token.text()));
         allowed.map_err(refused)?;
         let caller = caller.map_err(refused)?;
-        // Who may not has none, and what comes next takes time.
-        let slot = self.slots.take(caller.clone())?;
+        // A caller without the right takes no slot. One with it takes the slot before the worker is asked, which takes time.
+        let slot = match self.slots.take(caller.clone()) {
+            // The session's client may be back, whose stream is not a new one: the worker recognises the secret.
+            Err(full @ Refusal::Share { .. }) if resume.is_some() => Err(full),
+            taken => Ok(taken?),
+        };
         let session = api.object(token, &objects::path(Kind::Session, namespace, name)).await?;
         let endpoint = endpoint(&session, name)?.to_owned();
         let worker = self.connect(&endpoint, place, resume).await?;
+        let slot = match slot {
+            Err(_) if worker.resumed => self.slots.take_resumed(caller.clone())?,
+            slot => slot?,
+        };
         self.known.put(namespace, name, Seen { endpoint, caller });
         Ok((worker, slot))
     }

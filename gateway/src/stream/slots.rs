@@ -2,6 +2,9 @@
 //!
 //! A caller may hold as many as are free: alone half of all, beside another who holds its share a third, and so on. A new caller finds
 //! room, however much those before have taken.
+//!
+//! The share limits new streams only. A stream that is resumed counts for its caller, and is refused only when all slots are taken: after a
+//! restart of the gateway the order in which clients come back must not decide which sessions are lost.
 
 use std::{
     collections::HashMap,
@@ -36,11 +39,23 @@ impl Slots {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of them, until it is dropped. Without a caller, where there is one identity alone, all of them may be had.
+    /// Takes a slot for a new stream; dropping it frees the slot. Without a caller (a gateway with a single identity) there is no share.
     ///
     /// # Errors
-    /// When all are taken, or the caller holds its share.
+    /// [`Refusal::Busy`] when all slots are taken, [`Refusal::Share`] when the caller holds its share.
     pub fn take(&self, caller: Option<Arc<str>>) -> Result<Slot, Refusal> {
+        self.slot(caller, true)
+    }
+
+    /// Takes a slot for a stream that its worker resumed, whatever the caller holds.
+    ///
+    /// # Errors
+    /// [`Refusal::Busy`] when all slots are taken.
+    pub fn take_resumed(&self, caller: Option<Arc<str>>) -> Result<Slot, Refusal> {
+        self.slot(caller, false)
+    }
+
+    fn slot(&self, caller: Option<Arc<str>>, is_new: bool) -> Result<Slot, Refusal> {
         let mut held = self.held();
         let free = self.limit.saturating_sub(held.all);
         if free == 0 {
@@ -48,7 +63,7 @@ impl Slots {
         }
         if let Some(caller) = &caller {
             let own = held.by_caller.get(caller).copied().unwrap_or_default();
-            if own >= free {
+            if is_new && own >= free {
                 let limit = self.limit;
                 return Err(Refusal::Share { own, limit });
             }
@@ -116,6 +131,23 @@ mod tests {
         drop(third);
         let held = slots.held();
         assert_eq!((held.all, held.by_caller.len()), (0, 0));
+    }
+
+    #[test]
+    fn streams_that_are_resumed_come_back_in_any_order() {
+        let shares = [("first", 128), ("second", 64), ("third", 32)];
+        for order in [[0, 1, 2], [1, 2, 0], [2, 1, 0]] {
+            let slots = Slots::new(256);
+            let held: Vec<Slot> = (order.into_iter().map(|place| shares[place]))
+                .flat_map(|(caller, count)| (0..count).map(move |_| caller))
+                .map(|caller| slots.take_resumed(Some(caller.into())).unwrap())
+                .collect();
+            assert!(matches!(slots.take(Some("first".into())), Err(Refusal::Share { own: 128, .. })));
+            assert_eq!((held.len(), all_of(&slots, "fourth").len()), (224, 16), "a new caller finds room");
+        }
+        let slots = Slots::new(1);
+        let _held = slots.take_resumed(None).unwrap();
+        assert!(matches!(slots.take_resumed(None), Err(Refusal::Busy { .. })));
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub const SUBPROTOCOL: &str = "sahasra-session.v1";
 
 /// Header by which a client shows that it was let in before (`docs/protocol.md`).
 pub const RESUME_HEADER: &str = "sahasra-resume";
+/// Value of that header in the answer of a worker that recognised the secret.
+pub const RESUME_ACCEPTED: &str = "accepted";
 
 /// A handshake that is in order.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use tokio::{
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
-use super::{RESUME_HEADER, SUBPROTOCOL};
+use super::{RESUME_ACCEPTED, RESUME_HEADER, SUBPROTOCOL};
 use crate::{refusal::Refusal, token::Token};
 
 /// A worker inside the cluster answers a SYN at once or not at all.
@@ -51,6 +51,8 @@ pub struct Worker {
     pub connection: Connection,
     /// What was read from it behind the answer's head.
     pub read: Bytes,
+    /// Whether the worker recognised the secret of `Sahasra-Resume`: the stream is not a new one.
+    pub resumed: bool,
 }
 
 impl Worker {
@@ -156,6 +158,7 @@ pub async fn connect(
     if !speaks {
         return Err(broken(format!("speaks something else than {SUBPROTOCOL}")));
     }
+    let resumed = resume.is_some() && answer.headers().get(RESUME_HEADER).is_some_and(|value| value == RESUME_ACCEPTED);
     let upgraded = hyper::upgrade::on(answer)
         .await
         .map_err(|error| broken(format!("broke off ({error})")))?;
@@ -165,6 +168,7 @@ pub async fn connect(
     Ok(Worker {
         connection: parts.io.into_inner(),
         read: parts.read_buf,
+        resumed,
     })
 }
 

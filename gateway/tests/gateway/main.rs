@@ -8,6 +8,7 @@ mod polls;
 mod port;
 mod rest;
 mod results;
+mod shares;
 mod stream;
 mod upstream;
 mod worker_tls;

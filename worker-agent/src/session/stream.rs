@@ -22,7 +22,7 @@ use sahasra_access::{Access, AccessError, Action, bearer};
 use sahasra_service::{part, server::Handshake, tls::Acceptor};
 use sahasra_wire::{
     path,
-    session::{PROTOCOL, RESUME_HEADER, resume_secret},
+    session::{PROTOCOL, RESUME_ACCEPTED, RESUME_HEADER, resume_secret},
 };
 use tokio::net::TcpStream;
 
@@ -159,6 +159,7 @@ async fn open(
     if request.version() != Version::HTTP_11 || !asks_for_upgrade(request.headers()) {
         return Err(Refusal::NoUpgrade);
     }
+    let accepted = resumed.is_some();
     let process = match resumed {
         Some(process) => process,
         // Its grace may be over: the executor says so. A new one would know nothing of the client.
@@ -172,8 +173,13 @@ async fn open(
     part::spawn(hand_over(upgrade, process));
     let mut answer = Response::new(Full::default());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    answer.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
+    let headers = answer.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
+    if accepted {
+        // A gateway does not count the stream as a new one then.
+        headers.insert(RESUME_HEADER, HeaderValue::from_static(RESUME_ACCEPTED));
+    }
     Ok(answer)
 }
 

@@ -215,7 +215,10 @@ async fn an_executor_that_ends_by_itself_gives_the_grant_back_and_is_told_of_unt
 /// A client that is let in and has been welcomed.
 async fn client(agent: &AgentProcess, name: &str) -> TcpStream {
     let (answer, mut stream) = open(agent, name, Some("right"), &UPGRADE).await;
-    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    assert!(
+        answer.starts_with("http/1.1 101 ") && !answer.contains("sahasra-resume"),
+        "{answer}"
+    );
     greet(&mut stream, &[]).await;
     stream
 }
@@ -292,6 +295,8 @@ async fn who_was_let_in_comes_back_by_the_sessions_secret_while_nobody_can_be_as
     // Who shows it need be nobody that the API server knows.
     let (answer, mut stream) = open(&place.agent, "mine", None, &headers).await;
     assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    // A gateway reads that the secret was the right one.
+    assert!(answer.contains("\r\nsahasra-resume: accepted\r\n"), "{answer}");
     assert!(greet(&mut stream, &welcome.resume).await.resumed);
     // It ends with the process that gave it.
     place.agent.kill_executors();

@@ -3,6 +3,8 @@
 /// Header of a request for a stream: the [`Welcome::resume`](super::Welcome::resume) that the client is about to show, in hexadecimal
 /// digits. Whoever has it was let in before, so that nobody need be asked whether it may come in again.
 pub const RESUME_HEADER: &str = "sahasra-resume";
+/// Value of the same header in an agent's answer `101`: the secret was the right one, and the caller's token was not asked for.
+pub const RESUME_ACCEPTED: &str = "accepted";
 /// Longest secret that is read from there, in bytes.
 const RESUME_BYTES: usize = 64;
 
