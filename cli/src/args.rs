@@ -125,10 +125,10 @@ pub struct UpArgs {
     /// The pool.
     #[command(flatten)]
     pub pool: PoolArgs,
-    /// Where the kubeconfig is written; in the user's state folder when absent.
+    /// Where the kubeconfig is written, and removed at the end; in the user's state folder when absent. A file with other content is refused.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Where the token alone is written, for clients of the sessions; token-PORT beside the kubeconfig when absent.
+    /// Where the token alone is written, for clients of the sessions, and removed at the end; token-PORT beside the kubeconfig when absent.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }

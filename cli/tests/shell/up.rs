@@ -288,6 +288,23 @@ fn a_second_pool_leaves_the_kubeconfig_of_the_first_alone() {
 }
 
 #[test]
+fn the_users_own_kubeconfig_is_refused_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("config");
+    let theirs = "apiVersion: v1\nkind: Config\nclusters: []\n";
+    fs::write(&kubeconfig, theirs).expect("written");
+    let output = Sahasra::new(["up", "--port", "0", "--kubeconfig"]).arg(&kubeconfig).output();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("was not written by") && told.contains("--kubeconfig"), "{told}");
+    assert_eq!(fs::read_to_string(&kubeconfig).expect("a kubeconfig"), theirs);
+    let names: Vec<_> = (folder.path().read_dir().expect("a folder"))
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert_eq!(names, ["config"]);
+}
+
+#[test]
 fn the_workers_are_for_their_own_operator() {
     let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
     let (_, list) = up.request("GET", "/apis/sahasra.dev/v1alpha1/gpuworkers", Some(&up.token()), "");
