@@ -28,6 +28,7 @@ pub struct Chunks {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     #[x_kube(validation = rules::parameter_names())]
+    #[x_kube(validation = rules::no_columns())]
     pub parameters: BTreeMap<String, ParameterSpec>,
     /// Seed of every `random` parameter: the same seed gives the same values on every device.
     #[serde(default)]
@@ -42,6 +43,7 @@ pub struct ProductAxis {
     /// Name of the parameter.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = rules::parameter_name())]
+    #[x_kube(validation = rules::no_column())]
     pub name: String,
     /// Its type.
     #[serde(rename = "type")]

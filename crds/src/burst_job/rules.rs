@@ -21,6 +21,25 @@ pub(super) fn parameter_names() -> Rule {
     )
 }
 
+/// The columns of the results beside the parameters: a parameter of such a name would stand in for the column of that name.
+const OUTPUT_COLUMN: &str = "^output[0-9]+$";
+
+/// A parameter's name is no other column's.
+pub(super) fn no_column() -> Rule {
+    rule(
+        format!("self != 'index' && !self.matches('{OUTPUT_COLUMN}')"),
+        "index, output0, output1 and so on are columns of the results: give the parameter another name",
+    )
+}
+
+/// No key of `parameters` is another column of the results.
+pub(super) fn no_columns() -> Rule {
+    rule(
+        format!("self.all(name, name != 'index' && !name.matches('{OUTPUT_COLUMN}'))"),
+        "a parameter has the name of a column of the results (index, output0, output1 and so on): give it another name",
+    )
+}
+
 // No rule has the reason FieldValueDuplicate: the API server would then leave its message out. And the messages below do not say which name is meant: a message made from the object's strings exceeds the API server's cost limit.
 
 /// No two lists of a product have the same name.
