@@ -8,7 +8,10 @@ use futures::stream;
 use http::{HeaderValue, Response, header};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
-use sahasra_crds::burst_job::BurstJobSpec;
+use sahasra_crds::{
+    burst_job::BurstJobSpec,
+    conditions::{COMPLETE, FAILED},
+};
 use sahasra_results::{CSV, Table};
 use serde_json::Value;
 
@@ -20,6 +23,7 @@ use crate::{
     route::Kind,
     service::{Answer, json},
     token::Token,
+    wait,
 };
 
 /// Rows are made as the client takes them, so many bytes at a time: the text may be much longer than the records.
@@ -37,43 +41,13 @@ pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, qu
         Some(_) => return Err(Refusal::field("query.format", "write csv or json")),
     };
     let burst = api.object(token, &objects::path(Kind::Burst, namespace, name)).await?;
-    let results = &burst["status"]["results"];
-    if let Some(url) = results["url"].as_str().filter(|url| !url.is_empty()) {
-        return Err(Refusal::NotYet {
-            reason: "ResultsInStore",
-            problem: format!(
-                "the results of {name} stand in {url}: read them there with the store's own credentials; that file lists their segments"
-            ),
-            field: "status.results.url",
-            value: url.to_owned(),
-        });
-    }
-    let conditions = burst["status"]["conditions"].as_array();
-    let ended = (conditions.into_iter().flatten())
-        .any(|condition| condition["status"] == "True" && ["Complete", "Failed"].iter().any(|kind| condition["type"] == *kind));
-    let state = burst["status"]["state"].as_str().unwrap_or("Pending");
-    if !ended {
-        return Err(Refusal::NotYet {
-            reason: "NotFinished",
-            problem: format!("{name} is {state}: wait for it with GET ..?waitFor=Complete and ask again"),
-            field: "status.state",
-            value: state.to_owned(),
-        });
-    }
+    let config_map = config_map_of(&burst, name)?;
     let missing = |problem: String| Refusal::NotYet {
         reason: "NoResults",
         problem,
         field: "status.results.configMap",
-        value: results["configMap"].as_str().unwrap_or_default().to_owned(),
+        value: config_map.to_owned(),
     };
-    if let Some(kept) = burst["spec"]["results"].as_str().filter(|kept| *kept != "All") {
-        return Err(missing(format!(
-            "the results of {name} are not kept: spec.results is {kept}, and All keeps them"
-        )));
-    }
-    // Written by the operator; looked at all the same, for it becomes part of a path.
-    let config_map = results["configMap"].as_str().filter(|name| is_name(name));
-    let config_map = config_map.ok_or_else(|| missing(format!("{name} is {state} and has no results: its conditions say why")))?;
     let found = api
         .object(token, &format!("/api/v1/namespaces/{namespace}/configmaps/{config_map}"))
         .await?;
@@ -88,6 +62,62 @@ pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, qu
         answer.headers_mut().insert(header::CONTENT_TYPE, csv);
     }
     Ok(answer)
+}
+
+/// The ConfigMap with the results of a burst that ended.
+///
+/// # Errors
+/// [`Refusal::NotYet`] where none holds them: field, what stands there, and where to look instead.
+fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
+    let refusal = |reason, field, value: &str, problem: String| Refusal::NotYet {
+        reason,
+        problem,
+        field,
+        value: value.to_owned(),
+    };
+    let status = &burst["status"];
+    let results = &status["results"];
+    let url = results["url"].as_str().filter(|url| !url.is_empty());
+    let kept = burst["spec"]["results"].as_str().unwrap_or("All");
+    if let (Some(url), true) = (url, matches!(kept, "All" | "Failed")) {
+        let what = match kept {
+            "Failed" => format!("spec.results of {name} is Failed: index and cause of each failed chunk stand in {url}"),
+            _ => format!("the results of {name} stand in the segments that {url} lists"),
+        };
+        let problem = format!("{what}: read them there with the store's own credentials");
+        return Err(refusal("ResultsInStore", "status.results.url", url, problem));
+    }
+    if kept != "All" {
+        let instead = match (kept, burst["spec"]["output"].is_object()) {
+            ("Failed", true) => {
+                "index and cause of each failed chunk stand in failed.csv in its store once status.results.url names it".to_owned()
+            }
+            ("Failed", false) => format!(
+                "index and cause of each failed chunk stand, once it has ended, in the key failed.csv of the ConfigMap {}",
+                results["configMap"].as_str().unwrap_or("that status.results.configMap names")
+            ),
+            _ => "status.aggregate and status.chunks are all there is".to_owned(),
+        };
+        let problem = format!("spec.results of {name} is {kept}, which keeps no results (All does): {instead}");
+        return Err(refusal("NoResults", "spec.results", kept, problem));
+    }
+    let state = status["state"].as_str().unwrap_or("Pending");
+    if !wait::is_true(burst, COMPLETE) && !wait::is_true(burst, FAILED) {
+        if let Some(rejection) = wait::rejection(burst) {
+            let said = |field: &str| rejection[field].as_str().unwrap_or_default().to_owned();
+            let problem = format!("{name} is not accepted, {}: {}", said("reason"), said("message"));
+            return Err(refusal("NotAccepted", "status.conditions", &said("reason"), problem));
+        }
+        let problem = format!("{name} is {state}: wait for it with GET ..?waitFor=Complete and ask again");
+        return Err(refusal("NotFinished", "status.state", state, problem));
+    }
+    // Written by the operator; looked at all the same, for it becomes part of a path.
+    let found = results["configMap"].as_str().unwrap_or_default();
+    if is_name(found) {
+        return Ok(found);
+    }
+    let problem = format!("{name} is {state} and has no results: its conditions say why");
+    Err(refusal("NoResults", "status.results.configMap", found, problem))
 }
 
 /// The lines of `results.csv`: as they stand in the ConfigMap, or made from its records where they are too many to stand there.

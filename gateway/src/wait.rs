@@ -106,17 +106,25 @@ fn conditions(kind: Kind) -> &'static [&'static str] {
 
 /// Whether the condition, or `Failed`, is true; or the object was rejected, and stays so until it or an object that it refers to changes.
 fn settled(kind: Kind, object: &Value, wished: &str) -> bool {
-    let conditions = object["status"]["conditions"].as_array();
-    let is = |condition: &Value, name: &str, status: &str| condition["type"] == name && condition["status"] == status;
-    let current = |condition: &Value| {
-        let observed = condition["observedGeneration"].as_i64();
-        observed.is_none() || observed == object["metadata"]["generation"].as_i64()
-    };
-    conditions.into_iter().flatten().any(|condition| {
-        is(condition, wished, "True")
-            || is(condition, FAILED, "True")
-            || (kind == Kind::Burst && is(condition, ACCEPTED, "False") && current(condition))
+    is_true(object, wished) || is_true(object, FAILED) || (kind == Kind::Burst && rejection(object).is_some())
+}
+
+/// Whether the object has that condition with status `True`.
+pub fn is_true(object: &Value, condition: &str) -> bool {
+    conditions_of(object).any(|one| one["type"] == condition && one["status"] == "True")
+}
+
+/// The condition `Accepted` of a burst, where it is `False` for the spec as it stands.
+pub fn rejection(burst: &Value) -> Option<&Value> {
+    conditions_of(burst).find(|one| {
+        let observed = one["observedGeneration"].as_i64();
+        let is_current = observed.is_none() || observed == burst["metadata"]["generation"].as_i64();
+        one["type"] == ACCEPTED && one["status"] == "False" && is_current
     })
+}
+
+fn conditions_of(object: &Value) -> impl Iterator<Item = &Value> {
+    object["status"]["conditions"].as_array().into_iter().flatten()
 }
 
 fn whole(object: &Value) -> Answer {

@@ -25,13 +25,6 @@ async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
         )
         .await;
     assert_eq!(cluster.get(&path).await.json()["reason"], "NoResults");
-    let mut unkept = burst("unkept");
-    unkept["spec"]["results"] = json!("None");
-    cluster.call(Method::POST, BURSTS, Some(&unkept)).await;
-    let complete = json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")]});
-    cluster.report("BurstJob", "unkept", complete).await;
-    let refused = cluster.get(&format!("{BURSTS}/unkept/results")).await;
-    assert!(refused.refusal(409).contains("spec.results is None"));
     cluster
         .report(
             "BurstJob",
@@ -66,8 +59,88 @@ async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
         )
         .await;
     let elsewhere = cluster.get(&path).await;
-    assert!(elsewhere.refusal(409).contains("s3://bucket/search/manifest.json"));
+    assert!(
+        elsewhere
+            .refusal(409)
+            .contains("in the segments that s3://bucket/search/manifest.json lists")
+    );
     assert_eq!(elsewhere.json()["reason"], "ResultsInStore");
+}
+
+/// Reason, field, value and message of a refusal of results.
+async fn refused(cluster: &Cluster, name: &str) -> (String, String, String, String) {
+    let answer = cluster.get(&format!("{BURSTS}/{name}/results")).await;
+    let message = answer.refusal(409);
+    let status = answer.json();
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    let cause = &status["details"]["causes"][0];
+    (text(&status["reason"]), text(&cause["field"]), text(&cause["message"]), message)
+}
+
+#[tokio::test]
+async fn results_that_are_not_kept_are_told_with_what_is_kept_and_where_it_stands() {
+    let cluster = Cluster::start().await;
+    let url = "file:///stores/team/job/failed.csv";
+    for (name, kept, in_store) in [("none", "None", false), ("failed", "Failed", false), ("stored", "Failed", true)] {
+        let mut job = burst(name);
+        job["spec"]["results"] = json!(kept);
+        if in_store {
+            job["spec"]["output"] = json!({"store": {"url": "file:///stores"}});
+        }
+        assert_eq!(cluster.call(Method::POST, BURSTS, Some(&job)).await.status, 201);
+        // At once: there is nothing to wait for.
+        let (reason, field, value, early) = refused(&cluster, name).await;
+        assert_eq!(
+            (reason.as_str(), field.as_str(), value.as_str()),
+            ("NoResults", "spec.results", kept),
+            "{early}"
+        );
+        let complete = json!({
+            "state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")],
+            "results": {"configMap": format!("{name}-results"), "url": in_store.then_some(url)},
+        });
+        cluster.report("BurstJob", name, complete).await;
+        let (reason, field, value, message) = refused(&cluster, name).await;
+        if in_store {
+            assert!(early.contains("failed.csv in its store"), "{early}");
+            assert_eq!(
+                (reason.as_str(), field.as_str(), value.as_str()),
+                ("ResultsInStore", "status.results.url", url)
+            );
+            assert!(message.contains(url) && !message.contains("segments"), "{message}");
+        } else {
+            assert_eq!(
+                (reason.as_str(), field.as_str(), value.as_str()),
+                ("NoResults", "spec.results", kept)
+            );
+            let is_listed = kept == "Failed";
+            assert_eq!(
+                message.contains("key failed.csv of the ConfigMap failed-results"),
+                is_listed,
+                "{message}"
+            );
+            let nameless = "key failed.csv of the ConfigMap that status.results.configMap names";
+            assert_eq!(early.contains(nameless), is_listed, "{early}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_burst_that_is_not_accepted_is_told_why_and_not_to_wait() {
+    let cluster = Cluster::start().await;
+    cluster.call(Method::POST, BURSTS, Some(&burst("wrong"))).await;
+    let mut refusal = condition("Accepted", "InvalidPtx");
+    refusal["status"] = json!("False");
+    refusal["message"] = json!("spec.kernel.ptx is CUDA C: compile it");
+    cluster
+        .report("BurstJob", "wrong", json!({"state": "Pending", "conditions": [refusal]}))
+        .await;
+    let (reason, field, value, message) = refused(&cluster, "wrong").await;
+    assert_eq!(
+        (reason.as_str(), field.as_str(), value.as_str()),
+        ("NotAccepted", "status.conditions", "InvalidPtx")
+    );
+    assert_eq!(message, "wrong is not accepted, InvalidPtx: spec.kernel.ptx is CUDA C: compile it");
 }
 
 #[tokio::test]
