@@ -145,6 +145,11 @@ fn json_objects_that_follow_each_other_are_taken() {
         .collect();
     let output = Sahasra::new(["run", "-", "-o", "json"]).output_with_input(&json.join("\n"));
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let list: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let items = list["items"].as_array().expect("a list");
+    let mut names: Vec<&str> = items.iter().filter_map(|job| job["metadata"]["name"].as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["one", "two"]);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use http::{Request, header};
 use sahasra_gateway::Limits;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -104,17 +105,17 @@ pub async fn open(cluster: &Cluster, agent: &Agent) -> (Client, TcpStream) {
     (client.expect("a WebSocket"), worker)
 }
 
-/// Code and message of the Status with which a stream is refused.
+/// Code and message of the Status with which a stream is refused. Asked for by plain HTTP: tungstenite reads of a body only what comes with
+/// the head.
 pub async fn refused(cluster: &Cluster, request: Request<()>) -> (u16, String) {
-    match connect_with(cluster, request).await {
-        Err(tungstenite::Error::Http(answer)) => {
-            // tungstenite reads of the body what came with the head; the rest is not of interest.
-            let body = answer.body().clone().unwrap_or_default();
-            let status: Value = serde_json::from_slice(&body).unwrap_or_default();
-            (answer.status().as_u16(), status["message"].as_str().unwrap_or_default().to_owned())
-        }
-        other => panic!("not refused: {other:?}"),
-    }
+    let (head, ()) = request.into_parts();
+    let asked = head
+        .headers
+        .iter()
+        .fold(Request::builder(), |asked, (name, value)| asked.header(name, value));
+    let answer = cluster.send(head.uri.path(), asked, Bytes::new()).await;
+    let code = answer.status.as_u16();
+    (code, answer.refusal(code))
 }
 
 /// The close frame that a client gets: code and reason.
