@@ -151,6 +151,8 @@ fn is_part(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -170,6 +172,36 @@ mod tests {
         }
         assert!(Route::Workers.admits(&Method::POST).is_err());
         assert!(Route::Collection(Kind::Burst, owned("a")).admits(&Method::POST).is_ok());
+    }
+
+    #[test]
+    fn the_labels_of_metrics_are_those_of_all_routes() {
+        let name = || "a".to_owned();
+        let routes = [
+            Route::Health,
+            Route::Metrics,
+            Route::OpenApi,
+            Route::Workers,
+            Route::Collection(Kind::Session, name()),
+            Route::Collection(Kind::Burst, name()),
+            Route::Object(Kind::Session, name(), name()),
+            Route::Object(Kind::Burst, name(), name()),
+            Route::Results(name(), name()),
+            Route::Stream(name(), name()),
+        ];
+        // Without a wildcard, so that a new route does not compile before it stands in the list above.
+        let listed = |route: &Route| match route {
+            Route::Health
+            | Route::Metrics
+            | Route::OpenApi
+            | Route::Workers
+            | Route::Collection(Kind::Session | Kind::Burst, _)
+            | Route::Object(Kind::Session | Kind::Burst, ..)
+            | Route::Results(..)
+            | Route::Stream(..) => route.label(),
+        };
+        let labels: BTreeSet<&str> = routes.iter().map(listed).chain(["none"]).collect();
+        assert_eq!(labels, BTreeSet::from(Route::METRICS));
     }
 
     #[test]

@@ -261,7 +261,30 @@ fn cut(text: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn the_labels_of_metrics_are_those_of_all_ends() {
+        let ends = [
+            End::Client,
+            End::ClientBroke(Error::ConnectionClosed),
+            End::ClientSilent(Duration::ZERO),
+            End::Text,
+            End::Worker,
+            End::WorkerBroke(io::ErrorKind::BrokenPipe.into()),
+            End::Stopping,
+        ];
+        // Without a wildcard, so that a new variant does not compile before it stands in the list above.
+        let listed = |end: &End| match end {
+            End::Client | End::ClientBroke(_) | End::ClientSilent(_) | End::Text | End::Worker | End::WorkerBroke(_) | End::Stopping => {
+                end.by()
+            }
+        };
+        let labels: BTreeSet<&str> = ends.iter().map(listed).collect();
+        assert_eq!(labels, BTreeSet::from(End::BY));
+    }
 
     #[test]
     fn a_reason_is_cut_between_characters() {
