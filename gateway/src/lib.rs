@@ -13,6 +13,7 @@
 //! - [`route`] says what a path means; [`query`], [`token`] and [`refusal`] are what every route shares.
 //! - [`objects`], [`wait`], [`results`], [`workers`]: the REST part. [`api`] makes the calls.
 //! - [`stream`]: WebSocket in, HTTP/1.1 Upgrade out, bytes in between.
+//! - [`body`], [`drain`]: the body of a request, and what comes after a refusal.
 //! - [`tls`], [`stall`]: the port. [`service`] puts it together, as a tower service that `sahasra up` embeds.
 
 use std::time::Duration;
@@ -28,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 pub mod api;
 pub mod args;
+pub mod body;
+pub mod drain;
 pub mod metrics;
 pub mod objects;
 pub mod openapi;

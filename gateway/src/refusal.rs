@@ -225,7 +225,7 @@ impl Refusal {
             Self::UpgradeRequired => Some((header::UPGRADE, HeaderValue::from_static("websocket"))),
             Self::Busy { after, .. } => Some((header::RETRY_AFTER, HeaderValue::from(*after))),
             Self::Share { .. } => Some((header::RETRY_AFTER, HeaderValue::from(SHARE_AFTER))),
-            // What is left of the body is not read: the connection is of no more use.
+            // The body may not have been read to its end: no other request can follow on this connection.
             Self::TooLarge { .. } | Self::TooSlow { .. } => Some((header::CONNECTION, HeaderValue::from_static("close"))),
             _ => None,
         };

@@ -10,18 +10,19 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Empty, Full, combinators::UnsyncBoxBody};
 use hyper::body::Body;
 use kube::Client;
 use sahasra_access::Access;
 use sahasra_service::{health, health::Readiness, metrics as metrics_route, tls::Connector};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 use warp::Filter;
 
 use crate::{
     api::ApiServer,
+    body,
     metrics::Metrics,
     objects, openapi,
     refusal::Refusal,
@@ -42,11 +43,6 @@ pub type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
 const API_SERVER: &str = "the API server";
 /// Time between two looks whether it is.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-
-/// How much of a body that is too large is read, and thrown away, so that its sender sees the answer.
-const DRAIN_BYTES: usize = 64 << 20;
-/// For how long.
-const DRAIN_FOR: Duration = Duration::from_secs(2);
 
 /// Limits of a gateway on what one client may send.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +180,10 @@ impl Gateway {
             }
             Route::Collection(kind, namespace) if creates => {
                 objects::is_json(&head.headers)?;
-                let body = self.whole(&head.headers, body).await?;
+                let Limits {
+                    body_bytes, body_timeout, ..
+                } = self.shared.limits;
+                let body = body::whole(&head.headers, body, body_bytes, body_timeout).await?;
                 objects::create(api, &token, *kind, namespace, query, &body).await
             }
             Route::Collection(kind, namespace) => objects::list(api, &token, *kind, namespace, query).await,
@@ -192,39 +191,6 @@ impl Gateway {
             Route::Object(kind, namespace, name) => wait::get(api, &token, *kind, namespace, name, query).await,
             Route::Results(namespace, name) => results::get(api, &token, namespace, name, query).await,
             Route::Health | Route::Metrics | Route::OpenApi | Route::Stream(..) => Err(Refusal::NoSuchPath),
-        }
-    }
-
-    /// All of a body.
-    async fn whole<B>(&self, headers: &http::HeaderMap, body: B) -> Result<Bytes, Refusal>
-    where
-        B: Body<Data = Bytes> + Send,
-        B::Error: Into<BoxError>,
-    {
-        let Limits {
-            body_bytes, body_timeout, ..
-        } = self.shared.limits;
-        let too_large = Refusal::TooLarge { limit: body_bytes };
-        let said = headers
-            .get(header::CONTENT_LENGTH)
-            .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        // Who waits to be told to go on has not sent it.
-        let waits = headers.contains_key(header::EXPECT);
-        if waits && said.is_some_and(|said| said > body_bytes as u64) {
-            return Err(too_large);
-        }
-        let mut body = std::pin::pin!(body);
-        match timeout(body_timeout, Limited::new(body.as_mut(), body_bytes).collect()).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                // Read on: with something unread the connection is reset, and the answer lost for a client that sends all before it reads.
-                let _ = timeout(DRAIN_FOR, discard(body)).await;
-                Err(too_large)
-            }
-            Ok(Err(_)) => Err(Refusal::BrokenBody),
-            Err(_) => Err(Refusal::TooSlow {
-                seconds: body_timeout.as_secs(),
-            }),
         }
     }
 
@@ -247,19 +213,6 @@ impl Gateway {
         let mut answer = Response::new(document.map_err(|never| match never {}).boxed_unsync());
         json(&mut answer);
         answer
-    }
-}
-
-/// Reads a body to its end, or [`DRAIN_BYTES`] of it.
-async fn discard<B>(mut body: std::pin::Pin<&mut B>)
-where
-    B: Body<Data = Bytes>,
-{
-    let mut read = 0;
-    while read < DRAIN_BYTES
-        && let Some(Ok(frame)) = body.frame().await
-    {
-        read += frame.data_ref().map_or(0, Bytes::len);
     }
 }
 

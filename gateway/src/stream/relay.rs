@@ -32,10 +32,10 @@ use tokio_tungstenite::{
         protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
     },
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{io::ReaderStream, sync::CancellationToken};
 
 use super::{Pace, worker::Worker};
-use crate::metrics::Metrics;
+use crate::{drain::drain, metrics::Metrics};
 
 /// Longest message that a client may send, in bytes: it is held whole.
 pub const MESSAGE_BYTES: usize = 16 << 20;
@@ -45,9 +45,6 @@ const PIECE_BYTES: usize = 256 << 10;
 const SMALL_BYTES: usize = 32 << 10;
 /// How long a client may take to answer a close.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How much of a message that is too long is read, and thrown away, so that its sender sees the close; and for how long.
-const DRAIN_BYTES: usize = 64 << 20;
-const DRAIN_FOR: Duration = Duration::from_secs(5);
 /// Longest reason in a close frame (RFC 6455 §5.5: 125 bytes with the code).
 const REASON_BYTES: usize = 123;
 
@@ -226,24 +223,13 @@ where
         while let Some(Ok(_)) = from_client.next().await {}
     })
     .await;
-    // What follows the head of a message that is too long is no more WebSocket for anybody, and unread all the same.
+    // The WebSocket cannot parse the payload of a message that is too long. It is read, so that the client gets the close frame.
     if matches!(end, End::ClientBroke(Error::Capacity(_)))
         && let Ok(mut client) = from_client.reunite(to_client)
     {
-        let _ = timeout(DRAIN_FOR, discard(client.get_mut())).await;
+        drain(ReaderStream::with_capacity(client.get_mut(), PIECE_BYTES)).await;
     }
     end
-}
-
-/// Reads to the end, or [`DRAIN_BYTES`].
-async fn discard(client: &mut (impl AsyncRead + Unpin)) {
-    let (mut buffer, mut read) = (BytesMut::with_capacity(PIECE_BYTES), 0);
-    while read < DRAIN_BYTES
-        && let Ok(1..) = client.read_buf(&mut buffer).await
-    {
-        read += buffer.len();
-        buffer.clear();
-    }
 }
 
 /// As much of a reason as a close frame takes.
