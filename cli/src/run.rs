@@ -249,8 +249,8 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs) -> Exit {
     exit
 }
 
-/// Prints or keeps the results of a job's chunks, as was asked for. Results that were asked for and are not there are a failure: the pool
-/// ends, and they with it.
+/// Prints the results of a job's chunks (`-o csv`) or writes them to the folder of `--results`. Requested results that are missing make it
+/// [`Exit::Failed`]: the pool ends, and its ConfigMaps with it.
 async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs) -> Exit {
     let mut exit = Exit::Success;
     let state = job.status.as_ref().and_then(|status| status.state.as_deref());
@@ -260,9 +260,9 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs) -> Exit {
     if ended && (prints || arguments.results.is_some()) {
         match results::lines(pool.client(), job).await {
             Ok(found) => lines = Some(found),
-            // They outlive the pool, or were not asked for.
+            // Results in a store outlive the pool; a burst without kept results has none to write.
             Err(error @ (ResultsError::Elsewhere { .. } | ResultsError::NotKept(_))) if !prints => output::say(&error.to_string()),
-            // Said with the burst's end.
+            // The report of the burst's end says it.
             Err(ResultsError::None(_)) if state == Some("Failed") => {}
             Err(error) => {
                 output::complain(&sahasra_service::causes(&error));

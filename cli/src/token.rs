@@ -1,4 +1,4 @@
-//! Random tokens: who has one may do what it is for.
+//! Bearer tokens from the system's random source.
 
 use std::{
     fmt::Write as _,
@@ -9,10 +9,10 @@ use std::{
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
-/// A new token, hexadecimal.
+/// A new token, 64 hexadecimal digits.
 ///
 /// # Errors
-/// When the machine gives no randomness.
+/// When `/dev/urandom` cannot be read.
 pub fn random() -> io::Result<String> {
     let mut bytes = [0u8; TOKEN_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

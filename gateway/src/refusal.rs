@@ -67,13 +67,15 @@ pub enum Refusal {
     },
     /// The caller has its share of the streams.
     #[error(
-        "you hold {own} of its {limit} streams at this gateway, as many as are left for everybody: close some, or try again in {SHARE_AFTER} s"
+        "you hold {own} of this gateway's {limit} streams, and only {free} are free for other callers: close one, or retry in {SHARE_AFTER} s"
     )]
     Share {
         /// Streams of the caller.
         own: usize,
         /// Streams of all callers, at most.
         limit: usize,
+        /// Streams that nobody holds.
+        free: usize,
     },
     /// The API server did not answer.
     #[error("the API server cannot be asked: {0}")]

@@ -65,7 +65,7 @@ impl Slots {
             let own = held.by_caller.get(caller).copied().unwrap_or_default();
             if is_new && own >= free {
                 let limit = self.limit;
-                return Err(Refusal::Share { own, limit });
+                return Err(Refusal::Share { own, limit, free });
             }
             held.by_caller.insert(caller.clone(), own + 1);
         }
@@ -118,7 +118,11 @@ mod tests {
         assert_eq!(second.len(), 64);
         assert!(matches!(
             slots.take(Some("first".into())),
-            Err(Refusal::Share { own: 128, limit: 256 })
+            Err(Refusal::Share {
+                own: 128,
+                limit: 256,
+                free: 64
+            })
         ));
         let third = all_of(&slots, "third");
         assert_eq!(third.len(), 32);
