@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sahasra_wire::burst::FailureCode;
 
-use super::outstanding::WorkRange;
-use super::run::Shared;
+use super::outstanding::{Outstanding, WorkRange};
+use super::run::{Event, Shared};
 
 /// What a supervisor is told.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) struct Entry {
     pub(super) settled: u64,
     /// The process knows it.
     pub(super) opened: bool,
+    /// Chunks that the process has: it was handed them and has neither ended nor returned them.
+    pub(super) handed: Outstanding,
     /// Submitted while there was no process.
     pub(super) waiting: Vec<WorkRange>,
     /// To be run alone: they were in flight when a context was poisoned.
@@ -58,6 +60,7 @@ impl Entry {
             change: 0,
             settled: 0,
             opened: false,
+            handed: Outstanding::default(),
             waiting: Vec::new(),
             suspects: Vec::new(),
             alone: Vec::new(),
@@ -71,28 +74,62 @@ impl Entry {
         !self.waiting.is_empty() || !self.suspects.is_empty()
     }
 
-    /// Chunks that no process has.
-    pub(super) fn unstarted(&self) -> u64 {
-        self.waiting.iter().chain(&self.suspects).map(|range| range.count).sum()
+    /// Takes chunks out of what the process has; `false`, and nothing taken, unless it has all of them.
+    pub(super) fn take_back(&mut self, range: WorkRange) -> bool {
+        self.handed.remove(range)
     }
 
-    /// Keeps chunks that a process gave back for the next one. Those that must run alone were handed over in ranges of their own.
+    /// Chunks that ended or go back to the run's holder need not run alone any more.
+    pub(super) fn forget_alone(&mut self, range: WorkRange) {
+        self.alone.retain(|index| !(range.first..range.end()).contains(index));
+    }
+
+    /// Keeps chunks that were taken back for the next handing over: those that must run alone as suspects.
     pub(super) fn keep(&mut self, range: WorkRange) {
-        let within = |index: &u64| (range.first..range.first + range.count).contains(index);
-        if self.alone.iter().any(within) {
-            self.alone.retain(|index| !within(index));
-            let single = |first| WorkRange { first, count: 1, ..range };
-            self.suspects.extend((range.first..range.first + range.count).map(single));
-        } else {
-            self.waiting.push(range);
+        let part = |first, end| WorkRange {
+            first,
+            count: end - first,
+            ..range
+        };
+        let mut alone: Vec<u64> = self
+            .alone
+            .extract_if(.., |index| (range.first..range.end()).contains(index))
+            .collect();
+        alone.sort_unstable();
+        alone.dedup();
+        let mut first = range.first;
+        for index in alone {
+            if first < index {
+                self.waiting.push(part(first, index));
+            }
+            self.suspects.push(part(index, index + 1));
+            first = index + 1;
+        }
+        if first < range.end() {
+            self.waiting.push(part(first, range.end()));
         }
     }
 
-    /// What a process had is no longer anywhere.
-    pub(super) fn clear_work(&mut self) {
-        self.waiting.clear();
-        self.alone.clear();
-        self.revoked = None;
+    /// Gives back every chunk but the suspects, unstarted.
+    pub(super) fn return_all_but_suspects(&mut self) {
+        for range in self.handed.drain().into_iter().chain(self.waiting.drain(..)) {
+            self.shared.settle(Event::Returned { range });
+        }
+    }
+
+    /// Gives back every chunk, unstarted.
+    pub(super) fn return_all(&mut self) {
+        self.waiting.append(&mut self.suspects);
+        self.return_all_but_suspects();
+    }
+
+    /// Fails every chunk.
+    pub(super) fn fail_all(&mut self, code: FailureCode, message: &str) {
+        self.waiting.append(&mut self.suspects);
+        for range in self.handed.drain().into_iter().chain(self.waiting.drain(..)) {
+            let message = message.to_owned();
+            self.shared.settle(Event::Failed { range, code, message });
+        }
     }
 }
 

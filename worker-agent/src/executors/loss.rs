@@ -74,7 +74,7 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
                 if let Some(entry) = runs.get_mut(&run) {
                     charged = true;
                     let message = format!("{} while it prepared the program", loss.how);
-                    entry.shared.fail_all(FailureCode::ExecutorLost, &message);
+                    entry.fail_all(FailureCode::ExecutorLost, &message);
                 }
             }
             Activity::Preparing { .. } => {}
@@ -87,7 +87,7 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
                     continue;
                 }
                 let Some(entry) = runs.get_mut(&run) else { continue };
-                let Some(range) = entry.shared.attempt_of(index) else { continue };
+                let Some(range) = entry.handed.take(index) else { continue };
                 charged = true;
                 let (code, message) = if overran(&slot) {
                     let timeout = loss.timeouts.get(&run).copied().unwrap_or_default();
@@ -109,14 +109,14 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
         }
     }
     for entry in runs.values_mut() {
-        entry.clear_work();
         let endless = !charged && !innocent && !poisoned && loss.fruitless > FREE_LOSSES;
         if (!loss.ready && !innocent) || endless {
-            entry.suspects.clear();
-            entry.shared.fail_all(FailureCode::ExecutorLost, loss.how);
+            entry.fail_all(FailureCode::ExecutorLost, loss.how);
         } else {
-            entry.shared.return_all_but(&entry.suspects);
+            entry.return_all_but_suspects();
         }
+        entry.alone.clear();
+        entry.revoked = None;
     }
 }
 
@@ -148,13 +148,15 @@ mod tests {
         let (commands, _) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::new(RUN, ProgramSpec::new(program).unwrap(), 100, 1 << 20, commands));
         let (run, events) = Run::open(Arc::clone(&shared));
-        run.submit(vec![WorkRange {
+        let range = WorkRange {
             first: 0,
             count: 10,
             attempt: 2,
-        }])
-        .unwrap();
-        (BTreeMap::from([(RUN, Entry::new(shared))]), run, events)
+        };
+        run.submit(vec![range]).unwrap();
+        let mut entry = Entry::new(shared);
+        assert!(entry.handed.insert(range));
+        (BTreeMap::from([(RUN, entry)]), run, events)
     }
 
     fn loss<'a>(board: &'a Board, cause: Option<&'a Cause>, timeouts: &'a HashMap<u64, Duration>) -> Loss<'a> {
@@ -231,7 +233,10 @@ mod tests {
         assert_eq!(entry.suspects.iter().map(|range| range.first).collect::<Vec<_>>(), [4, 5]);
 
         // Handed over alone, and the context is poisoned again without a word about whose fault it was.
-        entry.alone = entry.suspects.drain(..).map(|range| range.first).collect();
+        for suspect in entry.suspects.drain(..) {
+            assert!(entry.handed.insert(suspect));
+            entry.alone.push(suspect.first);
+        }
         let (board, _file) = Board::create().unwrap();
         board.begin(0, Activity::Running { run: RUN, index: 4 });
         board.poison();

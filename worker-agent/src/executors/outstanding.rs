@@ -15,7 +15,7 @@ pub struct WorkRange {
 
 impl WorkRange {
     /// One behind the last index.
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.first.saturating_add(self.count)
     }
 }

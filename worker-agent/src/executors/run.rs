@@ -260,24 +260,6 @@ impl Shared {
         self.state().outstanding.chunks()
     }
 
-    /// Takes one index out of what is outstanding, for an event about it.
-    pub(super) fn attempt_of(&self, index: u64) -> Option<WorkRange> {
-        let mut state = self.state();
-        let range = state.outstanding.take(index)?;
-        state.outstanding.insert(range);
-        Some(range)
-    }
-
-    /// Whether all chunks of a range are outstanding.
-    pub(super) fn is_outstanding(&self, range: WorkRange) -> bool {
-        let mut state = self.state();
-        let is_there = state.outstanding.remove(range);
-        if is_there {
-            state.outstanding.insert(range);
-        }
-        is_there
-    }
-
     /// Puts an event about chunks that are outstanding; `false` when they are not.
     pub(super) fn settle(&self, event: Event) -> bool {
         let mut state = self.state();
@@ -296,31 +278,11 @@ impl Shared {
         self.push(&mut self.state(), Event::Settled { concurrency });
     }
 
-    /// Gives everything outstanding back, unstarted.
+    /// Gives everything outstanding back, unstarted: also what the supervisor has not heard of yet.
     pub(super) fn return_all(&self) {
-        self.return_all_but(&[]);
-    }
-
-    /// Gives everything outstanding back but for some single chunks of it.
-    pub(super) fn return_all_but(&self, kept: &[WorkRange]) {
         let mut state = self.state();
-        for range in kept {
-            state.outstanding.remove(*range);
-        }
         for range in state.outstanding.drain() {
             self.push(&mut state, Event::Returned { range });
-        }
-        for range in kept {
-            state.outstanding.insert(*range);
-        }
-    }
-
-    /// Fails everything outstanding.
-    pub(super) fn fail_all(&self, code: FailureCode, message: &str) {
-        let mut state = self.state();
-        for range in state.outstanding.drain() {
-            let message = message.to_owned();
-            self.push(&mut state, Event::Failed { range, code, message });
         }
     }
 

@@ -2,6 +2,8 @@
 //! handed over, whatever becomes of the process.
 
 mod messages;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -262,10 +264,7 @@ impl Supervisor {
         self.fruitless += 1;
         self.pool.states[self.place].failed_to_start();
         for run in self.runs.values_mut() {
-            run.waiting.clear();
-            run.suspects.clear();
-            run.shared
-                .fail_all(FailureCode::ExecutorLost, &format!("executor does not start: {reason}"));
+            run.fail_all(FailureCode::ExecutorLost, &format!("executor does not start: {reason}"));
         }
     }
 
@@ -277,9 +276,7 @@ impl Supervisor {
         } else if let Cause::Killed { run, .. } = cause
             && let Some(entry) = self.runs.get_mut(&run)
         {
-            entry.waiting.clear();
-            entry.suspects.clear();
-            entry.shared.return_all();
+            entry.return_all();
         }
     }
 
@@ -391,7 +388,7 @@ impl Supervisor {
     /// Whether the process has nothing any more that it was handed over.
     fn has_ended_all(&self) -> bool {
         let idle = self.process.as_ref().is_some_and(|process| process.board.slots().next().is_none());
-        idle && self.runs.values().all(|run| run.shared.outstanding() == run.unstarted())
+        idle && self.runs.values().all(|run| run.handed.is_empty())
     }
 
     /// Ends a process that has made room. Its runs' chunks wait for the next turn.

@@ -65,7 +65,8 @@ impl Supervisor {
             if ranges.is_empty() {
                 continue;
             }
-            let ranges = ranges.into_iter().map(|range| ChunkRange {
+            let handed = ranges.into_iter().filter(|range| run.handed.insert(*range));
+            let ranges = handed.map(|range| ChunkRange {
                 device: String::new(),
                 first: range.first,
                 count: range.count,
@@ -102,13 +103,14 @@ impl Supervisor {
                         count: done.count,
                         attempt: done.attempt,
                     };
-                    run.alone
-                        .retain(|index| *index < range.first || *index - range.first >= range.count);
-                    sensible &= done.count.checked_mul(output_bytes) == Some(done.outputs.len() as u64)
-                        && run.shared.settle(Event::Succeeded {
-                            range,
-                            outputs: done.outputs,
-                        });
+                    let has_all_outputs = done.count.checked_mul(output_bytes) == Some(done.outputs.len() as u64);
+                    if !has_all_outputs || !run.take_back(range) {
+                        sensible = false;
+                        continue;
+                    }
+                    run.forget_alone(range);
+                    let outputs = done.outputs;
+                    run.shared.settle(Event::Succeeded { range, outputs });
                 }
                 for failure in ended.failed {
                     let code = failure.code();
@@ -117,10 +119,13 @@ impl Supervisor {
                         count: failure.count,
                         attempt: failure.attempt,
                     };
-                    run.alone
-                        .retain(|index| *index < range.first || *index - range.first >= range.count);
+                    if !run.take_back(range) {
+                        sensible = false;
+                        continue;
+                    }
+                    run.forget_alone(range);
                     let message = bounded(failure.message);
-                    sensible &= run.shared.settle(Event::Failed { range, code, message });
+                    run.shared.settle(Event::Failed { range, code, message });
                 }
                 if run.shared.must_pause() {
                     self.send(to_executor::Kind::Pause(Pause {
@@ -141,11 +146,13 @@ impl Supervisor {
                         count: range.count,
                         attempt: range.attempt,
                     };
-                    if self.makes_room && !run.withdrawn {
-                        sensible &= run.shared.is_outstanding(range);
+                    if !run.take_back(range) {
+                        sensible = false;
+                    } else if self.makes_room && !run.withdrawn {
                         run.keep(range);
                     } else {
-                        sensible &= run.shared.settle(Event::Returned { range });
+                        run.forget_alone(range);
+                        run.shared.settle(Event::Returned { range });
                     }
                 }
                 if !sensible {

@@ -1,0 +1,4 @@
+//! Supervisors with executors that the tests play, hostile ones among them.
+
+mod hostile;
+mod played;
