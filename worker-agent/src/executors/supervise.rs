@@ -273,17 +273,17 @@ impl Supervisor {
             // The first cause is the cause.
             self.cause.get_or_insert(cause);
             process.kill();
-        } else if let Cause::Killed { run, .. } = cause
-            && let Some(entry) = self.runs.get_mut(&run)
-        {
-            entry.return_all();
         }
     }
 
-    /// Ends what runs of a run: in its process where the device can end a kernel, else with it.
+    /// Ends what runs of a run: in its process where the device can end a kernel, else with it. Chunks of a run that the process
+    /// does not know have not started and are returned.
     fn revoke(&mut self, run: u64, code: FailureCode) {
+        if let Some(entry) = self.runs.get_mut(&run).filter(|entry| !entry.opened) {
+            return entry.return_all();
+        }
         let revocable = self.process.is_some() && self.pool.devices[self.place].kind.cancels();
-        if let Some(entry) = self.runs.get_mut(&run).filter(|entry| revocable && entry.opened) {
+        if let Some(entry) = self.runs.get_mut(&run).filter(|_| revocable) {
             let now = self.pool.launcher.monotonic_nanoseconds();
             // Asked again: what ran at the first time has its grace from then on.
             entry.revoked.get_or_insert((code, now));
