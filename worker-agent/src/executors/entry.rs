@@ -48,7 +48,7 @@ pub(super) struct Entry {
     pub(super) alone: Vec<u64>,
     /// What runs is to end: with what it fails, and since when, in nanoseconds of the board's clock.
     pub(super) revoked: Option<(FailureCode, u64)>,
-    /// What the process gives back is the holder's, although the process makes room.
+    /// Everything was withdrawn, and nothing submitted since: what the process returns is the holder's, although it makes room.
     pub(super) withdrawn: bool,
 }
 

@@ -169,6 +169,7 @@ impl Supervisor {
             Command::Submit(id, ranges) => {
                 if let Some(run) = self.runs.get_mut(&id) {
                     run.waiting.extend(ranges);
+                    run.withdrawn = false;
                 }
                 self.hand_over(id);
             }
@@ -377,7 +378,6 @@ impl Supervisor {
         }
         self.makes_room = true;
         for (id, run) in &mut self.runs {
-            run.withdrawn = false;
             if run.opened {
                 process.send(to_executor::Kind::Pause(Pause { run: *id, paused: true }));
                 process.send(to_executor::Kind::Withdraw(*id));

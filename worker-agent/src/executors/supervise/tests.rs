@@ -3,3 +3,4 @@
 mod hostile;
 mod played;
 mod revoked;
+mod turns;
