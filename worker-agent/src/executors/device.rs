@@ -121,6 +121,10 @@ const UNHEALTHY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct DeviceState {
     room: Arc<Semaphore>,
+    /// Executors that there is room for.
+    capacity: usize,
+    /// Permits in use.
+    held: Arc<AtomicU32>,
     /// Supervisors that wait for room.
     pub(super) waiting: AtomicU32,
     /// Somebody waits for room: idle executors end.
@@ -138,15 +142,34 @@ struct Executor {
     process: u32,
     board: Arc<Board>,
     since: Instant,
-    /// It ends as soon as its running chunks have.
-    makes_room: bool,
+    /// Since when it makes room: it ends as soon as its running chunks have.
+    leaving: Option<Instant>,
+    /// Its chunks have ended, and it does.
+    departs: bool,
+}
+
+/// Room for one executor.
+#[derive(Debug)]
+pub(super) struct Permit {
+    held: Arc<AtomicU32>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        // Before the semaphore has it back: what is about to be free counts as free.
+        self.held.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl DeviceState {
     /// For a device with room for so many executors.
     pub(super) fn new(executors: u32) -> Self {
+        let capacity = executors.max(1) as usize;
         Self {
-            room: Arc::new(Semaphore::new(executors.max(1) as usize)),
+            room: Arc::new(Semaphore::new(capacity)),
+            capacity,
+            held: Arc::default(),
             waiting: AtomicU32::new(0),
             wanted: Notify::new(),
             failed_starts: Mutex::default(),
@@ -156,7 +179,7 @@ impl DeviceState {
     }
 
     /// Room for one more executor; asks idle ones to end when there is none. Safe to cancel.
-    pub(super) async fn permit(&self) -> OwnedSemaphorePermit {
+    pub(super) async fn permit(&self) -> Permit {
         struct Waiting<'a>(&'a AtomicU32);
         impl Drop for Waiting<'_> {
             fn drop(&mut self) {
@@ -164,12 +187,23 @@ impl DeviceState {
             }
         }
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
-            return permit;
+            return self.hold(permit);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let _waiting = Waiting(&self.waiting);
+        let waiting = Waiting(&self.waiting);
         self.wanted.notify_waiters();
-        Arc::clone(&self.room).acquire_owned().await.expect("the semaphore is never closed")
+        let permit = Arc::clone(&self.room).acquire_owned().await.expect("the semaphore is never closed");
+        // In this order: one that waits and has its permit would count as waiting for a further one.
+        drop(waiting);
+        self.hold(permit)
+    }
+
+    fn hold(&self, permit: OwnedSemaphorePermit) -> Permit {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        Permit {
+            held: Arc::clone(&self.held),
+            _permit: permit,
+        }
     }
 
     /// An executor is there.
@@ -178,30 +212,55 @@ impl DeviceState {
             process,
             board,
             since: Instant::now(),
-            makes_room: false,
+            leaving: None,
+            departs: false,
         });
     }
 
+    /// Supervisors that wait and for which no room becomes free yet.
+    fn lacking(&self, executors: &[Executor]) -> usize {
+        let held = self.held.load(Ordering::SeqCst) as usize;
+        let departing = executors.iter().filter(|executor| executor.departs).count();
+        let waiting = self.waiting.load(Ordering::SeqCst) as usize;
+        waiting.saturating_sub(self.capacity.saturating_sub(held) + departing)
+    }
+
     /// Whether this executor is the one to make room for a namespace that waits: the one that has been there longest of those
-    /// whose turn is over. It counts as leaving from then on.
+    /// whose turn is over. It counts as leaving from then on, but for no longer than a turn: one that has a longer chunk to end
+    /// does not keep the next from being asked.
     pub(super) fn must_make_room(&self, process: u32, turn: Duration) -> bool {
         let mut executors = self.executors();
-        let leaving = executors.iter().filter(|executor| executor.makes_room).count();
-        if leaving >= self.waiting.load(Ordering::SeqCst) as usize {
+        let leaving = |executor: &&Executor| !executor.departs && executor.leaving.is_some_and(|since| since.elapsed() < turn);
+        if executors.iter().filter(leaving).count() >= self.lacking(&executors) {
             return false;
         }
-        match executors.iter_mut().find(|executor| !executor.makes_room) {
+        match executors.iter_mut().find(|executor| executor.leaving.is_none()) {
             Some(first) if first.process == process && first.since.elapsed() >= turn => {
-                first.makes_room = true;
+                first.leaving = Some(Instant::now());
                 true
             }
             _ => false,
         }
     }
 
-    /// It is gone.
-    pub(super) fn remove(&self, process: u32) {
-        self.executors().retain(|kept| kept.process != process);
+    /// Whether an executor that makes room must go on doing so; it counts as staying where nobody waits any more. One whose chunks
+    /// have ended departs.
+    pub(super) fn must_go(&self, process: u32, has_ended: bool) -> bool {
+        let mut executors = self.executors();
+        let must_go = self.lacking(&executors) > 0;
+        if let Some(executor) = executors.iter_mut().find(|executor| executor.process == process) {
+            if must_go {
+                executor.departs = has_ended;
+            } else {
+                executor.leaving = None;
+            }
+        }
+        must_go
+    }
+
+    /// It is gone, and its permit free.
+    pub(super) fn remove(&self, board: &Arc<Board>) {
+        self.executors().retain(|kept| !Arc::ptr_eq(&kept.board, board));
     }
 
     /// An executor ended before it was told to.
@@ -211,7 +270,9 @@ impl DeviceState {
 
     /// Process ids of the executors.
     pub(super) fn processes(&self) -> Vec<u32> {
-        self.executors().iter().map(|executor| executor.process).collect()
+        let executors = self.executors();
+        let remaining = executors.iter().filter(|executor| !executor.departs);
+        remaining.map(|executor| executor.process).collect()
     }
 
     /// An executor's device is open.
@@ -236,7 +297,7 @@ impl DeviceState {
         };
         DeviceLoad {
             active_executions: executors.iter().map(running).sum::<usize>() as u64,
-            executors: executors.len() as u32,
+            executors: executors.iter().filter(|executor| !executor.departs).count() as u32,
             waiting: self.waiting.load(Ordering::SeqCst),
             lost_executors: self.lost.load(Ordering::Relaxed),
             healthy,

@@ -50,6 +50,8 @@ pub(super) struct Entry {
     pub(super) revoked: Option<(FailureCode, u64)>,
     /// Everything was withdrawn, and nothing submitted since: what the process returns is the holder's, although it makes room.
     pub(super) withdrawn: bool,
+    /// The process was told to give back what it had not started so that it can make room: that waits for the next turn.
+    pub(super) recalled: bool,
 }
 
 impl Entry {
@@ -66,6 +68,7 @@ impl Entry {
             alone: Vec::new(),
             revoked: None,
             withdrawn: false,
+            recalled: false,
         }
     }
 

@@ -10,9 +10,9 @@ use rustix::process::{Pid, Signal};
 use sahasra_wire::frame::{self, Decoder};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::device::Permit;
 use super::launch::{Body, Launched, Task};
 use super::spawn::Started;
 use crate::executor::board::Board;
@@ -65,7 +65,7 @@ pub(super) struct Process {
     /// It has ended a chunk, well or not.
     pub(super) progressed: bool,
     pub(super) last_heard: Instant,
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
 }
 
 #[derive(Debug)]
@@ -88,7 +88,7 @@ struct Socket {
 const READ: usize = 64 << 10;
 
 impl Process {
-    pub(super) fn new(launched: Launched, permit: OwnedSemaphorePermit) -> io::Result<Self> {
+    pub(super) fn new(launched: Launched, permit: Permit) -> io::Result<Self> {
         let now = Instant::now();
         let (id, link) = match launched.body {
             Body::Process(started) => {

@@ -4,6 +4,7 @@
 mod messages;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -90,11 +91,16 @@ enum Woken {
 impl Supervisor {
     async fn run(mut self) {
         loop {
+            let is_wanted = self.runs.values().any(|run| run.concurrency > 0 && run.has_work());
+            if let Some(starting) = self.starting.take_if(|_| !is_wanted) {
+                // It may wait for room that another namespace would have to make.
+                starting.abort();
+            }
             if self.process.is_none() && self.starting.is_none() {
                 if self.shut_down {
                     break;
                 }
-                if self.runs.values().any(|run| run.concurrency > 0 && run.has_work()) {
+                if is_wanted {
                     self.start();
                 } else if self.runs.is_empty() && self.pool.retire(self.place, &self.namespace, &self.commands) {
                     return;
@@ -231,10 +237,7 @@ impl Supervisor {
                 let words = words::log(started.words.take().ok_or("no pipe")?, device.name.clone(), namespace.clone());
                 part::spawn(words);
             }
-            let board = Arc::clone(&launched.board);
-            let process = Process::new(launched, permit).map_err(|error| error.to_string())?;
-            pool.states[place].add(process.id(), board);
-            Ok(process)
+            Process::new(launched, permit).map_err(|error| error.to_string())
         }));
     }
 
@@ -245,6 +248,7 @@ impl Supervisor {
             executor = process.id(),
             "executor started"
         );
+        self.pool.states[self.place].add(process.id(), Arc::clone(&process.board));
         self.cause = None;
         self.unavailable = None;
         self.timeouts.clear();
@@ -369,56 +373,23 @@ impl Supervisor {
         }
     }
 
-    /// Begins to make room, if another namespace waits and it is this one's to go.
-    fn take_turns(&mut self) {
-        let Some(process) = &mut self.process else { return };
-        let (state, turn) = (&self.pool.states[self.place], self.pool.config.turn);
-        if self.makes_room || !process.ready || !state.must_make_room(process.id(), turn) {
-            return;
-        }
-        self.makes_room = true;
-        for (id, run) in &mut self.runs {
-            if run.opened {
-                process.send(to_executor::Kind::Pause(Pause { run: *id, paused: true }));
-                process.send(to_executor::Kind::Withdraw(*id));
-            }
-        }
-    }
-
-    /// Whether the process has nothing any more that it was handed over.
-    fn has_ended_all(&self) -> bool {
-        let idle = self.process.as_ref().is_some_and(|process| process.board.slots().next().is_none());
-        idle && self.runs.values().all(|run| run.handed.is_empty())
-    }
-
-    /// Ends a process that has made room. Its runs' chunks wait for the next turn.
-    async fn depart(&mut self) {
-        let Some(mut process) = self.forget() else { return };
-        tracing::info!(
-            device = self.device(),
-            namespace = self.namespace,
-            executor = process.id(),
-            "executor ended: it is another namespace's turn"
-        );
-        // Its room is free once the system has taken back what it had.
-        process.reap().await;
-    }
-
     /// The process is gone or goes: no run is known to it any more.
-    fn forget(&mut self) -> Option<Process> {
+    fn forget(&mut self) {
         self.makes_room = false;
-        let process = self.process.take();
-        if let Some(process) = &process {
-            self.pool.states[self.place].remove(process.id());
+        if let Some(process) = self.process.take() {
+            let board = Arc::clone(&process.board);
+            drop(process);
+            // After its permit: until that is free, it is one that leaves.
+            self.pool.states[self.place].remove(&board);
         }
         for run in self.runs.values_mut() {
             run.opened = false;
+            run.recalled = false;
             if run.settled < run.change {
                 run.settled = run.change;
                 run.shared.settled(run.concurrency);
             }
         }
-        process
     }
 
     /// What comes from the process has ended: accounts for everything it had.

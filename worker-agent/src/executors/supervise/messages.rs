@@ -139,6 +139,8 @@ impl Supervisor {
             }
             from_executor::Kind::Returned(returned) => {
                 let Some(run) = self.runs.get_mut(&returned.run) else { return };
+                // A recall is answered a moment later, when the process may have been told to stay.
+                let is_kept = run.recalled && !run.withdrawn && run.revoked.is_none();
                 let mut sensible = true;
                 for range in returned.ranges {
                     let range = WorkRange {
@@ -148,7 +150,7 @@ impl Supervisor {
                     };
                     if !run.take_back(range) {
                         sensible = false;
-                    } else if self.makes_room && !run.withdrawn {
+                    } else if is_kept {
                         run.keep(range);
                     } else {
                         run.forget_alone(range);
@@ -157,6 +159,8 @@ impl Supervisor {
                 }
                 if !sensible {
                     self.kill(Cause::Nonsense("chunks back that it does not have"));
+                } else if is_kept {
+                    self.hand_over(returned.run);
                 }
             }
             from_executor::Kind::Settled(settled) => {

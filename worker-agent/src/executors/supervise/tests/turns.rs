@@ -1,8 +1,8 @@
 //! Namespaces that take turns on a device.
 
-use super::played::{indices, range, returned, settle, theatre};
-use crate::executor::protocol::to_executor;
-use crate::executors::DeviceKind;
+use super::played::{Played, TURN, Theatre, indices, range, returned, settle, theatre};
+use crate::executor::protocol::{Pause, to_executor};
+use crate::executors::{DeviceKind, Events, Run};
 
 #[tokio::test(start_paused = true)]
 async fn what_was_withdrawn_before_an_executor_makes_room_comes_back() {
@@ -20,4 +20,120 @@ async fn what_was_withdrawn_before_an_executor_makes_room_comes_back() {
     settle().await;
     assert_eq!(returned(&mut events), indices(&[range(1, 9)]));
     assert_eq!(run.outstanding(), 1, "chunk 0 runs");
+}
+
+/// A namespace with chunk 0 of 10 running.
+async fn busy(theatre: &Theatre, namespace: &str) -> (Played, u64, Run, Events) {
+    let (run, events) = theatre.run(namespace, &[range(0, 10)]);
+    let (executor, id) = begun(theatre, namespace).await;
+    (executor, id, run, events)
+}
+
+/// The next executor, which is this namespace's, with a chunk running.
+async fn begun(theatre: &Theatre, namespace: &str) -> (Played, u64) {
+    let mut executor = theatre.executor().await;
+    assert_eq!(executor.namespace, namespace);
+    let (id, handed, _) = executor.handed().await;
+    executor.begin(0, id, handed[0].first);
+    (executor, id)
+}
+
+/// What was told is to go on with a run, and its chunks but the one that runs.
+fn goes_on(told: &[to_executor::Kind], run: u64) -> bool {
+    match told {
+        [to_executor::Kind::Pause(pause), to_executor::Kind::Submit(submit)] => {
+            *pause == Pause { run, paused: false } && submit.ranges.iter().map(|range| range.count).sum::<u64>() == 9
+        }
+        _ => false,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_goes_on_where_nobody_waits_any_more() {
+    for answers_late in [false, true] {
+        let theatre = theatre(DeviceKind::Cpu, 1);
+        let (mut executor, id, run, mut events) = busy(&theatre, "first").await;
+        let other = theatre.run("other", &[range(0, 1)]);
+        executor.recalled(id).await;
+        theatre.until_waiting(1).await;
+        if !answers_late {
+            executor.give_back(id, &[range(1, 9)]);
+        }
+        drop(other);
+        theatre.until_waiting(0).await;
+        let mut told = executor.told().await;
+        if answers_late {
+            executor.give_back(id, &[range(1, 9)]);
+            told.extend(executor.told().await);
+        }
+        assert!(goes_on(&told, id), "{told:?}");
+        assert!(!executor.is_killed().await);
+        assert!(returned(&mut events).is_empty());
+        assert_eq!(run.outstanding(), 10);
+        assert!(!theatre.launches().await, "the one that gave up has no use for an executor");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_with_nothing_left_to_run_stays_where_nobody_waits_any_more() {
+    let theatre = theatre(DeviceKind::Cpu, 1);
+    let (mut executor, id, run, _events) = busy(&theatre, "first").await;
+    let other = theatre.run("other", &[range(0, 1)]);
+    executor.recalled(id).await;
+    executor.give_back(id, &[range(1, 9)]);
+    settle().await;
+    // The chunk ends before anybody has looked who waits.
+    drop(other);
+    theatre.until_waiting(0).await;
+    executor.succeed(0, id, 0);
+    let told = executor.told().await;
+    assert!(goes_on(&told, id), "{told:?}");
+    assert_eq!(run.outstanding(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_has_a_long_chunk_to_end_does_not_keep_the_next_from_making_room() {
+    let theatre = theatre(DeviceKind::Cpu, 2);
+    let (mut long, of_long, _run, _events) = busy(&theatre, "long").await;
+    let (mut short, of_short, _of_short, _its_events) = busy(&theatre, "short").await;
+    let _waiting = theatre.run("waiting", &[range(0, 1)]);
+    long.recalled(of_long).await;
+    long.give_back(of_long, &[range(1, 9)]);
+    assert!(short.told().await.is_empty(), "one for one");
+    tokio::time::sleep(TURN).await;
+    short.recalled(of_short).await;
+    short.give_back(of_short, &[range(1, 9)]);
+    short.succeed(0, of_short, 0);
+    short.end.killed.cancelled().await;
+    // That room becomes free: the other's is not needed.
+    let told = long.told().await;
+    assert!(goes_on(&told, of_long), "{told:?}");
+    drop(short);
+    let waiting = begun(&theatre, "waiting").await;
+    // "short" waits for its next turn now, and "long" is the first to go again.
+    theatre.until_waiting(1).await;
+    long.recalled(of_long).await;
+    long.succeed(0, of_long, 0);
+    long.give_back(of_long, &[range(1, 9)]);
+    long.end.killed.cancelled().await;
+    drop(long);
+    begun(&theatre, "short").await;
+    drop(waiting);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_other_makes_room_while_one_that_has_is_reaped() {
+    let theatre = theatre(DeviceKind::Cpu, 2);
+    let (mut first, of_first, run, events) = busy(&theatre, "first").await;
+    let (mut second, _, _run, _events) = busy(&theatre, "second").await;
+    let _waiting = theatre.run("waiting", &[range(0, 1)]);
+    first.recalled(of_first).await;
+    // Nothing is left of it: it does not wait for a next turn.
+    drop((run, events));
+    first.board.end(0);
+    first.end.killed.cancelled().await;
+    assert!(second.told().await.is_empty(), "the first is leaving, however long that takes");
+    drop(first);
+    let _waiting = begun(&theatre, "waiting").await;
+    assert!(second.told().await.is_empty());
 }

@@ -1,0 +1,67 @@
+//! Namespaces that take turns on a device that has no room for an executor of each.
+
+use super::Supervisor;
+use crate::executor::protocol::{Pause, to_executor};
+
+impl Supervisor {
+    /// Begins to make room, if another namespace waits and it is this one's to go; goes on, if none waits any more.
+    pub(super) fn take_turns(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let (state, turn) = (&self.pool.states[self.place], self.pool.config.turn);
+        if self.makes_room {
+            if !state.must_go(process.id(), false) {
+                self.stay();
+            }
+            return;
+        }
+        if !process.ready || !state.must_make_room(process.id(), turn) {
+            return;
+        }
+        self.makes_room = true;
+        for (id, run) in &mut self.runs {
+            if run.opened {
+                run.recalled = true;
+                process.send(to_executor::Kind::Pause(Pause { run: *id, paused: true }));
+                process.send(to_executor::Kind::Withdraw(*id));
+            }
+        }
+    }
+
+    /// Lets a process that made room go on.
+    fn stay(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        self.makes_room = false;
+        for (id, run) in &self.runs {
+            if run.opened {
+                let paused = run.shared.is_paused();
+                process.send(to_executor::Kind::Pause(Pause { run: *id, paused }));
+            }
+        }
+        for id in self.runs.keys().copied().collect::<Vec<_>>() {
+            self.hand_over(id);
+        }
+    }
+
+    /// Whether the process has nothing any more that it was handed over.
+    pub(super) fn has_ended_all(&self) -> bool {
+        let idle = self.process.as_ref().is_some_and(|process| process.board.slots().next().is_none());
+        idle && self.runs.values().all(|run| run.handed.is_empty())
+    }
+
+    /// Ends a process that has made room, unless nobody waits any more. Its runs' chunks wait for the next turn.
+    pub(super) async fn depart(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        if !self.pool.states[self.place].must_go(process.id(), true) {
+            return self.stay();
+        }
+        tracing::info!(
+            device = self.pool.devices[self.place].name,
+            namespace = self.namespace,
+            executor = process.id(),
+            "executor ended: it is another namespace's turn"
+        );
+        // Its room is free once the system has taken back what it had.
+        process.reap().await;
+        self.forget();
+    }
+}
