@@ -217,8 +217,13 @@ pub trait Device: Send + Sync + Sized + 'static {
         arguments: &Arguments,
     ) -> Result<Self::Kernel, DeviceError>;
 
-    /// Bytes of an instance's variables on the device, as far as the engine tells.
-    fn variable_bytes(&self, instance: &Self::Instance) -> u64;
+    /// Bytes on the device of an instance's variables, before there is one.
+    fn variable_bytes(&self, module: &Self::Module) -> u64;
+
+    /// Bytes on the device of an instance, its code included where that lies there.
+    fn instance_bytes(&self, module: &Self::Module) -> u64 {
+        self.variable_bytes(module)
+    }
 
     /// Whether a launch may leave something that later ones of the same instance find.
     fn keeps_state(&self, kernel: &Self::Kernel) -> bool;

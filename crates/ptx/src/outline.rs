@@ -22,7 +22,7 @@ pub struct Outline {
     pub address_size: u32,
     /// Kernels in the order of the text.
     pub entries: Vec<EntryOutline>,
-    /// Bytes of module-scope `.global` variables.
+    /// Bytes of `.global` variables, those declared in functions included.
     pub global_bytes: u64,
     /// Bytes of module-scope `.const` variables.
     pub constant_bytes: u64,
@@ -109,10 +109,11 @@ impl Outline {
                         entries.push((name, laid_out(&parameters)));
                     }
                     if let Some(body) = body {
+                        outline.global_bytes = outline.global_bytes.saturating_add(sum(&body.global));
                         functions.insert(name, body);
                     }
                 }
-                Token::Dot("global") => outline.global_bytes += sum(&reader.variables()?),
+                Token::Dot("global") => outline.global_bytes = outline.global_bytes.saturating_add(sum(&reader.variables()?)),
                 Token::Dot("const") => constants.append(&mut reader.variables()?),
                 Token::Dot("shared" | "shared::cta") => shared.append(&mut reader.variables()?),
                 _ => reader.at += 1,
@@ -259,6 +260,28 @@ mod tests {
             ("second", 0, false)
         );
         assert_eq!(second.registers, BTreeMap::from([("pred".to_owned(), 2)]));
+    }
+
+    #[test]
+    fn global_variables_are_counted_wherever_and_however_they_are_declared() {
+        let global_bytes = |text: &str| {
+            let ptx = format!(".version 7.0 .target sm_70 .address_size 64 {text}");
+            Outline::of(&ptx).unwrap().global_bytes
+        };
+        assert_eq!(global_bytes(".visible .global .align 16 .v4 .f32 a[3], b;"), 64);
+        assert_eq!(
+            global_bytes(".entry k() { .reg .b64 %r; L: .global .b8 inner[100]; { .global .u32 other; } ld.global.u64 %r, [inner]; ret; }"),
+            104
+        );
+        assert_eq!(
+            global_bytes(".global .b32 open[] = {1, 2, 3}; .global .u16 rows[][4] = {{1, 2}, {3}}; .global .b8 text[] = {0};"),
+            29
+        );
+        assert_eq!(global_bytes(".extern .global .b8 elsewhere[];"), 0);
+        assert_eq!(
+            global_bytes(".global .b8 a[18446744073709551615]; .global .b64 b[2305843009213693952], c;"),
+            u64::MAX
+        );
     }
 
     #[test]

@@ -206,8 +206,8 @@ impl Device for CpuDevice {
         Ok(prepared)
     }
 
-    fn variable_bytes(&self, instance: &CpuInstance) -> u64 {
-        instance.loaded.module().variable_bytes()
+    fn variable_bytes(&self, module: &Module) -> u64 {
+        module.variable_bytes()
     }
 
     fn keeps_state(&self, kernel: &CpuKernel) -> bool {

@@ -138,8 +138,28 @@ impl CudaDevice {
 #[derive(Debug)]
 pub struct CudaModule {
     image: Vec<u8>,
-    /// Its text has `.global` variables, or says too little to know.
-    has_globals: bool,
+    variables: Variables,
+}
+
+/// Bytes of the variables that a text declares. The driver is not asked: it tells the size of a variable by its name, and of loaded ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Variables {
+    global: u64,
+    constant: u64,
+}
+
+impl Variables {
+    fn of(ptx: &str) -> Result<Self, DeviceError> {
+        let outline = Outline::of(ptx).map_err(|error| DeviceError::Load(format!("its variables cannot be counted: {error}")))?;
+        Ok(Self {
+            global: outline.global_bytes,
+            constant: outline.constant_bytes,
+        })
+    }
+
+    fn bytes(self) -> u64 {
+        self.global.saturating_add(self.constant)
+    }
 }
 
 /// One entry of a module on the GPU.
@@ -221,6 +241,7 @@ impl Device for CudaDevice {
     }
 
     fn load(&self, ptx: &str) -> Result<CudaModule, DeviceError> {
+        let variables = Variables::of(ptx)?;
         self.context.enter()?;
         let text = CString::new(ptx).map_err(|_| DeviceError::Load("the text has a zero byte".to_owned()))?;
         let mut log = vec![0u8; LOG];
@@ -257,7 +278,7 @@ impl Device for CudaDevice {
             check_load(result, &String::from_utf8_lossy(&log[..end]))?;
             Ok(CudaModule {
                 image: std::slice::from_raw_parts(image.cast::<u8>(), length).to_vec(),
-                has_globals: !Outline::of(ptx).is_ok_and(|outline| outline.global_bytes == 0),
+                variables,
             })
         }
     }
@@ -274,7 +295,7 @@ impl Device for CudaDevice {
         Ok(CudaInstance {
             context: Arc::clone(&self.context),
             module: loaded,
-            has_globals: module.has_globals,
+            has_globals: module.variables.global > 0,
         })
     }
 
@@ -333,9 +354,12 @@ impl Device for CudaDevice {
         })
     }
 
-    /// The driver does not tell: they count as part of the context.
-    fn variable_bytes(&self, _instance: &CudaInstance) -> u64 {
-        0
+    fn variable_bytes(&self, module: &CudaModule) -> u64 {
+        module.variables.bytes()
+    }
+
+    fn instance_bytes(&self, module: &CudaModule) -> u64 {
+        self.variable_bytes(module).saturating_add(module.image.len() as u64)
     }
 
     fn keeps_state(&self, kernel: &CudaKernel) -> bool {
@@ -454,5 +478,24 @@ impl CudaDevice {
             )?;
         }
         stream.synchronise()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_a_text_are_counted_and_one_that_cannot_be_read_is_refused() {
+        let text = |variables: &str| {
+            let kernel = ".entry k() { .global .b8 inner[64]; ret; }";
+            Variables::of(&format!(".version 7.0 .target sm_70 .address_size 64 {variables} {kernel}"))
+        };
+        let global = text(".global .b8 x[8589934592]; .const .b32 table[4];").unwrap();
+        assert_eq!((global.global, global.bytes()), ((8 << 30) + 64, (8 << 30) + 80));
+        assert_eq!(text(".global .b8 x[18446744073709551615];").unwrap().bytes(), u64::MAX);
+        for wrong in [text(".global .b8 x["), Variables::of("no PTX")] {
+            assert_eq!(wrong.unwrap_err().code(), sahasra_wire::burst::FailureCode::LoadFailed);
+        }
     }
 }

@@ -224,11 +224,10 @@ impl<D: Device> Prepared<D> {
     /// # Errors
     /// What makes all chunks fail.
     pub fn new(device: &D, stream: &mut D::Stream, code: Arc<Code>, module: &Arc<D::Module>) -> Result<Self, Failed> {
-        // Refused before anything is allocated, and again with the module's variables.
-        code.check_slice(0)?;
+        // Refused before anything is allocated.
+        code.check_slice(device.variable_bytes(module))?;
         let instance = Arc::new(device.instantiate(module, true)?);
         let kernel = device.kernel(&instance, &code.program.entry, code.shape, &code.arguments)?;
-        code.check_slice(device.variable_bytes(&instance))?;
         let kernel = (!device.keeps_state(&kernel)).then_some(kernel);
         drop(instance);
         let constants = device.allocate(&code.constants)?;
@@ -369,5 +368,33 @@ fn set_scalar(arguments: &mut Arguments, place: usize, value: Scalar) {
         Scalar::U64(value) => arguments.set(place, &value.to_le_bytes()),
         Scalar::F32(value) => arguments.set(place, &value.to_le_bytes()),
         Scalar::F64(value) => arguments.set(place, &value.to_le_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cpu::CpuDevice;
+
+    #[test]
+    fn variables_beyond_the_slice_are_refused_before_they_are_allocated() {
+        let ptx = ".version 7.0\n.target sm_70\n.address_size 64\n.global .b8 x[67108864];\n.visible .entry k() { ret; }\n";
+        let program = |slice_bytes| Program {
+            entry: "k".to_owned(),
+            grid: vec![1; 3],
+            block: vec![1; 3],
+            chunks_json: br#"{"count": 1}"#.to_vec().into(),
+            slice_bytes,
+            ..Program::default()
+        };
+        // The device has no room for them either: what is refused before is refused for the slice.
+        let device = CpuDevice::new(32 << 20, 1);
+        let module = Arc::new(device.load(ptx).unwrap());
+        let mut stream = device.stream().unwrap();
+        for (slice_bytes, expected) in [(16 << 20, FailureCode::SliceExceeded), (64 << 20, FailureCode::OutOfDeviceMemory)] {
+            let code = Arc::new(Code::new(&program(slice_bytes).encode_to_vec()).unwrap());
+            let refused = Prepared::new(&device, &mut stream, code, &module).map(|_| ()).unwrap_err();
+            assert_eq!(refused.code, expected, "{}", refused.message);
+        }
     }
 }

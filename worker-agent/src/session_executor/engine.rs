@@ -205,6 +205,11 @@ pub trait Engine {
     /// What is found before that starts.
     fn compile(&mut self, format: Format, code: &Bytes, done: Completer) -> Result<Self::Compiling, Fault>;
 
+    /// Bytes of device memory that the program of a compilation that is done takes for as long as it has a name.
+    fn program_bytes(&self, _compiling: &Self::Compiling) -> u64 {
+        0
+    }
+
     /// The program of a compilation that is done.
     ///
     /// # Errors

@@ -86,6 +86,8 @@ struct Program<E: Engine> {
     program: E::Program,
     /// Bytes of its results on the device.
     output_bytes: Vec<u64>,
+    /// What it takes there itself.
+    charge: Charge,
 }
 
 /// See the [module](self).
@@ -201,11 +203,9 @@ impl<E: Engine> State<E> {
             Operation::Execute(execute) => self.execute(sequence, &execute),
             Operation::Launch(launch) => self.launch(sequence, &launch),
             Operation::Download(download) => self.download(sequence, download),
-            Operation::Delete(delete) => self.delete(&delete),
+            Operation::Delete(delete) => self.delete(sequence, &delete),
             Operation::Synchronise(synchronise) => {
-                if let Err(fault) = self.engine.synchronise() {
-                    self.fail(sequence, || "launch".to_owned(), fault);
-                }
+                self.synchronise_launches(sequence);
                 let epoch = std::mem::take(&mut self.epoch);
                 self.push(Pending::Synchronise(synchronise, epoch));
             }
@@ -216,15 +216,20 @@ impl<E: Engine> State<E> {
             Operation::Close(close) => {
                 self.tensors = Names::default();
                 self.programs = Names::default();
-                if let Err(fault) = self.engine.synchronise() {
-                    self.fail(sequence, || "launch".to_owned(), fault);
-                }
+                self.synchronise_launches(sequence);
                 let epoch = std::mem::take(&mut self.epoch);
                 self.push(Pending::Close(close.request, epoch));
             }
         }
         self.settle();
         Ok(())
+    }
+
+    /// Waits for what was launched; a failure of it is told at the next `Synchronise`.
+    fn synchronise_launches(&mut self, sequence: u64) {
+        if let Err(fault) = self.engine.synchronise() {
+            self.fail(sequence, || "launch".to_owned(), fault);
+        }
     }
 
     /// Frees everything and forgets all answers. What runs is waited for: its memory is in use until then.
@@ -348,12 +353,10 @@ impl<E: Engine> State<E> {
         }
     }
 
-    fn delete(&mut self, delete: &Delete) {
+    fn delete(&mut self, sequence: u64, delete: &Delete) {
         for name in &delete.tensors {
             self.tensors.remove(*name);
         }
-        for name in &delete.programs {
-            self.programs.remove(*name);
-        }
+        self.free_programs(sequence, &delete.programs);
     }
 }

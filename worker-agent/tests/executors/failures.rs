@@ -53,7 +53,7 @@ async fn programs_that_cannot_run_fail_every_chunk_with_the_cause() {
         (
             kernel("affine", 10, good()).slice_bytes(255),
             FailureCode::SliceExceeded,
-            "256 bytes",
+            "276 bytes",
         ),
         (kernel("affine", 10, good()).chunks("{}"), FailureCode::ParameterFailed, "count"),
     ];

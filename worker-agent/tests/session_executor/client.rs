@@ -311,6 +311,14 @@ impl Client {
         self.send(client_frame::Kind::Delete(delete), Bytes::new());
     }
 
+    pub fn delete_program(&mut self, program: u64) {
+        let delete = Delete {
+            tensors: Vec::new(),
+            programs: vec![program],
+        };
+        self.send(client_frame::Kind::Delete(delete), Bytes::new());
+    }
+
     pub fn ask_download(&mut self, tensor: u64) -> u64 {
         let request = self.request();
         self.send(client_frame::Kind::Download(Download { tensor, request }), Bytes::new());

@@ -114,6 +114,30 @@ fn variables_of_a_program_keep_what_its_kernels_leave_in_them() {
 }
 
 #[test]
+fn variables_of_every_program_count_against_the_memory_of_the_session() {
+    const BYTES: u64 = 24 << 20;
+    let text = format!(".version 7.0\n.target sm_70\n.address_size 64\n.global .b8 x[{BYTES}];\n.visible .entry k() {{ ret; }}\n");
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    for program in 1..=2 {
+        let compiled = client.compile(program, Format::Ptx, &text).unwrap();
+        assert_eq!((compiled.used_bytes, compiled.cached), (program * BYTES, program > 1));
+    }
+    let failed = client.compile(3, Format::Ptx, &text).unwrap_err();
+    assert_eq!(code(&failed), FailureCode::OutOfMemory, "{failed:?}");
+    assert!(failed.message.contains(&format!("{} are in use", 2 * BYTES)), "{}", failed.message);
+    // The place of one that is deleted, or whose name another takes, is free for programs and tensors.
+    client.delete_program(1);
+    client.compile(3, Format::Ptx, &text).unwrap();
+    client.compile(3, Format::Ptx, SAXPY).unwrap();
+    assert_eq!(client.load().used_bytes, BYTES);
+    client.compile(0, Format::Ptx, &text).unwrap();
+    client.allocate(1, "u8", &[(MEMORY - BYTES) as i64]);
+    client.synchronise().unwrap();
+    assert_eq!(client.load().used_bytes, MEMORY);
+}
+
+#[test]
 fn a_fault_is_named_with_kernel_line_and_thread_and_ends_nothing_else() {
     let executor = Executor::ptx(MEMORY);
     let mut client = executor.client();

@@ -10,8 +10,12 @@ use crate::types::ScalarType;
 pub(super) struct Variable<'a> {
     pub(super) name: &'a str,
     pub(super) scalar: &'a str,
-    /// 0 for an open array.
+    /// Elements of its vector type.
+    width: u64,
+    /// 0 for an open array without values.
     pub(super) bytes: u64,
+    /// Of an open array: bytes of what its first dimension counts.
+    unit: u64,
     pub(super) align: u64,
     pub(super) is_open: bool,
     pub(super) is_pointer: bool,
@@ -21,6 +25,7 @@ pub(super) struct Variable<'a> {
 #[derive(Default)]
 pub(super) struct Body<'a> {
     pub(super) registers: BTreeMap<String, u64>,
+    pub(super) global: Vec<Variable<'a>>,
     pub(super) shared: Vec<Variable<'a>>,
     pub(super) local: Vec<Variable<'a>>,
     pub(super) names: HashSet<&'a str>,
@@ -106,19 +111,42 @@ impl<'a> Reader<'a> {
                     let Token::Name(name) = self.next() else {
                         return Err(self.error("expected a name"));
                     };
-                    let (scalar, align) = (found[0].scalar, found[0].align);
+                    let (scalar, align, width) = (found[0].scalar, found[0].align, found[0].width);
                     let (elements, is_open) = self.dimensions()?;
+                    let unit = bytes(scalar).saturating_mul(width).saturating_mul(elements);
                     found.push(Variable {
                         name,
                         scalar,
-                        bytes: bytes(scalar).saturating_mul(elements),
+                        width,
+                        bytes: if is_open { 0 } else { unit },
+                        unit,
                         align,
                         is_open,
                         is_pointer: false,
                     });
                 }
-                Token::Mark(b'=') if self.peek() == Token::Mark(b'{') => self.skip_braces()?,
+                Token::Mark(b'=') if self.peek() == Token::Mark(b'{') => {
+                    let values = self.values()?;
+                    if let Some(variable) = found.last_mut().filter(|variable| variable.is_open) {
+                        variable.bytes = variable.unit.saturating_mul(values);
+                    }
+                }
                 Token::End => return Err(self.error("a declaration is not ended")),
+                _ => {}
+            }
+        }
+    }
+
+    /// How many values stand between the braces that open here.
+    fn values(&mut self) -> Result<u64, LoadError> {
+        let (mut open, mut values) = (0u32, 1);
+        loop {
+            match self.next() {
+                Token::Mark(b'{') => open += 1,
+                Token::Mark(b'}') if open <= 1 => return Ok(values),
+                Token::Mark(b'}') => open -= 1,
+                Token::Mark(b',') if open == 1 => values += 1,
+                Token::End => return Err(self.error("a brace is not closed")),
                 _ => {}
             }
         }
@@ -151,17 +179,20 @@ impl<'a> Reader<'a> {
             return Err(self.error("expected a type"));
         };
         let (elements, is_open) = self.dimensions()?;
+        let unit = bytes(scalar).saturating_mul(width).saturating_mul(elements);
         Ok(Variable {
             name,
             scalar,
-            bytes: bytes(scalar).saturating_mul(width).saturating_mul(elements),
+            width,
+            bytes: if is_open { 0 } else { unit },
+            unit,
             align: align.unwrap_or_else(|| (bytes(scalar) * width).max(1)),
             is_open,
             is_pointer,
         })
     }
 
-    /// `[16][4]`: how many elements, and whether the array is open.
+    /// `[16][4]`: how many elements, but for a dimension that is open, and whether one is.
     fn dimensions(&mut self) -> Result<(u64, bool), LoadError> {
         let mut elements = 1u64;
         let mut is_open = false;
@@ -177,7 +208,7 @@ impl<'a> Reader<'a> {
                 return Err(self.error("expected `]`"));
             }
         }
-        Ok((if is_open { 0 } else { elements }, is_open))
+        Ok((elements, is_open))
     }
 
     /// Name, parameters and body of a function, from behind its directive on.
@@ -253,6 +284,7 @@ impl<'a> Reader<'a> {
         loop {
             match self.peek() {
                 Token::Dot("reg") if begins => self.registers(&mut body.registers)?,
+                Token::Dot("global") if begins => body.global.append(&mut self.variables()?),
                 Token::Dot("shared" | "shared::cta") if begins => body.shared.append(&mut self.variables()?),
                 Token::Dot("local") if begins => body.local.append(&mut self.variables()?),
                 Token::End => return Err(self.error("a function is not closed")),

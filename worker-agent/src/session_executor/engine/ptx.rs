@@ -47,6 +47,13 @@ impl<D: Device> Program for Rc<Loaded<D>> {
     }
 }
 
+/// A text that was read, and is not on the device yet.
+pub struct Text<D: Device> {
+    module: Arc<D::Module>,
+    cached: bool,
+    began: Instant,
+}
+
 /// A part of the device's memory and its bytes.
 pub struct Stored<D: Device> {
     area: D::Area,
@@ -170,15 +177,9 @@ impl<D: Device> PtxEngine<D> {
         self.device.launch(&mut self.stream, &kernel, &arguments, &self.cancel)
     }
 
-    /// A program of that text, which may be known; its variables are as the text has them.
-    fn load(&mut self, code: &Bytes) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
-        let began = Instant::now();
-        let known = self.modules.get(code).cloned();
-        let cached = known.is_some();
-        let module = match known {
-            Some(module) => module,
-            None => self.module(code)?,
-        };
+    /// A program of a text; its variables are as the text has them.
+    fn load(&mut self, text: Text<D>) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
+        let Text { module, cached, began } = text;
         let instance = match self.device.instantiate(&module, false) {
             Ok(instance) => Arc::new(instance),
             Err(error) => return Err(self.fault(&error)),
@@ -187,7 +188,7 @@ impl<D: Device> PtxEngine<D> {
             bytes: self
                 .device
                 .module_bytes(&module)
-                .saturating_add(self.device.variable_bytes(&instance)),
+                .saturating_add(self.device.variable_bytes(&module)),
             instance,
             kernels: RefCell::default(),
         });
@@ -239,7 +240,7 @@ fn three(sizes: &[u32], what: &str) -> Result<[u32; 3], DeviceError> {
 impl<D: Device> Engine for PtxEngine<D> {
     type Tensor = Stored<D>;
     type Program = Rc<Loaded<D>>;
-    type Compiling = Compilation<Rc<Loaded<D>>>;
+    type Compiling = Text<D>;
     type Transfer = Bytes;
 
     fn description(&self) -> Description {
@@ -274,14 +275,25 @@ impl<D: Device> Engine for PtxEngine<D> {
         if format != Format::Ptx {
             return Err(Fault::unsupported("StableHLO or HLO", NAME));
         }
+        let began = Instant::now();
+        let known = self.modules.get(code).cloned();
+        let cached = known.is_some();
         // PTX is read in milliseconds.
-        let program = self.load(code);
+        let module = known.map_or_else(|| self.module(code), Ok);
         done.complete(Ok(()));
-        program
+        Ok(Text {
+            module: module?,
+            cached,
+            began,
+        })
     }
 
-    fn program(&mut self, compiling: Self::Compiling) -> Result<Self::Compiling, Fault> {
-        Ok(compiling)
+    fn program_bytes(&self, text: &Text<D>) -> u64 {
+        self.device.instance_bytes(&text.module)
+    }
+
+    fn program(&mut self, text: Text<D>) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
+        self.load(text)
     }
 
     fn execute(

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use sahasra_pjrt::Shape;
 use sahasra_wire::session::{Compile, FailureCode, Format, server_frame::Kind};
 
+use super::memory::Charge;
 use super::names::Named;
 use super::{Failure, Program, State};
 use crate::session_executor::engine::{Compilation, Completion, Engine, Fault, Program as _, compiled};
@@ -40,6 +41,20 @@ impl<E: Engine> State<E> {
         }
     }
 
+    /// Takes programs' names away. Memory of those that have any is in use until what was launched of them has ended.
+    pub(super) fn free_programs(&mut self, sequence: u64, names: &[u64]) {
+        let mut has_memory = false;
+        for name in names {
+            if let Some(Named::There(program)) = self.programs.get(*name) {
+                has_memory |= program.charge.bytes() > 0;
+            }
+            self.programs.remove(*name);
+        }
+        if has_memory {
+            self.synchronise_launches(sequence);
+        }
+    }
+
     /// Whether operations have to wait for a program.
     pub fn is_compiling(&self) -> bool {
         self.compiling.is_some()
@@ -64,13 +79,18 @@ impl<E: Engine> State<E> {
             return;
         };
         let outcome = completion.wait().clone();
-        let made = outcome.and_then(|()| self.engine.program(compiling));
+        let made = outcome.and_then(|()| {
+            let bytes = self.engine.program_bytes(&compiling);
+            self.reserve(bytes, 0)?;
+            let made = self.engine.program(compiling)?;
+            Ok((made, self.account.charge(bytes)))
+        });
         self.compiled(sequence, &compile, made);
     }
 
-    fn compiled(&mut self, sequence: u64, compile: &Compile, made: Result<Compilation<E::Program>, Fault>) {
+    fn compiled(&mut self, sequence: u64, compile: &Compile, made: Result<(Compilation<E::Program>, Charge), Fault>) {
         let outcome = match made {
-            Ok(made) => {
+            Ok((made, charge)) => {
                 if compile.request != 0 {
                     let answer = compiled(compile.request, &made, self.limit_bytes, self.used());
                     self.answer(Kind::Compiled(answer).into());
@@ -80,6 +100,7 @@ impl<E: Engine> State<E> {
                     name: compile.name.as_str().into(),
                     output_bytes: made.program.outputs().iter().map(device_bytes).collect(),
                     program: made.program,
+                    charge,
                 }))
             }
             Err(fault) => {
@@ -94,6 +115,11 @@ impl<E: Engine> State<E> {
                 })
             }
         };
+        self.free_programs(sequence, &[compile.program]);
         self.programs.set(compile.program, outcome);
+        if compile.program == 0 {
+            // It stands for nothing: the engine forgets it.
+            self.synchronise_launches(sequence);
+        }
     }
 }
