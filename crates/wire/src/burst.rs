@@ -432,3 +432,16 @@ impl fmt::Display for FailureCode {
         f.write_str(self.label())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_codes_of_failures_are_all() {
+        assert_eq!(FailureCode::all().last(), Some(FailureCode::LAST));
+        for code in FailureCode::LAST as i32 + 1..1000 {
+            assert!(FailureCode::try_from(code).is_err(), "{code} lies behind `FailureCode::LAST`");
+        }
+    }
+}

@@ -270,3 +270,16 @@ pub struct ReleaseResponse {
     #[prost(message, optional, tag = "3")]
     pub refusal: Option<Refusal>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_codes_of_refusals_are_all() {
+        let last = RefusalCode::all().last().map_or(0, |code| code as i32);
+        for code in last + 1..1000 {
+            assert!(RefusalCode::try_from(code).is_err(), "{code} is missing in `RefusalCode::all`");
+        }
+    }
+}
