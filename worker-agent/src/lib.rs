@@ -257,11 +257,11 @@ pub async fn serve(
     readiness.not_ready("shutdown");
     agent.drain(TELLING).await;
     stop.cancel();
-    server.await.context("the server broke")?;
-    timekeeper.await.context("the timekeeper broke")?;
-    keeper.await.context("the keeper of sessions broke")?;
+    server.await.context("server task failed")?;
+    timekeeper.await.context("expiry task failed")?;
+    keeper.await.context("session task failed")?;
     if let Some(registration) = registration {
-        let registered = registration.await.context("the registration broke")?;
+        let registered = registration.await.context("registration task failed")?;
         agent.pool().shut_down();
         registered?;
     } else {

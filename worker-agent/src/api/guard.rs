@@ -20,26 +20,26 @@ use http_body_util::{Either, Full};
 use sahasra_service::server::Certified;
 use tower_service::Service;
 
-/// Open to everybody.
+/// Paths without authentication.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
-/// What the others are told.
+/// Response body when a certificate is required.
 const REFUSAL: &str = "this path is the operator's: show a certificate of the authority in this agent's --tls-client-authority (an operator is \
                        given one by --worker-client-certificate FILE and --worker-client-key FILE)\n";
 
-/// What they are told where a token is asked for.
+/// Response body when a token is required.
 const REFUSAL_BY_TOKEN: &str = "this path needs the operator's bearer token of the `sahasra up` process that started this agent\n";
 
-/// An answer of the service, or a refusal.
+/// Response of the service, or a rejection.
 type Answer<B> = Response<Either<B, Full<Bytes>>>;
 
-/// By what an operator is known.
+/// How the agent authenticates operators.
 #[derive(Clone)]
 pub enum Guard {
-    /// Everybody counts as one.
+    /// No authentication.
     Open,
     /// A certificate of the agent's authority.
     Certificate,
-    /// A token that the process that started both gave them, as `sahasra up` does on loopback.
+    /// A token shared by operator and agent where one process starts both, as `sahasra up` does on loopback.
     Token(Arc<str>),
 }
 
@@ -54,7 +54,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// `service`, for operators.
+/// Rejects requests to `service` that do not come from an operator.
 #[derive(Clone, Debug)]
 pub struct OperatorsOnly<S> {
     service: S,
@@ -62,7 +62,7 @@ pub struct OperatorsOnly<S> {
 }
 
 impl<S> OperatorsOnly<S> {
-    /// Behind that guard.
+    /// Puts `guard` in front of `service`.
     pub fn new(service: S, guard: Guard) -> Self {
         Self { service, guard }
     }
