@@ -49,7 +49,7 @@ def _apply(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
         leaves, tree = known
         values = iter(taken)
-        given, keywords = jax.tree_util.tree_unflatten(tree, [next(values) if leaf is _TAKEN else leaf for leaf in leaves])
+        given, keywords = jax.tree_util.tree_unflatten(tree, [next(values) if leaf is _TAKEN else leaf[1] for leaf in leaves])
         return function(*given, **keywords)
 
     applied.__name__ = name
@@ -61,7 +61,8 @@ def _call(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[.
 
     # None is a value here: as an axis or an index.
     leaves, tree = jax.tree_util.tree_flatten((arguments, keywords), is_leaf=lambda value: value is None)
-    known = tuple(_TAKEN if _is_taken(leaf) else leaf for leaf in leaves)
+    # With their types: True and 1 are equal, and make results of different types.
+    known = tuple(_TAKEN if _is_taken(leaf) else (type(leaf), leaf) for leaf in leaves)
     return run(session, key, lambda: _apply(function(), key[-1]), (known, tree), *(leaf for leaf in leaves if _is_taken(leaf)), static=(0,), whole=True)
 
 

@@ -68,6 +68,28 @@ def test_the_functions_of_its_namespace_run_there(session):
     assert session.device in repr(xp)
 
 
+def test_numbers_that_are_equal_and_of_different_types_are_different_programs(session):
+    x = session.put(np.arange(3, dtype=np.int8))
+    xp = x.__array_namespace__()
+    # Each pair has equal hashes.
+    for one, other in [(1, True), (True, 1), (1, np.int64(1)), (np.int64(1), 1), (1, np.int8(1)), (np.bool_(True), True)]:
+        for value in (one, other):
+            same(xp.where(x > 1, value, value), jnp.where(np.arange(3) > 1, value, value))
+            same(xp.full((2,), value), jnp.full((2,), value))
+            same(xp.add(x, value), jnp.add(np.arange(3, dtype=np.int8), value))
+
+
+def test_static_arguments_are_told_apart_as_jax_does(session):
+    choose = lambda x, values: jnp.where(x > 0, *values)
+    here, there = jax.jit(choose, static_argnums=1), session.jit(choose, static_argnums=1)
+    for values in ((1, 0), (True, False), (1.5, 0.5)):
+        same(there(X, values), here(X, values))
+    scale = lambda x, value: x * value
+    here, there = jax.jit(scale, static_argnums=1), session.jit(scale, static_argnums=1)
+    for value in (1, True, np.int64(1), 1.0):
+        same(there(np.arange(3, dtype=np.int8), value), here(np.arange(3, dtype=np.int8), value))
+
+
 def test_what_a_function_of_jax_brings_here_it_says(session):
     x = session.put(X)
     with pytest.warns(sahasra.RemoteTransferWarning, match=r"48 bytes.*session\.jit"):
