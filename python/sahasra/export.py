@@ -87,7 +87,7 @@ def aval_of(leaf: Any, *, described: bool = False) -> Aval:
 
 
 def host_array(leaf: Any, aval: Aval) -> tuple[np.ndarray[Any, Any], bool]:
-    """The leaf as an array of numpy's, of the type that JAX would give it, and whether it is read-only.
+    """The leaf as an array of numpy's, of the type that JAX would give it, and whether nobody can change it: its memory is then sent as it is.
 
     Raises ``OverflowError`` for a Python integer out of the type's range, as JAX does.
     """
@@ -103,7 +103,8 @@ def host_array(leaf: Any, aval: Aval) -> tuple[np.ndarray[Any, Any], bool]:
         return np.zeros(array.shape, np.bool_), True
     if array.dtype != aval[1]:
         return array.astype(aval[1]), True
-    return array, array is not leaf
+    # Of these numpy makes a new array. Of all others (a memory map, a memoryview, a tensor of another library) it may have the memory of the leaf.
+    return array, type(leaf) in (list, tuple) or isinstance(leaf, (bool, int, float, complex, np.generic))
 
 
 @functools.cache

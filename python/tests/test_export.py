@@ -1,3 +1,4 @@
+import array
 import subprocess
 import sys
 
@@ -35,9 +36,9 @@ def test_keys_of_random_numbers_are_words():
     key = jax.random.key(3)
     aval = aval_of(key)
     assert is_key(aval[1])
-    array, immutable = host_array(key, aval)
-    assert array.dtype == np.uint32
-    assert array.shape == (2,)
+    words, immutable = host_array(key, aval)
+    assert words.dtype == np.uint32
+    assert words.shape == (2,)
     assert immutable
     made = exported(lambda key: jax.random.split(key)[0], key)
     assert is_key(made.outputs[0][1])
@@ -47,11 +48,44 @@ def test_types_are_those_that_jax_would_give():
     assert aval_of(np.ones(2)) == ((2,), np.dtype("float32"), False)
     assert aval_of([1, 2]) == ((2,), np.dtype("int32"), False)
     assert aval_of(True) == ((), np.dtype("bool"), False)
-    array, immutable = host_array(np.ones(2), aval_of(np.ones(2)))
-    assert array.dtype == np.float32
+    converted, immutable = host_array(np.ones(2), aval_of(np.ones(2)))
+    assert converted.dtype == np.float32
     assert immutable
     mine = np.ones(2, np.float32)
     assert host_array(mine, aval_of(mine)) == (pytest.approx(mine), False)
+
+
+class Holder:
+    """An array of another library, which gives numpy its own memory."""
+
+    def __init__(self):
+        self.values = np.ones(3, np.float32)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+@pytest.mark.parametrize("kind", ["memmap", "matrix", "memoryview", "array.array", "holder", "pandas", "view"])
+def test_what_somebody_may_change_is_copied(kind, tmp_path):
+    if kind == "pandas":
+        leaf = pytest.importorskip("pandas").Series(np.ones(3, np.float32))
+    else:
+        leaf = {
+            "memmap": lambda: np.memmap(tmp_path / "values", np.float32, "w+", shape=(3,)),
+            "matrix": lambda: np.asmatrix(np.ones((1, 3), np.float32)),
+            "memoryview": lambda: memoryview(np.ones(3, np.float32)),
+            "array.array": lambda: array.array("f", [1, 1, 1]),
+            "holder": Holder,
+            "view": lambda: np.ones((2, 3), np.float32)[0],
+        }[kind]()
+    made, immutable = host_array(leaf, aval_of(leaf))
+    assert made.dtype == np.float32 and made.size == 3
+    assert not immutable
+
+
+def test_what_numpy_makes_anew_is_sent_as_it_is():
+    for leaf in (1, 2.5, True, 1j, np.float32(1), [1.0, 2.0], (1, 2), jnp.ones(2), np.ones(2), array.array("d", [1.0])):
+        assert host_array(leaf, aval_of(leaf))[1], type(leaf)
 
 
 def test_calls_into_python_are_refused_by_name_and_line():
