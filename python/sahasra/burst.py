@@ -29,6 +29,8 @@ MAX_PARTS = 64
 _TYPES = {"float32": "f32", "float64": "f64", "int32": "s32", "int64": "s64", "uint32": "u32", "uint64": "u64"}
 #: Types of a BurstJob's parameters and outputs, as numpy's.
 _DTYPES = {kind: np.dtype(name) for name, kind in _TYPES.items()}
+#: Columns of the results that are no parameters: the chunk's index, and the outputs.
+_RESERVED = re.compile(r"index|output\d+")
 _AGGREGATES = ("argmin", "argmax", "topK", "sum", "mean", "concat", "none")
 
 
@@ -54,6 +56,9 @@ def spec_of(
         entry = entries[0]
     kinds = parameters_of(ptx, entry)
     columns = {str(name): column for name, column in _columns(parameters).items()}
+    reserved = [name for name in columns if _RESERVED.fullmatch(name)]
+    if reserved:
+        raise InvalidArgumentError(f"parameters has a column {reserved[0]}, which is the name of a column of the results: rename it")
     lengths = {column.shape for column in columns.values()}
     if not columns or len(lengths) != 1 or len(next(iter(lengths))) != 1:
         raise InvalidArgumentError("parameters are columns of one length: a DataFrame or a dict of one-dimensional arrays")

@@ -104,6 +104,14 @@ def test_a_column_that_the_kernel_cannot_take_is_named(rate, size, told):
         spec_of(SCORE, {"rate": rate, "size": size})
 
 
+@pytest.mark.parametrize("name", ["index", "output0", "output12"])
+def test_a_column_that_has_the_name_of_a_result_is_refused(name):
+    with pytest.raises(InvalidArgumentError, match=f"parameters has a column {name}, .*rename it"):
+        spec_of(SCORE, {name: [1.0], "size": [1]})
+    for free in ("Index", "output", "output_0", "indices"):
+        assert free in spec_of(SCORE, {free: [1.0], "size": [1]})["chunks"]["parameters"]
+
+
 def test_what_is_missing_in_a_data_frame_is_named():
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InvalidArgumentError, match="column size, row 1: a value is missing"):
