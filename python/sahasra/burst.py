@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import ExecutionError, InvalidArgumentError, WaitTimeoutError
+from .caller import warn
+from .errors import ExecutionError, InvalidArgumentError, SahasraError, WaitTimeoutError
 from .kernel import extent, parameters_of, whole
 
 if TYPE_CHECKING:
     import pandas
 
+    from . import _native
     from .client import SahasraClient
 
 #: Values that a parameter may list in a BurstJob.
@@ -211,7 +213,7 @@ def run(
     ``ptx`` is PTX text of at most 128 KiB. Its kernel's first parameter is where the results go unless ``args`` says otherwise (in the
     kernel's order: names of columns, or arguments as a ``BurstJob`` writes them), ``output=("f32", 1)`` what they are. ``aggregate`` is
     ``"argmin"``, ``"sum"``, … over output 0, or as a ``BurstJob`` writes it. ``grid``, ``block``, ``vram``, ``slices`` (at the most) and
-    ``max_retries`` are the job's. It is deleted afterwards unless ``keep``.
+    ``max_retries`` are the job's. It is deleted afterwards unless ``keep``; a ``RuntimeWarning`` names jobs that could not be deleted.
 
     One ``BurstJob`` lists 4,096 rows at the most: more, up to 262,144, go as several that run at the same time, without ``aggregate``,
     which would be over one of them; their names are ``name-0``, ``name-1``, … where ``name`` is given.
@@ -242,13 +244,31 @@ def run(
             frame["index"] += number * MAX_VALUES
             frames.append(frame)
             jobs.append(over)
-    finally:
-        if not keep:
-            for made_name in names:
-                gateway.delete_burst(namespace, made_name)
+    except BaseException as error:
+        left = "" if keep else _deleted(gateway, namespace, names)
+        # Python 3.10 has no notes.
+        if left and hasattr(error, "add_note"):
+            error.add_note(left)
+        raise
+    left = "" if keep else _deleted(gateway, namespace, names)
+    if left:
+        warn(left, RuntimeWarning)
     whole = frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)
     whole.attrs["burst"], whole.attrs["bursts"] = jobs[0], jobs
     return whole
+
+
+def _deleted(gateway: _native.Gateway, namespace: str, names: Sequence[str]) -> str:
+    """Deletes the jobs. Gives a sentence about those that could not be deleted, empty where there are none."""
+    remain: list[str] = []
+    why = ""
+    for name in names:
+        try:
+            gateway.delete_burst(namespace, name)
+        except SahasraError as error:
+            remain.append(name)
+            why = why or str(error)
+    return f"could not delete the BurstJobs {', '.join(remain)} in namespace {namespace}: {why}" if remain else ""
 
 
 def _parts(parameters: Any, options: Mapping[str, Any]) -> list[Any]:

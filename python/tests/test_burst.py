@@ -1,0 +1,77 @@
+"""What `client.burst` does around its jobs, with a gateway of the test's own."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import sahasra
+from sahasra.burst import MAX_VALUES, run
+
+pytest.importorskip("pandas")
+
+SQUARE = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry square(.param .u64 o, .param .f32 a){ ret; }"
+ROWS = 3 * MAX_VALUES
+
+
+class Gateway:
+    """Completes every job, and refuses to delete those that it is told to keep."""
+
+    def __init__(self, kept=(), fails=None):
+        self.kept, self.fails = kept, fails
+        self.specs = {}
+        self.deleted = []
+
+    def create_burst(self, namespace, name, text):
+        name = name or f"made-{len(self.specs)}"
+        self.specs[name] = json.loads(text)
+        return json.dumps({"metadata": {"name": name}})
+
+    def burst_over(self, namespace, name, seconds):
+        kind = "Failed" if name == self.fails else "Complete"
+        return json.dumps({"status": {"conditions": [{"type": kind, "status": "True", "reason": "ChunksFailed", "message": "3 chunks failed"}]}})
+
+    def burst_results_csv(self, namespace, name):
+        values = self.specs[name]["chunks"]["parameters"]["a"]["list"]
+        return "\n".join(["index,a,output0", *(f"{place},{value},{value * value}" for place, value in enumerate(values))]) + "\n"
+
+    def delete_burst(self, namespace, name):
+        self.deleted.append(name)
+        if name in self.kept:
+            raise sahasra.ConnectionLostError(f"{name} is out of reach")
+
+
+class Client:
+    namespace = "default"
+
+    def __init__(self, gateway):
+        self._gateway = gateway
+
+
+PARAMETERS = {"a": (np.arange(ROWS) % 100).astype(np.float32)}
+
+
+def test_results_are_returned_although_a_job_cannot_be_deleted():
+    gateway = Gateway(kept=("many-0", "many-1"))
+    with pytest.warns(RuntimeWarning, match="many-0, many-1 in namespace default: many-0 is out of reach") as warned:
+        frame = run(Client(gateway), ptx=SQUARE, parameters=PARAMETERS, name="many")
+    assert warned[0].filename == __file__
+    assert gateway.deleted == ["many-0", "many-1", "many-2"]
+    assert frame["index"].tolist() == list(range(ROWS))
+    np.testing.assert_array_equal(frame["output0"], PARAMETERS["a"] ** 2)
+
+
+def test_a_failure_stays_the_one_that_is_raised_although_a_job_cannot_be_deleted():
+    gateway = Gateway(kept=("many-0",), fails="many-1")
+    with pytest.raises(sahasra.ExecutionError, match="default/many-1: ChunksFailed") as raised:
+        run(Client(gateway), ptx=SQUARE, parameters=PARAMETERS, name="many")
+    assert gateway.deleted == ["many-0", "many-1", "many-2"]
+    if sys.version_info >= (3, 11):
+        assert any("many-0" in note and "out of reach" in note for note in raised.value.__notes__)
+
+
+def test_jobs_are_kept_where_that_is_asked_for():
+    gateway = Gateway()
+    run(Client(gateway), ptx=SQUARE, parameters=PARAMETERS, name="many", keep=True)
+    assert gateway.deleted == []
