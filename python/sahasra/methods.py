@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .operators import index_parts, run
+from .operators import index_of, index_parts, run
 
 if TYPE_CHECKING:
     from .session import RemoteJaxSession
@@ -113,11 +113,11 @@ class AtIndex:
 
     def _update(self, name: str, arguments: Any, keywords: Any) -> Any:
         known, taken = index_parts(self._index)
+        # The session keeps the function, which is not to keep tensors.
+        count = len(taken)
 
         def updated(x: Any, *given: Any, **named: Any) -> Any:
-            from .operators import index_of
-
-            indices, given = given[: len(taken)], given[len(taken) :]
+            indices, given = given[:count], given[count:]
             return getattr(x.at[index_of(known, indices)], name)(*given, **named)
 
         return _call(self._tensor._session, ("at", known, f"at_{name}"), lambda: updated, (self._tensor, *taken, *arguments), keywords)

@@ -103,6 +103,23 @@ def test_one_program_serves_every_number_and_nothing_comes_back(session):
     assert float(total) == 4950
 
 
+def test_what_an_index_is_made_of_is_freed_with_it(client):
+    with sahasra.RemoteJaxSession.create(client, vram="64Mi") as session:
+        gc.disable()
+        try:
+            x, i = session.put(X), session.put(np.array([2, 0]))
+            x.at[i].set(1.0)
+            x.at[i, 1:].add(x[i, 1:])
+            x[i]
+            held = weakref.ref(session)
+            del x, i
+            assert session.load()["tensors"] == 0
+        finally:
+            gc.enable()
+    del session
+    assert held() is None
+
+
 def test_what_is_no_operand_is_refused_as_python_does(session):
     x = session.put(X)
     for other in ("x", None, [1.0, 2.0]):
