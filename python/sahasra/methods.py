@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,29 +41,31 @@ def _is_taken(value: Any) -> bool:
     return isinstance(value, (float, complex)) or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
-def _apply(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function of what is part of a program, and what the program takes."""
+def _apply(function: Callable[..., Any], name: str, count: int) -> Callable[..., Any]:
+    """A function of what is part of a program, and what the program takes: so many indices first."""
 
     def applied(known: Any, *taken: Any) -> Any:
         import jax
 
         leaves, tree = known
-        values = iter(taken)
+        indices, values = taken[:count], iter(taken[count:])
         given, keywords = jax.tree_util.tree_unflatten(tree, [next(values) if leaf is _TAKEN else leaf[1] for leaf in leaves])
-        return function(*given, **keywords)
+        return function(*indices, *given, **keywords)
 
     applied.__name__ = name
     return applied
 
 
-def _call(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[..., Any]], arguments: Any, keywords: Any) -> Any:
+def _call(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[..., Any]], arguments: Any, keywords: Any, indices: Sequence[Any] = ()) -> Any:
+    """Runs the function of ``arguments`` and ``keywords`` that is known by this key, after ``indices``, which are never part of the program."""
     import jax
 
     # None is a value here: as an axis or an index.
     leaves, tree = jax.tree_util.tree_flatten((arguments, keywords), is_leaf=lambda value: value is None)
     # With their types: True and 1 are equal, and make results of different types.
     known = tuple(_TAKEN if _is_taken(leaf) else (type(leaf), leaf) for leaf in leaves)
-    return run(session, key, lambda: _apply(function(), key[-1]), (known, tree), *(leaf for leaf in leaves if _is_taken(leaf)), static=(0,), whole=True)
+    taken = (*indices, *(leaf for leaf in leaves if _is_taken(leaf)))
+    return run(session, key, lambda: _apply(function(), key[-1], len(indices)), (known, tree), *taken, static=(0,), whole=True)
 
 
 def method(name: str) -> Callable[..., RemoteTensor]:
@@ -116,11 +118,11 @@ class AtIndex:
         # The session keeps the function, which is not to keep tensors.
         count = len(taken)
 
-        def updated(x: Any, *given: Any, **named: Any) -> Any:
-            indices, given = given[:count], given[count:]
-            return getattr(x.at[index_of(known, indices)], name)(*given, **named)
+        def updated(*given: Any, **named: Any) -> Any:
+            indices, (x, *values) = given[:count], given[count:]
+            return getattr(x.at[index_of(known, indices)], name)(*values, **named)
 
-        return _call(self._tensor._session, ("at", known, f"at_{name}"), lambda: updated, (self._tensor, *taken, *arguments), keywords)
+        return _call(self._tensor._session, ("at", known, f"at_{name}"), lambda: updated, (self._tensor, *arguments), keywords, taken)
 
 
 def _update(name: str) -> Callable[..., Any]:

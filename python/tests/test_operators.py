@@ -103,6 +103,19 @@ def test_one_program_serves_every_number_and_nothing_comes_back(session):
     assert float(total) == 4950
 
 
+def test_one_program_updates_every_place(session):
+    x = session.put(np.zeros(100, np.float32))
+    x = x.at[0].set(0.0).at[-1].add(0.0)
+    session.synchronise()
+    programs = session.load()["programs"]
+    for place in range(1, 99):
+        x = x.at[place].set(float(place))
+        x = x.at[-np.int64(place)].add(0.0)
+    session.synchronise()
+    assert session.load()["programs"] == programs
+    np.testing.assert_array_equal(x.numpy(), np.r_[np.arange(99.0), 0])
+
+
 def test_what_an_index_is_made_of_is_freed_with_it(client):
     with sahasra.RemoteJaxSession.create(client, vram="64Mi") as session:
         gc.disable()
