@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .operators import index_of, index_parts, run
+from .operators import index_of, index_parts, local_parts, run
 
 if TYPE_CHECKING:
     from .session import RemoteJaxSession
@@ -114,7 +114,7 @@ class AtIndex:
         def __getattr__(self, name: str) -> Callable[..., RemoteTensor]: ...
 
     def _update(self, name: str, arguments: Any, keywords: Any) -> Any:
-        known, taken = index_parts(self._index)
+        known, taken = index_parts(local_parts(self._index))
         # The session keeps the function, which is not to keep tensors.
         count = len(taken)
 

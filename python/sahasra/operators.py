@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ def unary(name: str) -> Callable[[RemoteTensor], Any]:
 
 def _part(part: Any) -> Any:
     """What a program knows of a part of an index: None for a number or an array, which it takes as an argument."""
-    if part is None or isinstance(part, EllipsisType):
+    if part is None or isinstance(part, (bool, EllipsisType)):
         return (part,)
     if isinstance(part, slice):
         return (part.start, part.stop, part.step)
@@ -83,15 +84,46 @@ def getitem(x: Any, parts: tuple[Any, ...], *taken: Any) -> Any:
     return x[index_of(parts, taken)]
 
 
-def index_parts(index: Any) -> tuple[tuple[Any, ...], list[Any]]:
+def _is_array_of_jax(value: Any) -> bool:
+    """Whether it is an array of JAX's that has its values; a session of another engine needs no JAX."""
+    jax: Any = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+
+
+def _bound(bound: Any) -> int | None:
+    return None if bound is None else operator.index(bound)
+
+
+def _local(part: Any) -> Any:
+    """A part of an index as Python or numpy has it; a remote tensor and an array of whole numbers stay what they are.
+
+    The bounds of a slice are part of the program: those of a remote tensor are brought here.
+    """
+    if isinstance(part, slice):
+        return slice(_bound(part.start), _bound(part.stop), _bound(part.step))
+    if isinstance(part, list):
+        return np.asarray(part) if part else np.zeros(0, int)
+    if isinstance(part, np.integer):
+        return int(part)
+    # The shape of the result depends on where an array is true.
+    if (isinstance(part, (np.ndarray, np.bool_)) or _is_array_of_jax(part)) and part.dtype == bool:
+        return np.asarray(part) if part.ndim else bool(part)
+    return part
+
+
+def local_parts(index: Any) -> list[Any]:
+    """The parts of an index, each as :func:`_local` gives it."""
+    return [_local(part) for part in (index if isinstance(index, tuple) else (index,))]
+
+
+def index_parts(parts: Iterable[Any]) -> tuple[tuple[Any, ...], list[Any]]:
     """What a program knows of an index, and what it takes. An array of booleans becomes the places where it is true."""
-    parts: list[Any] = []
-    for part in index if isinstance(index, tuple) else (index,):
-        array = np.asarray(part) if isinstance(part, list) else part
+    given: list[Any] = []
+    for part in parts:
         # The shape of what it gives depends on its values.
-        parts += array.nonzero() if isinstance(array, np.ndarray) and array.dtype == bool else (array,)
-    known = tuple(_part(part) for part in parts)
-    return known, [part for part, is_known in zip(parts, known) if is_known is None]
+        given += part.nonzero() if isinstance(part, np.ndarray) and part.dtype == bool else (part,)
+    known = tuple(_part(part) for part in given)
+    return known, [part for part, is_known in zip(given, known) if is_known is None]
 
 
 def indexed(self: RemoteTensor, index: Any) -> RemoteTensor:
@@ -100,15 +132,15 @@ def indexed(self: RemoteTensor, index: Any) -> RemoteTensor:
     One program serves every number in the same place. Raises ``IndexError`` for numbers out of range, for too many of them and for booleans of another
     shape; what an array of numbers has out of range is as JAX has it.
     """
+    parts = local_parts(index)
     # The same index of an array of this shape that takes no memory: whole dimensions in the place of arrays, whose values are unused.
     probe: list[Any] = []
-    for part in index if isinstance(index, tuple) else (index,):
-        array = np.asarray(part) if isinstance(part, list) else part
-        if isinstance(array, np.ndarray) and array.dtype == bool:
-            probe.append(array)
+    for part in parts:
+        if isinstance(part, np.ndarray) and part.dtype == bool:
+            probe.append(part)
         else:
-            probe.append((slice(None) if array.shape else 0) if hasattr(array, "shape") and not isinstance(array, np.generic) else array)
+            probe.append((slice(None) if part.shape else 0) if hasattr(part, "shape") else part)
     np.broadcast_to(np.int8(0), self.shape)[tuple(probe)]
-    known, taken = index_parts(index)
+    known, taken = index_parts(parts)
     result: RemoteTensor = _run(self._session, getitem, self, known, *taken, static=(1,))
     return result

@@ -65,20 +65,38 @@ INDICES = [
     1, -1, (0, 3), (-3, -4), slice(1, None), slice(None, None, -2), (slice(None), 2), (..., 0), None, (slice(0, 2), None, -1), np.int64(2),
     [0, 2, 0], (slice(None), np.array([3, 1])), (np.array([[0], [2]]), np.array([1, 3])), (1, slice(None, 5)), (),
     X[:, 0] > -1, X > 0, (slice(None), [True, False, False, True]), ([0, 1], 2), jnp.array([2, 1]), jnp.int32(1), np.array(2),
+    jnp.asarray(X > 0), (slice(None), jnp.array([True, False, False, True])), True, False, np.bool_(True), jnp.bool_(False), np.array(True), (True, 0), (0, ..., False),
+    [], slice(jnp.int32(1), np.int64(3)), (slice(None, np.uint8(2)), -1), np.int8(-1),
 ]  # fmt: skip
+
+
+def plain(part):
+    """A part of an index as JAX takes it: no lists, no scalars of numpy's or its own where Python has them."""
+    if isinstance(part, list):
+        return np.asarray(part, None if part else int)
+    if isinstance(part, np.bool_):
+        return bool(part)
+    if isinstance(part, slice):
+        return slice(*(None if bound is None else int(bound) for bound in (part.start, part.stop, part.step)))
+    return part
 
 
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_an_index_is_that_of_jax(session, index):
-    # JAX takes no lists.
-    parts = index if isinstance(index, tuple) else (index,)
-    same(session.put(X)[index], jnp.asarray(X)[tuple(np.asarray(part) if isinstance(part, list) else part for part in parts)])
+    x, parts = session.put(X), tuple(map(plain, index if isinstance(index, tuple) else (index,)))
+    same(x[index], jnp.asarray(X)[parts])
+    same(x.at[index].get(), jnp.asarray(X).at[parts].get())
+    same(x.at[index].set(7.0), jnp.asarray(X).at[parts].set(7.0))
 
 
 def test_an_index_may_be_remote(session):
     x, i = session.put(X), session.put(np.array([2, 0]))
     np.testing.assert_array_equal(x[i].numpy(), X[[2, 0]])
     np.testing.assert_array_equal(x[i[1], 1:].numpy(), X[0, 1:])
+    np.testing.assert_array_equal(x[i[1] : i[0], : session.put(3)].numpy(), X[0:2, :3])
+    np.testing.assert_array_equal(x.at[: i[0]].set(0.0).numpy(), np.r_[np.zeros((2, 4)), X[2:]])
+    with pytest.raises(TypeError, match="whole numbers"):
+        x[: x[0, 0]]
     keys = session.jit(lambda: jax.random.split(jax.random.key(3), 4))()
     np.testing.assert_array_equal(keys[2].numpy(), jax.random.key_data(jax.random.split(jax.random.key(3), 4)[2]))
 
