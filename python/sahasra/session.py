@@ -123,9 +123,11 @@ class Made(NamedTuple):
 class RemoteJaxSession:
     """A slice of one device, with tensors that stay there and functions that run there. Made by :meth:`create`.
 
-    It is a context manager: at its end what was asked for has happened, what failed and was not looked at is raised, everything there is
-    freed and the device given back; an exception on the way ends what still runs. So does the program's end, and so is it when neither the
-    session nor a tensor of it is referred to any more.
+    It is a context manager: at its end what was asked for has happened, or why it has not is raised: the first failure that was not raised
+    before, or what ended the session (:class:`WorkerLostError`, :class:`LeaseExpiredError`, :class:`SessionClosedError`) where something was
+    asked for since the last value or :meth:`synchronise` and no call has raised that. Everything there is freed and the device given back. An
+    exception in the block ends what still runs, and is the one that is raised. The program's end closes the session as well, and so does the
+    last reference to it and its tensors.
     """
 
     def __init__(
@@ -149,8 +151,10 @@ class RemoteJaxSession:
         #: Where it is: ``worker/device``.
         self.device = device
         self._watch = Watch(native, device, reporter(progress))
-        # A failure that `execute_jitted` came upon, which is another operation's.
+        # A failure of an earlier operation, which `execute_jitted` found and did not raise.
         self._earlier: SahasraError | None = None
+        # `close` was called.
+        self._is_closed = False
         # Functions of `operators`, by their names.
         self._operators: dict[Any, Traced] = {}
         #: Its engine (``xla`` or ``ptx``), the engine's platform and version, the device's model, the limit in bytes, the highest
@@ -241,15 +245,22 @@ class RemoteJaxSession:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            # That is what is told.
+            # The exception of the block is the one that is raised.
             with contextlib.suppress(SahasraError):
                 self.close()
             return
-        try:
-            with contextlib.suppress(ForkedProcessError):
-                self._native.finish()
-        finally:
-            self.close()
+        if not self._is_closed:
+            try:
+                with contextlib.suppress(ForkedProcessError):
+                    self._native.finish()
+            except BaseException:
+                earlier, self._earlier = self._earlier, None
+                with contextlib.suppress(SahasraError):
+                    self.close()
+                if earlier is not None:
+                    raise earlier
+                raise
+        self.close()
 
     def close(self) -> None:
         """Frees everything that is there and gives the device back, within about a second: what still runs then is ended. It may be called
@@ -258,6 +269,7 @@ class RemoteJaxSession:
         Raises the first failure of an operation that was not reported before, when the device was given back; nothing about the session itself, which
         is over either way; :class:`ConnectionLostError` when the gateway does not answer.
         """
+        self._is_closed = True
         if self._made is None or self._end is None:
             with contextlib.suppress(ForkedProcessError):
                 _, failure = self._native.close()

@@ -45,8 +45,8 @@ fn tensor(tensor: sahasra_client::Tensor) -> Tensor {
     Tensor(Own::new(tensor))
 }
 
-/// Raises a failure of an operation, and nothing else.
-fn untold(py: Python<'_>, finished: Option<Result<(), Error>>) -> PyResult<()> {
+/// Raises the failure of an operation, if that is the answer; not what ended the session.
+fn unreported_failure(py: Python<'_>, finished: Option<Result<(), Error>>) -> PyResult<()> {
     match finished {
         Some(Err(error @ Error::Failed(_))) => Err(raise(py, &error)),
         _ => Ok(()),
@@ -305,10 +305,12 @@ impl Session {
         ))
     }
 
-    /// Waits for everything so far, and raises the first failure that nobody was told of. What ended the session is none.
+    /// Waits for everything so far. Raises the first failure that nobody was told of, and what ended the session where nobody was told
+    /// of that and something that was asked for may not have happened.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        let pending = self.0.get(py)?.finish();
-        untold(py, wait_until(py, &pending, None)?)
+        let session = self.0.get(py)?;
+        unreported_failure(py, wait_until(py, &session.finish(), None)?)?;
+        session.unreported_end().map_or(Ok(()), |error| Err(raise(py, &error)))
     }
 
     /// Closes it and waits until it is closed, no longer than so many seconds where they are given. Gives whether it was there until now,
@@ -321,9 +323,9 @@ impl Session {
         }
         let (finished, closed) = (session.finish(), session.close());
         let closed = wait_until(py, &closed, seconds.map(duration))?;
-        let failure = untold(py, wait_until(py, &finished, Some(Duration::ZERO))?).err();
+        let failure = unreported_failure(py, wait_until(py, &finished, Some(Duration::ZERO))?).err();
         let was_there = matches!(closed, None | Some(Ok(()) | Err(Error::Failed(_))));
-        let failure = failure.or_else(|| untold(py, closed).err());
+        let failure = failure.or_else(|| unreported_failure(py, closed).err());
         Ok((was_there, failure.map(|failure| failure.into_value(py))))
     }
 }

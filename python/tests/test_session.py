@@ -392,6 +392,35 @@ def test_a_lost_worker_is_named(worker):
         x.numpy()
 
 
+def test_a_block_that_looks_at_nothing_says_that_its_worker_was_lost(worker):
+    def bump(x):
+        return x + 1
+
+    with pytest.raises(sahasra.WorkerLostError, match="execute bump"):
+        with worker.connect() as session:
+            x = session.jit(bump)(session.put(jnp.zeros(1000)))
+            worker.kill()
+    with pytest.raises(sahasra.WorkerLostError):
+        x.numpy()
+
+
+@pytest.mark.parametrize("way", ["looked at", "told", "failed", "closed"])
+def test_a_block_whose_work_is_known_of_ends_as_it_would(worker, way):
+    with pytest.raises(ZeroDivisionError) if way == "failed" else contextlib.nullcontext():
+        with worker.connect() as session:
+            x = session.put(jnp.zeros(1000))
+            if way == "looked at":
+                x.numpy()
+            if way == "closed":
+                session.close()
+            worker.kill()
+            if way == "told":
+                with pytest.raises(sahasra.WorkerLostError):
+                    x.numpy()
+            if way == "failed":
+                1 / 0
+
+
 @contextlib.contextmanager
 def full(worker):
     """A session whose worker takes nothing, with as many operations as may wait for it, and one of its tensors."""

@@ -116,6 +116,15 @@ def test_what_runs_for_ever_is_ended_by_close(client):
         running.numpy()
 
 
+def test_a_block_whose_session_is_deleted_in_it_says_so(client):
+    with pytest.raises(sahasra.SessionClosedError):
+        with sahasra.RemoteJaxSession.create(client, vram="64Mi") as session:
+            running = session.jit(ENDLESS)(np.float32(1))
+            client._gateway.delete_session(session.namespace, session.name)
+    with pytest.raises(sahasra.SessionClosedError):
+        running.numpy()
+
+
 INTERRUPTED = """
 import sys
 import jax, numpy as np

@@ -126,6 +126,14 @@ impl Session {
         }
     }
 
+    /// What ended the session, where something was asked for that is not known to have happened, and no call was told of the end: uploads, allocations,
+    /// compilations and executions are, when a later download or [`Self::synchronise`] was answered. None where this client closed it.
+    pub fn unreported_end(&self) -> Option<Error> {
+        let state = self.shared().lock();
+        let is_unreported = !state.end_is_told && !state.work.is_finished();
+        state.ended.clone().filter(|error| is_unreported && !matches!(error, Error::Closed))
+    }
+
     /// Why nothing works any more, if so.
     pub fn ended(&self) -> Option<Error> {
         self.shared().lock().ended.clone()
@@ -160,6 +168,7 @@ impl Session {
             )));
         }
         let name = self.shared().submit(|state| {
+            state.work.submit();
             let name = state.core.name();
             let upload = Upload {
                 tensor: name,
@@ -186,6 +195,7 @@ impl Session {
     pub fn allocate(&self, element_type: &str, dimensions: &[i64]) -> Result<Tensor, Error> {
         array_bytes(element_type, dimensions)?;
         let name = self.shared().submit(|state| {
+            state.work.submit();
             let name = state.core.name();
             let allocate = Allocate {
                 tensor: name,
@@ -225,6 +235,10 @@ impl Session {
             )));
         }
         let program = self.shared().submit(|state| {
+            // Whoever asks waits for it.
+            if promise.is_none() {
+                state.work.submit();
+            }
             let program = state.core.name();
             let request = promise.map_or(0, |promise| {
                 let request = state.core.request(Wanted::Compiled);
@@ -271,6 +285,7 @@ impl Session {
             )));
         }
         let names = self.shared().submit(|state| {
+            state.work.submit();
             let names: Vec<u64> = (0..outputs).map(|_| state.core.name()).collect();
             let execute = Execute {
                 program: program.0.name,
@@ -322,6 +337,7 @@ impl Session {
             return Err(Error::Invalid(format!("the arguments of {entry} are too large")));
         }
         self.shared().submit(|state| {
+            state.work.submit();
             state.core.submit(Kind::Launch(launch), Bytes::new());
             state.run = Some(program.0.name);
         })
@@ -342,7 +358,7 @@ impl Session {
     }
 
     /// Waits for everything before it, as [`Self::synchronise`]: the answer is the first failure since the last time that no other answer has
-    /// told.
+    /// told. When the session ends before that, [`Self::unreported_end`] says whether that is to be told.
     pub fn finish(&self) -> Pending<()> {
         let kind = |_: &mut Core, request| {
             Kind::Synchronise(Synchronise {
@@ -350,7 +366,7 @@ impl Session {
                 only_untold: true,
             })
         };
-        self.shared().ask(Wanted::Done, Waiting::Done, kind)
+        self.shared().ask(Wanted::Done, Waiting::Finished, kind)
     }
 
     /// What the session has.

@@ -30,10 +30,17 @@ pub(crate) enum Waiting {
     Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
     Done(Promise<()>),
+    /// As `Done`, for whoever asks at the end of all work.
+    Finished(Promise<()>),
     Figures(Promise<Figures>),
 }
 
 impl Waiting {
+    /// Whether whoever waits looks for work that was done. Figures are asked for beside it, and the end of a session is what `Finished` is for.
+    fn looks_for_work(&self) -> bool {
+        matches!(self, Self::Compiled(..) | Self::Array(_) | Self::Done(_))
+    }
+
     fn keep(self, answer: Result<Event, Error>) {
         let other = || Error::protocol("an answer is of another kind");
         match self {
@@ -45,7 +52,7 @@ impl Waiting {
                 Event::Array(array) => Ok(array),
                 _ => Err(other()),
             })),
-            Self::Done(promise) => promise.keep(answer.and_then(|event| match event {
+            Self::Done(promise) | Self::Finished(promise) => promise.keep(answer.and_then(|event| match event {
                 Event::Done => Ok(()),
                 _ => Err(other()),
             })),
@@ -54,6 +61,39 @@ impl Waiting {
                 _ => Err(other()),
             })),
         }
+    }
+}
+
+/// Uploads, allocations, compilations and executions, counted.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    submitted: u64,
+    /// So many of them, the first ones, are known to have happened or failed.
+    finished: u64,
+    /// How many were submitted before each request that has no answer yet.
+    before: HashMap<u64, u64>,
+}
+
+impl Work {
+    pub fn submit(&mut self) {
+        self.submitted += 1;
+    }
+
+    fn ask(&mut self, request: u64) {
+        self.before.insert(request, self.submitted);
+    }
+
+    /// The request is answered, which shows that all before it has ended or shows nothing.
+    fn answer(&mut self, request: u64, shows_end: bool) {
+        if let Some(before) = self.before.remove(&request)
+            && shows_end
+        {
+            self.finished = self.finished.max(before);
+        }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.submitted == self.finished
     }
 }
 
@@ -71,6 +111,9 @@ pub(crate) struct State {
     /// What programs are called, and which was to run last.
     pub programs: HashMap<u64, String>,
     pub run: Option<u64>,
+    pub work: Work,
+    /// A call that was to do or to wait for something was told what ended the session.
+    pub end_is_told: bool,
     /// Threads that wait for room in the queue.
     waiting_for_room: usize,
 }
@@ -83,7 +126,7 @@ impl State {
             Some(Waiting::Compiled(program, _)) => return format!("compile {}", called(program)),
             Some(Waiting::Array(_)) => Some("download"),
             Some(Waiting::Done(_)) if is_close => Some("close"),
-            Some(Waiting::Done(_)) => Some("synchronise"),
+            Some(Waiting::Done(_) | Waiting::Finished(_)) => Some("synchronise"),
             Some(Waiting::Figures(_)) => Some("load"),
             None => None,
         };
@@ -131,6 +174,8 @@ impl Shared {
                 resumed: 0,
                 programs: HashMap::new(),
                 run: None,
+                work: Work::default(),
+                end_is_told: false,
                 waiting_for_room: 0,
             }),
             wake: Arc::default(),
@@ -173,6 +218,7 @@ impl Shared {
                 (is_close, operation, waiting)
             });
             let told: Vec<_> = told.collect();
+            state.end_is_told |= told.iter().any(|(is_close, _, waiting)| !is_close && waiting.looks_for_work());
             (told, state.first.take())
         };
         for (is_close, operation, waiting) in waiting {
@@ -189,7 +235,15 @@ impl Shared {
     pub(crate) fn answer(&self, request: u64, answer: Result<Event, Failure>) {
         let (waiting, closed) = {
             let mut state = self.lock();
-            (state.waiting.remove(&request), state.closing == Some(request))
+            let waiting = state.waiting.remove(&request);
+            // A download is answered when all before it has ended; one that fails may be answered earlier.
+            let shows_end = match &waiting {
+                Some(Waiting::Done(_) | Waiting::Finished(_)) => true,
+                Some(Waiting::Array(_)) => answer.is_ok(),
+                _ => false,
+            };
+            state.work.answer(request, shows_end);
+            (waiting, state.closing == Some(request))
         };
         if let Some(waiting) = waiting {
             waiting.keep(answer.map_err(Error::Failed));
@@ -212,13 +266,14 @@ impl Shared {
 
     /// Runs `submit` when the queue has room for an operation.
     pub(super) fn submit<R>(&self, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
-        let (result, is_little) = self.submit_into(
+        let submitted = self.submit_into(
             |operations, bytes| self.has_room(operations, bytes),
             |state| {
                 let result = submit(state);
                 (result, state.core.queued().1 <= LITTLE_BYTES)
             },
-        )?;
+        );
+        let (result, is_little) = submitted.inspect_err(|_| self.lock().end_is_told = true)?;
         // An executor that waits for a caller that waits for it begins at once.
         if is_little {
             runtime::turn();
@@ -287,12 +342,17 @@ impl Shared {
                 if let Some(promise) = promise.take() {
                     state.waiting.insert(request, waiting(promise));
                 }
+                state.work.ask(request);
                 let kind = kind(&mut state.core, request);
                 state.core.submit(kind, Bytes::new());
             },
         );
         if let (Err(error), Some(promise)) = (submitted, promise) {
-            promise.keep(Err(error));
+            let waiting = waiting(promise);
+            if waiting.looks_for_work() {
+                self.lock().end_is_told = true;
+            }
+            waiting.keep(Err(error));
         }
         answer
     }

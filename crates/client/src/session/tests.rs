@@ -18,6 +18,7 @@ use crate::{
     core::{Window, tests::Executor},
 };
 
+mod ends;
 mod silence;
 
 const TOKEN: &str = "secret";

@@ -1,0 +1,70 @@
+//! Which ends of a session are told to somebody who asked for work and never looked at it.
+
+use super::*;
+
+fn with_session(test: impl FnOnce(&Session)) {
+    let worker = worker(false, vec![Connection::Stands]);
+    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    test(&session);
+    session.shared().end(Error::worker_lost("it was killed"));
+    drop(session);
+    worker.thread.join().unwrap();
+}
+
+fn lose(session: &Session) -> Option<Error> {
+    session.shared().end(Error::worker_lost("it was killed"));
+    session.unreported_end()
+}
+
+#[test]
+fn the_end_is_unreported_while_work_is_not_known_to_have_happened() {
+    with_session(|session| {
+        let _tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
+        assert!(session.unreported_end().is_none(), "it has not ended");
+        assert!(matches!(lose(session), Some(Error::WorkerLost(_))));
+        assert!(session.finish().wait().is_err());
+        assert!(session.unreported_end().is_some(), "asking for the end is not being told of it");
+    });
+}
+
+#[test]
+fn the_end_is_none_of_those_whose_work_has_happened() {
+    with_session(|session| assert!(lose(session).is_none(), "nothing was asked for"));
+    with_session(|session| {
+        let _tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
+        session.synchronise().wait().unwrap();
+        assert!(lose(session).is_none());
+    });
+    with_session(|session| {
+        let tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
+        tensor.download().wait().unwrap();
+        drop(tensor);
+        assert!(lose(session).is_none());
+    });
+}
+
+#[test]
+fn the_end_is_told_once() {
+    with_session(|session| {
+        let tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
+        assert!(lose(session).is_some());
+        assert!(tensor.download().wait().is_err());
+        assert!(session.unreported_end().is_none());
+    });
+    with_session(|session| {
+        let _tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
+        assert!(lose(session).is_some());
+        assert!(session.allocate("u8", &[1]).is_err());
+        assert!(session.unreported_end().is_none());
+    });
+}
+
+#[test]
+fn whoever_closes_a_session_is_told_of_no_end() {
+    with_session(|session| {
+        let _tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
+        session.close().wait().unwrap();
+        assert!(matches!(session.ended(), Some(Error::Closed)));
+        assert!(session.unreported_end().is_none());
+    });
+}
