@@ -1,13 +1,14 @@
-"""Methods of arrays and functions of ``jax.numpy`` on remote tensors: they run in the session, as Python's operators do, and return at once."""
+"""Methods of arrays on remote tensors: they run in the session, as Python's operators do, and return at once."""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .errors import SahasraError
 from .operators import index_of, index_parts, local_parts, run
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ METHODS = (
 PROPERTIES = ("T", "imag", "mT", "real")
 #: What is done at an index, as ``array.at[index]`` of JAX's has it.
 UPDATES = ("add", "divide", "get", "max", "min", "mul", "multiply", "power", "set", "subtract")
-#: Functions of ``jax.numpy`` that look at types and shapes alone.
-_OF_TYPES = ("can_cast", "isdtype", "issubdtype", "ndim", "promote_types", "result_type", "shape", "size")
+#: Functions of ``jax.numpy`` whose results have a shape that depends on the values of numbers.
+_OF_VALUES = {("numpy", "arange")}
+#: Other calls, by function and what is part of the program, that JAX traced only with the values of all that is here.
+_needs_values: set[Any] = set()
 
 
 class _Taken:
@@ -34,11 +37,49 @@ class _Taken:
 _TAKEN = _Taken()
 
 
+class _Value:
+    """Something that is part of a program by its value and does not compare by it: a number that may be -0.0 or NaN, an array."""
+
+    def __init__(self, value: Any) -> None:
+        # An array of numpy's may change.
+        self.value = value.copy() if isinstance(value, np.ndarray) else value
+        array = np.asarray(value)
+        self._key = (type(value), array.dtype, array.shape, array.tobytes(), getattr(value, "weak_type", None))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Value) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
 def _is_taken(value: Any) -> bool:
     """Arrays and floating-point numbers are arguments of a program; whole numbers (axes, counts), types and words are part of it."""
     if isinstance(value, (type, np.dtype, np.integer, np.bool_)):
         return False
     return isinstance(value, (float, complex)) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+def _has_no_value(leaf: Any) -> bool:
+    """Whether an argument has no value here that could be part of a program: remote tensors, what JAX traces, keys of random numbers."""
+    import jax
+
+    if not hasattr(leaf, "dtype") or isinstance(leaf, (type, np.dtype)):
+        return False
+    return not isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or isinstance(leaf, jax.core.Tracer) or not isinstance(leaf.dtype, np.dtype)
+
+
+def _known(leaves: Iterable[Any], is_taken: Callable[[Any], bool]) -> tuple[Any, ...]:
+    """What is part of a program, with its types: True and 1 are equal, and make results of different types."""
+    return tuple(_TAKEN if is_taken(leaf) else (type(leaf), _Value(leaf) if _is_taken(leaf) else leaf) for leaf in leaves)
+
+
+def _is_among(thing: Any, things: set[Any]) -> bool:
+    try:
+        return thing in things
+    except TypeError:
+        # What cannot be hashed is refused where the program is made.
+        return False
 
 
 def _apply(function: Callable[..., Any], name: str, count: int) -> Callable[..., Any]:
@@ -49,30 +90,48 @@ def _apply(function: Callable[..., Any], name: str, count: int) -> Callable[...,
 
         leaves, tree = known
         indices, values = taken[:count], iter(taken[count:])
-        given, keywords = jax.tree_util.tree_unflatten(tree, [next(values) if leaf is _TAKEN else leaf[1] for leaf in leaves])
+        opened = [next(values) if leaf is _TAKEN else leaf[1].value if isinstance(leaf[1], _Value) else leaf[1] for leaf in leaves]
+        given, keywords = jax.tree_util.tree_unflatten(tree, opened)
         return function(*indices, *given, **keywords)
 
     applied.__name__ = name
     return applied
 
 
-def _call(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[..., Any]], arguments: Any, keywords: Any, indices: Sequence[Any] = ()) -> Any:
+def call(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[..., Any]], arguments: Any, keywords: Any, indices: Sequence[Any] = ()) -> Any:
     """Runs the function of ``arguments`` and ``keywords`` that is known by this key, after ``indices``, which are never part of the program."""
     import jax
 
     # None is a value here: as an axis or an index.
     leaves, tree = jax.tree_util.tree_flatten((arguments, keywords), is_leaf=lambda value: value is None)
-    # With their types: True and 1 are equal, and make results of different types.
-    known = tuple(_TAKEN if _is_taken(leaf) else (type(leaf), leaf) for leaf in leaves)
-    taken = (*indices, *(leaf for leaf in leaves if _is_taken(leaf)))
-    return run(session, key, lambda: _apply(function(), key[-1], len(indices)), (known, tree), *taken, static=(0,), whole=True)
+
+    def made(known: Any, is_taken: Callable[[Any], bool]) -> Any:
+        taken = (*indices, *(leaf for leaf in leaves if is_taken(leaf)))
+        return run(session, key, lambda: _apply(function(), key[-1], len(indices)), (known, tree), *taken, static=(0,), whole=True)
+
+    known = _known(leaves, _is_taken)
+    if key in _OF_VALUES or _is_among((key, known, tree), _needs_values):
+        return made(_known(leaves, _has_no_value), _has_no_value)
+    try:
+        return made(known, _is_taken)
+    except SahasraError:
+        raise
+    except (TypeError, ValueError, IndexError):
+        # Where JAX has numbers and arrays that decide over shapes (norm's order, where to split) it needs their values.
+        if all(_has_no_value(leaf) for leaf in leaves if _is_taken(leaf)):
+            raise
+        with contextlib.suppress(TypeError, ValueError, IndexError):
+            result = made(_known(leaves, _has_no_value), _has_no_value)
+            _needs_values.add((key, known, tree))
+            return result
+        raise
 
 
 def method(name: str) -> Callable[..., RemoteTensor]:
     """The method of ``jax.Array`` of this name."""
 
     def called(self: RemoteTensor, *arguments: Any, **keywords: Any) -> Any:
-        return _call(self._session, ("method", name), lambda: lambda x, *given, **named: getattr(x, name)(*given, **named), (self, *arguments), keywords)
+        return call(self._session, ("method", name), lambda: lambda x, *given, **named: getattr(x, name)(*given, **named), (self, *arguments), keywords)
 
     called.__name__ = name
     called.__doc__ = f"As ``jax.Array.{name}``, there."
@@ -83,7 +142,7 @@ def attribute(name: str) -> property:
     """The property of ``jax.Array`` of this name."""
 
     def asked(self: RemoteTensor) -> Any:
-        return _call(self._session, ("property", name), lambda: lambda x: getattr(x, name), (self,), {})
+        return call(self._session, ("property", name), lambda: lambda x: getattr(x, name), (self,), {})
 
     asked.__doc__ = f"As ``jax.Array.{name}``, there."
     return property(asked)
@@ -122,7 +181,7 @@ class AtIndex:
             indices, (x, *values) = given[:count], given[count:]
             return getattr(x.at[index_of(known, indices)], name)(*values, **named)
 
-        return _call(self._tensor._session, ("at", known, f"at_{name}"), lambda: updated, (self._tensor, *arguments), keywords, taken)
+        return call(self._tensor._session, ("at", known, f"at_{name}"), lambda: updated, (self._tensor, *arguments), keywords, taken)
 
 
 def _update(name: str) -> Callable[..., Any]:
@@ -136,54 +195,3 @@ def _update(name: str) -> Callable[..., Any]:
 
 for _name in UPDATES:
     setattr(AtIndex, _name, _update(_name))
-
-
-class Namespace:
-    """``jax.numpy`` whose functions run in a session: what ``tensor.__array_namespace__()`` gives to code that is written for any array.
-
-    Functions that make arrays (``zeros``, ``arange``) make them there.
-    """
-
-    __slots__ = ("_module", "_path", "_session")
-
-    def __init__(self, session: RemoteJaxSession, module: Any = None, path: tuple[str, ...] = ()) -> None:
-        import jax.numpy
-
-        self._session, self._module, self._path = session, jax.numpy if module is None else module, path
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Namespace) and other._session is self._session and other._path == self._path
-
-    def __hash__(self) -> int:
-        return hash((id(self._session), self._path))
-
-    def __dir__(self) -> list[str]:
-        return dir(self._module)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._module, name)
-        if isinstance(found, types.ModuleType):
-            return Namespace(self._session, found, (*self._path, name))
-        if name.startswith("_") or not callable(found) or isinstance(found, type) or not (hasattr(found, "__wrapped__") or hasattr(found, "__code__") or hasattr(found, "reduce")):
-            return found
-        if name in _OF_TYPES:
-            return lambda *arguments, **keywords: found(*(_typed(argument) for argument in arguments), **keywords)
-
-        def called(*arguments: Any, **keywords: Any) -> Any:
-            return _call(self._session, ("numpy", *self._path, name), lambda: found, arguments, keywords)
-
-        called.__name__, called.__doc__ = name, found.__doc__
-        return called
-
-    def __repr__(self) -> str:
-        return f"<{self._module.__name__} on {self._session.device}>"
-
-
-def _typed(value: Any) -> Any:
-    """What looks at types and shapes need not have values."""
-    import jax
-
-    from .tensor import RemoteTensor
-
-    struct: Any = jax.ShapeDtypeStruct
-    return struct(value.shape, value.dtype) if isinstance(value, RemoteTensor) else value

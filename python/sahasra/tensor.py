@@ -13,7 +13,8 @@ import numpy as np
 
 from .elements import dense, element_type
 from .errors import InvalidArgumentError, RemoteTransferWarning
-from .methods import METHODS, PROPERTIES, At, Namespace, attribute, method
+from .methods import METHODS, PROPERTIES, At, attribute, method
+from .namespace import Namespace
 from .operators import binary, indexed, unary
 
 if TYPE_CHECKING:
