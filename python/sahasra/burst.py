@@ -28,7 +28,10 @@ MAX_INT32 = (1 << 31) - 1
 #: BurstJobs of one call: each is an object of some hundred kilobytes in the API server's store.
 MAX_PARTS = 64
 
-_TYPES = {"float32": "f32", "float64": "f64", "int32": "s32", "int64": "s64", "uint32": "u32", "uint64": "u64"}
+#: Numpy's types as those of a BurstJob's parameters and outputs.
+_TYPES = {"float32": "f32", "float64": "f64", "int32": "s32", "int64": "s64", "uint8": "u8", "uint32": "u32", "uint64": "u64"}
+#: Parameters of a kernel that say nothing but their size.
+_UNTYPED = {"b8": "u8", "b32": "u32", "b64": "u64"}
 #: Types of a BurstJob's parameters and outputs, as numpy's.
 _DTYPES = {kind: np.dtype(name) for name, kind in _TYPES.items()}
 #: Columns of the results that are no parameters: the chunk's index, and the outputs.
@@ -79,7 +82,12 @@ def spec_of(
     arguments = []
     for argument, kind in zip(order, kinds):
         if isinstance(argument, str):
-            types[argument] = kind if kind in _TYPES.values() else {"b32": "u32", "b64": "u64"}.get(kind, kind)
+            types[argument] = _UNTYPED.get(kind, kind)
+            if types[argument] not in _DTYPES:
+                raise InvalidArgumentError(
+                    f"column {argument}: {entry} takes it as {kind}, and a parameter of a BurstJob is one of {', '.join(_DTYPES)}: "
+                    "declare the kernel's parameter as one of these and convert it there"
+                )
             arguments.append({"parameter": argument})
         else:
             arguments.append(argument)
@@ -149,8 +157,8 @@ def _values(name: str, column: np.ndarray[Any, Any], kind: str | None) -> list[A
             column = column.astype(np.float64)
     elif kind is None or column.dtype.kind not in "biuf":
         raise InvalidArgumentError(f"column {name} of {column.dtype} is no parameter of a kernel")
-    dtype = _DTYPES.get(kind or "s64")
-    if dtype is not None and dtype.kind == "f":
+    dtype = _DTYPES[kind or "s64"]
+    if dtype.kind == "f":
         with np.errstate(over="ignore"):
             wrong = np.flatnonzero(~np.isfinite(column.astype(np.float64).astype(dtype)))
         if len(wrong):
@@ -160,14 +168,12 @@ def _values(name: str, column: np.ndarray[Any, Any], kind: str | None) -> list[A
         return [float(value) for value in column.tolist()]
     if column.dtype.kind == "f":
         raise InvalidArgumentError(f"column {name} of {column.dtype} is for a parameter of type {kind}, which takes whole numbers: use astype to say how")
-    if dtype is not None:
-        limits = np.iinfo(dtype)
-        values = [int(value) for value in column.tolist()]
-        for row, value in enumerate(values):
-            if not limits.min <= value <= limits.max:
-                raise refused(row, f"{value} does not fit {kind}: {limits.min} to {limits.max} do")
-        return values
-    return [int(value) for value in column.tolist()]
+    limits = np.iinfo(dtype)
+    values = [int(value) for value in column.tolist()]
+    for row, value in enumerate(values):
+        if not limits.min <= value <= limits.max:
+            raise refused(row, f"{value} does not fit {kind}: {limits.min} to {limits.max} do")
+    return values
 
 
 def _types_of(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,6 +120,28 @@ def test_what_is_missing_in_a_data_frame_is_named():
     assert spec["chunks"]["parameters"]["size"]["list"] == [7]
 
 
+def test_bytes_are_parameters_and_outputs_of_a_burst():
+    pytest.importorskip("pandas")
+    text = ".entry k(.param .u64 o, .param .u8 a, .param .b8 b){ ret; }"
+    spec = spec_of(text, {"a": np.array([0, 255], np.uint8), "b": [True, 7]}, output=("u8", 2))
+    assert spec["chunks"]["parameters"] == {"a": {"type": "u8", "list": [0, 255]}, "b": {"type": "u8", "list": [1, 7]}}
+    frame = frame_of("index,a,b,output0[0],output0[1]\n0,0,1,1,2\n1,255,7,3,255\n", spec)
+    assert [str(dtype) for dtype in frame.dtypes] == ["int64"] + ["uint8"] * 4
+    spare = spec_of(SCORE, {"rate": [1.0], "size": [1], "spare": np.array([3], np.uint8)}, args=[{"output": {"type": "f32"}}, "rate", "size"])
+    assert spare["chunks"]["parameters"]["spare"] == {"type": "u8", "list": [3]}
+    for wrong, told in ((256, "column a, row 1: 256 does not fit u8: 0 to 255 do"), (-1, "column a, row 1: -1 does not fit u8")):
+        with pytest.raises(InvalidArgumentError, match=told):
+            spec_of(text, {"a": [0, wrong], "b": [1, 2]})
+
+
+@pytest.mark.parametrize("kind", ["f16", "u16", "s8", "b16"])
+def test_a_kernels_type_that_no_burst_has_is_refused_by_name(kind):
+    text = f".entry k(.param .u64 o, .param .{kind} a){{ ret; }}"
+    for values in ([0.5], [1]):
+        with pytest.raises(InvalidArgumentError, match=f"column a: k takes it as {kind}, .* one of f32, f64, s32, s64, u8, u32, u64"):
+            spec_of(text, {"a": values})
+
+
 HASH = ".entry hash(.param .u64 o, .param .u64 a, .param .f64 b, .param .u64 p){ ret; }"
 
 
