@@ -20,6 +20,8 @@ _SCALARS = {
     "u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8", "s8": "i1", "s16": "i2", "s32": "i4", "s64": "i8",
     "b8": "u1", "b16": "u2", "b32": "u4", "b64": "u8", "f16": "f2", "f32": "f4", "f64": "f8",
 }  # fmt: skip
+#: Types of parameters that may be the address of a tensor.
+_ADDRESSES = ("u64", "b64", "s64")
 
 
 def parameters_of(ptx: str, entry: str) -> list[str]:
@@ -60,15 +62,25 @@ def scalar_bytes(value: Any, kind: str) -> bytes:
             raise InvalidArgumentError(f"a parameter {kind} takes {size} bytes: pass bytes(...) of that length, such as array.tobytes()")
         return bytes(value)
     dtype = np.dtype("<" + _SCALARS[kind])
-    number = np.asarray(value)
+    does_not_fit = f"{value!r} does not fit a parameter of type {kind}"
+    if isinstance(value, int):
+        # Of what has more than 64 bits numpy makes objects.
+        try:
+            number = np.asarray(float(value) if dtype.kind == "f" else value)
+        except OverflowError:
+            raise InvalidArgumentError(does_not_fit) from None
+        if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+            raise InvalidArgumentError(does_not_fit)
+    else:
+        number = np.asarray(value)
     if number.ndim or number.dtype.kind not in "biuf" or (dtype.kind in "iu" and number.dtype.kind == "f"):
         raise InvalidArgumentError(f"{value!r} is no value for a parameter of type {kind}")
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
-        raise InvalidArgumentError(f"{value!r} does not fit a parameter of type {kind}")
+        raise InvalidArgumentError(does_not_fit)
     with np.errstate(over="ignore"):
         converted = number.astype(dtype)
     if np.isinf(converted) and not np.isinf(number):
-        raise InvalidArgumentError(f"{value!r} does not fit a parameter of type {kind}: the largest is {np.finfo(dtype).max}")
+        raise InvalidArgumentError(f"{does_not_fit}: the largest is {np.finfo(dtype).max}")
     return converted.tobytes()
 
 
@@ -123,13 +135,16 @@ class RemoteKernel:
         passed: list[_native.Tensor | bytes] = []
         for argument, kind in zip(arguments, self.parameters):
             if isinstance(argument, RemoteTensor):
-                if kind not in ("u64", "b64", "s64"):
+                if kind not in _ADDRESSES:
                     raise InvalidArgumentError(f"a tensor is an address of 64 bits, and the parameter is of type {kind}")
                 if argument._session is not self._session:
                     raise InvalidArgumentError(f"{argument!r} is of another session")
                 passed.append(argument._handle())
-            elif isinstance(argument, np.ndarray) and argument.ndim:
-                raise InvalidArgumentError("an array of this machine has no address there: session.put it first")
+            elif isinstance(argument, (list, tuple)) or np.ndim(argument):
+                if kind not in _ADDRESSES:
+                    raise InvalidArgumentError(f"a parameter of type {kind} takes one number, and this is a {type(argument).__name__}")
+                there = "session.put(numpy.asarray(...))" if isinstance(argument, (list, tuple)) else "session.put it"
+                raise InvalidArgumentError(f"a {type(argument).__name__} of this machine has no address there: {there} first")
             else:
                 passed.append(scalar_bytes(argument, kind))
         shared = whole("shared_bytes", shared_bytes, 0, (1 << 32) - 1)

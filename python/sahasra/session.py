@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -337,9 +338,12 @@ class RemoteJaxSession:
     def zeros(self, shape: int | Sequence[int], dtype: Any = np.float32) -> RemoteTensor:
         """Zeros of this shape and type, made there.
 
-        Raises :class:`InvalidArgumentError` for a type that no session has; that there is no room is told as by :meth:`put`.
+        Raises :class:`InvalidArgumentError` for a shape that is none and a type that no session has; that there is no room is told as by :meth:`put`.
         """
-        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        try:
+            dimensions = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+        except TypeError:
+            raise InvalidArgumentError(f"shape={shape!r}: a whole number or several of them are taken") from None
         kind = np.dtype(dtype).newbyteorder("=") if not np.dtype(dtype).isnative else np.dtype(dtype)
         return RemoteTensor(self, self._native.allocate(element_type(kind), dimensions), (dimensions, kind, False))
 

@@ -50,6 +50,15 @@ def test_scalars_that_do_not_fit_are_refused(value, kind):
         scalar_bytes(value, kind)
 
 
+@pytest.mark.parametrize(("value", "kind"), [(2**65, "u64"), (-(2**65), "s64"), (2**64, "u64"), (10**400, "f64"), (10**40, "f32")], ids=["u64", "s64", "u64 by one", "f64", "f32"])
+def test_whole_numbers_of_any_size_are_told_that_they_do_not_fit(value, kind):
+    with pytest.raises(InvalidArgumentError, match=f"^{value} does not fit a parameter of type {kind}"):
+        scalar_bytes(value, kind)
+    assert scalar_bytes(2**65, "f32") == struct.pack("<f", 2.0**65)
+    assert scalar_bytes(2**64 - 1, "u64") == b"\xff" * 8
+    assert scalar_bytes(True, "u8") == b"\x01"
+
+
 def test_a_burst_takes_columns_in_the_kernel_s_order():
     spec = spec_of(SCORE, {"rate": np.array([0.5, 1.5]), "size": [3, 4]}, aggregate="argmin", slices=2)
     assert spec["kernel"]["args"] == [{"output": {"type": "f32", "count": 1}}, {"parameter": "rate"}, {"parameter": "size"}]

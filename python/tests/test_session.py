@@ -60,6 +60,15 @@ def test_a_tensor_of_many_parts_comes_back_whole(session):
     np.testing.assert_array_equal(session.put(array).numpy(), array)
 
 
+def test_zeros_are_of_a_shape_of_whole_numbers(session):
+    for shape in (3, np.int64(3), (3,), [np.int32(3)], np.array([3])):
+        zeros = session.zeros(shape)
+        assert zeros.shape == (3,) and zeros.numpy().tolist() == [0.0] * 3
+    for wrong in (3.0, (1.5,), None, "3"):
+        with pytest.raises(sahasra.InvalidArgumentError, match="shape="):
+            session.zeros(wrong)
+
+
 def test_tensors_stay_there_and_are_freed_when_nobody_refers_to_them(session):
     before = counted(session)
     step = session.jit(lambda x: x + 1)
@@ -516,5 +525,10 @@ def test_kernels_run_on_the_tensors_of_a_session(ptx_session):
     np.testing.assert_array_equal(y.numpy(), 6 * np.arange(1000, dtype=np.float32))
     with pytest.raises(sahasra.InvalidArgumentError, match="4 arguments"):
         saxpy(4, 256, y, x, 2.0)
+    for array, told in ((jnp.ones(3), "session.put it first"), (np.ones(3), "session.put it first"), ([1.0], r"list of .*session.put\(numpy.asarray")):
+        with pytest.raises(sahasra.InvalidArgumentError, match=f"no address there: .*{told}|{told}"):
+            saxpy(4, 256, y, array, 2.0, 1000)
+    with pytest.raises(sahasra.InvalidArgumentError, match="f32 takes one number, and this is a ndarray"):
+        saxpy(4, 256, y, x, np.ones(3), 1000)
     with pytest.raises(sahasra.InvalidArgumentError, match="engine"):
         ptx_session.jit(lambda x: x)
