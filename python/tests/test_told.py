@@ -157,7 +157,9 @@ def test_a_program_that_is_interrupted_in_an_endless_step_ends_and_gives_its_dev
             # It is heard at any moment: before it waits, while it waits, while it closes.
             time.sleep(0.3)
         said, _ = process.communicate(timeout=120)
-        assert said == ("interrupted\n" if signals == 1 else said)
+        # The second signal may come before it says anything, or after that.
+        assert said in {0: [""], 1: ["interrupted\n"], 2: ["", "interrupted\n"]}[signals]
+        assert process.returncode == 0 or signals == 2
     finally:
         process.kill()
     eventually(lambda: name not in [made["metadata"]["name"] for made in client.sessions()])
@@ -191,11 +193,18 @@ def test_a_session_that_is_deleted_in_a_download_says_so(client):
 def test_a_burst_that_is_refused_is_told_at_once(client):
     pytest.importorskip("pandas")
     text = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u64 o, .param .f32 a){ ret; }"
-    began = time.monotonic()
-    with pytest.raises(sahasra.ExecutionError, match="ResultsTooLarge|larger|512 KiB|Invalid"):
-        client.burst(ptx=text, parameters={"a": np.ones(4096, np.float32)}, output=("f32", 64), timeout_seconds=3600, vram="64Mi")
-    # It did not wait for its time.
-    assert time.monotonic() - began < 600
+    told = []
+
+    def refused():
+        with pytest.raises(sahasra.ExecutionError, match="ResultsTooLarge|larger|512 KiB|Invalid"):
+            client.burst(ptx=text, parameters={"a": np.ones(4096, np.float32)}, output=("f32", 64), timeout_seconds=3600, vram="64Mi")
+        told.append(True)
+
+    thread = threading.Thread(target=refused, daemon=True)
+    thread.start()
+    # One that waits for its time is told of the refusal as well, an hour later.
+    thread.join(60)
+    assert told
     with pytest.raises(sahasra.WaitTimeoutError, match="after 3 s: .*100 ?Gi"):
         client.burst(ptx=text, parameters={"a": np.ones(4, np.float32)}, vram="100Gi", timeout_seconds=3)
 
