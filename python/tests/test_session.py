@@ -307,6 +307,25 @@ def test_a_function_follows_the_configuration(session, option, values):
         jax.config.update(option, before)
 
 
+def test_a_function_follows_the_promotion_of_types(session):
+    add = lambda x, n: x + n
+    here, there = jax.jit(add), session.jit(add)
+    x, n = np.ones(2, np.float32), np.arange(2, dtype=np.int32)
+    for promotion in ("standard", "strict", "standard", "strict"):
+        with jax.numpy_dtype_promotion(promotion):
+            if promotion == "standard":
+                remote, local = there(x, n), here(x, n)
+                assert remote.dtype == local.dtype == np.float32
+                np.testing.assert_array_equal(remote.numpy(), local)
+            else:
+                for function in (here, there):
+                    with pytest.raises(ValueError, match="promot"):
+                        function(x, n)
+                # Operators as well.
+                with pytest.raises(ValueError, match="promot"):
+                    session.put(x) + n
+
+
 def test_keys_come_back_as_keys(session):
     keys = jax.random.split(jax.random.key(5))
     back = session.get({"keys": session.put(keys), "n": session.put(3)})

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import sahasra
+
 pytestmark = pytest.mark.only_up("they are functions of session.jit, which runs on every pool")
 
 #: Relative and absolute, after the steps below: each begins with what the one before was off by. The guide says it.
@@ -188,6 +190,29 @@ def blackjax(jit):
     for number in range(STEPS):
         state, info = step(jax.random.key(number), state)
     return state.position, info.acceptance_rate
+
+
+def test_functions_of_optax_are_for_session_jit(session):
+    optax = pytest.importorskip("optax")
+    params, updates = {"w": X}, {"w": 0.5 * X}
+    there, more = session.put(params), session.put(updates)
+    # Outside of it what converts its arguments brings them here, and says so.
+    with pytest.warns(sahasra.RemoteTransferWarning, match=r"session\.jit"):
+        applied = optax.apply_updates(there, more)
+    assert isinstance(applied["w"], jax.Array)
+    np.testing.assert_allclose(applied["w"], 1.5 * X, rtol=1e-6)
+    # What takes nothing but arrays of JAX refuses them.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with pytest.raises((TypeError, ValueError), match="RemoteTensor"):
+            optax.global_norm(there)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", sahasra.RemoteTransferWarning)
+            inside = session.jit(optax.apply_updates)(there, more)
+            norm = session.jit(optax.global_norm)(there)
+    assert type(inside["w"]) is sahasra.RemoteTensor
+    np.testing.assert_allclose(inside["w"].numpy(), 1.5 * X, rtol=1e-6)
+    np.testing.assert_allclose(float(norm), np.sqrt((X**2).sum()), rtol=1e-5)
 
 
 LOOPS = [flax_linen, flax_nnx, equinox, haiku, optax_clipping_and_accumulation, diffrax, numpyro, blackjax]
