@@ -123,11 +123,11 @@ def _columns(parameters: Any) -> dict[Any, np.ndarray[Any, Any]]:
     columns = {}
     for name in parameters.keys() if hasattr(parameters, "keys") else parameters:
         if isinstance(parameters[name], np.ma.MaskedArray):
-            raise InvalidArgumentError(f"column {name} is masked, and a kernel has no missing values: use {name}.filled(...)")
+            raise InvalidArgumentError(f"column {name} is masked, and a kernel cannot take missing values: use {name}.filled(...)")
         column = parameters[name]
         if hasattr(column, "isna") and column.isna().any():
             row = int(np.flatnonzero(column.isna())[0])
-            raise InvalidArgumentError(f"column {name}, row {row}: a value is missing, and a kernel has no such: fill or drop it")
+            raise InvalidArgumentError(f"column {name}, row {row}: a kernel cannot take missing values: fill or drop them")
         # Of whole numbers of Python's numpy would make floats where some are beyond 63 bits and some are not.
         is_whole = isinstance(column, (list, tuple)) and all(isinstance(value, int) for value in column)
         array = np.asarray(column, dtype=object if is_whole else None)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 
 from .callbacks import callbacks, described, is_check, lines, rules_for_checks
+from .caller import warn
 from .elements import native
 from .errors import IncompatibleProgramError, InvalidArgumentError
 from .tensor import RemoteTensor
@@ -182,8 +182,7 @@ def _refuse_callbacks(name: str, jaxpr: Any) -> bool:
             f"{name} cannot be exported: {which} calls back into this process, and no program of a session can. Leave it out, or call it between programs"
         )
     if found:
-        message = f"{name} has checks of Equinox that cannot raise from a session, and give NaN as with EQX_ON_ERROR=nan where they fail: {lines(found)}"
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        warn(f"{name} has checks of Equinox that cannot raise from a session, and give NaN as with EQX_ON_ERROR=nan where they fail: {lines(found)}", RuntimeWarning)
     return bool(found)
 
 

@@ -87,10 +87,10 @@ class Traced:
         self._name = getattr(function, "__name__", type(function).__name__).strip("<>") or "function"
         # What a `jax.jit` of the user's own says of static and donated arguments is said of this function too: tracing through
         # it would lose the one and refuse the other.
-        numbers, names = _said(function, "static")
-        self._static_numbers, self._static_names = _both(function, _numbers(static_argnums) + numbers, _names(static_argnames) + names)
-        numbers, names = _said(function, "donate")
-        self._donated, self._donated_names = _both(function, _numbers(donate_argnums) + numbers, _names(donate_argnames) + names)
+        numbers, names = _options_of(function, "static")
+        self._static_numbers, self._static_names = _by_number_and_name(function, _numbers(static_argnums) + numbers, _names(static_argnames) + names)
+        numbers, names = _options_of(function, "donate")
+        self._donated, self._donated_names = _by_number_and_name(function, _numbers(donate_argnums) + numbers, _names(donate_argnames) + names)
         self._programs: dict[Any, Prepared] = {}
 
     def flatten(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any]:
@@ -222,8 +222,8 @@ class RemoteFunction(Traced):
         return f"<{self._name} on {self._session.device}>"
 
 
-def _said(function: Callable[..., Any], kind: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Numbers and names of arguments that a ``jax.jit`` of the user's own says are static or donated (``donate``)."""
+def _options_of(function: Callable[..., Any], kind: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Numbers and names of the arguments that are static or donated (``donate``) in the user's own ``jax.jit``."""
     own = getattr(function, "_jit_info", None)
     numbers, names = tuple(getattr(own, f"{kind}_argnums", ())), tuple(getattr(own, f"{kind}_argnames", ()))
     if inspect.ismethod(function):
@@ -232,7 +232,7 @@ def _said(function: Callable[..., Any], kind: str) -> tuple[tuple[int, ...], tup
     return numbers, names
 
 
-def _both(function: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _by_number_and_name(function: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """A parameter that is static or donated by number is so by name, and the other way round, as in ``jax.jit``."""
     try:
         parameters = list(inspect.signature(function).parameters.values())

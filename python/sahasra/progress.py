@@ -15,11 +15,11 @@ from .errors import SahasraError
 if TYPE_CHECKING:
     from . import _native
 
-#: Nothing is said of what takes less, in seconds.
-PATIENCE = 0.5
+#: Seconds after which an operation is reported; one that takes less is not.
+REPORT_DELAY = 0.5
 #: Seconds between two reports of the same thing.
 INTERVAL = 0.2
-#: Uploads below so many bytes are never watched: they take less than the patience on any connection that one would work over.
+#: Uploads below so many bytes are never watched: they take less than the delay on any connection that one would work over.
 LONG_UPLOAD = 1 << 20
 
 
@@ -157,7 +157,7 @@ class Watch:
         began = time.monotonic()
         over = threading.Event()
         threading.Thread(target=self._taken, args=(over,), name="sahasra-progress-end", daemon=True).start()
-        if over.wait(PATIENCE):
+        if over.wait(REPORT_DELAY):
             return
         finished = False
         while not finished:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from html import escape
 from math import prod
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .caller import warn
 from .elements import dense, element_type
 from .errors import InvalidArgumentError, RemoteTransferWarning
 from .methods import METHODS, PROPERTIES, At, attribute, method
@@ -94,7 +94,7 @@ class RemoteTensor:
 
     def _handle(self) -> _native.Tensor:
         if self._native is None:
-            raise InvalidArgumentError("the tensor was deleted or donated: its memory is another's")
+            raise InvalidArgumentError("the tensor was deleted or donated: create it again")
         return self._native
 
     def delete(self) -> None:
@@ -146,14 +146,10 @@ class RemoteTensor:
         # Within a trace it would become a constant of the program, without a word.
         if isinstance(jax.lax.full((), 0, np.int8), jax.core.Tracer):
             raise InvalidArgumentError("a remote tensor inside a function that JAX traces is to be an argument of the function")
-        level = 3
-        while sys._getframe(level - 1).f_globals.get("__name__", "").startswith("jax."):
-            level += 1
-        warnings.warn(
+        warn(
             f"a function of JAX brings a remote tensor of {self.nbytes:,} bytes here, after all that it waits for: run it there, as in "
             "session.jit(function)(tensor) or tensor.__array_namespace__().function(tensor), or say that it is meant by tensor.jax()",
             RemoteTransferWarning,
-            stacklevel=level,
         )
 
     def item(self) -> Any:

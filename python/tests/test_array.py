@@ -92,8 +92,9 @@ def test_static_arguments_are_told_apart_as_jax_does(session):
 
 def test_what_a_function_of_jax_brings_here_it_says(session):
     x = session.put(X)
-    with pytest.warns(sahasra.RemoteTransferWarning, match=r"48 bytes.*session\.jit"):
+    with pytest.warns(sahasra.RemoteTransferWarning, match=r"48 bytes.*session\.jit") as warned:
         np.testing.assert_array_equal(jnp.asarray(x), X)
+    assert [warning.filename for warning in warned] == [__file__]
     with pytest.raises(sahasra.InvalidArgumentError, match="argument of the function"):
         jax.jit(lambda y: y + jnp.asarray(x))(X)
     with warnings.catch_warnings():

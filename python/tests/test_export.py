@@ -125,8 +125,10 @@ def test_the_checks_of_equinox_give_nan_and_warn():
     def checked(x):
         return equinox.error_if(x, x.min() < 0, "negative")
 
-    with pytest.warns(RuntimeWarning, match=rf"checked has checks of Equinox.*NaN.*: {__file__}:{checked.__code__.co_firstlineno + 1} in .*checked"):
+    with pytest.warns(RuntimeWarning, match=rf"checked has checks of Equinox.*NaN.*: {__file__}:{checked.__code__.co_firstlineno + 1} in .*checked") as warned:
         made = exported(checked, jnp.ones(2))
+    # It is about the caller's line, too.
+    assert [warning.filename for warning in warned if warning.category is RuntimeWarning] == [__file__]
     assert b"callback" not in made.code
 
 

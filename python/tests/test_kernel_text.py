@@ -123,7 +123,7 @@ def test_a_column_that_has_the_name_of_a_result_is_refused(name):
 
 def test_what_is_missing_in_a_data_frame_is_named():
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(InvalidArgumentError, match="column size, row 1: a value is missing"):
+    with pytest.raises(InvalidArgumentError, match="column size, row 1: a kernel cannot take missing values: fill or drop them"):
         spec_of(SCORE, pandas.DataFrame({"rate": [1.0, 2.0], "size": pandas.array([1, None], "Int64")}))
     spec = spec_of(SCORE, pandas.DataFrame({"rate": [1.0], "size": pandas.array([7], "Int64")}))
     assert spec["chunks"]["parameters"]["size"]["list"] == [7]

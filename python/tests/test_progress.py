@@ -44,7 +44,7 @@ class Reports(list):
 
 @pytest.fixture
 def slow(monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 0.01)
+    monkeypatch.setattr(progress, "REPORT_DELAY", 0.01)
     monkeypatch.setattr(progress, "INTERVAL", 0.01)
     return Slow()
 
@@ -81,7 +81,7 @@ def test_uploads_are_counted_together(slow):
 
 
 def test_what_is_quick_or_small_is_not_told_of(slow, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 60)
+    monkeypatch.setattr(progress, "REPORT_DELAY", 60)
     reports = Reports(slow)
     watch = Watch(slow, "node/gpu-0", reports)
     with watch.during("upload", "", 100):
@@ -113,7 +113,7 @@ def test_a_line_is_written_anew_and_covers_what_was_there():
 
 
 def test_a_session_tells_of_what_it_compiles(pool, client, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "REPORT_DELAY", 0.0)
     told = []
     over = threading.Event()
 
