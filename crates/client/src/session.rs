@@ -268,7 +268,8 @@ impl Session {
     /// the results'.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for tensors of another session, places that are none, or a message beyond its limit; what ended the session.
+    /// [`Error::Invalid`] for tensors of another session, places that are none, a donated tensor that is given twice, or a message beyond its
+    /// limit: nothing is donated then. What ended the session.
     pub fn execute(&self, program: &Program, arguments: &[&Tensor], outputs: usize, donated: &[u32]) -> Result<Vec<Tensor>, Error> {
         self.own(&program.0)?;
         for tensor in arguments {
@@ -276,6 +277,15 @@ impl Session {
         }
         if donated.iter().any(|&place| place as usize >= arguments.len()) {
             return Err(Error::Invalid("a place that is donated has no argument".to_owned()));
+        }
+        let is_given_twice = |place: u32| {
+            let name = arguments[place as usize].0.name;
+            arguments.iter().filter(|argument| argument.0.name == name).count() > 1
+        };
+        if let Some(place) = donated.iter().find(|&&place| is_given_twice(place)) {
+            return Err(Error::Invalid(format!(
+                "argument {place} is donated and given twice: give another tensor, or donate neither"
+            )));
         }
         // A name takes ten bytes at the most.
         if (arguments.len() + outputs + donated.len()) * 10 > frame::MAX_MESSAGE_BYTES - 1024 {

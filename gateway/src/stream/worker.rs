@@ -197,6 +197,9 @@ fn watch_over(connection: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(connection, QUIET)?;
     sockopt::set_tcp_keepintvl(connection, PROBE)?;
     sockopt::set_tcp_keepcnt(connection, PROBES)?;
+    // Nothing is probed while data is on its way.
+    #[cfg(target_os = "linux")]
+    sockopt::set_tcp_user_timeout(connection, (QUIET + PROBE * PROBES).as_millis() as u32)?;
     Ok(())
 }
 
