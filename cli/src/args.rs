@@ -62,7 +62,7 @@ pub struct PoolArgs {
     #[arg(long, conflicts_with_all = ["vram", "class"])]
     pub gpu: bool,
     /// Folder below which jobs may name files and keep results under file:// URLs; nowhere when absent.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_parser = folder, value_name = "FOLDER")]
     pub file_store_root: Option<PathBuf>,
 }
 
@@ -111,7 +111,7 @@ pub enum RunOutput {
 pub struct UpArgs {
     /// PJRT plugin, a library: sessions may then run XLA programs on its devices. When absent, and without --gpu:
     /// lib/pjrt_c_api_cpu_plugin.so in the folder above this program's, if it is there.
-    #[arg(long, env = "SAHASRA_PJRT_PLUGIN", value_name = "FILE")]
+    #[arg(long, env = "SAHASRA_PJRT_PLUGIN", value_parser = plugin, value_name = "FILE")]
     pub pjrt_plugin: Option<PathBuf>,
     /// Folder in which XLA programs that were compiled are kept; in the user's state folder when absent.
     #[arg(long, env = "SAHASRA_PROGRAM_CACHE", value_name = "FOLDER")]
@@ -231,6 +231,23 @@ fn vram(text: &str) -> Result<u64, String> {
         return Err("a device lends at least 1Mi".to_owned());
     }
     Ok(bytes)
+}
+
+fn folder(text: &str) -> Result<PathBuf, String> {
+    let folder = PathBuf::from(text);
+    match folder.is_dir() {
+        true => Ok(folder),
+        false => Err("no such folder: create it, or name another".to_owned()),
+    }
+}
+
+/// An empty name, as of a variable without a value, is none.
+fn plugin(text: &str) -> Result<PathBuf, String> {
+    let plugin = PathBuf::from(text);
+    match text.is_empty() || plugin.is_file() {
+        true => Ok(plugin),
+        false => Err("no such file: name the library of a PJRT plugin, such as pjrt_c_api_cpu_plugin.so".to_owned()),
+    }
 }
 
 fn class(text: &str) -> Result<String, String> {

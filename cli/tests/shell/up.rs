@@ -97,6 +97,19 @@ impl Drop for Up {
 }
 
 #[test]
+fn files_and_folders_that_are_not_there_are_refused_at_once() {
+    for (option, path, remedy) in [
+        ("--pjrt-plugin", "/nosuch/plugin.so", "no such file: name the library of a PJRT plugin"),
+        ("--file-store-root", "/nosuch/store", "no such folder: create it"),
+    ] {
+        let output = Sahasra::new(["up", "--port", "0", option, path]).output();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(option) && said.contains(path) && said.contains(remedy), "{said}");
+    }
+}
+
+#[test]
 fn workers_are_open_and_the_api_is_for_whoever_has_the_token() {
     let up = Up::start(&["--workers", "3", "--vram", "64Mi", "--class", "g5"]);
     let (status, body) = up.request("GET", "/workers", None, "");
