@@ -189,7 +189,11 @@ fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
     PoolSettings {
         workers: (0..count).map(worker).collect(),
         file_store_root: arguments.pool.file_store_root.clone(),
-        pjrt_plugin: arguments.pjrt_plugin.clone().filter(|plugin| !plugin.as_os_str().is_empty()).or_else(installed),
+        pjrt_plugin: arguments
+            .pjrt_plugin
+            .clone()
+            .filter(|plugin| !plugin.as_os_str().is_empty())
+            .or_else(installed),
         program_cache: Some(arguments.program_cache.clone().unwrap_or_else(|| state_folder().join("programs"))),
         token: Some(token.to_owned()),
     }

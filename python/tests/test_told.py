@@ -35,6 +35,34 @@ def test_a_kernel_that_fails_fails_what_it_was_given(ptx_session):
         ptx_session.synchronise()
 
 
+def test_what_a_refused_launch_was_given_is_told_once_and_stays(ptx_session):
+    numbers = np.arange(10, dtype=np.float32)
+    x, y = ptx_session.put(numbers), ptx_session.zeros(10)
+    saxpy = ptx_session.kernel(SAXPY, "saxpy")
+    # No block has so many threads.
+    for look in (y.numpy, x.numpy, ptx_session.synchronise):
+        saxpy(1, 1025, y, x, 2.0, 10)
+        with pytest.raises(sahasra.InvalidArgumentError, match="saxpy"):
+            look()
+        np.testing.assert_array_equal(x.numpy(), numbers)
+        assert not y.numpy().any()
+    saxpy(1, 32, y, x, 2.0, 10)
+    np.testing.assert_array_equal(y.numpy(), 2 * numbers)
+
+
+def test_a_launch_that_does_nothing_is_told_although_its_cause_was(ptx_session):
+    x, y, z = ptx_session.put(np.arange(1000, dtype=np.float32)), ptx_session.zeros(1000), ptx_session.zeros(1000)
+    saxpy = ptx_session.kernel(SAXPY, "saxpy")
+    saxpy(4, 256, y, x, 2.0, 1024)
+    with pytest.raises(sahasra.ExecutionError):
+        ptx_session.synchronise()
+    # Its input failed.
+    saxpy(4, 256, z, y, 2.0, 1000)
+    with pytest.raises(sahasra.ExecutionError, match="saxpy"):
+        z.numpy()
+    assert not z.numpy().any()
+
+
 @pytest.mark.parametrize("fails", ["launch", "compile"])
 def test_a_block_in_which_a_kernel_failed_ends_with_its_failure(client, fails):
     text = SAXPY if fails == "launch" else SAXPY.replace("fma.rn.f32", "fma.rn.f99")

@@ -99,7 +99,11 @@ impl Drop for Up {
 #[test]
 fn files_and_folders_that_are_not_there_are_refused_at_once() {
     for (option, path, remedy) in [
-        ("--pjrt-plugin", "/nosuch/plugin.so", "no such file: name the library of a PJRT plugin"),
+        (
+            "--pjrt-plugin",
+            "/nosuch/plugin.so",
+            "no such file: name the library of a PJRT plugin",
+        ),
         ("--file-store-root", "/nosuch/store", "no such folder: create it"),
     ] {
         let output = Sahasra::new(["up", "--port", "0", option, path]).output();

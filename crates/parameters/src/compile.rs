@@ -198,7 +198,9 @@ fn scalar(path: &str, type_: ScalarType, value: f64) -> Result<Scalar, CompileEr
     match Scalar::from_f64(type_, value) {
         Some(_) if is_integer(type_) && value.abs() > EXACT => refuse(
             path,
-            format!("{value} is not below 2^53, where a number in a manifest may be another than the one that was written: compute it with cel"),
+            format!(
+                "{value} is not below 2^53, where a number in a manifest may be another than the one that was written: compute it with cel"
+            ),
         ),
         Some(scalar) => Ok(scalar),
         None => refuse(path, not_representable(value, type_)),

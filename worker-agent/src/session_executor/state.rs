@@ -312,8 +312,8 @@ impl<E: Engine> State<E> {
     fn download(&mut self, sequence: u64, download: session::Download) {
         let operation = || format!("download of tensor {}", download.tensor);
         let started = match self.tensors.get(download.tensor) {
-            Some(Named::Failed(failure)) => Err(Rc::clone(failure)),
-            Some(Named::There(tensor)) => match (tensor.failure(), &self.poisoned) {
+            Some(Err(failure)) => Err(Rc::clone(failure)),
+            Some(Ok(tensor)) => match (tensor.failure(), &self.poisoned) {
                 (Some(failure), _) => Err(Rc::clone(failure)),
                 (None, Some(fault)) => Err(Failure::new(sequence, operation(), fault.clone())),
                 (None, None) => {

@@ -45,7 +45,7 @@ impl<E: Engine> State<E> {
     pub(super) fn free_programs(&mut self, sequence: u64, names: &[u64]) {
         let mut has_memory = false;
         for name in names {
-            if let Some(Named::There(program)) = self.programs.get(*name) {
+            if let Some(Ok(program)) = self.programs.get(*name) {
                 has_memory |= program.charge.bytes() > 0;
             }
             self.programs.remove(*name);

@@ -30,6 +30,15 @@ impl Failure {
         })
     }
 
+    /// Whether the client knows of it.
+    pub(super) fn is_told(&self) -> bool {
+        self.is_told.get()
+    }
+
+    pub(super) fn fault(&self) -> &Fault {
+        &self.fault
+    }
+
     pub(super) fn told(&self, request: u64) -> Kind {
         self.is_told.set(true);
         Kind::Failed(Failed {

@@ -15,13 +15,15 @@ use crate::session_executor::engine::{Completion, Engine, Fault, Program as _};
 const MAX_UNDER_WAY: usize = 64;
 
 type Arguments<E> = Result<Vec<Rc<Tensor<E>>>, Rc<Failure>>;
+/// A kernel's program and tensors.
+type Prepared<E> = Result<(Rc<Program<E>>, Vec<Rc<Tensor<E>>>), Rc<Failure>>;
 
 impl<E: Engine> State<E> {
     /// The program of that name, or why there is none.
     fn program(&mut self, sequence: u64, name: u64, verb: &str) -> Result<Rc<Program<E>>, Rc<Failure>> {
         match self.programs.get(name) {
-            Some(Named::There(program)) => Ok(Rc::clone(program)),
-            Some(Named::Failed(failure)) => Err(Rc::clone(failure)),
+            Some(Ok(program)) => Ok(Rc::clone(program)),
+            Some(Err(failure)) => Err(Rc::clone(failure)),
             None => {
                 let fault = Fault::new(FailureCode::InvalidArgument, format!("there is no program {name}"));
                 Err(self.fail(sequence, || format!("{verb} of program {name}"), fault))
@@ -34,11 +36,11 @@ impl<E: Engine> State<E> {
         let mut tensors = Vec::with_capacity(names.size_hint().0);
         for name in names {
             match self.tensors.get(name) {
-                Some(Named::There(tensor)) => match tensor.failure() {
+                Some(Ok(tensor)) => match tensor.failure() {
                     None => tensors.push(Rc::clone(tensor)),
                     Some(failure) => return Err(Rc::clone(failure)),
                 },
-                Some(Named::Failed(failure)) => return Err(Rc::clone(failure)),
+                Some(Err(failure)) => return Err(Rc::clone(failure)),
                 None => {
                     let fault = Fault::new(
                         FailureCode::InvalidArgument,
@@ -136,35 +138,53 @@ impl<E: Engine> State<E> {
     }
 
     pub(super) fn launch(&mut self, sequence: u64, launch: &Launch) {
-        let Err(failure) = self.start_kernel(sequence, launch) else {
-            return;
+        let operation = || format!("launch {}", launch.entry);
+        let started = self.prepare_kernel(sequence, launch, operation);
+        let (program, arguments) = match started {
+            Ok(prepared) => prepared,
+            Err(failure) => {
+                // A client that knows of it hears of this launch, which did nothing, too.
+                let failure = match failure.is_told() {
+                    true => self.fail(sequence, operation, failure.fault().clone()),
+                    false => failure,
+                };
+                return self.leave_unchanged(launch, &failure);
+            }
         };
-        // Which of its tensors it writes nobody says: whatever is in them now is not what was asked for.
+        let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
+        (self.execution_begins)();
+        let outcome = self.engine.launch(&program.program, launch, &arrays);
+        (self.execution_ends)();
+        let Err(fault) = outcome else { return };
+        self.note(&fault);
+        let is_refused = fault.code == FailureCode::InvalidArgument;
+        let failure = self.fail(sequence, operation, fault);
+        if is_refused {
+            return self.leave_unchanged(launch, &failure);
+        }
+        // Nothing says which of its tensors it writes: what is in them now is not what was asked for.
         for name in tensors_of(launch) {
-            if let Some(Named::There(_)) = self.tensors.get(name) {
+            if let Some(Ok(_)) = self.tensors.get(name) {
                 self.tensors.set(name, Named::Failed(Rc::clone(&failure)));
             }
         }
     }
 
-    fn start_kernel(&mut self, sequence: u64, launch: &Launch) -> Result<(), Rc<Failure>> {
-        let program = self.program(sequence, launch.program, "launch")?;
-        let operation = || format!("launch {}", launch.entry);
-        let arguments = self.arguments(sequence, tensors_of(launch), operation)?;
-        let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
-        let outcome = match self.check_context() {
-            Ok(()) => {
-                (self.execution_begins)();
-                let outcome = self.engine.launch(&program.program, launch, &arrays);
-                (self.execution_ends)();
-                outcome
+    /// What the kernel was given stays as it is. The next look at any of it tells why.
+    fn leave_unchanged(&mut self, launch: &Launch, failure: &Rc<Failure>) {
+        for name in tensors_of(launch) {
+            if let Some(Ok(tensor)) = self.tensors.get(name) {
+                let tensor = Rc::clone(tensor);
+                self.tensors.set(name, Named::Unchanged(tensor, Rc::clone(failure)));
             }
-            Err(fault) => Err(fault),
-        };
-        outcome.map_err(|fault| {
-            self.note(&fault);
-            self.fail(sequence, operation, fault)
-        })
+        }
+    }
+
+    fn prepare_kernel(&mut self, sequence: u64, launch: &Launch, operation: impl Fn() -> String) -> Prepared<E> {
+        let program = self.program(sequence, launch.program, "launch")?;
+        let arguments = self.arguments(sequence, tensors_of(launch), &operation)?;
+        self.check_context().map_err(|fault| self.fail(sequence, operation, fault))?;
+        Ok((program, arguments))
     }
 }
 
