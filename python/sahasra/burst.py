@@ -265,15 +265,21 @@ def run(
 
 
 def _deleted(gateway: _native.Gateway, namespace: str, names: Sequence[str]) -> str:
-    """Deletes the jobs. Gives a sentence about those that could not be deleted, empty where there are none."""
+    """Deletes the jobs, all of them although a signal interrupts. Gives a sentence about those that could not be deleted, empty where there are none."""
     remain: list[str] = []
     why = ""
+    interrupted: KeyboardInterrupt | None = None
     for name in names:
         try:
             gateway.delete_burst(namespace, name)
         except SahasraError as error:
             remain.append(name)
             why = why or str(error)
+        except KeyboardInterrupt as error:
+            # The request goes on by itself.
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
     return f"could not delete the BurstJobs {', '.join(remain)} in namespace {namespace}: {why}" if remain else ""
 
 

@@ -63,7 +63,7 @@ class InvalidArgumentError(SahasraError, ValueError):
 
 
 class OutOfDeviceMemoryError(SahasraError, MemoryError):
-    """It would take more device memory than the session may use. What was there is there still."""
+    """It would take more device memory than the session may use. What was there is there still, but for what the call donated."""
 
 
 class IncompatibleProgramError(SahasraError):

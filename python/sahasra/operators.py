@@ -59,6 +59,23 @@ def binary(name: str) -> tuple[Operator, Operator]:
     return forward, reflected
 
 
+def power(self: RemoteTensor, exponent: Any) -> Any:
+    """``tensor ** exponent``. A whole number is part of the program: as an argument JAX looks at its lowest bits alone, and takes negative ones."""
+    if isinstance(exponent, (int, np.integer)) and not isinstance(exponent, bool):
+        return run(self._session, ("whole", "pow"), lambda: operator.pow, self, exponent, static=(1,))
+    return _run(self._session, operator.pow, self, exponent) if _is_operand(exponent) else NotImplemented
+
+
+def quotient_and_remainder(self: RemoteTensor, other: Any) -> Any:
+    """``divmod(tensor, other)``, a pair."""
+    return run(self._session, "divmod", lambda: divmod, self, other, whole=True) if _is_operand(other) else NotImplemented
+
+
+def reflected_quotient_and_remainder(self: RemoteTensor, other: Any) -> Any:
+    """``divmod(other, tensor)``, a pair."""
+    return run(self._session, "divmod", lambda: divmod, other, self, whole=True) if _is_operand(other) else NotImplemented
+
+
 def unary(name: str) -> Callable[[RemoteTensor], Any]:
     """``-tensor``, for ``neg`` of the module ``operator``."""
     function: Callable[..., Any] = getattr(operator, name)

@@ -371,6 +371,8 @@ class RemoteJaxSession:
         from .jit import RemoteFunction
 
         def wrap(wrapped: Callable[..., Any]) -> RemoteFunction:
+            if not callable(wrapped):
+                raise TypeError(f"session.jit takes a function, not {wrapped!r}")
             return RemoteFunction(self, wrapped, static_argnums, static_argnames, donate_argnums, donate_argnames)
 
         return wrap if function is None else wrap(function)

@@ -15,7 +15,7 @@ from .elements import dense, element_type
 from .errors import InvalidArgumentError, RemoteTransferWarning
 from .methods import METHODS, PROPERTIES, At, attribute, method
 from .namespace import Namespace
-from .operators import binary, indexed, unary
+from .operators import binary, indexed, power, quotient_and_remainder, reflected_quotient_and_remainder, unary
 
 if TYPE_CHECKING:
     from . import _native
@@ -170,7 +170,8 @@ class RemoteTensor:
     __truediv__, __rtruediv__ = binary("truediv")
     __floordiv__, __rfloordiv__ = binary("floordiv")
     __mod__, __rmod__ = binary("mod")
-    __pow__, __rpow__ = binary("pow")
+    __pow__, __rpow__ = power, binary("pow")[1]
+    __divmod__, __rdivmod__ = quotient_and_remainder, reflected_quotient_and_remainder
     __and__, __rand__ = binary("and_")
     __or__, __ror__ = binary("or_")
     __xor__, __rxor__ = binary("xor")
@@ -216,7 +217,7 @@ class RemoteTensor:
         return int(self.item())
 
     def __copy__(self) -> RemoteTensor:
-        return RemoteTensor(self._session, self._handle(), self._aval)
+        return self.copy()
 
     def __deepcopy__(self, memo: Any) -> RemoteTensor:
         raise TypeError(f"{self!r} is not copied unasked: use tensor.copy() for another one there, tensor.numpy() for one here")

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use sahasra_client::{Error, FailureCode, Pending, RefusalCode};
+use serde_json::Value;
 
 use crate::process;
 
@@ -72,6 +73,9 @@ fn class(error: &Error) -> &'static str {
     }
 }
 
+/// How long a call that a signal ends waits until what it created is deleted.
+const UNDO: Duration = Duration::from_secs(2);
+
 /// Waits without the interpreter.
 pub(crate) fn wait<T: Send>(py: Python<'_>, pending: &Pending<T>) -> PyResult<T> {
     loop {
@@ -101,4 +105,33 @@ pub(crate) fn run<T: Send + 'static>(py: Python<'_>, request: impl Future<Output
     process::connects(py)?;
     let answer = sahasra_client::spawn(request).map_err(|error| raise(py, &error))?;
     wait(py, &answer)
+}
+
+/// As [`run`], for a request that creates an object: a signal has it deleted again, and waits for that no longer than [`UNDO`].
+pub(crate) fn run_or_undo<Undo>(
+    py: Python<'_>,
+    request: impl Future<Output = Result<Value, Error>> + Send + 'static,
+    undo: impl FnOnce(Value) -> Undo + Send + 'static,
+) -> PyResult<String>
+where
+    Undo: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    process::connects(py)?;
+    let answer = sahasra_client::spawn(request).map_err(|error| raise(py, &error))?;
+    let waited = wait_until(py, &answer, None);
+    // The interpreter raises what came while it waited as soon as this returns, and the caller would not know what was created.
+    match (waited, py.check_signals()) {
+        (Ok(Some(created)), Ok(())) => created.map(|created| created.to_string()).map_err(|error| raise(py, &error)),
+        (Ok(created), Err(signal)) => undone(py, signal, async move { undo(created.unwrap_or(Err(Error::Closed))?).await }),
+        (Err(signal), _) => undone(py, signal, async move { undo(answer.await?).await }),
+        (Ok(None), Ok(())) => unreachable!("without an end it waits for the answer"),
+    }
+}
+
+/// Raises the signal once this has ended, or [`UNDO`] is over.
+fn undone<T>(py: Python<'_>, signal: PyErr, undo: impl Future<Output = Result<(), Error>> + Send + 'static) -> PyResult<T> {
+    if let Ok(undone) = sahasra_client::spawn(undo) {
+        py.detach(|| undone.wait_for(UNDO));
+    }
+    Err(signal)
 }

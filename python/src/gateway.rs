@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use sahasra_client::{Error, Token};
 use serde_json::Value;
 
-use crate::failure::{raise, run};
+use crate::failure::{raise, run, run_or_undo};
 
 /// A gateway, or `sahasra up`.
 #[pyclass(frozen, module = "sahasra._native")]
@@ -14,6 +14,10 @@ pub(crate) struct Gateway(pub(crate) sahasra_client::Gateway);
 
 fn spec(py: Python<'_>, text: &str) -> PyResult<Value> {
     serde_json::from_str(text).map_err(|error| raise(py, &Error::Invalid(error.to_string())))
+}
+
+fn name_of(object: &Value) -> &str {
+    object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
 }
 
 #[pymethods]
@@ -56,11 +60,13 @@ impl Gateway {
     }
 
     fn create_session(&self, py: Python<'_>, namespace: String, name: Option<String>, text: &str) -> PyResult<String> {
-        let (gateway, spec) = (self.0.clone(), spec(py, text)?);
-        run(py, async move {
-            let made = gateway.create_session(&namespace, name.as_deref(), "session", &spec).await;
-            made.map(|value| value.to_string())
-        })
+        let spec = spec(py, text)?;
+        let (gateway, undoing, there) = (self.0.clone(), self.0.clone(), namespace.clone());
+        run_or_undo(
+            py,
+            async move { gateway.create_session(&namespace, name.as_deref(), "session", &spec).await },
+            |created| async move { undoing.delete_session(&there, name_of(&created)).await },
+        )
     }
 
     fn session_placed(&self, py: Python<'_>, namespace: String, name: String, seconds: f64) -> PyResult<String> {
@@ -77,11 +83,13 @@ impl Gateway {
     }
 
     fn create_burst(&self, py: Python<'_>, namespace: String, name: Option<String>, text: &str) -> PyResult<String> {
-        let (gateway, spec) = (self.0.clone(), spec(py, text)?);
-        run(py, async move {
-            let made = gateway.create_burst(&namespace, name.as_deref(), &spec).await;
-            made.map(|value| value.to_string())
-        })
+        let spec = spec(py, text)?;
+        let (gateway, undoing, there) = (self.0.clone(), self.0.clone(), namespace.clone());
+        run_or_undo(
+            py,
+            async move { gateway.create_burst(&namespace, name.as_deref(), &spec).await },
+            |created| async move { undoing.delete_burst(&there, name_of(&created)).await },
+        )
     }
 
     fn burst_over(&self, py: Python<'_>, namespace: String, name: String, seconds: f64) -> PyResult<String> {

@@ -150,6 +150,10 @@ def test_what_an_array_of_this_process_has_and_a_remote_one_cannot_says_what_to_
 
 def test_a_copy_outlives_a_donation(session):
     x = session.put(X)
+    given = session.put(X)
+    copied = copy.copy(given)
+    session.jit(lambda array: array * 2, donate_argnums=0)(given)
+    np.testing.assert_array_equal(copied.numpy(), X)
     kept = x.copy()
     session.jit(lambda x: 2 * x, donate_argnums=0)(x)
     np.testing.assert_array_equal(kept.numpy(), X)

@@ -34,6 +34,31 @@ def test_an_operator_is_that_of_jax_from_both_sides(session, function, other):
     same(function(other, there), function(jnp.asarray(other) if isinstance(other, np.ndarray) else other, here))
 
 
+@pytest.mark.parametrize("exponent", [0, 3, 64, 200, np.int32(2), -1, -3, True], ids=repr)
+@pytest.mark.parametrize("array", [WHOLE, WHOLE.astype(np.float32), np.array([1, -1, 2], np.int32)], ids=lambda array: str(array.dtype))
+def test_a_power_of_a_whole_number_is_that_of_jax(session, array, exponent):
+    def outcome(base):
+        try:
+            return base**exponent
+        except TypeError as error:
+            return str(error)
+
+    local, remote = outcome(jnp.asarray(array)), outcome(session.put(array))
+    if isinstance(local, str):
+        assert remote == local
+    else:
+        same(remote, local)
+
+
+@pytest.mark.parametrize("array", [WHOLE, X])
+def test_quotient_and_remainder_are_those_of_jax_from_both_sides(session, array):
+    here, there = jnp.asarray(array), session.put(array)
+    for remote, local in ((divmod(there, 5), divmod(here, 5)), (divmod(7, there), divmod(7, here))):
+        assert len(remote) == 2
+        for one, other in zip(remote, local):
+            same(one, other)
+
+
 @pytest.mark.parametrize("function", BITS)
 def test_operators_on_bits(session, function):
     here, there = jnp.asarray(WHOLE), session.put(WHOLE)

@@ -291,3 +291,39 @@ def test_whoever_waits_on_a_connection_that_stalls_is_told(pool, client):
     finally:
         hole.close()
     client._gateway.delete_session(session.namespace, session.name)
+
+
+def test_a_burst_that_is_interrupted_while_its_jobs_are_created_leaves_none(client):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    ptx = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry none(.param .u64 o, .param .f32 a){ ret; }"
+    parameters = {"a": np.zeros(3 * 4096, np.float32)}
+    # An import that is interrupted is not made up for.
+    client.burst(ptx=ptx, parameters={"a": [0.0]})
+    earlier = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        for attempt in range(30):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.003 * attempt)
+                client.burst(ptx=ptx, parameters=parameters, name=f"cut-{attempt}")
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, earlier)
+    assert interrupted
+
+    def is_gone(name):
+        try:
+            client._gateway.burst_over(client.namespace, name, 0.0)
+        except sahasra.NotFoundError:
+            return True
+        except sahasra.SahasraError:
+            return False
+        return False
+
+    made = [f"cut-{attempt}-{part}" for attempt in range(30) for part in range(3)]
+    eventually(lambda: not [name for name in made if not is_gone(name)])
