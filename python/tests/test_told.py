@@ -40,7 +40,7 @@ def test_what_a_refused_launch_was_given_is_told_once_and_stays(ptx_session):
     x, y = ptx_session.put(numbers), ptx_session.zeros(10)
     saxpy = ptx_session.kernel(SAXPY, "saxpy")
     # No block has so many threads.
-    for look in (y.numpy, x.numpy, ptx_session.synchronise):
+    for look in (ptx_session.synchronise, y.numpy, x.numpy):
         saxpy(1, 1025, y, x, 2.0, 10)
         with pytest.raises(sahasra.InvalidArgumentError, match="saxpy"):
             look()
