@@ -51,8 +51,7 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "sahasra", &mut script);
-            output::print(&String::from_utf8_lossy(&script));
-            Exit::Success
+            output::print(&String::from_utf8_lossy(&script))
         }
         // Was taken before.
         Command::Executor { .. } => Exit::Refused,

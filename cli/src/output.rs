@@ -7,11 +7,20 @@ use std::{
 
 use serde_json::Value;
 
-use crate::args::Structure;
+use crate::{args::Structure, exit::Exit};
 
-/// Writes a result to stdout. Ignores errors: a reader that closed the pipe has read enough.
-pub fn print(text: &str) {
-    let _ = io::stdout().lock().write_all(text.as_bytes());
+/// Writes a result to stdout, all of it. A reader that closed the pipe has read enough; any other error is told and is [`Exit::Failed`].
+#[must_use]
+pub fn print(text: &str) -> Exit {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Exit::Success,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
+        Err(error) => {
+            complain(&format!("standard output is not whole: {error}"));
+            Exit::Failed
+        }
+    }
 }
 
 /// Writes a line of news.
@@ -24,8 +33,9 @@ pub fn complain(text: &str) {
     say(&format!("sahasra: {text}"));
 }
 
-/// Writes a value as JSON or YAML.
-pub fn structured(structure: Structure, value: &Value) {
+/// Writes a value as JSON or YAML, as [`print`] does.
+#[must_use]
+pub fn structured(structure: Structure, value: &Value) -> Exit {
     match structure {
         Structure::Yaml => print(&sahasra_crds::yaml::write(value)),
         Structure::Table | Structure::Json => print(&format!("{value:#}\n")),

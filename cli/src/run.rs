@@ -112,7 +112,7 @@ async fn perform(arguments: &RunArgs, manifests: &[Manifest]) -> Exit {
     delete_all(&pool).await;
     let (text, proven) = proof::of(&pool).await;
     if arguments.output == RunOutput::Table && created {
-        output::print(&format!("\n{text}"));
+        exit = exit.or(output::print(&format!("\n{text}")));
     } else if created || proven != Exit::Success {
         output::say(text.trim_end());
     }
@@ -223,7 +223,7 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs) -> Exit {
             (Some((_, job)), _) => {
                 let text = report::burst(job, ending);
                 if arguments.output == RunOutput::Table {
-                    output::print(&format!("\n{text}"));
+                    exit = exit.or(output::print(&format!("\n{text}")));
                 } else if *ending != Ending::Complete {
                     output::say(text.trim_end());
                 }
@@ -241,12 +241,11 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs) -> Exit {
         output::complain(&ResultsError::Job(key.1.clone()).to_string());
         exit = exit.or(Exit::Failed);
     }
-    match arguments.output {
+    exit.or(match arguments.output {
         RunOutput::Json => output::structured(Structure::Json, &results::objects(&jobs)),
         RunOutput::Yaml => output::structured(Structure::Yaml, &results::objects(&jobs)),
-        RunOutput::Table | RunOutput::Csv => {}
-    }
-    exit
+        RunOutput::Table | RunOutput::Csv => Exit::Success,
+    })
 }
 
 /// Prints the results of a job's chunks (`-o csv`) or writes them to the folder of `--results`. Requested results that are missing make it
@@ -272,7 +271,7 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs) -> Exit {
     }
     if prints && let Some(found) = lines.take() {
         let text: String = found.collect();
-        output::print(&text);
+        exit = exit.or(output::print(&text));
         lines = Some(Box::new(std::iter::once(text)));
     }
     if let Some(folder) = &arguments.results

@@ -126,7 +126,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     };
     let handshake = TlsIfSpoken(access.acceptor());
     let serving = tokio::spawn(server::serve(listener, handshake, front, limits, stop.clone()));
-    welcome(
+    let printed = welcome(
         &pool,
         address,
         plugin.as_deref(),
@@ -151,7 +151,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     token_file.remove(&access);
     delete_all(&pool).await;
     let (text, proven) = proof::of(&pool).await;
-    output::print(&format!("\n{text}"));
+    let printed = printed.or(output::print(&format!("\n{text}")));
     pool.stop().await;
     // It was to stay until it was told to end: that is no failure.
     let exit = if matches!(exit, Exit::Interrupted | Exit::Terminated) {
@@ -159,7 +159,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     } else {
         exit
     };
-    Ok(exit.or(proven))
+    Ok(exit.or(printed).or(proven))
 }
 
 async fn listen(port: u16) -> Result<TcpListener, UpError> {
@@ -205,7 +205,7 @@ fn installed_plugin(program: &Path) -> Option<PathBuf> {
     plugin.is_file().then_some(plugin)
 }
 
-async fn welcome(pool: &Pool, address: SocketAddr, plugin: Option<&Path>, kubeconfig: &str, token_file: &str) {
+async fn welcome(pool: &Pool, address: SocketAddr, plugin: Option<&Path>, kubeconfig: &str, token_file: &str) -> Exit {
     let devices = pool.ledger().await.map(|ledger| proof::table(&ledger)).unwrap_or_default();
     let sessions = match plugin {
         Some(plugin) => format!("Sessions run JAX functions by the plugin {}, and kernels.", plugin.display()),
@@ -225,7 +225,7 @@ async fn welcome(pool: &Pool, address: SocketAddr, plugin: Option<&Path>, kubeco
          Load and figures are open on this machine:\n\n\
          \x20 curl http://{address}/workers\n\
          \x20 curl http://{address}/metrics\n"
-    ));
+    ))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub fn run(arguments: &CheckArgs) -> Exit {
     match arguments.output {
         Structure::Table => {
             for description in &described {
-                output::print(&text(description));
+                exit = exit.or(output::print(&text(description)));
             }
         }
         Structure::Json | Structure::Yaml => {
@@ -37,7 +37,7 @@ pub fn run(arguments: &CheckArgs) -> Exit {
                 many => serde_json::to_value(many),
             };
             match value {
-                Ok(value) if !described.is_empty() => output::structured(arguments.output, &value),
+                Ok(value) if !described.is_empty() => exit = exit.or(output::structured(arguments.output, &value)),
                 _ => {}
             }
         }

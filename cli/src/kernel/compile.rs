@@ -8,7 +8,7 @@ use crate::{args::CompileArgs, exit::Exit, output};
 /// Compiles one file.
 pub fn run(arguments: &CompileArgs) -> Exit {
     match compile(arguments) {
-        Ok(()) => Exit::Success,
+        Ok(exit) => exit,
         Err(error) => {
             output::complain(&format!("{}: {error}", arguments.file.display()));
             match error {
@@ -30,7 +30,7 @@ enum CompileError {
     Nvrtc(#[from] NvrtcError),
 }
 
-fn compile(arguments: &CompileArgs) -> Result<(), CompileError> {
+fn compile(arguments: &CompileArgs) -> Result<Exit, CompileError> {
     let source = std::fs::read_to_string(&arguments.file).map_err(CompileError::Read)?;
     let nvrtc = Nvrtc::find(arguments.nvrtc.as_deref())?;
     let mut options = vec![format!("--gpu-architecture={}", virtual_architecture(&arguments.arch))];
@@ -53,8 +53,7 @@ fn compile(arguments: &CompileArgs) -> Result<(), CompileError> {
     }
     let target = arguments.output.clone().unwrap_or_else(|| arguments.file.with_extension("ptx"));
     if target == Path::new("-") {
-        output::print(&compiled.ptx);
-        return Ok(());
+        return Ok(output::print(&compiled.ptx));
     }
     let path = target.display().to_string();
     std::fs::write(&target, &compiled.ptx).map_err(|source| CompileError::Write {
@@ -65,7 +64,7 @@ fn compile(arguments: &CompileArgs) -> Result<(), CompileError> {
         "wrote {path} ({} bytes); look at it with: sahasra kernel check {path}",
         compiled.ptx.len()
     ));
-    Ok(())
+    Ok(Exit::Success)
 }
 
 /// `sm_80`, `compute_80` and `80` are the same here: PTX is for a virtual architecture.

@@ -1,5 +1,6 @@
 //! The program as a shell sees it.
 
+mod handed_over;
 mod kept;
 mod kernel;
 mod program;

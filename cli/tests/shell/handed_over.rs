@@ -1,0 +1,77 @@
+//! Results reach standard output and the folder of `--results` whole, or the exit code and a message say that they do not.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::Stdio,
+};
+
+use crate::program::{Sahasra, text};
+use serde_json::Value;
+
+/// PTX that gives back its index.
+const STEPS: &str = include_str!("../../../e2e/tests/data/kernels/steps.ptx");
+/// PTX whose chunks never end.
+const ENDLESS: &str = include_str!("../../../e2e/tests/data/kernels/endless.ptx");
+/// PTX that traps at one index.
+const TRAP_AT: &str = include_str!("../../../e2e/tests/data/kernels/trap_at.ptx");
+
+/// A burst in a namespace; `more` are fields of its spec.
+fn burst(namespace: &str, name: &str, entry: &str, chunks: u64, more: &Value) -> Value {
+    let scalar = |value: u32| serde_json::json!({"scalar": {"type": "u32", "value": value}});
+    let mut args = vec![
+        serde_json::json!({"output": {"type": "u32"}}),
+        serde_json::json!({"chunkIndex": {"type": "u32"}}),
+    ];
+    let ptx = match entry {
+        "steps" => {
+            args.push(scalar(3));
+            STEPS
+        }
+        "trap_at" => {
+            args.push(scalar(5));
+            TRAP_AT
+        }
+        _ => ENDLESS,
+    };
+    let mut spec = serde_json::json!({
+        "kernel": {"ptx": {"inline": ptx}, "entry": entry, "block": [1], "args": args},
+        "chunks": {"count": chunks},
+        "slice": {"vram": "4Mi"},
+    });
+    let fields = more.as_object().expect("fields").clone();
+    spec.as_object_mut().expect("fields").extend(fields);
+    serde_json::json!({
+        "apiVersion": "sahasra.dev/v1alpha1", "kind": "BurstJob", "metadata": {"name": name, "namespace": namespace}, "spec": spec,
+    })
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn output_that_cannot_be_written_fails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let manifest = folder.path().join("burst.json");
+    fs::write(
+        &manifest,
+        burst("default", "b", "steps", 20, &Value::Object(Default::default())).to_string(),
+    )
+    .expect("written");
+    for arguments in [&["run", "-o", "csv"][..], &["run", "-o", "json"], &["run"], &["kernel", "check"]] {
+        let kernel = "e2e/tests/data/kernels/steps.ptx";
+        let file = if arguments[0] == "kernel" { Path::new(kernel) } else { &manifest };
+        let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+        let mut command = Sahasra::new(arguments).arg(file).command();
+        let output = command.stdout(full).stderr(Stdio::piped()).output().expect("sahasra runs");
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        assert!(told.contains("standard output is not whole: No space left on device"), "{told}");
+    }
+}
