@@ -1,6 +1,6 @@
 //! `sahasra run`: manifests in, results out, nothing left behind.
 //!
-//! 1. Read the manifests; a wrong one ends here.
+//! 1. Read the manifests, make the folder of `--results`; what is wrong with them ends the run here.
 //! 2. Start a pool that has what they ask for.
 //! 3. Create their objects, what others refer to first.
 //! 4. Follow them to their end, showing progress; Ctrl-C and `--timeout` are ends too.
@@ -31,11 +31,13 @@ use crate::{
     proof,
 };
 
+mod folder;
 mod follow;
 mod progress;
 mod report;
 mod results;
 
+use folder::Folder;
 use follow::{Ending, Following};
 use progress::Progress;
 use results::ResultsError;
@@ -59,10 +61,18 @@ pub fn run(arguments: &RunArgs) -> Exit {
         ));
         return Exit::Refused;
     }
-    crate::on_runtime(perform(arguments, &manifests))
+    // Before anything runs: the results of hours are not to be lost because of it.
+    let folder = match arguments.results.as_deref().map(Folder::prepare).transpose() {
+        Ok(folder) => folder,
+        Err(error) => {
+            output::complain(&error.to_string());
+            return Exit::Refused;
+        }
+    };
+    crate::on_runtime(perform(arguments, folder.as_ref(), &manifests))
 }
 
-async fn perform(arguments: &RunArgs, manifests: &[Manifest]) -> Exit {
+async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Manifest]) -> Exit {
     let mut interrupt = match Interrupt::listen() {
         Ok(interrupt) => interrupt,
         Err(error) => {
@@ -106,7 +116,7 @@ async fn perform(arguments: &RunArgs, manifests: &[Manifest]) -> Exit {
                 Some(Exit::TimedOut)
             }
         };
-        let outcome = show(&pool, &following, arguments).await;
+        let outcome = show(&pool, &following, arguments, folder).await;
         exit = stopped.unwrap_or(outcome);
     }
     delete_all(&pool).await;
@@ -203,7 +213,7 @@ async fn follow(pool: &Pool, following: &mut Following) {
 }
 
 /// Shows what became of each burst, as was asked for.
-async fn show(pool: &Pool, following: &Following, arguments: &RunArgs) -> Exit {
+async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: Option<&Folder>) -> Exit {
     let mut exit = Exit::Success;
     let endings = following.endings().unwrap_or_default();
     if endings.is_empty() {
@@ -234,7 +244,7 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs) -> Exit {
     }
     let jobs: Vec<&BurstJob> = following.bursts().map(|(_, job)| job).collect();
     for job in &jobs {
-        exit = exit.or(hand_over(pool, job, arguments).await);
+        exit = exit.or(hand_over(pool, job, arguments, folder).await);
     }
     let wanted = arguments.output == RunOutput::Csv || arguments.results.is_some();
     for (key, _) in endings.iter().filter(|(_, ending)| wanted && *ending == Ending::Gone) {
@@ -250,7 +260,7 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs) -> Exit {
 
 /// Prints the results of a job's chunks (`-o csv`) or writes them to the folder of `--results`. Requested results that are missing make it
 /// [`Exit::Failed`]: the pool ends, and its ConfigMaps with it.
-async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs) -> Exit {
+async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Option<&Folder>) -> Exit {
     let mut exit = Exit::Success;
     let state = job.status.as_ref().and_then(|status| status.state.as_deref());
     let ended = matches!(state, Some("Complete" | "Failed"));
@@ -274,8 +284,8 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs) -> Exit {
         exit = exit.or(output::print(&text));
         lines = Some(Box::new(std::iter::once(text)));
     }
-    if let Some(folder) = &arguments.results
-        && let Err(error) = results::keep(folder, job, lines)
+    if let Some(folder) = folder
+        && let Err(error) = folder.keep(job, lines)
     {
         output::complain(&error.to_string());
         exit = Exit::Failed;

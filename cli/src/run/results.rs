@@ -1,11 +1,5 @@
 //! Finished bursts as scripts want them: objects, and the results of their chunks.
 
-use std::{
-    fs::File,
-    io::{BufWriter, Write},
-    path::{Path, PathBuf},
-};
-
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use sahasra_crds::{BurstJob, burst_job::KeptResults};
@@ -51,14 +45,6 @@ pub enum ResultsError {
     /// The API did not answer.
     #[error("the results cannot be read")]
     Api(#[source] Box<kube::Error>),
-    /// A file cannot be written.
-    #[error("{}: {source}", path.display())]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
-    },
 }
 
 /// The lines of a finished job's results, however many they are.
@@ -107,7 +93,8 @@ pub fn objects(jobs: &[&BurstJob]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
 }
 
-fn object(job: &BurstJob) -> Value {
+/// One job as `kubectl get -o json` gives it.
+pub fn object(job: &BurstJob) -> Value {
     let mut job = (*job).clone();
     job.metadata.managed_fields = None;
     let mut object = serde_json::to_value(job).unwrap_or_default();
@@ -130,28 +117,6 @@ fn write_whole_numbers(value: &mut Value) {
         Value::Object(fields) => fields.values_mut().for_each(write_whole_numbers),
         _ => {}
     }
-}
-
-/// Writes NAME.json and, where there are results, NAME.csv.
-///
-/// # Errors
-/// [`ResultsError::Write`].
-pub fn keep(folder: &Path, job: &BurstJob, lines: Option<Lines>) -> Result<(), ResultsError> {
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ResultsError::Write { path, source }
-    };
-    std::fs::create_dir_all(folder).map_err(failed(folder))?;
-    let path = folder.join(format!("{name}.json"));
-    std::fs::write(&path, format!("{:#}\n", object(job))).map_err(failed(&path))?;
-    let Some(lines) = lines else { return Ok(()) };
-    let path = folder.join(format!("{name}.csv"));
-    let mut file = BufWriter::new(File::create(&path).map_err(failed(&path))?);
-    for line in lines {
-        file.write_all(line.as_bytes()).map_err(failed(&path))?;
-    }
-    file.flush().map_err(failed(&path))
 }
 
 #[cfg(test)]

@@ -75,3 +75,23 @@ fn output_that_cannot_be_written_fails() {
         assert!(told.contains("standard output is not whole: No space left on device"), "{told}");
     }
 }
+
+#[test]
+fn a_folder_that_cannot_take_results_is_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    fs::write(&file, "mine").expect("written");
+    let endless = burst("default", "b", "endless", 4, &Value::Object(Default::default())).to_string();
+    for (path, cause) in [
+        (file.as_path(), "File exists"),
+        (Path::new("/proc/nope"), "No such file or directory"),
+    ] {
+        let run = Sahasra::new(["run", "-", "--timeout", "2s", "--results"]).arg(path);
+        let output = run.output_with_input(&endless);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(&format!("--results {}: {cause}", path.display())), "{told}");
+        assert!(told.contains("name a folder that you can write to"), "{told}");
+    }
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), "mine");
+}
