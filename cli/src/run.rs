@@ -62,7 +62,12 @@ pub fn run(arguments: &RunArgs) -> Exit {
         return Exit::Refused;
     }
     // Before anything runs: the results of hours are not to be lost because of it.
-    let folder = match arguments.results.as_deref().map(Folder::prepare).transpose() {
+    let folder = match arguments
+        .results
+        .as_deref()
+        .map(|path| Folder::prepare(path, &manifests))
+        .transpose()
+    {
         Ok(folder) => folder,
         Err(error) => {
             output::complain(&error.to_string());

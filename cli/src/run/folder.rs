@@ -1,6 +1,7 @@
 //! The folder of `--results`: a file NAME.json of each BurstJob, and the results of its chunks beside it.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{BufWriter, Write},
     path::{Path, PathBuf},
@@ -9,6 +10,10 @@ use std::{
 use sahasra_crds::BurstJob;
 
 use super::results::{Lines, object};
+use crate::manifests::{Kind, Manifest};
+
+/// Ends of the names of a BurstJob's files.
+const SUFFIXES: [&str; 2] = [".json", ".csv"];
 
 /// Why results cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +26,12 @@ pub enum FolderError {
         /// Error of the system call.
         source: std::io::Error,
     },
+    /// Two BurstJobs would write one file.
+    #[error(
+        "--results: BurstJob {0} and {1} would both write {2}: give one of them another metadata.name, or run them one after the other \
+         into two folders"
+    )]
+    Twice(String, String, String),
     /// A file cannot be written.
     #[error("{}: {source}", path.display())]
     Write {
@@ -36,11 +47,21 @@ pub enum FolderError {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Creates the folder unless it is there, and checks that files can be created in it.
+    /// Checks that every BurstJob has files of its own, creates the folder unless it is there, and checks that files can be created in it.
     ///
     /// # Errors
-    /// [`FolderError::Unusable`].
-    pub fn prepare(path: &Path) -> Result<Self, FolderError> {
+    /// [`FolderError::Twice`], [`FolderError::Unusable`].
+    pub fn prepare(path: &Path, manifests: &[Manifest]) -> Result<Self, FolderError> {
+        let mut writers: BTreeMap<String, String> = BTreeMap::new();
+        for manifest in manifests.iter().filter(|manifest| manifest.kind == Kind::BurstJob) {
+            let job = format!("{}/{}", manifest.namespace, manifest.name);
+            for suffix in SUFFIXES {
+                let file = format!("{}{suffix}", manifest.name);
+                if let Some(other) = writers.insert(file.clone(), job.clone()) {
+                    return Err(FolderError::Twice(other, job, file));
+                }
+            }
+        }
         let unusable = |source| FolderError::Unusable {
             path: path.to_owned(),
             source,

@@ -95,3 +95,24 @@ fn a_folder_that_cannot_take_results_is_refused_before_anything_runs() {
     }
     assert_eq!(fs::read_to_string(&file).expect("it is there"), "mine");
 }
+
+#[test]
+fn bursts_whose_results_would_overwrite_each_other_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let none = Value::Object(Default::default());
+    let two = format!(
+        "{}\n{}",
+        burst("one", "same", "steps", 3, &none),
+        burst("two", "same", "steps", 4, &none)
+    );
+    let output = Sahasra::new(["run", "-", "--results"]).arg(folder.path()).output_with_input(&two);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(
+        told.contains("BurstJob one/same and two/same would both write same.json") && told.contains("metadata.name"),
+        "{told}"
+    );
+    assert!(names(folder.path()).is_empty());
+    let output = Sahasra::new(["run", "-"]).output_with_input(&two);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
