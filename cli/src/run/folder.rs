@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
 };
 
@@ -72,24 +72,64 @@ impl Folder {
         Ok(Self(path.to_owned()))
     }
 
-    /// Writes NAME.json and, where there are results, NAME.csv.
+    /// Writes NAME.json and, where there are results, NAME.csv, each as a whole or not at all. Files of an earlier run under these names are
+    /// replaced, or removed where this run has nothing for them.
     ///
     /// # Errors
     /// [`FolderError::Write`].
     pub fn keep(&self, job: &BurstJob, lines: Option<Lines>) -> Result<(), FolderError> {
         let name = job.metadata.name.as_deref().unwrap_or_default();
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| FolderError::Write { path, source }
-        };
-        let path = self.0.join(format!("{name}.json"));
-        fs::write(&path, format!("{:#}\n", object(job))).map_err(failed(&path))?;
-        let Some(lines) = lines else { return Ok(()) };
-        let path = self.0.join(format!("{name}.csv"));
-        let mut file = BufWriter::new(File::create(&path).map_err(failed(&path))?);
-        for line in lines {
-            file.write_all(line.as_bytes()).map_err(failed(&path))?;
+        let csv = self.0.join(format!("{name}.csv"));
+        // First of all: what stands beside the new NAME.json is never of another run.
+        match fs::remove_file(&csv) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(FolderError::Write { path: csv, source }),
+            _ => {}
         }
-        file.flush().map_err(failed(&path))
+        write(
+            &self.0.join(format!("{name}.json")),
+            std::iter::once(format!("{:#}\n", object(job))),
+        )?;
+        lines.map_or(Ok(()), |lines| write(&csv, lines))
+    }
+}
+
+/// Writes a file under another name first: readers never see a part of it, and none is left on a full disk.
+fn write(path: &Path, text: impl Iterator<Item = String>) -> Result<(), FolderError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = File::create(&part).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        for line in text {
+            file.write_all(line.as_bytes())?;
+        }
+        // Some file systems tell of a full disk only now.
+        file.into_inner()?.sync_all()?;
+        fs::rename(&part, path)
+    });
+    written.map_err(|source| {
+        let _ = fs::remove_file(&part);
+        FolderError::Write {
+            path: path.to_owned(),
+            source,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_does_not_fit_is_not_left_in_part() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("b.csv");
+        let rows = || std::iter::repeat_n("0,1\n".to_owned(), 60_000);
+        write(&path, rows()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 240_000);
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/full", folder.path().join(format!(".b.csv.{}", std::process::id()))).unwrap();
+        let told = write(&path, rows()).unwrap_err().to_string();
+        assert!(told.contains("b.csv: No space left on device"), "{told}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -116,3 +116,20 @@ fn bursts_whose_results_would_overwrite_each_other_are_refused() {
     let output = Sahasra::new(["run", "-"]).output_with_input(&two);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
+
+#[test]
+fn a_run_that_is_stopped_leaves_no_results_of_an_earlier_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let none = Value::Object(Default::default());
+    let run = |entry: &str| {
+        let run = Sahasra::new(["run", "-", "--timeout", "10s", "--results"]).arg(folder.path());
+        run.output_with_input(&burst("default", "same", entry, 3, &none).to_string())
+    };
+    assert_eq!(run("steps").status.code(), Some(0));
+    assert_eq!(names(folder.path()), ["same.csv", "same.json"]);
+    let output = run("endless");
+    assert_eq!(output.status.code(), Some(124), "{}", text(&output.stderr));
+    assert_eq!(names(folder.path()), ["same.json"]);
+    let job: Value = serde_json::from_slice(&fs::read(folder.path().join("same.json")).expect("kept")).expect("JSON");
+    assert_eq!(job["status"]["state"], "Running", "{job}");
+}
