@@ -84,7 +84,8 @@ pub struct RunArgs {
     /// What is printed at the end: a summary, the finished BurstJobs, or the results of the chunks.
     #[arg(short, long, value_enum, default_value_t)]
     pub output: RunOutput,
-    /// Also write NAME.json (the finished BurstJob) and NAME.csv (its results) into this folder.
+    /// Also write NAME.json (the finished BurstJob) and NAME.csv (its results; NAME.failed.csv with `results: Failed`) into this folder,
+    /// which is created where it does not exist. Files of an earlier run under these names are replaced or removed.
     #[arg(long, value_name = "FOLDER")]
     pub results: Option<PathBuf>,
     /// Give everything back and end when it takes longer, such as 30s, 10m or 2h.
@@ -102,7 +103,7 @@ pub enum RunOutput {
     Json,
     /// The finished BurstJobs.
     Yaml,
-    /// Index, parameters and outputs of each chunk; for one BurstJob at a time.
+    /// Index, parameters and outputs of each chunk, or with `results: Failed` index and cause of each that failed; for one BurstJob at a time.
     Csv,
 }
 

@@ -7,13 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sahasra_crds::BurstJob;
+use sahasra_crds::{BurstJob, burst_job::KeptResults};
 
 use super::results::{Lines, object};
 use crate::manifests::{Kind, Manifest};
 
 /// Ends of the names of a BurstJob's files.
-const SUFFIXES: [&str; 2] = [".json", ".csv"];
+const SUFFIXES: [&str; 3] = [".json", ".csv", ".failed.csv"];
 
 /// Why results cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -72,24 +72,29 @@ impl Folder {
         Ok(Self(path.to_owned()))
     }
 
-    /// Writes NAME.json and, where there are results, NAME.csv, each as a whole or not at all. Files of an earlier run under these names are
+    /// Writes NAME.json and, where there are results, NAME.csv or NAME.failed.csv (`results: Failed`), each as a whole or not at all. Files of an earlier run under these names are
     /// replaced, or removed where this run has nothing for them.
     ///
     /// # Errors
     /// [`FolderError::Write`].
     pub fn keep(&self, job: &BurstJob, lines: Option<Lines>) -> Result<(), FolderError> {
         let name = job.metadata.name.as_deref().unwrap_or_default();
-        let csv = self.0.join(format!("{name}.csv"));
+        let [json, csv, failed] = SUFFIXES.map(|suffix| self.0.join(format!("{name}{suffix}")));
         // First of all: what stands beside the new NAME.json is never of another run.
-        match fs::remove_file(&csv) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(FolderError::Write { path: csv, source }),
-            _ => {}
+        for path in [&csv, &failed] {
+            match fs::remove_file(path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(FolderError::Write {
+                        path: path.clone(),
+                        source,
+                    });
+                }
+                _ => {}
+            }
         }
-        write(
-            &self.0.join(format!("{name}.json")),
-            std::iter::once(format!("{:#}\n", object(job))),
-        )?;
-        lines.map_or(Ok(()), |lines| write(&csv, lines))
+        write(&json, std::iter::once(format!("{:#}\n", object(job))))?;
+        let results = if job.spec.results == KeptResults::Failed { failed } else { csv };
+        lines.map_or(Ok(()), |lines| write(&results, lines))
     }
 }
 

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use sahasra_crds::{BurstJob, burst_job::KeptResults};
+use sahasra_operator::burst::results_store::FAILED_CSV;
 use sahasra_results::{CSV, Table, TableError};
 use serde_json::{Value, json};
 
@@ -50,13 +51,13 @@ pub enum ResultsError {
 /// The lines of a finished job's results, however many they are.
 pub type Lines = Box<dyn Iterator<Item = String>>;
 
-/// The results of a finished job, as lines: header first.
+/// The results of a finished job, as lines, header first: of the chunks that succeeded, or with `results: Failed` of those that failed.
 ///
 /// # Errors
 /// [`ResultsError`].
 pub async fn lines(client: &Client, job: &BurstJob) -> Result<Lines, ResultsError> {
     let name = job.metadata.name.clone().unwrap_or_default();
-    if job.spec.results != KeptResults::All {
+    if job.spec.results == KeptResults::None {
         return Err(ResultsError::NotKept(name));
     }
     let results = job.status.as_ref().and_then(|status| status.results.as_ref());
@@ -74,7 +75,12 @@ pub async fn lines(client: &Client, job: &BurstJob) -> Result<Lines, ResultsErro
     let Some(found) = found else {
         return Err(ResultsError::Gone { name, config_map });
     };
-    if let Some(csv) = found.data.unwrap_or_default().remove(CSV) {
+    let mut texts = found.data.unwrap_or_default();
+    if job.spec.results == KeptResults::Failed {
+        let failed = texts.remove(FAILED_CSV).ok_or(ResultsError::None(name))?;
+        return Ok(Box::new(std::iter::once(failed)));
+    }
+    if let Some(csv) = texts.remove(CSV) {
         return Ok(Box::new(std::iter::once(csv)));
     }
     // Their text is too long for the ConfigMap: the records are there all the same.

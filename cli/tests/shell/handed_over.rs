@@ -133,3 +133,18 @@ fn a_run_that_is_stopped_leaves_no_results_of_an_earlier_one() {
     let job: Value = serde_json::from_slice(&fs::read(folder.path().join("same.json")).expect("kept")).expect("JSON");
     assert_eq!(job["status"]["state"], "Running", "{job}");
 }
+
+#[test]
+fn the_list_of_failed_chunks_is_handed_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (allowed, code) in [(1, 0), (0, 1)] {
+        let failed = serde_json::json!({"results": "Failed", "maxFailedChunks": allowed});
+        let run = Sahasra::new(["run", "-", "-o", "csv", "--results"]).arg(folder.path());
+        let output = run.output_with_input(&burst("default", "b", "trap_at", 8, &failed).to_string());
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), "index,code\n5,Trap\n");
+        assert_eq!(names(folder.path()), ["b.failed.csv", "b.json"]);
+        let kept = fs::read_to_string(folder.path().join("b.failed.csv")).expect("kept");
+        assert_eq!(kept, "index,code\n5,Trap\n");
+    }
+}
