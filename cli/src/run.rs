@@ -8,6 +8,7 @@
 
 use std::{
     collections::BTreeSet,
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -38,7 +39,7 @@ mod report;
 mod results;
 
 use folder::Folder;
-use follow::{Ending, Following};
+use follow::{Counted, Ending, Following};
 use progress::Progress;
 use results::ResultsError;
 
@@ -199,8 +200,7 @@ async fn follow(pool: &Pool, following: &mut Following) {
         if let (Ok(bursts), Ok(leases)) = (bursts.list(&list).await, leases.list(&list).await) {
             following.observe(bursts.items, leases.items, now);
         }
-        let metrics = &pool.operator().metrics;
-        let snapshot = following.snapshot(metrics.slices_held(), metrics.chunks_done.get(), metrics.chunks_retried.get());
+        let snapshot = following.snapshot(counted(pool));
         if following.endings().is_some() {
             progress.end(&snapshot, now);
             return;
@@ -217,13 +217,24 @@ async fn follow(pool: &Pool, following: &mut Following) {
     }
 }
 
+/// The operator's figures now.
+fn counted(pool: &Pool) -> Counted {
+    let metrics = &pool.operator().metrics;
+    Counted {
+        held: metrics.slices_held(),
+        succeeded: metrics.chunks_succeeded.load(Ordering::Relaxed),
+        failed: metrics.chunks_failed.load(Ordering::Relaxed),
+        retried: metrics.chunks_retried.get(),
+    }
+}
+
 /// Shows what became of each burst, as was asked for.
 async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: Option<&Folder>) -> Exit {
     let mut exit = Exit::Success;
     let endings = following.endings().unwrap_or_default();
     if endings.is_empty() {
-        for (key, done, total) in following.counts() {
-            output::say(&format!("BurstJob {}/{}: stopped with {done} of {total} chunks done", key.0, key.1));
+        for line in following.stopped(counted(pool)) {
+            output::say(&line);
         }
     }
     for (key, ending) in &endings {

@@ -1,7 +1,7 @@
 //! What `/metrics` shows. Labels are fixed words: never names of objects. Every counter is there from the start, with every value of its
 //! labels: a rate over one that appears with its first event misses that event.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use sahasra_wire::burst::FailureCode;
@@ -33,6 +33,10 @@ pub struct Metrics {
     pub chunks_done: IntCounter,
     /// The same as [`Metrics::chunks_done`], under the name of earlier versions.
     chunks_done_alias: IntCounter,
+    /// Those of [`Metrics::chunks_done`] that succeeded: not served, for `sahasra run`.
+    pub chunks_succeeded: AtomicU64,
+    /// Those of [`Metrics::chunks_done`] that failed: not served, for `sahasra run`.
+    pub chunks_failed: AtomicU64,
     /// Attempts beyond the first.
     pub chunks_retried: IntCounter,
     reconcile_duration: HistogramVec,
@@ -112,6 +116,8 @@ impl Metrics {
             submit_errors_alias: errors("gpu_submit_errors", "As gpu_submit_errors_total: the name of earlier versions.")?,
             chunks_done: counter("chunks_done_total", "Chunks counted as succeeded or failed for good.")?,
             chunks_done_alias: counter("chunks_done", "As chunks_done_total: the name of earlier versions.")?,
+            chunks_succeeded: AtomicU64::new(0),
+            chunks_failed: AtomicU64::new(0),
             chunks_retried: counter("chunks_retry_total", "Attempts beyond the first.")?,
             reconcile_duration,
             reconcile_errors,
@@ -169,6 +175,13 @@ impl Metrics {
     /// Attempts failed with that code.
     pub fn submit_failed(&self, code: &'static str, attempts: u64) {
         self.submit_errors.with_label_values(&[code]).inc_by(attempts);
+    }
+
+    /// So many chunks succeeded, and so many failed for good.
+    pub fn chunks_counted(&self, succeeded: u64, failed: u64) {
+        self.chunks_succeeded.fetch_add(succeeded, Ordering::Relaxed);
+        self.chunks_failed.fetch_add(failed, Ordering::Relaxed);
+        self.chunks_done.inc_by(succeeded + failed);
     }
 
     /// A reconcile of `kind` took so long.

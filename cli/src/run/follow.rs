@@ -34,6 +34,19 @@ pub enum Ending {
 /// Namespace and name.
 pub type Key = (String, String);
 
+/// What the operator has counted of all bursts together: newer than any status.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Slices held now.
+    pub held: u64,
+    /// Chunks that succeeded.
+    pub succeeded: u64,
+    /// Chunks that failed for good.
+    pub failed: u64,
+    /// Attempts beyond the first.
+    pub retried: u64,
+}
+
 /// All bursts and leases of a run as last seen.
 #[derive(Debug, Default)]
 pub struct Following {
@@ -132,12 +145,20 @@ impl Following {
         self.bursts.iter().filter_map(|(key, (job, _))| Some((key, job.as_ref()?)))
     }
 
-    /// Name, chunks done and all chunks of each burst, for a run that was stopped.
-    pub fn counts(&self) -> impl Iterator<Item = (&Key, u64, u64)> {
-        self.bursts().map(|(key, job)| {
+    /// What each burst had done when the run was stopped, a line for each. The operator counts all bursts together: of several each has its
+    /// status alone, which is some seconds behind.
+    pub fn stopped(&self, counted: Counted) -> impl Iterator<Item = String> {
+        let is_one = self.bursts.len() == 1;
+        self.bursts().map(move |(key, job)| {
             let chunks = job.status.as_ref().map(|status| status.chunks.clone()).unwrap_or_default();
             let number = |figure: i64| u64::try_from(figure).unwrap_or_default();
-            (key, number(chunks.succeeded), number(chunks.total).max(declared(job)))
+            let (done, total) = (number(chunks.succeeded), number(chunks.total).max(declared(job)));
+            let done = if is_one {
+                done.max(counted.succeeded.min(total)).to_string()
+            } else {
+                format!("at least {done}")
+            };
+            format!("BurstJob {}/{}: stopped with {done} of {total} chunks done", key.0, key.1)
         })
     }
 
@@ -154,8 +175,8 @@ impl Following {
         bursts.next().or_else(|| leases.next())
     }
 
-    /// How far everything is: counts of the status, and figures of the operator, which are newer.
-    pub fn snapshot(&self, held: u64, counted: u64, retried: u64) -> Snapshot {
+    /// How far everything is: counts of the status, or of the operator where they are newer.
+    pub fn snapshot(&self, counted: Counted) -> Snapshot {
         let sum = |figure: fn(&sahasra_crds::burst_job::status::ChunkCounts) -> i64| {
             let counts = self
                 .bursts()
@@ -163,15 +184,16 @@ impl Following {
                 .map(|status| &status.chunks);
             counts.map(|chunks| u64::try_from(figure(chunks)).unwrap_or_default()).sum::<u64>()
         };
-        let failed = sum(|chunks| chunks.failed);
         let declared: u64 = self.bursts().map(|(_, job)| declared(job)).sum();
+        let total = sum(|chunks| chunks.total).max(declared);
+        let failed = sum(|chunks| chunks.failed).max(counted.failed).min(total);
         Snapshot {
-            held,
-            total: sum(|chunks| chunks.total).max(declared),
-            done: sum(|chunks| chunks.succeeded).max(counted.saturating_sub(failed)),
+            held: counted.held,
+            total,
+            done: sum(|chunks| chunks.succeeded).max(counted.succeeded).min(total - failed),
             failed,
-            retried: retried.max(sum(|chunks| chunks.retried)),
-            waiting: if held == 0 { self.waiting() } else { None },
+            retried: counted.retried.max(sum(|chunks| chunks.retried)),
+            waiting: if counted.held == 0 { self.waiting() } else { None },
         }
     }
 }
@@ -288,10 +310,33 @@ mod tests {
     fn newer_figures_of_the_operator_go_before_those_of_the_status() {
         let mut following = following(&["a"]);
         following.observe(vec![job("a", &[])], vec![], Instant::now());
-        let snapshot = following.snapshot(3, 9, 1);
+        let counted = |succeeded, failed| Counted {
+            held: 3,
+            succeeded,
+            failed,
+            retried: 1,
+        };
+        let snapshot = following.snapshot(counted(8, 1));
         assert_eq!(
             (snapshot.total, snapshot.done, snapshot.failed, snapshot.retried, snapshot.held),
             (10, 8, 1, 2, 3)
         );
+        // Chunks that failed count as such before the status has them, never as done.
+        let snapshot = following.snapshot(counted(4, 6));
+        assert_eq!((snapshot.done, snapshot.failed), (4, 6));
+        let stopped: Vec<String> = following.stopped(counted(6, 1)).collect();
+        assert_eq!(stopped, ["BurstJob default/a: stopped with 6 of 10 chunks done"]);
+    }
+
+    #[test]
+    fn of_several_bursts_that_are_stopped_the_status_counts() {
+        let mut following = following(&["a", "b"]);
+        following.observe(vec![job("a", &[]), job("b", &[])], vec![], Instant::now());
+        let counted = Counted {
+            succeeded: 12,
+            ..Counted::default()
+        };
+        let stopped: Vec<String> = following.stopped(counted).collect();
+        assert_eq!(stopped[1], "BurstJob default/b: stopped with at least 4 of 10 chunks done");
     }
 }

@@ -148,3 +148,17 @@ fn the_list_of_failed_chunks_is_handed_over() {
         assert_eq!(kept, "index,code\n5,Trap\n");
     }
 }
+
+#[test]
+fn chunks_that_fail_are_never_shown_as_done() {
+    let limited = serde_json::json!({"retryPolicy": {"maxRetries": 0}, "chunkTimeoutSeconds": 1, "maxFailedChunks": 2});
+    let manifest = burst("default", "b", "endless", 4, &limited).to_string();
+    for _ in 0..3 {
+        let output = Sahasra::new(["run", "-"]).output_with_input(&manifest);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        for line in told.lines().filter(|line| line.contains("chunks done")) {
+            assert!(line.contains("   0 of 4 chunks done"), "{told}");
+        }
+    }
+}

@@ -289,7 +289,7 @@ impl Coordinator {
             let name = results.segment.clone();
             self.segments.push(Segment { name, counted });
         }
-        self.context.metrics.chunks_done.inc_by(done);
+        self.context.metrics.chunks_counted(done, 0);
         self.answered(worker, &results.device, answered);
         self.settle(worker);
     }
@@ -335,7 +335,7 @@ impl Coordinator {
             tracing::debug!(worker, device = failures.device, first = failure.first, count = failure.count, %code, message = failure.message, "attempts failed");
             self.context.metrics.submit_failed(code.label(), failure.count);
             self.context.metrics.chunks_retried.inc_by(outcome.retried);
-            self.context.metrics.chunks_done.inc_by(outcome.failed);
+            self.context.metrics.chunks_counted(0, outcome.failed);
         }
         self.answered(worker, &failures.device, answered);
         self.settle(worker);
@@ -433,7 +433,7 @@ impl Coordinator {
             tracing::warn!(worker, device, devices = keys.len(), chunks = attempts, %code, why, "chunks lost");
             self.context.metrics.submit_failed(code.label(), attempts);
             self.context.metrics.chunks_retried.inc_by(outcome.retried);
-            self.context.metrics.chunks_done.inc_by(outcome.failed);
+            self.context.metrics.chunks_counted(0, outcome.failed);
         }
         keys.iter().for_each(|key| self.recount(key));
     }
