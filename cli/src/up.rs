@@ -86,7 +86,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         Some(path) => path.clone(),
         None => kubeconfig.with_file_name(format!("token-{}", address.port())),
     };
-    let (mut kubeconfig, mut token_file) = Held::take_both(&kubeconfig, &token_file, &access)?;
+    let (mut kubeconfig, mut token_file) = Held::take_both(&kubeconfig, &token_file)?;
     let settings = settings(arguments, access.token());
     let plugin = settings.pjrt_plugin.clone();
     let pool = match Pool::start(settings).await {

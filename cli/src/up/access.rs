@@ -5,10 +5,10 @@
 //! gateway send it over plain HTTP on loopback, and need no more.
 
 use std::{
-    fs::{self, File, OpenOptions, Permissions, TryLockError},
-    io::{self, Read, Seek, Write},
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr},
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -97,96 +97,116 @@ impl Content {
     }
 }
 
-/// A file with the token, under an exclusive lock: no other `sahasra up` writes it until this is dropped.
+/// A file with the token, under an exclusive lock: no other `sahasra up` writes it until this is dropped. It appears under its path once it
+/// is whole: scripts wait for it.
 #[derive(Debug)]
 pub struct Held {
     path: PathBuf,
-    /// The lock ends when it is closed.
+    /// Name of the new file in the same folder, until it is whole.
+    part: Option<PathBuf>,
+    /// The new file. The lock ends when it is closed.
     file: File,
+    /// The file of an earlier run, and the lock on it.
+    earlier: Option<File>,
 }
 
 impl Held {
-    /// Creates the kubeconfig and the token file, with their folders, or takes those that an earlier run left behind; locks both. Where the
-    /// second is refused the first is as before.
+    /// Takes the paths of the kubeconfig and of the token file: creates their folders, locks new files beside them, and removes those that an
+    /// earlier run left behind. Where the second is refused the first is as before.
     ///
     /// # Errors
     /// As [`Held::take`]; [`AccessError::Same`] when both are one file.
-    pub fn take_both(kubeconfig: &Path, token_file: &Path, access: &Access) -> Result<(Self, Self), AccessError> {
+    pub fn take_both(kubeconfig: &Path, token_file: &Path) -> Result<(Self, Self), AccessError> {
         let kubeconfig = Self::take(kubeconfig, Content::Kubeconfig)?;
-        let taken = if kubeconfig.is(token_file) {
-            Err(AccessError::Same {
+        if kubeconfig.is(token_file) {
+            return Err(AccessError::Same {
                 path: token_file.to_owned(),
-            })
-        } else {
-            Self::take(token_file, Content::Token)
-        };
-        match taken {
-            Ok(token_file) => Ok((kubeconfig, token_file)),
-            Err(error) => {
-                kubeconfig.remove(access);
-                Err(error)
+            });
+        }
+        let token_file = Self::take(token_file, Content::Token)?;
+        for held in [&kubeconfig, &token_file] {
+            if held.earlier.is_some() {
+                fs::remove_file(&held.path).map_err(failed(&held.path))?;
             }
         }
+        Ok((kubeconfig, token_file))
     }
 
-    /// Whether the path leads to this file.
+    /// Whether the path leads to this file, be it there or not.
     fn is(&self, path: &Path) -> bool {
-        let identity = |found: io::Result<fs::Metadata>| found.ok().map(|found| (found.dev(), found.ino()));
-        identity(fs::metadata(path)).is_some_and(|other| identity(self.file.metadata()) == Some(other))
+        if let Some(earlier) = &self.earlier {
+            return identity(fs::metadata(path)).is_some_and(|other| identity(earlier.metadata()) == Some(other));
+        }
+        let place = |path: &Path| Some((folder_of(path).canonicalize().ok()?, path.file_name()?.to_owned()));
+        place(path).is_some_and(|other| place(&self.path) == Some(other))
     }
 
-    /// Creates the file and its folder if they do not exist, and locks it. Its content stays.
+    /// Locks a new file beside the path, with its folder, and the file that is there. That one stays.
     ///
     /// # Errors
     /// [`AccessError::Held`] when another `sahasra up` has locked it; [`AccessError::Foreign`] when it has content of someone else;
     /// [`AccessError::Write`] when it cannot be created, locked or read.
     fn take(path: &Path, content: Content) -> Result<Self, AccessError> {
-        let failed = |source| AccessError::Write {
-            path: path.to_owned(),
-            source,
+        fs::create_dir_all(folder_of(path)).map_err(failed(path))?;
+        let earlier = match OpenOptions::new().read(true).write(true).open(path) {
+            Ok(mut earlier) => {
+                lock(&earlier, path)?;
+                // It was removed or replaced before it was locked: another `sahasra up` ended, or began.
+                if identity(earlier.metadata()) != identity(fs::metadata(path)) {
+                    return Self::take(path, content);
+                }
+                let mut beginning = Vec::new();
+                (&mut earlier)
+                    .take(LOOKED_AT_BYTES)
+                    .read_to_end(&mut beginning)
+                    .map_err(failed(path))?;
+                if !beginning.is_empty() && !content.is_ours(&beginning) {
+                    return Err(AccessError::Foreign {
+                        path: path.to_owned(),
+                        option: content.option(),
+                    });
+                }
+                Some(earlier)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(source) => return Err(failed(path)(source)),
         };
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            fs::create_dir_all(folder).map_err(failed)?;
-        }
-        // Not truncated before it is locked: it may belong to another `sahasra up`.
-        let mut file = OpenOptions::new()
-            .read(true)
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        // Of a process that had the same number and was killed.
+        let _ = fs::remove_file(&part);
+        let file = OpenOptions::new()
             .write(true)
-            .create(true)
-            .truncate(false)
+            .create_new(true)
             .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(AccessError::Held { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
-        }
-        let mut beginning = Vec::new();
-        (&mut file).take(LOOKED_AT_BYTES).read_to_end(&mut beginning).map_err(failed)?;
-        if !beginning.is_empty() && !content.is_ours(&beginning) {
-            return Err(AccessError::Foreign {
-                path: path.to_owned(),
-                option: content.option(),
-            });
-        }
-        Ok(Self {
+            .open(&part)
+            .map_err(failed(path))?;
+        let held = Self {
             path: path.to_owned(),
+            part: Some(part),
             file,
-        })
+            earlier,
+        };
+        // Before it has the path: whoever opens it there finds it locked.
+        lock(&held.file, path)?;
+        Ok(held)
     }
 
-    /// Replaces the content, and sets the mode to 0600.
+    /// Writes the new file and gives it its path.
     fn write(&mut self, text: &str) -> Result<(), AccessError> {
-        let written = (self.file.set_len(0))
-            // The mode of `open` applies to new files only.
-            .and_then(|()| self.file.set_permissions(Permissions::from_mode(0o600)))
-            .and_then(|()| self.file.rewind())
-            .and_then(|()| self.file.write_all(text.as_bytes()));
-        written.map_err(|source| AccessError::Write {
-            path: self.path.clone(),
-            source,
-        })
+        let Some(part) = self.part.clone() else { return Ok(()) };
+        self.file.write_all(text.as_bytes()).map_err(failed(&self.path))?;
+        match fs::hard_link(&part, &self.path) {
+            Ok(()) => {
+                let _ = fs::remove_file(&part);
+            }
+            // Another one has taken the path since.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(AccessError::Held { path: self.path.clone() }),
+            // A file system without links.
+            Err(_) => fs::rename(&part, &self.path).map_err(failed(&self.path))?,
+        }
+        self.part = None;
+        Ok(())
     }
 
     /// Path as given to [`Held::take_both`].
@@ -196,10 +216,48 @@ impl Held {
 
     /// Removes the file, unless it has another token than `access`.
     pub fn remove(self, access: &Access) {
-        let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.is_empty() || text.contains(access.token()));
+        let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.contains(access.token()));
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "the file with the token was not removed");
         }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(part) = &self.part {
+            let _ = fs::remove_file(part);
+        }
+    }
+}
+
+/// Device and number of a file that is there.
+fn identity(found: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
+    found.ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// The folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> AccessError {
+    let path = path.to_owned();
+    move |source| AccessError::Write {
+        path: path.clone(),
+        source,
+    }
+}
+
+/// Locks it for this process.
+fn lock(file: &File, path: &Path) -> Result<(), AccessError> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(AccessError::Held { path: path.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(failed(path)(source)),
     }
 }
 
@@ -246,6 +304,8 @@ impl Access {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
     use super::*;
 
     #[test]
@@ -256,7 +316,7 @@ mod tests {
         fs::write(&path, format!("{MARK}\n{{}}")).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         let access = Access::new().unwrap();
-        let mut file = Held::take(&path, Content::Kubeconfig).unwrap();
+        let (mut file, _token) = Held::take_both(&path, &folder.path().join("token")).unwrap();
         access.write_kubeconfig(&mut file, "127.0.0.1:8000".parse().unwrap()).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let written: serde_json::Value = sahasra_crds::yaml::parse(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -295,7 +355,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (kubeconfig, token_file) = (folder.path().join("config"), folder.path().join("token"));
         let access = Access::new().unwrap();
-        let refused = || Held::take_both(&kubeconfig, &token_file, &access).unwrap_err().to_string();
+        let refused = || Held::take_both(&kubeconfig, &token_file).unwrap_err().to_string();
         let theirs = format!("apiVersion: v1\nkind: Config\n{MARK}\n");
         fs::write(&kubeconfig, &theirs).unwrap();
         let told = refused();
@@ -314,7 +374,7 @@ mod tests {
         assert!(!kubeconfig.exists(), "what was created for this run is removed");
         fs::remove_file(&token_file).unwrap();
 
-        let told = Held::take_both(&kubeconfig, &folder.path().join("./config"), &access)
+        let told = Held::take_both(&kubeconfig, &folder.path().join("./config"))
             .unwrap_err()
             .to_string();
         assert!(told.contains("--kubeconfig and --token-file name the same file"), "{told}");
@@ -323,7 +383,11 @@ mod tests {
         // What a run that was killed left behind is taken.
         let address = "127.0.0.1:8000".parse().unwrap();
         for _ in 0..2 {
-            let (mut config, mut token) = Held::take_both(&kubeconfig, &token_file, &access).unwrap();
+            let (mut config, mut token) = Held::take_both(&kubeconfig, &token_file).unwrap();
+            assert!(
+                !kubeconfig.exists() && !token_file.exists(),
+                "they are not there before they are whole"
+            );
             access.write_kubeconfig(&mut config, address).unwrap();
             access.write_token(&mut token).unwrap();
         }

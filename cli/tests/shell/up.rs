@@ -338,3 +338,27 @@ fn the_workers_are_for_their_own_operator() {
         assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     }
 }
+
+#[test]
+fn the_kubeconfig_and_the_token_are_whole_as_soon_as_they_are_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (kubeconfig, token) = (folder.path().join("kubeconfig"), folder.path().join("token"));
+    // What a run that was killed left behind is gone before the pool starts.
+    fs::write(&token, format!("{}\n", "0".repeat(64))).expect("written");
+    let mut command = Sahasra::new(["up", "--port", "0", "--workers", "1", "--kubeconfig"])
+        .arg(&kubeconfig)
+        .arg("--token-file")
+        .arg(&token)
+        .command();
+    let mut child = command.stdout(Stdio::null()).spawn().expect("sahasra runs");
+    let _limit = Limit::of(&child);
+    let config = wait("a kubeconfig", || fs::read_to_string(&kubeconfig).ok());
+    let of_file = wait("a token", || fs::read_to_string(&token).ok());
+    signal(child.id(), "TERM");
+    let code = child.wait().expect("it ends").code();
+    let config: Value = sahasra_crds::yaml::parse(&config).expect("YAML");
+    assert_eq!(config["users"][0]["user"]["token"], of_file.trim_end());
+    assert_eq!((of_file.len(), code), (65, Some(0)));
+    let left = fs::read_dir(folder.path()).expect("a folder").count();
+    assert_eq!(left, 0, "nothing is left");
+}
