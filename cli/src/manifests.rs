@@ -146,6 +146,28 @@ pub enum ManifestError {
     },
 }
 
+/// Bytes of a namespace's name at most.
+const NAMESPACE_BYTES: usize = 63;
+
+/// Checks the name of a namespace: a DNS label (RFC 1123).
+///
+/// # Errors
+/// What is wrong with it.
+pub fn namespace(name: &str) -> Result<String, String> {
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = name.as_bytes();
+    let ends = [bytes.first(), bytes.last()];
+    if bytes.len() <= NAMESPACE_BYTES
+        && ends.iter().all(|end| end.is_some_and(|byte| is_word(*byte)))
+        && bytes.iter().all(|byte| is_word(*byte) || *byte == b'-')
+    {
+        return Ok(name.to_owned());
+    }
+    Err(format!(
+        "write lower case letters, digits and '-', {NAMESPACE_BYTES} at most, with a letter or digit at both ends, such as team-a"
+    ))
+}
+
 fn known() -> String {
     let names: Vec<&str> = KINDS.iter().map(|row| row.2).collect();
     names.join(", ")
@@ -269,6 +291,9 @@ fn manifest(origin: Origin, mut object: Value, namespace: &str) -> Result<Manife
         (_, false) => own,
     };
     if *known != Kind::Namespace {
+        if let Err(remedy) = self::namespace(&namespace) {
+            return Err(no_object(&format!("metadata.namespace: Invalid value: {namespace:?}: {remedy}")));
+        }
         object["metadata"]["namespace"] = Value::String(namespace.clone());
     }
     Ok(Manifest {
@@ -332,6 +357,10 @@ mod tests {
             (
                 "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}",
                 "all.yaml, document 2: ConfigMap \"x\" stands in all.yaml, document 1 already",
+            ),
+            (
+                "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: Bad_ns}}",
+                "all.yaml, document 1: metadata.namespace: Invalid value: \"Bad_ns\": write lower case letters",
             ),
             ("# nothing\n", "no object in all.yaml"),
         ];

@@ -368,3 +368,23 @@ fn endless() -> (std::process::Child, BufReader<std::process::ChildStderr>, Limi
     }
     (child, news, limit)
 }
+
+#[test]
+fn a_wrong_namespace_is_told_in_one_line_before_anything_starts() {
+    let manifest = burst("b", STEPS, "steps", 3, "");
+    let output = Sahasra::new(["run", "-", "-n", "Bad_ns"]).output_with_input(&manifest);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(
+        told.contains("'Bad_ns' for '--namespace <NAMESPACE>': write lower case letters, digits and '-'"),
+        "{told}"
+    );
+    let named = manifest.replace("{name: b}", "{name: b, namespace: Bad_ns}");
+    let output = Sahasra::new(["run", "-"]).output_with_input(&named);
+    let told = text(&output.stderr);
+    assert_eq!((output.status.code(), told.lines().count()), (Some(2), 1), "{told}");
+    assert!(
+        told.contains("standard input, document 1: metadata.namespace: Invalid value: \"Bad_ns\": write lower case"),
+        "{told}"
+    );
+}
