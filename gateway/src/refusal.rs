@@ -107,6 +107,9 @@ pub enum Refusal {
         /// What stands there.
         value: String,
     },
+    /// What the operator wrote has been changed, or is lost in part.
+    #[error("{0}")]
+    Damaged(String),
     /// The cluster's RBAC does not allow the request.
     #[error("{0}")]
     Forbidden(String),
@@ -162,6 +165,7 @@ impl Refusal {
             Self::ApiServerTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::ApiServerAnswer(_) | Self::Operator(_) | Self::WorkerGone { .. } => StatusCode::BAD_GATEWAY,
             Self::NotYet { .. } => StatusCode::CONFLICT,
+            Self::Damaged(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::UpgradeRequired => StatusCode::UPGRADE_REQUIRED,
             Self::Worker { code, .. } => *code,
             Self::Passed(answer) => answer.status(),

@@ -12,7 +12,7 @@ use sahasra_crds::{
     burst_job::BurstJobSpec,
     conditions::{COMPLETE, FAILED},
 };
-use sahasra_results::{CSV, Table};
+use sahasra_results::{COUNTED, CSV, Table};
 use serde_json::Value;
 
 use crate::{
@@ -42,17 +42,17 @@ pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, qu
     };
     let burst = api.object(token, &objects::path(Kind::Burst, namespace, name)).await?;
     let config_map = config_map_of(&burst, name)?;
-    let missing = |problem: String| Refusal::NotYet {
-        reason: "NoResults",
-        problem,
-        field: "status.results.configMap",
-        value: config_map.to_owned(),
-    };
+    // Every chunk of a burst that is complete is counted: the rows are as many as succeeded.
+    let rows = Some(&burst["status"]["chunks"]["succeeded"]).filter(|_| wait::is_true(&burst, COMPLETE));
     let found = api
         .object(token, &format!("/api/v1/namespaces/{namespace}/configmaps/{config_map}"))
         .await?;
-    let lines = lines(&burst["spec"], &found)
-        .map_err(|problem| missing(format!("the ConfigMap {config_map} does not hold the results of {name}: {problem}")))?;
+    let lines = lines(&burst["spec"], &found, rows.and_then(Value::as_u64)).map_err(|problem| {
+        Refusal::Damaged(format!(
+            "the ConfigMap {config_map} does not hold the results of {name}: {problem}; it was changed after the operator wrote it: run the \
+             burst again"
+        ))
+    })?;
     let pieces = if as_json { pieces(JsonRows::new(lines)) } else { pieces(lines) };
     let mut answer = Response::new(pieces);
     if as_json {
@@ -120,10 +120,18 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     Err(refusal("NoResults", "status.results.configMap", found, problem))
 }
 
-/// The lines of `results.csv`: as they stand in the ConfigMap, or made from its records where they are too many to stand there.
-fn lines(spec: &Value, config_map: &Value) -> Result<Box<dyn Iterator<Item = String> + Send>, String> {
+/// The lines of `results.csv`: as they stand in the ConfigMap, or made from its records where they are too many to stand there. With
+/// `expected` they are a header and so many rows.
+fn lines(spec: &Value, config_map: &Value, expected: Option<u64>) -> Result<Box<dyn Iterator<Item = String> + Send>, String> {
     if let Some(csv) = config_map["data"][CSV].as_str() {
         let lines: Vec<String> = csv.split_inclusive('\n').map(str::to_owned).collect();
+        if !csv.starts_with("index") || !csv.ends_with('\n') {
+            return Err(format!("its key {CSV} is not whole"));
+        }
+        let rows = lines.len() as u64 - 1;
+        if let Some(expected) = expected.filter(|expected| *expected != rows) {
+            return Err(format!("its key {CSV} has {rows} rows where {expected} chunks succeeded"));
+        }
         return Ok(Box::new(lines.into_iter()));
     }
     let keys = config_map["binaryData"].as_object().ok_or("it has no binaryData")?;
@@ -134,6 +142,12 @@ fn lines(spec: &Value, config_map: &Value) -> Result<Box<dyn Iterator<Item = Str
     let binary_data = keys.iter().map(decoded).collect::<Result<_, _>>()?;
     let spec: BurstJobSpec = serde_json::from_value(spec.clone()).map_err(|error| format!("the spec is of another version: {error}"))?;
     let table = Table::of(&spec, binary_data).map_err(|error| error.to_string())?;
+    if let Some(expected) = expected.filter(|expected| *expected != table.rows()) {
+        return Err(format!(
+            "its key {COUNTED} gives {} rows where {expected} chunks succeeded",
+            table.rows()
+        ));
+    }
     Ok(Box::new(table.into_iter()))
 }
 
@@ -217,7 +231,7 @@ fn is_number(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sahasra_results::{COUNTED, RESULTS};
+    use sahasra_results::RESULTS;
     use serde_json::json;
 
     #[test]
@@ -253,10 +267,10 @@ mod tests {
         assert_eq!(records.len(), 512 << 10);
         let counted = sahasra_results::IndexSet::full(131_072).encode();
         let kept = json!({"binaryData": {RESULTS: STANDARD.encode(&records), COUNTED: STANDARD.encode(counted)}});
-        let lines: Vec<String> = lines(&spec, &kept).unwrap().collect();
+        let lines: Vec<String> = lines(&spec, &kept, None).unwrap().collect();
         assert_eq!((lines.len(), lines[0].as_str()), (131_073, "index,output0\n"));
         assert_eq!(lines[131_072], "131071,131071\n");
-        let of = |config_map: &Value| self::lines(&spec, config_map).err().unwrap_or_default();
+        let of = |config_map: &Value| self::lines(&spec, config_map, None).err().unwrap_or_default();
         assert_eq!(of(&json!({"data": {}})), "it has no binaryData");
         assert_eq!(
             of(&json!({"binaryData": {RESULTS: "AAAA", COUNTED: ""}})),

@@ -142,6 +142,11 @@ impl Table {
             records,
         })
     }
+
+    /// Number of rows: chunks that succeeded.
+    pub fn rows(&self) -> u64 {
+        self.completed.len()
+    }
 }
 
 /// The indices that succeeded: those that are counted and did not fail.

@@ -9,6 +9,11 @@ use crate::{
     objects::{BURSTS, burst, condition},
 };
 
+/// Counts of a burst all of whose chunks succeeded.
+fn succeeded(chunks: usize) -> serde_json::Value {
+    json!({"total": chunks, "pending": 0, "running": 0, "succeeded": chunks, "failed": 0, "retried": 0})
+}
+
 #[tokio::test]
 async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
     let cluster = Cluster::start().await;
@@ -29,7 +34,7 @@ async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
         .report(
             "BurstJob",
             "search",
-            json!({"results": {"configMap": "search-results", "bytes": 8}}),
+            json!({"results": {"configMap": "search-results", "bytes": 8}, "chunks": succeeded(2)}),
         )
         .await;
     cluster.get(&path).await.refusal(404);
@@ -152,7 +157,7 @@ async fn results_whose_text_is_too_long_for_the_config_map_come_whole() {
     job["spec"]["kernel"]["args"] = json!([{"output": {"type": "f32", "count": 1}}]);
     assert_eq!(cluster.call(Method::POST, BURSTS, Some(&job)).await.status, 201);
     let results = json!({"configMap": "large-results", "bytes": 4 * CHUNKS});
-    let status = json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")], "results": results});
+    let status = json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")], "results": results, "chunks": succeeded(CHUNKS)});
     cluster.report("BurstJob", "large", status).await;
     let records: Vec<u8> = (0..CHUNKS).flat_map(|chunk| (chunk as f32).to_le_bytes()).collect();
     let counted = sahasra_results::IndexSet::full(CHUNKS as u64).encode();
@@ -176,5 +181,36 @@ async fn results_whose_text_is_too_long_for_the_config_map_come_whole() {
     let results = json!({"configMap": "broken-results", "bytes": 4 * CHUNKS});
     cluster.report("BurstJob", "large", json!({"results": results})).await;
     let refused = cluster.get(&path).await;
-    assert!(refused.refusal(409).contains("does not hold the results of large"), "{refused:?}");
+    assert!(refused.refusal(500).contains("does not hold the results of large"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn results_that_are_not_whole_are_an_error() {
+    let cluster = Cluster::start().await;
+    cluster.call(Method::POST, BURSTS, Some(&burst("cut"))).await;
+    let status = json!({
+        "state": "Complete", "conditions": [condition("Complete", "AllChunksCounted")],
+        "chunks": succeeded(2),
+    });
+    cluster.report("BurstJob", "cut", status).await;
+    let path = format!("{BURSTS}/cut/results");
+    for (name, csv, told) in [
+        ("empty", "", "is not whole"),
+        ("cut", "index,output0\n0,1\n1,", "is not whole"),
+        ("none", "index,output0\n", "has 0 rows where 2 chunks succeeded"),
+        ("one", "index,output0\n0,1\n", "has 1 rows where 2 chunks succeeded"),
+    ] {
+        let data = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": {"results.csv": csv}});
+        cluster.apply("ConfigMap", name, data).await;
+        cluster
+            .report("BurstJob", "cut", json!({"results": {"configMap": name, "bytes": 8}}))
+            .await;
+        for format in ["csv", "json"] {
+            let message = cluster.get(&format!("{path}?format={format}")).await.refusal(500);
+            assert!(
+                message.contains(&format!("the ConfigMap {name} does not hold the results of cut: ")) && message.contains(told),
+                "{message}"
+            );
+        }
+    }
 }
