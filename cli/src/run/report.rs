@@ -38,8 +38,15 @@ pub fn burst(job: &BurstJob, ending: &Ending) -> String {
     for failure in &status.failures {
         let _ = writeln!(
             text,
-            "  failure     chunk {} after {} attempts: {}: {}",
-            failure.index, failure.attempts, failure.code, failure.message
+            "  failure     chunk {} after {}: {}: {}",
+            failure.index,
+            if failure.attempts == 1 {
+                "1 attempt".to_owned()
+            } else {
+                format!("{} attempts", failure.attempts)
+            },
+            failure.code,
+            failure.message
         );
     }
     if let Some(url) = status.results.as_ref().and_then(|results| results.url.as_ref()) {

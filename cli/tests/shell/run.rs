@@ -239,7 +239,9 @@ fn a_failed_burst_is_told_apart_and_gives_everything_back() {
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
     assert!(
-        shown.contains("FAILED: ") && shown.contains("chunk 5 after 1 attempts") && shown.contains("Every lease is back:"),
+        shown.contains("FAILED: Trap: 1 chunk failed, 0 may: chunk 5")
+            && shown.contains("chunk 5 after 1 attempt: ")
+            && shown.contains("Every lease is back:"),
         "{shown}"
     );
 }

@@ -353,7 +353,10 @@ impl Account {
                 attempts: attempt,
                 code: code.label().to_owned(),
                 message: if code.is_transient() {
-                    format!("gave up after {attempt} attempts: {message}")
+                    format!(
+                        "gave up after {attempt} {}: {message}",
+                        if attempt == 1 { "attempt" } else { "attempts" }
+                    )
                 } else {
                     message.to_owned()
                 },

@@ -254,17 +254,25 @@ impl Coordinator {
             Some(first) => (
                 first.code.clone(),
                 format!(
-                    "{} chunks failed, {} may: chunk {}: {}",
-                    counts.failed, self.burst.max_failed, first.index, first.message
+                    "{}, {} may: chunk {}: {}",
+                    chunks_failed(counts.failed),
+                    self.burst.max_failed,
+                    first.index,
+                    first.message
                 ),
             ),
-            None => ("ChunksFailed".to_owned(), format!("{} chunks failed", counts.failed)),
+            None => ("ChunksFailed".to_owned(), chunks_failed(counts.failed)),
         };
         vec![
             Verdict::new(FAILED, true, &reason, message),
             Verdict::new(COMPLETE, false, &reason, "the burst failed"),
         ]
     }
+}
+
+/// `1 chunk failed`, `2 chunks failed`.
+fn chunks_failed(count: u64) -> String {
+    format!("{count} {} failed", if count == 1 { "chunk" } else { "chunks" })
 }
 
 /// Deletes the lease of a burst that ends. While the API server does not take it, it is tried again: the end may wait for a store, and
