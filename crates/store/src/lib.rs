@@ -100,7 +100,9 @@ pub enum OpenError {
     #[error("store URL {0:?} is none of s3://, gs://, az:// or file://")]
     Scheme(String),
     /// A file outside the allowed folder.
-    #[error("file stores are not allowed here, or not in {0:?}")]
+    #[error(
+        "file stores are not allowed here, or not in {0:?}: --file-store-root (fileStore in the chart's values) is the folder below which they are"
+    )]
     FileNotAllowed(String),
     /// The URL names a folder where an object is wanted.
     #[error("store URL {0:?} names no object")]

@@ -107,6 +107,8 @@ async fn files_stay_below_the_root() {
             Err(OpenError::FileNotAllowed(_))
         ));
     }
+    let refused = open(&policy, &url(&outside), &BTreeMap::new()).err().map(|error| error.to_string());
+    assert!(refused.is_some_and(|told| told.contains("--file-store-root")));
     assert!(!outside.join("job").exists(), "nothing is made outside");
     let none = StorePolicy::default();
     assert!(open(&none, &url(&root), &BTreeMap::new()).is_err());
