@@ -196,10 +196,12 @@ fn values(path: &str, type_: ScalarType, list: &[f64]) -> Result<Box<[Scalar]>, 
 /// A number of the manifest in the type.
 fn scalar(path: &str, type_: ScalarType, value: f64) -> Result<Scalar, CompileError> {
     match Scalar::from_f64(type_, value) {
-        Some(_) if is_integer(type_) && value.abs() > EXACT => refuse(
+        // Before the range: 2^64 - 1 comes as 2^64.
+        _ if matches!(type_, ScalarType::S64 | ScalarType::U64) && value.abs() > EXACT && value.is_finite() => refuse(
             path,
             format!(
-                "{value} is not below 2^53, where a number in a manifest may be another than the one that was written: compute it with cel"
+                "a number in a manifest is exact below 2^53 on either side of 0, and what is written here is not (it was read as {value}): \
+                 compute it with cel"
             ),
         ),
         Some(scalar) => Ok(scalar),

@@ -320,3 +320,14 @@ fn random_values_fill_their_interval_evenly() {
         assert!((24_178..=25_822).contains(count), "{counts:?}");
     }
 }
+
+#[test]
+fn a_number_that_the_manifest_cannot_hold_is_told_with_the_range() {
+    for written in ["18446744073709551615", "9007199254740993000"] {
+        let told = refusal(&format!("{{count: 1, parameters: {{seed: {{type: u64, list: [{written}]}}}}}}")).to_string();
+        assert!(
+            told.contains("seed.list[0]: a number in a manifest is exact below 2^53") && told.contains("it was read as"),
+            "{told}"
+        );
+    }
+}
