@@ -43,8 +43,6 @@ const WATCH_HISTORY: usize = 1000;
 const GRACE: Duration = Duration::from_secs(1);
 /// Compiled programs that are kept on disk, in bytes.
 const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
-/// Memory that the bursts of one agent may take, in bytes.
-const BURST_MEMORY_BYTES: u64 = 1 << 30;
 
 /// Why there is no pool.
 #[derive(Debug, thiserror::Error)]
@@ -238,7 +236,6 @@ impl Pool {
             // All devices of this process share its cores.
             cpu_threads: Some(cores.div_ceil(playing.max(1))),
             session_context_memory: None,
-            burst_memory: BURST_MEMORY_BYTES,
             executors_per_device: 8,
             require_executor_walls: false,
             executor_idle_seconds: Duration::from_secs(60),

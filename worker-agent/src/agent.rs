@@ -26,7 +26,7 @@ pub mod sessions;
 
 use crate::{
     classes::ClassTable,
-    dispatch::{Burst, memory::BurstMemory},
+    dispatch::Burst,
     executors::{DeviceKind, ExecutorPool},
     ledger::{Device, Effect, Ledger, Load, Totals},
     metrics::Metrics,
@@ -41,9 +41,6 @@ pub struct AgentLimits {
     pub max_outstanding_chunks: u64,
     /// Bytes of results of a burst that are kept until acknowledged; beyond them nothing of it is executed.
     pub max_retained_bytes: usize,
-    /// Bytes of this process's memory that all bursts may take together: half of it for programs with their inputs, half for results that are
-    /// kept until acknowledged.
-    pub burst_memory_bytes: u64,
     /// How long running chunks may take to end once shutdown began.
     pub shutdown_grace: Duration,
     /// Memory of a GPU that a session's process takes beside its slice, in bytes; absent: what a context was measured to take.
@@ -56,7 +53,6 @@ impl Default for AgentLimits {
             // A second of no-op chunks: a coordinator is never waited for on a network's round trip.
             max_outstanding_chunks: 65_536,
             max_retained_bytes: 64 << 20,
-            burst_memory_bytes: 1 << 30,
             shutdown_grace: Duration::from_secs(20),
             session_context_bytes: None,
         }
@@ -100,7 +96,6 @@ pub struct Agent {
     pool: ExecutorPool,
     sessions: Sessions,
     bursts: Mutex<BTreeMap<String, Arc<Burst>>>,
-    burst_memory: Arc<BurstMemory>,
     metrics: Metrics,
     store_policy: StorePolicy,
     /// The ledger's next deadline has come nearer.
@@ -151,7 +146,6 @@ impl Agent {
             ledger: Mutex::new(Ledger::new(boot_id.clone(), devices.collect())),
             identity,
             boot_id,
-            burst_memory: BurstMemory::new(limits.burst_memory_bytes),
             limits,
             clock,
             pool,
@@ -191,10 +185,6 @@ impl Agent {
     /// What limits it.
     pub fn limits(&self) -> &AgentLimits {
         &self.limits
-    }
-
-    pub(crate) fn burst_memory(&self) -> &Arc<BurstMemory> {
-        &self.burst_memory
     }
 
     /// Its executors.

@@ -137,10 +137,6 @@ pub struct AgentArguments {
     /// absent. A session that would exceed the device with it is refused.
     #[arg(long, value_parser = mebibytes)]
     pub session_context_memory: Option<u64>,
-    /// Memory of this process that all bursts may take together, such as 2Gi: half of it for programs with their inputs, half for results that no
-    /// checkpoint covers yet. A burst whose program does not fit is refused and tried again; results wait in their executors.
-    #[arg(long, default_value = "1Gi", value_parser = mebibytes)]
-    pub burst_memory: u64,
     /// Namespaces whose bursts one device serves at the same time; more take turns.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub executors_per_device: u32,

@@ -35,12 +35,10 @@ use crate::{
 
 mod batch;
 mod lane;
-pub(crate) mod memory;
 mod retention;
 pub mod stream;
 
 use lane::Lane;
-use memory::Share;
 use retention::Retention;
 
 /// One owner's work on this agent. See the [module](self).
@@ -62,7 +60,6 @@ struct State {
     outputs: Outputs,
     outstanding: Outstanding,
     retention: Retention,
-    memory: Share,
     /// Number of the stream that listens; 0: none does.
     stream: u64,
     streams: u64,
@@ -75,11 +72,6 @@ struct State {
 }
 
 impl State {
-    /// What is retained has changed.
-    fn count_retained(&mut self) {
-        self.memory.keep(self.retention.bytes() as u64);
-    }
-
     /// Marks all ranges as outstanding, or none.
     fn take<'a>(&mut self, stream: u64, limit: u64, ranges: impl Iterator<Item = &'a WorkRange> + Clone) -> Result<(), Refusal> {
         if self.stream != stream {
@@ -179,14 +171,7 @@ fn invalid(message: String) -> Refusal {
 
 impl Burst {
     /// A burst without chunks whose results count from above `sequence`.
-    pub(crate) fn new(
-        owner: &Owner,
-        program: ProgramSpec,
-        outputs: Outputs,
-        max_retained_bytes: usize,
-        memory: Share,
-        sequence: u64,
-    ) -> Arc<Self> {
+    pub(crate) fn new(owner: &Owner, program: ProgramSpec, outputs: Outputs, max_retained_bytes: usize, sequence: u64) -> Arc<Self> {
         Arc::new(Self {
             owner_uid: owner.uid.clone(),
             namespace: owner.namespace.clone(),
@@ -197,7 +182,6 @@ impl Burst {
                 outputs,
                 outstanding: Outstanding::default(),
                 retention: Retention::after(sequence),
-                memory,
                 stream: 0,
                 streams: 0,
                 returned: VecDeque::new(),
@@ -251,7 +235,6 @@ impl Burst {
             state.term = state.term.max(term);
             state.outputs = outputs;
             state.retention.cover(covered);
-            state.count_retained();
             state.streams += 1;
             state.stream = state.streams;
             state.returned.clear();
@@ -365,7 +348,6 @@ impl Burst {
         let mut state = self.state();
         if state.stream == stream {
             state.retention.acknowledge(sequence);
-            state.count_retained();
             drop(state);
             self.poke();
         }
@@ -421,7 +403,6 @@ impl Burst {
                 }))
             });
         }
-        state.count_retained();
         drop(state);
         self.announce();
     }
@@ -458,8 +439,7 @@ impl Burst {
 
     /// Whether results may be taken from executors: not while too much waits for a checkpoint.
     fn has_room(&self) -> bool {
-        let state = self.state();
-        state.retention.bytes() < self.max_retained_bytes && state.memory.has_room()
+        self.state().retention.bytes() < self.max_retained_bytes
     }
 
     /// The term for which outputs are told and kept now, and how.

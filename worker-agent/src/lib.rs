@@ -163,7 +163,6 @@ pub async fn serve(
     let limits = AgentLimits {
         shutdown_grace: arguments.shutdown_grace_seconds,
         session_context_bytes: arguments.session_context_memory,
-        burst_memory_bytes: arguments.burst_memory,
         ..AgentLimits::default()
     };
     let config = PoolConfig {

@@ -226,16 +226,6 @@ impl Stream {
         }));
     }
 
-    /// Refuses the stream for want of room.
-    pub async fn refuse(mut self, message: &str) {
-        assert!(matches!(self.next().await, client_frame::Kind::Open(_)));
-        self.send(server_frame::Kind::Refused(Refusal {
-            code: RefusalCode::Capacity.into(),
-            message: message.to_owned(),
-            free_bytes: 0,
-        }));
-    }
-
     /// The next chunks that the coordinator submits, so many in all.
     pub async fn submitted(&mut self, chunks: u64) -> Vec<ChunkRange> {
         let mut ranges: Vec<ChunkRange> = Vec::new();

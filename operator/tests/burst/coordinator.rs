@@ -2,7 +2,6 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
-use k8s_openapi::api::events::v1::Event;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -90,29 +89,6 @@ async fn a_stream_that_is_never_answered_is_opened_again() {
     stream.submitted(4).await;
     stream.succeeded(1, 0, 4, "");
     assert_eq!(ended(&pool, "unanswered").await.state.as_deref(), Some("Complete"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_agent_without_room_for_a_burst_is_tried_again_and_an_event_says_so() {
-    let mut pool = Pool::start(0, StorePolicy::default()).await;
-    create(
-        &pool.client,
-        &job("refused", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0})),
-    )
-    .await;
-    for _ in 0..8 {
-        pool.stream().await.refuse("all may take 512 MiB").await;
-    }
-    let mut stream = pool.stream().await;
-    stream.accept(&[], 0).await;
-    stream.submitted(4).await;
-    stream.succeeded(1, 0, 4, "");
-    assert_eq!(ended(&pool, "refused").await.state.as_deref(), Some("Complete"));
-    let events = Api::<Event>::namespaced(pool.client.clone(), NAMESPACE);
-    let events = events.list(&ListParams::default()).await.unwrap();
-    let told = events.iter().filter(|event| event.reason.as_deref() == Some("StreamRefused"));
-    let notes: Vec<&str> = told.filter_map(|event| event.note.as_deref()).collect();
-    assert_eq!(notes, ["worker node-a: all may take 512 MiB. It is tried again"], "once");
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,8 +29,6 @@ use crate::{
     store::{self, SegmentName},
 };
 
-/// Other bursts make room for results without a word to this one.
-const LOOK_FOR_ROOM: Duration = Duration::from_millis(250);
 /// Results wait at most this long for others to join them in a frame.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(5);
 /// A frame is sent once it holds so many bytes.
@@ -149,7 +147,6 @@ impl Worker {
                 }
                 () = tokio::time::sleep_until(flush_at), if !self.batch.is_empty() && self.writing.is_none() => self.flush(),
                 () = self.lane.poke.notified() => {}
-                () = tokio::time::sleep(LOOK_FOR_ROOM), if !may_take => {}
                 event = self.events.next(), if may_take => match event {
                     Some(event) => self.take(event, storing),
                     None => {

@@ -162,11 +162,7 @@ where
                 let message = "chunks of another program of this owner still run: release its grants first";
                 return Err(invalid(message.to_owned()));
             }
-            _ => {
-                // As it came, and as executors get it.
-                let memory = agent.burst_memory().share(2 * spec.encoded().len() as u64)?;
-                Burst::new(&owner, spec, outputs.clone(), agent.limits().max_retained_bytes, memory, sequence)
-            }
+            _ => Burst::new(&owner, spec, outputs.clone(), agent.limits().max_retained_bytes, sequence),
         };
         attached = Some(burst.attach(owner.term, outputs, &covered));
         Ok(burst)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sahasra_wire::{
-    burst::{FailureCode, Store, server_frame},
+    burst::{FailureCode, Store},
     grants::RefusalCode,
 };
 
@@ -57,28 +57,6 @@ async fn hundreds_of_bursts_share_one_connection() {
     let last = streams.last_mut().unwrap();
     last.submit(vec![range(0, 1, 1)]).await;
     assert_eq!(last.collect(1).await.results.len(), 1);
-}
-
-#[tokio::test]
-async fn a_burst_for_which_there_is_no_memory_is_refused_and_fits_once_another_has_ended() {
-    let agent = AgentProcess::start(&["--burst-memory", "2Mi"]);
-    let first = Coordinator::new(&agent.url, "first").await;
-    let second = first.of_owner("second");
-    let program = || programs::commented(1, 300 << 10);
-    let mut stream = first.stream(program()).await;
-    stream.opened().await;
-    // Over another connection of the same burst it is counted once.
-    let mut again = first.stream(program()).await;
-    again.opened().await;
-    let mut refused = second.stream(program()).await;
-    let refusal = refused.refused().await;
-    assert_eq!(refusal.code(), RefusalCode::Capacity, "{}", refusal.message);
-    assert!(refusal.message.contains("--burst-memory"), "{}", refusal.message);
-    drop((stream, again));
-    let began = std::time::Instant::now();
-    while !matches!(second.stream(program()).await.next().await, Some(server_frame::Kind::Opened(_))) {
-        assert!(began.elapsed() < super::coordinator::PATIENCE);
-    }
 }
 
 #[tokio::test]

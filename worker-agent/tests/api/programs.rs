@@ -42,15 +42,6 @@ pub fn zeros(chunks: u64, bytes: u64) -> Program {
     )
 }
 
-/// As [`zeros`] of 4 bytes, with so many bytes of comment in the text.
-pub fn commented(chunks: u64, bytes: usize) -> Program {
-    let mut program = zeros(chunks, 4);
-    let ptx = [&program.ptx[..], b"// ", &vec![b'x'; bytes], b"\n"].concat();
-    program.digest = Sha256::digest(&ptx).to_vec().into();
-    program.ptx = ptx.into();
-    program
-}
-
 /// Writes `index * index + offset`, then waits for `rounds` rounds of a loop; `u32`.
 fn square_after(chunks: u64, rounds: &str) -> Program {
     let ptx = format!(

@@ -165,11 +165,6 @@ impl Coordinator {
                     if refusal.code() == RefusalCode::StaleTerm {
                         return Err(CoordinatorError::Superseded);
                     }
-                    let is_first = self.streams.get(&id.worker).is_some_and(|stream| stream.failures == 0);
-                    if refusal.code() == RefusalCode::Capacity && is_first {
-                        let note = format!("worker {}: {}. It is tried again", id.worker, refusal.message);
-                        self.event(true, "StreamRefused", note);
-                    }
                     self.close(&id.worker);
                     if refusal.code() == RefusalCode::OtherBoot {
                         self.lose_worker(&id.worker, "the agent was restarted");
