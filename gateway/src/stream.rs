@@ -160,7 +160,11 @@ impl Streams {
     async fn resume(&self, place: Place<'_>, resume: &HeaderValue) -> Option<Result<(Worker, Slot), Refusal>> {
         let seen = self.known.get(place.namespace, place.name)?;
         match self.connect(&seen.endpoint, place, Some(resume)).await {
-            Ok(worker) if worker.resumed => Some(self.slots.take_resumed(seen.caller).map(|slot| (worker, slot))),
+            Ok(worker) if worker.resumed => Some(
+                self.slots
+                    .take_resumed(seen.caller, place.namespace, place.name)
+                    .map(|slot| (worker, slot)),
+            ),
             // The worker did not recognise the secret and accepted the token.
             Ok(worker) => Some(self.slots.take(seen.caller).map(|slot| (worker, slot))),
             Err(gone @ Refusal::WorkerGone { .. }) => Some(Err(gone)),
@@ -190,7 +194,7 @@ impl Streams {
         let endpoint = endpoint(&session, name)?.to_owned();
         let worker = self.connect(&endpoint, place, resume).await?;
         let slot = match slot {
-            Err(_) if worker.resumed => self.slots.take_resumed(caller.clone())?,
+            Err(_) if worker.resumed => self.slots.take_resumed(caller.clone(), namespace, name)?,
             slot => slot?,
         };
         self.known.put(namespace, name, Seen { endpoint, caller });

@@ -273,6 +273,11 @@ mod tests {
             global_bytes(".entry k() { .reg .b64 %r; L: .global .b8 inner[100]; { .global .u32 other; } ld.global.u64 %r, [inner]; ret; }"),
             104
         );
+        // A `.loc` has no semicolon.
+        assert_eq!(
+            global_bytes(".entry k() { .loc 1 1 0 .global .b8 inner[100]; .loc 1 2 0 ld.global.b8 %r, [inner]; .loc 1 3 0 ret; }"),
+            100
+        );
         assert_eq!(
             global_bytes(".global .b32 open[] = {1, 2, 3}; .global .u16 rows[][4] = {{1, 2}, {3}}; .global .b8 text[] = {0};"),
             29

@@ -4,10 +4,10 @@
 //! room, however much those before have taken.
 //!
 //! The share limits new streams only. A stream that is resumed counts for its caller, and is refused only when all slots are taken: after a
-//! restart of the gateway the order in which clients come back must not decide which sessions are lost.
+//! restart of the gateway the order in which clients come back must not decide which sessions are lost. A session has one such stream at a time.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -24,6 +24,8 @@ pub struct Slots {
 struct Held {
     all: usize,
     by_caller: HashMap<Arc<str>, usize>,
+    /// Sessions with a resumed stream that its caller's share does not limit.
+    resumed: HashSet<String>,
 }
 
 impl Slots {
@@ -44,36 +46,39 @@ impl Slots {
     /// # Errors
     /// [`Refusal::Busy`] when all slots are taken, [`Refusal::Share`] when the caller holds its share.
     pub fn take(&self, caller: Option<Arc<str>>) -> Result<Slot, Refusal> {
-        self.slot(caller, true)
+        self.slot(caller, None)
     }
 
-    /// Takes a slot for a stream that its worker resumed, whatever the caller holds.
+    /// Takes a slot for a stream of this session that its worker resumed, whatever the caller holds: for the first at a time, others as new ones.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] when all slots are taken.
-    pub fn take_resumed(&self, caller: Option<Arc<str>>) -> Result<Slot, Refusal> {
-        self.slot(caller, false)
+    /// As [`Self::take`].
+    pub fn take_resumed(&self, caller: Option<Arc<str>>, namespace: &str, name: &str) -> Result<Slot, Refusal> {
+        self.slot(caller, Some(format!("{namespace}/{name}")))
     }
 
-    fn slot(&self, caller: Option<Arc<str>>, is_new: bool) -> Result<Slot, Refusal> {
+    fn slot(&self, caller: Option<Arc<str>>, resumed: Option<String>) -> Result<Slot, Refusal> {
         let mut held = self.held();
+        let resumed = resumed.filter(|session| !held.resumed.contains(session));
         let free = self.limit.saturating_sub(held.all);
         if free == 0 {
             return Err(Refusal::Busy { what: "streams", after: 5 });
         }
         if let Some(caller) = &caller {
             let own = held.by_caller.get(caller).copied().unwrap_or_default();
-            if is_new && own >= free {
+            if resumed.is_none() && own >= free {
                 let limit = self.limit;
                 return Err(Refusal::Share { own, limit, free });
             }
             held.by_caller.insert(caller.clone(), own + 1);
         }
         held.all += 1;
+        held.resumed.extend(resumed.clone());
         drop(held);
         Ok(Slot {
             slots: self.clone(),
             caller,
+            resumed,
         })
     }
 }
@@ -83,12 +88,17 @@ impl Slots {
 pub struct Slot {
     slots: Slots,
     caller: Option<Arc<str>>,
+    /// The session, where the share did not limit it.
+    resumed: Option<String>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut held = self.slots.held();
         held.all -= 1;
+        if let Some(session) = &self.resumed {
+            held.resumed.remove(session);
+        }
         if let Some(caller) = &self.caller
             && let Some(own) = held.by_caller.get_mut(caller)
         {
@@ -144,14 +154,34 @@ mod tests {
             let slots = Slots::new(256);
             let held: Vec<Slot> = (order.into_iter().map(|place| shares[place]))
                 .flat_map(|(caller, count)| (0..count).map(move |_| caller))
-                .map(|caller| slots.take_resumed(Some(caller.into())).unwrap())
+                .enumerate()
+                .map(|(place, caller)| {
+                    slots
+                        .take_resumed(Some(caller.into()), "default", &format!("session-{place}"))
+                        .unwrap()
+                })
                 .collect();
             assert!(matches!(slots.take(Some("first".into())), Err(Refusal::Share { own: 128, .. })));
             assert_eq!((held.len(), all_of(&slots, "fourth").len()), (224, 16), "a new caller finds room");
         }
         let slots = Slots::new(1);
-        let _held = slots.take_resumed(None).unwrap();
-        assert!(matches!(slots.take_resumed(None), Err(Refusal::Busy { .. })));
+        let _held = slots.take_resumed(None, "default", "one").unwrap();
+        assert!(matches!(slots.take_resumed(None, "default", "other"), Err(Refusal::Busy { .. })));
+    }
+
+    #[test]
+    fn a_session_that_is_resumed_again_and_again_takes_no_more_than_its_callers_share() {
+        let slots = Slots::new(8);
+        let again = || slots.take_resumed(Some("first".into()), "default", "same");
+        let mut held: Vec<Slot> = std::iter::from_fn(|| again().ok()).collect();
+        assert_eq!(held.len(), 4);
+        assert_eq!(all_of(&slots, "second").len(), 2, "a new caller finds room");
+        // The first of them was beyond the share, whatever it holds.
+        let others = all_of(&slots, "second");
+        drop(held.remove(0));
+        assert!(again().is_ok());
+        drop((held, others));
+        assert!(slots.held().resumed.is_empty());
     }
 
     #[test]

@@ -279,7 +279,8 @@ impl<'a> Reader<'a> {
     /// Declarations and names between a function's braces.
     fn body(&mut self, body: &mut Body<'a>) -> Result<(), LoadError> {
         let mut open = 0u32;
-        // Modifiers of instructions look like directives: those stand at the beginning of a statement.
+        // Modifiers of instructions look like directives, and follow a name or another modifier. A declaration may also follow the number
+        // that ends a `.loc`, which has no semicolon.
         let mut begins = true;
         loop {
             match self.peek() {
@@ -301,7 +302,7 @@ impl<'a> Reader<'a> {
                     if open == 0 {
                         return Ok(());
                     }
-                    begins = matches!(token, Token::Mark(b';' | b'{' | b'}' | b':'));
+                    begins = !matches!(token, Token::Name(_) | Token::Dot(_));
                 }
             }
         }
