@@ -245,11 +245,12 @@ impl Shared {
             state.work.answer(request, shows_end);
             (waiting, state.closing == Some(request))
         };
-        if let Some(waiting) = waiting {
-            waiting.keep(answer.map_err(Error::Failed));
-        }
+        // The session has ended when `close` returns.
         if closed {
             self.end(Error::Closed);
+        }
+        if let Some(waiting) = waiting {
+            waiting.keep(answer.map_err(Error::Failed));
         }
     }
 
