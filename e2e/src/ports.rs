@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn a_dropped_reservation_can_be_taken_again() {
-        let number = Port::reserve().expect("a port").number();
-        assert!(Port::try_reserve(number).is_some());
+        // A test beside this one may be faster now and then.
+        let is_free_again = |_| Port::try_reserve(Port::reserve().expect("a port").number()).is_some();
+        assert!((0..100).any(is_free_again));
     }
 }
