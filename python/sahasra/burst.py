@@ -241,8 +241,7 @@ def run(
     try:
         for number, spec in enumerate(specs):
             own = name if name is None or len(specs) == 1 else f"{name}-{number}"
-            made = json.loads(gateway.create_burst(namespace, own, json.dumps(spec)))
-            names.append(str(made["metadata"]["name"]))
+            gateway.create_burst(namespace, own, json.dumps(spec), names)
         for number, made_name in enumerate(names):
             over = json.loads(gateway.burst_over(namespace, made_name, max(0.0, deadline - time.monotonic())))
             _complete(over, f"{namespace}/{made_name}", timeout_seconds)
@@ -266,20 +265,22 @@ def run(
 
 def _deleted(gateway: _native.Gateway, namespace: str, names: Sequence[str]) -> str:
     """Deletes the jobs, all of them although a signal interrupts. Gives a sentence about those that could not be deleted, empty where there are none."""
+    try:
+        return _delete(gateway, namespace, names)
+    except KeyboardInterrupt:
+        _delete(gateway, namespace, names)
+        raise
+
+
+def _delete(gateway: _native.Gateway, namespace: str, names: Sequence[str]) -> str:
     remain: list[str] = []
     why = ""
-    interrupted: KeyboardInterrupt | None = None
     for name in names:
         try:
             gateway.delete_burst(namespace, name)
         except SahasraError as error:
             remain.append(name)
             why = why or str(error)
-        except KeyboardInterrupt as error:
-            # The request goes on by itself.
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
     return f"could not delete the BurstJobs {', '.join(remain)} in namespace {namespace}: {why}" if remain else ""
 
 

@@ -112,7 +112,7 @@ pub(crate) fn run_or_undo<Undo>(
     py: Python<'_>,
     request: impl Future<Output = Result<Value, Error>> + Send + 'static,
     undo: impl FnOnce(Value) -> Undo + Send + 'static,
-) -> PyResult<String>
+) -> PyResult<Value>
 where
     Undo: Future<Output = Result<(), Error>> + Send + 'static,
 {
@@ -121,7 +121,7 @@ where
     let waited = wait_until(py, &answer, None);
     // The interpreter raises what came while it waited as soon as this returns, and the caller would not know what was created.
     match (waited, py.check_signals()) {
-        (Ok(Some(created)), Ok(())) => created.map(|created| created.to_string()).map_err(|error| raise(py, &error)),
+        (Ok(Some(created)), Ok(())) => created.map_err(|error| raise(py, &error)),
         (Ok(created), Err(signal)) => undone(py, signal, async move { undo(created.unwrap_or(Err(Error::Closed))?).await }),
         (Err(signal), _) => undone(py, signal, async move { undo(answer.await?).await }),
         (Ok(None), Ok(())) => unreachable!("without an end it waits for the answer"),

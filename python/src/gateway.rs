@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pyo3::prelude::*;
+use pyo3::{prelude::*, types::PyList};
 use sahasra_client::{Error, Token};
 use serde_json::Value;
 
@@ -62,11 +62,12 @@ impl Gateway {
     fn create_session(&self, py: Python<'_>, namespace: String, name: Option<String>, text: &str) -> PyResult<String> {
         let spec = spec(py, text)?;
         let (gateway, undoing, there) = (self.0.clone(), self.0.clone(), namespace.clone());
-        run_or_undo(
+        let made = run_or_undo(
             py,
             async move { gateway.create_session(&namespace, name.as_deref(), "session", &spec).await },
             |created| async move { undoing.delete_session(&there, name_of(&created)).await },
-        )
+        );
+        made.map(|made| made.to_string())
     }
 
     fn session_placed(&self, py: Python<'_>, namespace: String, name: String, seconds: f64) -> PyResult<String> {
@@ -82,14 +83,23 @@ impl Gateway {
         run(py, async move { gateway.delete_session(&namespace, &name).await })
     }
 
-    fn create_burst(&self, py: Python<'_>, namespace: String, name: Option<String>, text: &str) -> PyResult<String> {
+    /// Adds the job's name to `created` before a signal that came meanwhile is raised: the caller knows what there is to delete.
+    fn create_burst(
+        &self,
+        py: Python<'_>,
+        namespace: String,
+        name: Option<String>,
+        text: &str,
+        created: &Bound<'_, PyList>,
+    ) -> PyResult<()> {
         let spec = spec(py, text)?;
         let (gateway, undoing, there) = (self.0.clone(), self.0.clone(), namespace.clone());
-        run_or_undo(
+        let made = run_or_undo(
             py,
             async move { gateway.create_burst(&namespace, name.as_deref(), &spec).await },
             |created| async move { undoing.delete_burst(&there, name_of(&created)).await },
-        )
+        )?;
+        created.append(name_of(&made))
     }
 
     fn burst_over(&self, py: Python<'_>, namespace: String, name: String, seconds: f64) -> PyResult<String> {
