@@ -74,7 +74,7 @@ pub enum Refusal {
         own: usize,
         /// Streams of all callers, at most.
         limit: usize,
-        /// Streams that nobody holds.
+        /// Streams that are free.
         free: usize,
     },
     /// The API server did not answer.

@@ -209,7 +209,7 @@ impl Candidate {
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
         let before = spec.holder_identity.as_deref();
         if before != Some(identity) {
-            // As client-go counts: the first leader takes over from nobody, and one that resigns does not take over.
+            // As client-go counts: the first leader takes over from none, and one that resigns does not take over.
             let takes_over = before.is_some() && !identity.is_empty();
             spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default() + i32::from(takes_over));
             spec.acquire_time = Some(now.clone());

@@ -87,7 +87,7 @@ def aval_of(leaf: Any, *, described: bool = False) -> Aval:
 
 
 def host_array(leaf: Any, aval: Aval) -> tuple[np.ndarray[Any, Any], bool]:
-    """The leaf as an array of numpy's, of the type that JAX would give it, and whether nobody can change it: its memory is then sent as it is.
+    """The leaf as an array of numpy's, of the type that JAX would give it, and whether it is immutable: its memory is then sent as it is.
 
     Raises ``OverflowError`` for a Python integer out of the type's range, as JAX does.
     """

@@ -187,7 +187,7 @@ impl Held {
             file,
             earlier,
         };
-        // Before it has the path: whoever opens it there finds it locked.
+        // Before it has the path, where another process would open it: it is locked by then.
         lock(&held.file, path)?;
         Ok(held)
     }

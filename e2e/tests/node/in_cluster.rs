@@ -141,7 +141,7 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
     let check = tools::workspace_root().join("examples/check");
     println!("{}", cluster.run(check, &["hyperparameter-search"]).await);
 
-    // It has to be asked for by name: nobody's burst is left without an operator.
+    // It has to be asked for by name: no burst is left without an operator.
     let uninstall = ["uninstall", "sahasra", "--namespace", NAMESPACE, "--wait", "--timeout=120s"];
     let running = Burst::of("endless", "default", "running", 1).expect("a burst");
     let running = running.with("chunkTimeoutSeconds", serde_json::json!(86_400));

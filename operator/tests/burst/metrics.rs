@@ -95,7 +95,7 @@ fn session(name: &str) -> Value {
     })
 }
 
-/// Starts an operator that leads once nobody else does.
+/// Starts an operator that leads once no other does.
 fn operator(client: &Client, identity: &str, stop: &CancellationToken) -> (Arc<Context>, Readiness, tokio::task::JoinHandle<()>) {
     let mut settings = settings(StorePolicy::default(), 0);
     (settings.identity, settings.worker_timeout) = (identity.to_owned(), WORKER_TIMEOUT);

@@ -30,7 +30,7 @@ pub(crate) enum Waiting {
     Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
     Done(Promise<()>),
-    /// As `Done`, for whoever asks at the end of all work.
+    /// As `Done`, for the question at the end of all work.
     Finished(Promise<()>),
     Figures(Promise<Figures>),
 }

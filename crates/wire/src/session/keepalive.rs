@@ -7,7 +7,7 @@ use rustix::net::sockopt;
 
 /// An idle connection is probed after so long.
 const IDLE: Duration = Duration::from_secs(30);
-/// Then this often.
+/// Time between two probes.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// So many probes without an answer end it, [`TIMEOUT`] after the last sign of life.
 const PROBES: u32 = 3;

@@ -40,7 +40,7 @@ async fn scene() -> Scene {
     making_room(theatre, run, events, executor, id).await
 }
 
-/// The executor is killed, and then nobody is handed a chunk that has come back.
+/// The executor is killed, and a chunk that has come back is handed to no other.
 async fn killed_and_accounted_for(mut scene: Scene) {
     assert!(scene.executor.is_killed().await);
     drop(scene.executor);
