@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sahasra_wire::grants::{Owner, ReleaseRequest};
+use sahasra_wire::grants::{Grant, Owner, ReleaseRequest};
 
 use crate::world::{World, locked};
 
@@ -42,7 +42,9 @@ impl Maxima {
         };
         let mut slices = 0;
         for (place, live) in locked(&world.agents).iter() {
-            for grant in live.agent.inventory().grants.iter().filter(|grant| grant.owner_uid == owner.uid) {
+            // What drains has been released, and new slices may run on it.
+            let active = |grant: &&Grant| grant.owner_uid == owner.uid && !grant.draining;
+            for grant in live.agent.inventory().grants.iter().filter(active) {
                 let kept = self.kept.get(&(*place, grant.id.counter));
                 slices += kept.map_or(grant.slices, |kept| grant.slices.min(*kept));
             }

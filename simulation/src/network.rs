@@ -152,9 +152,10 @@ fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
             let request = AcquireRequest::decode(message.clone()).unwrap_or_default();
             let response = agent.acquire(&request);
             world.note(format_args!(
-                "worker-{}: {} asks for {} on {}: {:?}",
+                "worker-{}: {} of {} asks for {} on {}: {:?}",
                 live.place,
                 request.owner.name,
+                request.owner.namespace,
                 request.slices,
                 request.device,
                 response.grant.as_ref().map(|grant| (grant.id.counter, grant.slices))
@@ -173,8 +174,8 @@ fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
             let response = agent.release(&request);
             let grants: Vec<u64> = request.grants.iter().map(|id| id.counter).collect();
             world.note(format_args!(
-                "worker-{}: {} gives back {grants:?}, keeping {}",
-                live.place, request.owner.name, request.keep_slices
+                "worker-{}: {} of {} gives back {grants:?}, keeping {}",
+                live.place, request.owner.name, request.owner.namespace, request.keep_slices
             ));
             live.released(world, &request, &response);
             response.encode_to_vec()
