@@ -31,6 +31,13 @@ def round_trips_more(far, near, round_trip_far, round_trip_near):
     return (statistics.median(far) - statistics.median(near)) / line
 
 
+def of_overhead(line, way, peer, place):
+    """How many times the peer's overhead over the place a step costs over it there: medians of the rounds. `None` where the peer's is none."""
+    seconds, steps = line["seconds"], line["steps"]
+    ours, theirs = (statistics.median(overhead(seconds[each], seconds[place], steps)) for each in (way, peer))
+    return ours / theirs if theirs > 0 else None
+
+
 def overheads(area, line, goals, places, ways):
     """Results of one line of seconds by place: for each way its overhead over each place of local JAX, with the way's goal."""
     seconds, steps = line["seconds"], line["steps"]

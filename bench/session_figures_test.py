@@ -32,6 +32,11 @@ class Figures(unittest.TestCase):
         self.assertTrue(results["area/mlp/direct/overhead_over_jaxlib"].met())
         self.assertIsNone(results["area/mlp/gateway/overhead_over_plugin"].goal)
 
+    def test_an_overhead_is_compared_with_a_peers_over_the_same_place(self):
+        line = {"steps": 1000, "seconds": {"jaxlib": [0.1, 0.2, 0.1], "pipe": [0.2, 0.3, 0.9], "direct": [0.15, 0.25, 0.2]}}
+        self.assertAlmostEqual(figures.of_overhead(line, "direct", "pipe", "jaxlib"), 0.5)
+        self.assertIsNone(figures.of_overhead(line, "direct", "jaxlib", "jaxlib"))
+
     def test_bulk_is_compared_with_the_raw_copy_of_the_same_size_and_direction(self):
         def line(way, mebibytes, direction, seconds):
             return {"way": way, "mebibytes": mebibytes, "direction": direction, "seconds": [seconds]}

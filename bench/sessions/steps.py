@@ -3,24 +3,27 @@
     steps.py PLACES PLUGIN ROUNDS
 
 `pipelined` is 1000 steps and the final synchronisation, `synchronous` looks at the loss of every step. Local JAX is asked twice: with the
-CPU backend of jaxlib, and with the session's own plugin in this process (`plugin`). `matmul` is a step of 5 ms at least. Then round trips
+CPU backend of jaxlib, and with the session's own plugin in this process (`plugin`). A process on the other end of a pipe
+(bench/peers/jitted.py) takes turns with the synchronous steps. `matmul` is a step of 5 ms at least. Then round trips
 and readbacks of 64 bytes.
 """
 
+import contextlib
 import os
+import pathlib
 import sys
+import time
 
-# Before JAX looks: the same plugin as the session's is a platform of its own here, and jaxlib's CPU another.
-os.environ["JAX_PLATFORMS"] = "plugin,cpu"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+from jitted import Pipe  # noqa: E402
 
-import contextlib  # noqa: E402
-import time  # noqa: E402
+if __name__ == "__main__":
+    # Before JAX looks: the same plugin as the session's is a platform of its own here, and jaxlib's CPU another. The pipe's process has the latter.
+    os.environ["JAX_PLATFORMS"] = "plugin,cpu"
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from jax._src import xla_bridge  # noqa: E402
-
-xla_bridge.register_plugin("plugin", library_path=sys.argv[2])
 
 from mlp import POINTS, STEPS, beginning, train_step  # noqa: E402
 from places import opened, say  # noqa: E402
@@ -49,6 +52,14 @@ class Place:
         for _ in range(steps):
             self.state, value = self.step(self.state, *self.rest)
             float(value)
+
+
+class Piped(Pipe):
+    """A process that holds function and state, asked over a pipe."""
+
+    def synchronous(self, steps):
+        for _ in range(steps):
+            self.answer("train_and_tell")
 
 
 def local(function, state, rest, platform):
@@ -118,16 +129,19 @@ def latencies(way, session):
 
 
 def main():
+    xla_bridge.register_plugin("plugin", library_path=sys.argv[2])
     with contextlib.ExitStack() as stack:
         sessions = {way: stack.enter_context(opened(way)) for way in ("direct", "gateway")}
         with jax.default_device(jax.devices("cpu")[0]):
             for name, points in POINTS.items():
                 places = everywhere(sessions, train_step, *beginning(points))
                 in_turns(name, places, "pipelined", STEPS)
-                in_turns(name, places, "synchronous", SYNCHRONOUS_STEPS)
+                with contextlib.closing(Piped(points)) as piped:
+                    in_turns(name, places | {"pipe": piped}, "synchronous", SYNCHRONOUS_STEPS)
             in_turns("matmul", everywhere(sessions, matmul_step, long_state(), ()), "pipelined", LONG_STEPS, LONG_ROUNDS * ROUNDS)
         for way, session in sessions.items():
             latencies(way, session)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -30,6 +30,8 @@ DELAY, DELAYED_ROUNDS = 15, 7
 PYTHON_GOALS = {"direct": 100, "gateway": 150}
 RUST_GOALS = {"direct": 40}
 LONG_GOAL = 95
+# A synchronous step's overhead over local JAX, as so many times that of a process on a pipe.
+PIPE_GOAL = 1.2
 READBACK_GOAL = 1
 BULK_GOAL = 80
 # Round trips that a loop over a long line may take beyond one over none: one, and a tenth for the proxy that plays the line.
@@ -97,7 +99,13 @@ def from_python(parts, places):
                 yield Result.of_runs(name, values, "%", goal=LONG_GOAL, better="higher", peer=peer)
         else:
             goals = PYTHON_GOALS if line["loop"] == "pipelined" else {}
-            yield from figures.overheads(f"sessions/python/{line['loop']}", line, goals, ("plugin", "jaxlib"), PYTHON_GOALS)
+            area = f"sessions/python/{line['loop']}"
+            yield from figures.overheads(area, line, goals, ("plugin", "jaxlib"), PYTHON_GOALS)
+            if "pipe" in line["seconds"]:
+                yield from figures.overheads(area, line, {}, ("jaxlib",), ("pipe",))
+                times = figures.of_overhead(line, "direct", "pipe", "jaxlib")
+                if times is not None:
+                    yield Result(f"{area}/{line['name']}/direct/of_pipe", times, "x", goal=PIPE_GOAL)
 
 
 def from_rust(parts, places, folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -92,6 +93,8 @@ class Traced:
         numbers, names = _options_of(function, "donate")
         self._donated, self._donated_names = _by_number_and_name(function, _numbers(donate_argnums) + numbers, _names(donate_argnames) + names)
         self._programs: dict[Any, Prepared] = {}
+        # The last call's, with which a loop's next call is compared: a key has hundreds of parts to hash, most of them the same objects.
+        self._last: tuple[Any, Prepared] | None = None
 
     def flatten(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any]:
         """Leaves, and how they belong together with the static values in it."""
@@ -157,12 +160,17 @@ class Traced:
 
     def _prepare(self, session: RemoteJaxSession, tree: Any, avals: tuple[Any, ...]) -> Prepared:
         key = (tree, avals, trace_context())
+        # Read once: another thread may put its own there.
+        last = self._last
+        if last is not None and last[0] == key:
+            return last[1]
         found = self._programs.get(key)
         if found is None:
             exported = self.export(session.platform, tree, avals)
             with session._watch.during("compile", exported.name):
                 program = session._native.compile(exported.name, "stablehlo", exported.code)
             found = self._programs[key] = Prepared(exported, program, self.donated_leaves(tree))
+        self._last = (key, found)
         return found
 
     def call(self, session: RemoteJaxSession, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any]:
@@ -190,7 +198,7 @@ class Traced:
             leaf = leaves[place]
             if type(leaf) is RemoteTensor:
                 leaf._native = None
-        made: list[Any] = [RemoteTensor(session, native, aval) for native, aval in zip(results, exported.outputs)]
+        made: list[Any] = list(map(RemoteTensor, repeat(session), results, exported.outputs))
         for place in prepared.without_values:
             made[place] = np.zeros(exported.outputs[place][0], FLOAT0)
         config: Any = jax.config

@@ -114,10 +114,13 @@ class RemoteTensor:
         deleted or donated; what ended the session, if it has ended.
         """
         shape, dtype = self._physical()
+        return np.asarray(self._downloaded(shape, dtype)).view(dtype).reshape(shape)
+
+    def _downloaded(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _native.Block:
         block = self._handle().download(prod(shape) * dtype.itemsize).wait()
         if block.element_type != element_type(dtype) or tuple(block.dimensions) != shape:
             raise InvalidArgumentError(f"the session holds {block.element_type}{block.dimensions} where {dtype}{list(shape)} was expected")
-        return np.asarray(block).view(dtype).reshape(shape)
+        return block
 
     def jax(self) -> Any:
         """A copy as a local ``jax.Array`` of this shape and type, keys of random numbers included. Raises as :meth:`numpy` does."""
@@ -154,7 +157,9 @@ class RemoteTensor:
 
     def item(self) -> Any:
         """The only element, as Python has it. Raises ``ValueError`` where there are several, and as :meth:`numpy` does."""
-        return self.numpy().item()
+        shape, dtype = self._physical()
+        # A loop that looks at its loss would pay for an array around one number.
+        return self.numpy().item() if shape else np.frombuffer(self._downloaded(shape, dtype).bytes(), dtype).item()
 
     def tolist(self) -> Any:
         """The elements, as nested lists. Raises as :meth:`numpy` does."""

@@ -2,7 +2,10 @@
 //! 3.10, the array interface needs none of it.
 
 use bytes::Bytes;
-use pyo3::{prelude::*, types::PyDict};
+use pyo3::{
+    prelude::*,
+    types::{PyBytes, PyDict},
+};
 use sahasra_client::{Filling, OutOfMemory, Region};
 
 use crate::process::Own;
@@ -10,8 +13,8 @@ use crate::process::Own;
 /// Bytes that came from a session. `numpy.asarray` takes them as they are, and holds this.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Block {
-    /// Held: a process that was forked from this one reads it, and leaves it.
-    _data: Own<Region>,
+    /// Held for numpy, or read by `bytes`; a process that was forked from this one leaves it.
+    data: Own<Region>,
     address: usize,
     bytes: usize,
     element_type: String,
@@ -23,7 +26,7 @@ impl Block {
         Self {
             address: array.data.as_ptr() as usize,
             bytes: array.data.len(),
-            _data: Own::new(array.data),
+            data: Own::new(array.data),
             element_type: array.element_type,
             dimensions: array.dimensions,
         }
@@ -42,13 +45,18 @@ impl Block {
         self.dimensions.clone()
     }
 
+    /// A copy of the bytes, of a block that numpy has not taken.
+    fn bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, self.data.get(py)?))
+    }
+
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
         interface.set_item("typestr", "|u1")?;
         interface.set_item("shape", (self.bytes,))?;
-        // Written to by nobody but numpy from here on: nothing in Rust looks at it again.
+        // Only numpy writes to it from here on: Rust does not read it again.
         interface.set_item("data", (self.address, false))?;
         Ok(interface)
     }

@@ -84,6 +84,26 @@ def test_tensors_stay_there_and_are_freed_when_nobody_refers_to_them(session):
         x.numpy()
 
 
+def test_a_call_during_the_comparison_of_a_static_argument_gets_a_program_of_its_own(session):
+    class Factor:
+        def __init__(self, value, meanwhile=lambda: None):
+            self.value, self.meanwhile = value, meanwhile
+
+        def __eq__(self, other):
+            self.meanwhile()
+            other.meanwhile()
+            return self.value == other.value
+
+        def __hash__(self):
+            return hash(self.value)
+
+    remote = session.jit(lambda x, factor: x * factor.value, static_argnums=1)
+    # Another thread could call the function there: it is the last call then.
+    interrupted = Factor(2.0, lambda: remote(np.float32(1), Factor(3.0)))
+    assert float(remote(np.float32(1), Factor(2.0))) == 2
+    assert float(remote(np.float32(1), interrupted)) == 2
+
+
 def test_a_function_is_exported_once_for_shapes_types_and_static_values(session):
     traced = []
 

@@ -131,7 +131,7 @@ impl<T> Pending<T> {
         let wait = Wait::begin();
         let driven = match (&wait, end) {
             (Some(wait), Some(end)) => wait.drive(async { tokio::time::timeout_at(end.into(), answer).await.ok() }).ok(),
-            (Some(wait), None) => wait.drive(answer).ok().map(Some),
+            (Some(wait), None) => wait.drive(async { Some(answer.await) }).ok(),
             (None, _) => None,
         };
         driven.unwrap_or_else(|| self.0.sleep(end))

@@ -7,13 +7,16 @@
 //! It is a current-thread runtime. A background thread runs it, until a thread waits for an answer: that thread then writes, polls and
 //! reads by itself, and its answer needs no hand-over between threads. Between two such waits the runtime stands still: a loop
 //! that looks at each result comes back soon, and [`turn`] writes what it submits in between. The background thread goes on once no
-//! thread has waited for [`LINGER`], when several threads wait, and when a thread waits that cannot run it.
+//! thread has waited for [`LINGER`], when several threads wait, and when a thread waits that cannot run it. A waiting thread polls before it sleeps
+//! where the last wait was short.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    task::Poll,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -30,6 +33,9 @@ use crate::{
 /// Time without a wait after which the background thread goes on: longer than what a loop computes between two steps, and too short to be
 /// noticed by a request without a wait.
 const LINGER: Duration = Duration::from_millis(1);
+/// Time for which a thread polls for its answer without sleeping: waking an idle processor costs up to 50 µs, half of a short step. It is longer
+/// than the executor's, which shares its processors with the step.
+const POLL: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
@@ -52,6 +58,8 @@ struct State {
     is_dozing: bool,
     /// Tasks that the next thread to run the runtime wakes, each once: to wake one from another thread takes a system call.
     asleep: Vec<Arc<Notify>>,
+    /// Duration of the last wait of a thread that ran the runtime; [`Duration::MAX`] where it ended without an answer.
+    last_wait: Duration,
 }
 
 #[derive(Debug)]
@@ -75,6 +83,7 @@ fn driver() -> Result<&'static Driver, Error> {
                 is_called: false,
                 is_dozing: false,
                 asleep: Vec::new(),
+                last_wait: Duration::MAX,
             }),
             resume: Condvar::new(),
             release: Notify::new(),
@@ -166,10 +175,11 @@ impl Wait {
         Some(Self { driver, leads })
     }
 
-    /// Runs the runtime until the future is ready. Gives the future back where another thread does.
-    pub(crate) fn drive<F: Future>(&self, future: F) -> Result<F::Output, F> {
+    /// Runs the runtime until the future is ready: with the answer, or `None` after the time to wait for it. Gives the future back where
+    /// another thread runs the runtime.
+    pub(crate) fn drive<T, F: Future<Output = Option<T>>>(&self, future: F) -> Result<Option<T>, F> {
         match self.leads {
-            true => Ok(self.driver.drive(future)),
+            true => Ok(self.driver.answer(future)),
             false => Err(future),
         }
     }
@@ -199,6 +209,25 @@ impl Driver {
             }
             future.await
         })
+    }
+
+    /// As [`Self::drive`] for an answer. Polls for [`POLL`] before it sleeps, where the last wait ended with an answer within that.
+    fn answer<T>(&self, future: impl Future<Output = Option<T>>) -> Option<T> {
+        let began = Instant::now();
+        let polls = self.lock().last_wait < POLL;
+        let answer = self.drive(async {
+            let mut future = pin!(future);
+            while polls && began.elapsed() < POLL {
+                if let Poll::Ready(answer) = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await {
+                    return answer;
+                }
+                thread::yield_now();
+                tokio::task::yield_now().await;
+            }
+            future.await
+        });
+        self.lock().last_wait = if answer.is_some() { began.elapsed() } else { Duration::MAX };
+        answer
     }
 
     fn wake(&self, state: &mut State) {
@@ -267,8 +296,6 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -317,6 +344,19 @@ mod tests {
         }
         send.send(7).unwrap();
         assert_eq!(answer.wait().unwrap(), Ok(7));
+    }
+
+    #[test]
+    fn answers_come_during_the_poll_and_after_it() {
+        for long in [false, true, true, false, true] {
+            let request = async move {
+                if long {
+                    tokio::time::sleep(3 * POLL).await;
+                }
+                Ok(long)
+            };
+            assert_eq!(spawn(request).unwrap().wait().unwrap(), long);
+        }
     }
 
     #[test]

@@ -453,7 +453,7 @@ impl Hub {
             if !can_settle() {
                 inner.is_engine_asleep = true;
                 inner = match (lent, inner.link.expires()) {
-                    (Some(connection), _) => self.read(inner, &connection),
+                    (Some(connection), _) => self.read(inner, &connection, waiting),
                     (None, Some(until)) => {
                         let left = until.saturating_duration_since(now);
                         self.engine.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0

@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{Hub, Inner};
+use super::{Hub, Inner, Waiting};
 use crate::session_executor::connection::Connection;
 
 /// An engine that has not read for so long is busy, and the reader goes on.
 const BUSY: Duration = Duration::from_millis(1);
-/// How long the engine polls without sleeping while no execution runs: a loop that looks at each result asks again within this, and waking
-/// a sleeping thread on an idle processor takes as long as the answer itself.
-const SPIN: Duration = Duration::from_micros(60);
+/// How long the engine polls without sleeping, where the last wait of the kind ended within that: waking an idle processor costs up to 50 µs,
+/// and a short step waits for it twice.
+const POLL: Duration = Duration::from_micros(250);
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// A connection on which nothing comes for so long goes back to its reader.
 const QUIET: Timespec = Timespec {
@@ -39,6 +39,19 @@ pub(super) struct Lending {
     pub(super) is_reading: bool,
     /// How often it was.
     reads: u64,
+    /// Duration of the last wait of each kind.
+    took: [Option<Duration>; 3],
+}
+
+/// What the engine waits for where it reads. A loop that looks at each result goes through all three, and each takes its own time.
+#[derive(Clone, Copy)]
+enum For {
+    /// An operation, while nothing runs: the client computes.
+    Idle,
+    /// An operation, while an execution runs: it is on its way.
+    Executing,
+    /// The end of an execution, whose result was asked for.
+    Result,
 }
 
 /// Ends a poll from another thread.
@@ -100,11 +113,25 @@ impl Hub {
     }
 
     /// The engine sleeps, and reads what comes meanwhile.
-    pub(super) fn read<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, connection: &Arc<Connection>) -> MutexGuard<'a, Inner> {
+    pub(super) fn read<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        connection: &Arc<Connection>,
+        waiting: Waiting,
+    ) -> MutexGuard<'a, Inner> {
         inner.lending.is_reading = true;
         inner.lending.reads += 1;
+        let awaited = match self.running.load(Ordering::Relaxed) {
+            _ if waiting.is_asked => For::Result,
+            0 => For::Idle,
+            _ => For::Executing,
+        } as usize;
+        let polls = inner.lending.took[awaited].is_some_and(|took| took < POLL);
+        let longest = if polls { POLL } else { Duration::ZERO };
         drop(inner);
-        let came = self.poll(connection);
+        let began = Instant::now();
+        let came = self.poll(connection, began + longest);
+        let took = began.elapsed();
         // From here on nobody rings.
         self.lock().is_engine_asleep = false;
         let keeps = match came {
@@ -117,6 +144,9 @@ impl Hub {
         };
         let mut inner = self.lock();
         inner.lending.is_reading = false;
+        if !waiting.is_compiling {
+            inner.lending.took[awaited] = Some(took);
+        }
         if !keeps && inner.lending.connection == Some(connection.number) {
             inner.lending.connection = None;
             self.readers.notify_all();
@@ -124,16 +154,15 @@ impl Hub {
         inner
     }
 
-    fn poll(&self, connection: &Connection) -> Came {
+    /// Without sleeping until then.
+    fn poll(&self, connection: &Connection, until: Instant) -> Came {
         let Some((_, rung)) = &self.call.0 else {
             return Came::Nothing;
         };
         let mut polled = [PollFd::new(connection.stream(), PollFlags::IN), PollFd::new(rung, PollFlags::IN)];
-        let until = Instant::now() + SPIN;
-        let spins = || self.running.load(Ordering::Relaxed) == 0 && Instant::now() < until;
         let ready = loop {
             match poll(&mut polled, Some(&NOW)) {
-                Ok(0) if spins() => thread::yield_now(),
+                Ok(0) if Instant::now() < until => thread::yield_now(),
                 Ok(0) => break poll(&mut polled, Some(&QUIET)),
                 ready => break ready,
             }
