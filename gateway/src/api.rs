@@ -182,3 +182,63 @@ pub fn passed_on(answer: Response<Body>) -> Answer {
     }
     passed
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        future::{Pending, pending},
+        sync::atomic::{AtomicUsize, Ordering},
+        task::{Context, Poll},
+    };
+
+    use http::HeaderMap;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// An API server that takes requests and answers none; how many it took.
+    #[derive(Clone, Default)]
+    struct Silent(Arc<AtomicUsize>);
+
+    impl tower_service::Service<Request<Body>> for Silent {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = Pending<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _request: Request<Body>) -> Self::Future {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            pending()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_129th_request_waits_for_its_turn_and_is_told_to_try_again() {
+        let silent = Silent::default();
+        let api = ApiServer::new(Client::new(silent.clone(), "default"));
+        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static("Bearer a"))]);
+        let token = Token::of(&headers).unwrap();
+        let send = || {
+            let (api, token) = (api.clone(), token.clone());
+            async move { api.send(&token, Method::GET, "/api", None).await.map(drop) }
+        };
+        let under_way: Vec<_> = (0..128).map(|_| tokio::spawn(send())).collect();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(silent.0.load(Ordering::Relaxed), 128);
+        let began = Instant::now();
+        let refused = send().await;
+        assert!(matches!(refused, Err(Refusal::Busy { what: "requests", .. })), "{refused:?}");
+        assert_eq!((began.elapsed().as_secs(), silent.0.load(Ordering::Relaxed)), (5, 128));
+        // Those under way are given up in the end, and there is room again.
+        for one in under_way {
+            let given_up = one.await.unwrap();
+            assert!(matches!(given_up, Err(Refusal::ApiServerTimeout { seconds: 30 })), "{given_up:?}");
+        }
+        assert!(matches!(send().await, Err(Refusal::ApiServerTimeout { .. })));
+        assert_eq!(silent.0.load(Ordering::Relaxed), 129);
+    }
+}

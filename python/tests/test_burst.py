@@ -62,6 +62,17 @@ def test_results_are_returned_although_a_job_cannot_be_deleted():
     np.testing.assert_array_equal(frame["output0"], PARAMETERS["a"] ** 2)
 
 
+def test_64_jobs_of_4096_rows_are_run_and_one_more_row_is_refused():
+    gateway = Gateway()
+    rows = 262_144
+    frame = run(Client(gateway), ptx=SQUARE, parameters={"a": (np.arange(rows) % 100).astype(np.float32)})
+    assert frame["index"].tolist() == list(range(rows))
+    assert len(gateway.specs) == 64 and {spec["chunks"]["count"] for spec in gateway.specs.values()} == {4096}
+    with pytest.raises(sahasra.InvalidArgumentError, match="262,145 rows are more than the 262,144 of one call"):
+        run(Client(gateway), ptx=SQUARE, parameters={"a": np.zeros(rows + 1, np.float32)})
+    assert len(gateway.specs) == 64
+
+
 def test_a_failure_stays_the_one_that_is_raised_although_a_job_cannot_be_deleted():
     gateway = Gateway(kept=("many-0",), fails="many-1")
     with pytest.raises(sahasra.ExecutionError, match="default/many-1: ChunksFailed") as raised:

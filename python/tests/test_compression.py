@@ -1,5 +1,8 @@
 """Arrays that are compressed on their way come out bit for bit as they were."""
 
+import pathlib
+import tomllib
+
 import numpy as np
 import pytest
 
@@ -59,3 +62,9 @@ def test_what_is_compressed_survives_connections_that_break(worker):
 def test_another_way_to_compress_is_refused(client):
     with pytest.raises(sahasra.InvalidArgumentError, match="compression"):
         sahasra.RemoteJaxSession.create(client, compression="zip")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("package", ["lz4_flex", "sahasra-wire"])
+def test_the_package_of_the_development_environment_compresses_with_optimised_code(package):
+    workspace = tomllib.loads((pathlib.Path(__file__).parents[2] / "Cargo.toml").read_text())
+    assert workspace["profile"]["dev"]["package"][package]["opt-level"] == 3

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::result_large_err, missing_docs)]
 
 pub mod applies;
+pub mod bounds;
 pub mod deletion;
 pub mod lists;
 pub mod objects;
@@ -33,6 +34,7 @@ macro_rules! contract {
                 a_name_is_generated_from_a_prefix,
                 an_object_without_a_name_is_refused,
                 a_wrong_name_is_refused_with_the_rule,
+                a_name_has_at_most_253_characters,
                 wrong_labels_are_refused,
                 an_object_is_not_made_in_a_namespace_that_is_not_there,
                 the_namespace_of_object_and_request_must_agree,
@@ -52,6 +54,7 @@ macro_rules! contract {
                 unknown_paths_are_not_found,
                 an_unparsable_body_is_refused,
                 a_new_object_cannot_have_a_version,
+                a_config_map_of_the_largest_size_is_taken,
                 a_config_map_that_is_too_large_is_refused,
                 doubles_are_kept_to_the_last_bit,
             ],
@@ -151,6 +154,7 @@ macro_rules! contract {
                 a_review_of_nothing_or_of_two_things_is_refused,
                 reviews_are_not_kept,
             ],
+            bounds: [the_ends_of_every_range_are_taken_and_nothing_beyond,],
             validation: [
                 defaults_are_filled_in,
                 null_takes_a_default,

@@ -86,6 +86,19 @@ pub async fn a_wrong_name_is_refused_with_the_rule(subject: &Subject) {
     assert_eq!(said(&status), (422, "Invalid", expected));
 }
 
+pub async fn a_name_has_at_most_253_characters(subject: &Subject) {
+    let made = subject.create_own("BurstJob", &"b".repeat(253), burst()).await.unwrap();
+    assert_eq!(made.name_any().len(), 253);
+    let status = subject.create_own("BurstJob", &"b".repeat(254), burst()).await.unwrap_err();
+    assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
+    assert!(status.message.contains("metadata.name: "), "{}", status.message);
+    assert!(
+        status.message.ends_with("must be no more than 253 characters"),
+        "{}",
+        status.message
+    );
+}
+
 pub async fn wrong_labels_are_refused(subject: &Subject) {
     let mut made = config_map("a");
     made.labels_mut().insert("team".to_owned(), "-".to_owned());
@@ -323,6 +336,13 @@ pub async fn a_new_object_cannot_have_a_version(subject: &Subject) {
         (status.code, status.message.as_str()),
         (500, "resourceVersion should not be set on objects to be created")
     );
+}
+
+pub async fn a_config_map_of_the_largest_size_is_taken(subject: &Subject) {
+    let mut made = config_map("a");
+    made.data = Some([("k".to_owned(), "x".repeat(1024 * 1024))].into());
+    subject.config_maps().create(&plain(), &made).await.unwrap();
+    assert_eq!(subject.config_maps().get("a").await.unwrap().data, made.data);
 }
 
 pub async fn a_config_map_that_is_too_large_is_refused(subject: &Subject) {

@@ -14,7 +14,7 @@ async fn apply(subject: &Subject, changes: Value) -> Result<Value, Status> {
     Ok(serde_json::to_value(made).unwrap())
 }
 
-fn merge(target: &mut Value, changes: &Value) {
+pub(crate) fn merge(target: &mut Value, changes: &Value) {
     match (target, changes) {
         (Value::Object(target), Value::Object(changes)) => {
             for (name, value) in changes {

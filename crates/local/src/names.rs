@@ -19,7 +19,7 @@ static QUALIFIEDS: LazyLock<Regex> = LazyLock::new(|| whole(QUALIFIED));
 static CONFIG_KEYS: LazyLock<Regex> = LazyLock::new(|| whole(CONFIG_KEY));
 
 fn too_long(limit: usize) -> String {
-    format!("must be no more than {limit} bytes")
+    format!("must be no more than {limit} characters")
 }
 
 /// What is wrong with a DNS label of at most 63 characters, such as a namespace's name.

@@ -77,3 +77,36 @@ fn names_of_any_length_are_looked_up_without_delay() {
     let text = format!("{HEAD}.visible .entry k() {{ .reg .b32 %r00<18446744073709551615>; mov.u32 %r0018446744073709551614, 1; ret; }}");
     assert!(Module::load(&text).is_ok());
 }
+
+#[test]
+fn a_kernel_takes_32764_bytes_of_arguments_and_no_more() {
+    // A pointer and so many bytes, of which the kernel gives back the last.
+    let text = |bytes: usize| {
+        format!(
+            "{HEAD}.visible .entry k(.param .u64 out, .param .b8 more[{bytes}]) {{\n\
+             .reg .b64 %rd<2>; .reg .b32 %r<2>;\n\
+             ld.param.u64 %rd1, [out]; ld.param.u8 %r1, [more+{}];\n\
+             st.global.u8 [%rd1], %r1; ret; }}\n",
+            bytes - 1
+        )
+    };
+    let module = Module::load(&text(32_756)).expect("loads");
+    let kernel = module.entry("k").expect("a kernel");
+    assert_eq!(kernel.parameter_bytes(), 32_764);
+    let memory = Memory::new(1 << 20);
+    let out = memory.allocate(1).expect("fits");
+    let mut arguments = vec![0; 32_764];
+    arguments[..8].copy_from_slice(&out.0.to_le_bytes());
+    arguments[32_763] = 7;
+    let launch = Launch::new([1, 1, 1], [1, 1, 1]);
+    kernel.launch(&launch, &arguments, &memory, &Cancel::new()).expect("runs");
+    let mut byte = [0];
+    memory.read(out, &mut byte).expect("reads");
+    assert_eq!(byte, [7]);
+
+    let error = Module::load(&text(32_757)).expect_err("it has more");
+    let LoadErrorKind::Invalid(reason) = &error.kind else {
+        panic!("{error}")
+    };
+    assert!(reason.contains("32765 bytes of parameters, at most 32764"), "{reason}");
+}

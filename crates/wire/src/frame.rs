@@ -272,4 +272,21 @@ mod tests {
         decoder.extend(&[2, 0, 0, 0, 0xff, 0xff][..]);
         assert!(matches!(decoder.next_message::<GrantId>(), Err(FrameError::Decode(_))));
     }
+
+    #[test]
+    fn the_largest_message_is_read_and_a_larger_one_is_not() {
+        let decoded = |bytes: usize| {
+            // A tag of one byte and a length of four stand in front of the text.
+            let message = GrantId {
+                boot_id: "b".repeat(bytes - 5),
+                counter: 0,
+            };
+            assert_eq!(message.encoded_len(), bytes);
+            let mut decoder = Decoder::default();
+            decoder.extend(encode(&message));
+            decoder.next_message::<GrantId>().map(|decoded| decoded == Some(message))
+        };
+        assert!(matches!(decoded(MAX_FRAME_BYTES), Ok(true)));
+        assert!(matches!(decoded(MAX_FRAME_BYTES + 1), Err(FrameError::TooLarge(_))));
+    }
 }

@@ -112,7 +112,10 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::args::Args;
 
     /// As many as one gets.
     fn all_of(slots: &Slots, caller: &str) -> Vec<Slot> {
@@ -192,5 +195,15 @@ mod tests {
         assert!(matches!(slots.take(None), Err(Refusal::Busy { .. })));
         drop(held);
         assert_eq!(all_of(&Slots::new(1), "alone").len(), 1);
+    }
+
+    #[test]
+    fn a_gateway_that_was_told_no_number_has_256_streams() {
+        let args = Args::try_parse_from(["sahasra-gateway"]).unwrap();
+        let slots = Slots::new(args.max_streams);
+        let mut held: Vec<Slot> = (0..256).map(|_| slots.take(None).unwrap()).collect();
+        assert!(matches!(slots.take(None), Err(Refusal::Busy { what: "streams", .. })));
+        held.pop();
+        assert!(slots.take(None).is_ok());
     }
 }

@@ -171,6 +171,24 @@ async fn every_name_that_can_be_created_can_be_read_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_body_has_at_most_3_mib() {
+    const MOST: usize = 3 << 20;
+    let cluster = Cluster::start().await;
+    let post = async |name: &str, bytes: usize| {
+        // Blanks behind an object are no part of it.
+        let mut body = json!({"metadata": {"name": name}, "spec": {"vram": "1Gi"}}).to_string();
+        body.push_str(&" ".repeat(bytes - body.len()));
+        let request = Request::builder()
+            .method(Method::POST)
+            .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
+            .header(header::CONTENT_TYPE, "application/json");
+        cluster.send(SESSIONS, request, body.into()).await
+    };
+    assert_eq!(post("most", MOST).await.status, 201);
+    assert!(post("more", MOST + 1).await.refusal(413).contains("3145728 bytes"));
+}
+
+#[tokio::test]
 async fn a_body_that_is_too_large_or_too_slow_is_refused() {
     let limits = Limits {
         body_bytes: 64 << 10,

@@ -18,7 +18,7 @@ use sahasra_gateway::{
     token::SUBPROTOCOL as TOKEN_SUBPROTOCOL,
 };
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
@@ -78,6 +78,26 @@ async fn bytes_go_both_ways_whole_and_in_order_however_they_are_cut() {
     })
     .await;
     assert_eq!(cluster.metric("gateway_stream_bytes_total").await, 2.0 * TOTAL as f64);
+}
+
+#[tokio::test]
+async fn a_message_of_the_largest_size_goes_through_whole() {
+    let (cluster, agent) = placed(&[], Limits::default()).await;
+    let (mut client, mut worker) = open(&cluster, &agent).await;
+    let largest = pattern(0, MESSAGE_BYTES);
+    assert_eq!(largest.len(), 16 << 20);
+    let send = async {
+        client.send(Message::Binary(largest.clone().into())).await.expect("sent");
+        client.flush().await.expect("flushed");
+    };
+    let receive = async {
+        let mut received = vec![0; MESSAGE_BYTES];
+        worker.read_exact(&mut received).await.expect("all of it");
+        received
+    };
+    let both = tokio::time::timeout(WITHIN, async { tokio::join!(send, receive) });
+    let ((), received) = both.await.expect("in time");
+    assert!(received == largest);
 }
 
 #[tokio::test]

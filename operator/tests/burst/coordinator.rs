@@ -59,6 +59,28 @@ async fn a_stream_that_breaks_and_comes_back_costs_no_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_has_three_seconds_to_be_reached_again_after_its_stream_broke() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    let lost = job("lost", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
+    create(&pool.client, &lost).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream.cut();
+    let began = Instant::now();
+    // The agent takes the next one and says nothing.
+    let _silent = pool.stream().await;
+    let status = ended(&pool, "lost").await;
+    assert_eq!(
+        (status.state.as_deref(), status.reason.as_deref()),
+        (Some("Failed"), Some(FailureCode::Disconnected.label())),
+        "{status:?}"
+    );
+    let waited = began.elapsed();
+    assert!((Duration::from_secs(3)..Duration::from_secs(10)).contains(&waited), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn chunks_that_find_no_slice_cost_no_attempt_and_are_submitted_later() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     let early = job("early", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));

@@ -29,6 +29,7 @@ use sahasra_crds::{
     conditions::{self, ACCEPTED},
 };
 use sahasra_operator::{
+    INPUT_BYTES,
     agents::AgentClient,
     burst::{
         intake::{Intake, LEAST_INPUT_BYTES, Outcome, Verdict, Waiting},
@@ -152,6 +153,36 @@ async fn inputs_of_all_bursts_wait_for_memory_and_say_so() {
     let status = jobs.get("second").await.unwrap().status.unwrap();
     assert!(conditions::is_true(&status.conditions, ACCEPTED), "{status:?}");
     reconciling.abort();
+}
+
+#[tokio::test]
+async fn inputs_fill_the_memory_that_an_operator_has_for_them_to_the_last_byte() {
+    let (folder, stores, url) = store_with("quarter", INPUT_BYTES / 4);
+    std::fs::write(folder.path().join("one"), [1]).unwrap();
+    let intake = Intake::new(client(), stores, INPUT_BYTES);
+    let quarter = with_input("quarter", &url, &format!("{url}/quarter"));
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        match intake.admit(NAMESPACE, &quarter.spec, None, |waiting| panic!("{waiting:?}")).await {
+            Outcome::Accepted(accepted) => held.push(accepted),
+            other => panic!("{other:?}"),
+        }
+    }
+    let one = with_input("one", &url, &format!("{url}/one"));
+    let (sender, mut waits) = tokio::sync::mpsc::unbounded_channel();
+    let report = |waiting: Waiting| {
+        let _ = sender.send(waiting);
+    };
+    let mut last = std::pin::pin!(intake.admit(NAMESPACE, &one.spec, None, report));
+    let waiting = tokio::select! {
+        outcome = last.as_mut() => panic!("{outcome:?}"),
+        waiting = waits.recv() => waiting.unwrap(),
+    };
+    assert_eq!(waiting.reason, "WaitingForMemory");
+    assert!(waiting.message.contains("hold 192 of the 192 MiB"), "{}", waiting.message);
+    drop(held.pop());
+    let outcome = tokio::time::timeout(LIMIT, last).await.expect("in time");
+    assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -308,6 +339,10 @@ const KEYS: [(&str, &str); 2] = [("access_key_id", "key"), ("secret_access_key",
 
 /// The Secret `store` with these settings.
 async fn store_secret(client: &Client, settings: &[(&str, &str)]) {
+    store_secret_in(NAMESPACE, client, settings).await;
+}
+
+async fn store_secret_in(namespace: &str, client: &Client, settings: &[(&str, &str)]) {
     let data = settings
         .iter()
         .map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec())));
@@ -315,7 +350,7 @@ async fn store_secret(client: &Client, settings: &[(&str, &str)]) {
         data: Some(data.collect()),
         ..serde_json::from_value(json!({"metadata": {"name": "store"}})).expect("a Secret")
     };
-    let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+    let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
     secrets.create(&PostParams::default(), &secret).await.expect("created");
 }
 
@@ -422,4 +457,33 @@ async fn a_burst_reads_several_objects_of_its_store_at_a_time_and_not_all_of_the
         .await;
     assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome:?}");
     assert_eq!(store.most.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bursts_of_all_namespaces_together_read_128_stores_at_a_time() {
+    const NAMESPACES: usize = 17;
+    const OF_EACH: usize = 8;
+    let client = client();
+    let namespaces = Api::<Namespace>::all(client.clone());
+    for number in 0..NAMESPACES {
+        let name = format!("team-{number}");
+        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        store_secret_in(&name, &client, &[&[("region", "us-east-1")][..], &KEYS].concat()).await;
+    }
+    let store = Slow::new(Some(Duration::from_secs(10)));
+    let intake = Arc::new(Intake::new(client, store.policy(), 0));
+    let mut all = tokio::task::JoinSet::new();
+    for number in 0..NAMESPACES * OF_EACH {
+        let intake = intake.clone();
+        all.spawn(async move {
+            let namespace = format!("team-{}", number / OF_EACH);
+            let report = |waiting| panic!("{waiting:?}");
+            intake.admit(&namespace, &with_inputs(1).spec, None, report).await
+        });
+    }
+    while let Some(outcome) = all.join_next().await {
+        assert!(matches!(outcome, Ok(Outcome::Accepted(_))), "{outcome:?}");
+    }
+    assert_eq!(store.most.load(Ordering::SeqCst), 128);
 }

@@ -310,4 +310,23 @@ mod tests {
         account(&mut runs, loss(&board, Some(&Cause::Hung), &timeouts));
         assert_eq!(outcomes(&mut events)[&4], Some(FailureCode::ExecutorLost));
     }
+
+    #[test]
+    fn a_chunk_may_run_for_a_day_and_no_longer() {
+        const DAY: u64 = 86_400_000_000_000;
+        let timeouts = HashMap::from([(RUN, Duration::from_secs(86_400))]);
+        for (beyond, code) in [(0, FailureCode::ExecutorLost), (1, FailureCode::ChunkTimeout)] {
+            let (mut runs, _run, mut events) = handed_over();
+            let (board, _file) = Board::create().unwrap();
+            let began = 1_000_000_000;
+            board.begin_at(0, Activity::Running { run: RUN, index: 4 }, began);
+            let lost = Loss {
+                now: began + DAY + beyond,
+                grace: Duration::ZERO,
+                ..loss(&board, Some(&Cause::Hung), &timeouts)
+            };
+            account(&mut runs, lost);
+            assert_eq!(outcomes(&mut events)[&4], Some(code));
+        }
+    }
 }

@@ -406,6 +406,28 @@ fn a_term_outlives_its_grants_and_is_forgotten_in_the_end() {
 }
 
 #[test]
+fn an_agent_holds_65536_grants_draining_ones_included_and_refuses_the_next() {
+    let mut ledger = ledger();
+    let one = |number: u32| AcquireRequest {
+        slice_bytes: 1,
+        ..request(&format!("owner-{number}"), 1)
+    };
+    let grants: Vec<Grant> = (0..65_536)
+        .map(|number| ledger.acquire(seconds(0), &one(number)).unwrap())
+        .collect();
+    let next = one(65_536);
+    let refusal = ledger.acquire(seconds(0), &next).unwrap_err();
+    assert_eq!(refusal.code(), RefusalCode::Capacity);
+    assert!(refusal.message.starts_with("65536 grants are held"), "{}", refusal.message);
+    assert_eq!(ledger.occupy(seconds(0), "owner-0", "gpu0", 1), 1);
+    ledger.release(seconds(0), &release("owner-0", &[&grants[0]]));
+    assert!(ledger.acquire(seconds(0), &next).is_err(), "it drains");
+    ledger.vacate(seconds(0), "owner-0", "gpu0", 1);
+    ledger.acquire(seconds(0), &next).unwrap();
+    assert_eq!(ledger.grants(seconds(0)).len(), 65_536);
+}
+
+#[test]
 fn memory_of_silent_owners_is_bounded() {
     let mut ledger = ledger();
     ledger.acquire(seconds(0), &request("holder", 1)).unwrap();

@@ -280,3 +280,49 @@ async fn a_store_that_cannot_be_written_fails_the_chunks_for_now() {
         assert!(message.contains("not allowed"), "{message}");
     }
 }
+
+#[tokio::test]
+async fn the_4096th_burst_of_a_connection_has_a_stream_and_the_next_waits_for_one_to_end() {
+    const STREAMS: usize = 4_096;
+    let agent = AgentProcess::start(&[]);
+    let first = Coordinator::new(&agent.url, "burst-0").await;
+    let mut streams = Vec::with_capacity(STREAMS);
+    for place in 0..STREAMS {
+        let mut stream = first.of_owner(&format!("burst-{place}")).stream(programs::square(1)).await;
+        stream.opened().await;
+        streams.push(stream);
+    }
+    let next = first.of_owner("next");
+    let mut waiting = std::pin::pin!(next.stream(programs::square(1)));
+    let early = tokio::time::timeout(Duration::from_secs(1), waiting.as_mut()).await;
+    assert!(early.is_err(), "there are as many as there may be");
+    // The agent has room: it is the connection that is full.
+    Coordinator::new(&agent.url, "other")
+        .await
+        .stream(programs::square(1))
+        .await
+        .opened()
+        .await;
+    drop(streams.pop());
+    waiting.await.opened().await;
+}
+
+#[tokio::test]
+async fn as_many_chunks_as_an_agent_takes_of_a_burst_are_computed_and_then_more() {
+    const CHUNKS: u64 = 65_536;
+    let agent = AgentProcess::start(&[]);
+    let coordinator = Coordinator::new(&agent.url, "a").await;
+    coordinator.acquire(300, TTL).await;
+    let mut stream = coordinator.stream(programs::zeros(CHUNKS + 1, 4)).await;
+    assert_eq!(stream.opened().await.max_outstanding_chunks, CHUNKS);
+    stream.submit(vec![range(0, CHUNKS, 1)]).await;
+    let mut collected = stream.collect(CHUNKS).await;
+    stream.submit(vec![range(CHUNKS, 1, 1)]).await;
+    stream.collect_into(&mut collected, CHUNKS + 1).await;
+    assert!(
+        collected.repeated.is_empty() && collected.failures.is_empty() && collected.returned.is_empty(),
+        "{:?}",
+        collected.causes()
+    );
+    assert_eq!(collected.results.len() as u64, CHUNKS + 1);
+}

@@ -295,3 +295,32 @@ fn an_argument_may_be_a_structure() {
     let seen = client.download(1).unwrap().bytes;
     assert_eq!((&seen[..8], seen[8]), (&pair[16..], 9));
 }
+
+#[test]
+fn the_arguments_of_a_kernel_have_at_most_32764_bytes() {
+    // A pointer and so many bytes, of which the kernel gives back the last four.
+    let kernel = |bytes: usize| {
+        format!(
+            ".version 8.1\n.target sm_70\n.address_size 64\n\
+             .visible .entry last(.param .u64 out, .param .align 4 .b8 more[{bytes}])\n{{\n    .reg .b32 %r<2>;\n    \
+             .reg .b64 %rd<2>;\n    ld.param.u64 %rd1, [out];\n    ld.param.u32 %r1, [more+{}];\n    \
+             st.global.u32 [%rd1], %r1;\n    ret;\n}}\n",
+            bytes - 4
+        )
+    };
+    let executor = Executor::ptx(MEMORY);
+    let mut client = executor.client();
+    client.compile(1, Format::Ptx, kernel(32_756)).unwrap();
+    client.allocate(1, "u32", &[1]);
+    let mut more = vec![0; 32_756];
+    more[32_752] = 7;
+    launch(&mut client, 1, "last", &[1], &[1], vec![tensor(1), scalar(&more)]);
+    assert_eq!(client.download(1).unwrap().bytes, 7_u32.to_le_bytes());
+    launch(&mut client, 1, "last", &[1], &[1], vec![tensor(1), scalar(&[0; 32_765])]);
+    let failed = client.synchronise().unwrap_err();
+    assert_eq!(code(&failed), FailureCode::InvalidArgument, "{failed:?}");
+    assert!(failed.message.contains("32765 bytes, 1 to 32764"), "{failed:?}");
+    let failed = client.compile(2, Format::Ptx, kernel(32_760)).unwrap_err();
+    assert_eq!(code(&failed), FailureCode::CompileFailed, "{failed:?}");
+    assert!(failed.message.contains("32768 bytes of parameters"), "{failed:?}");
+}

@@ -23,7 +23,7 @@ impl Default for Output {
 }
 
 impl Output {
-    /// Collects at most `limit` bytes until they are taken; calls that do not fit are dropped whole.
+    /// Collects at most `limit` bytes until they are taken. Calls that do not fit are dropped whole, and a first line beyond the limit counts them.
     pub fn with_limit(limit: usize) -> Self {
         Self(Arc::new(Mutex::new(Collected {
             bytes: Vec::new(),
@@ -44,12 +44,15 @@ impl Output {
     /// Takes what was printed since the last call. Text of one `printf` lies together; its order among threads is the
     /// order in which they ran.
     pub fn take(&self) -> Vec<u8> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).bytes)
-    }
-
-    /// `printf` calls that found no room.
-    pub fn dropped(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).dropped
+        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = std::mem::take(&mut collected.bytes);
+        match std::mem::take(&mut collected.dropped) {
+            0 => bytes,
+            dropped => {
+                let first = format!("printf calls dropped: {dropped} (limit: {} bytes)\n", collected.limit);
+                [first.into_bytes(), bytes].concat()
+            }
+        }
     }
 }
 
@@ -405,7 +408,7 @@ mod tests {
         let output = Output::with_limit(5);
         output.append(b"four");
         output.append(b"two");
-        assert_eq!((output.take(), output.dropped()), (b"four".to_vec(), 1));
+        assert_eq!(output.take(), b"printf calls dropped: 1 (limit: 5 bytes)\nfour");
         output.append(b"two");
         assert_eq!(output.take(), b"two");
     }

@@ -181,4 +181,37 @@ mod tests {
         let broken = [2, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
         assert!(matches!(decode(&broken), Err(FrameError::Decode(_))));
     }
+
+    #[test]
+    fn the_largest_frame_is_written_and_read_and_a_larger_one_is_not() {
+        let head = |message: usize, payload: usize| {
+            let mut head = BytesMut::new();
+            head.put_u32_le(u32::try_from(message).unwrap());
+            head.put_u32_le(u32::try_from(payload).unwrap());
+            lengths(&head)
+        };
+        let largest = Some((MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES));
+        assert_eq!(head(MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES).unwrap(), largest);
+        let more = head(MAX_MESSAGE_BYTES + 1, 0);
+        assert!(matches!(more, Err(FrameError::MessageTooLarge(_))), "{more:?}");
+        let more = head(0, MAX_PAYLOAD_BYTES + 1);
+        assert!(matches!(more, Err(FrameError::PayloadTooLarge(_))), "{more:?}");
+
+        // Of numbers of one byte each, behind tags and lengths.
+        let execute = |bytes: usize| ClientFrame {
+            kind: Some(Kind::Execute(Execute {
+                arguments: vec![1; bytes],
+                ..Execute::default()
+            })),
+            ..ClientFrame::default()
+        };
+        let around = execute(MAX_MESSAGE_BYTES - 64).encoded_len() - (MAX_MESSAGE_BYTES - 64);
+        let largest = execute(MAX_MESSAGE_BYTES - around);
+        assert_eq!(largest.encoded_len(), MAX_MESSAGE_BYTES);
+        let mut out = BytesMut::new();
+        encode(&largest, MAX_PAYLOAD_BYTES, &mut out).unwrap();
+        out.clear();
+        let error = encode(&execute(MAX_MESSAGE_BYTES - around + 1), 0, &mut out);
+        assert!(matches!(error, Err(FrameError::MessageTooLarge(_))) && out.is_empty());
+    }
 }

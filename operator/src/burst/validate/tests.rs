@@ -97,6 +97,21 @@ fn what_is_wrong_is_named_by_its_field() {
 }
 
 #[test]
+fn a_kernel_with_more_bytes_of_arguments_than_ptx_allows_is_refused() {
+    let with = |bytes: usize| {
+        let mut manifest = manifest();
+        manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace(".param .f32 rate", &format!(".param .b8 rate[{bytes}]")));
+        check(&manifest).unwrap_err()
+    };
+    // Beside a pointer and an index. All that is given together is within the limit, and no argument of a burst has so many bytes.
+    let most = with(32_764 - 12);
+    assert_eq!((most.path.as_str(), most.reason), ("spec.kernel.args[1]", "ArgumentSize"), "{most}");
+    let more = with(32_764 - 11);
+    assert_eq!((more.path.as_str(), more.reason), ("spec.kernel.ptx", "InvalidPtx"), "{more}");
+    assert!(more.message.contains("takes 32765 bytes of parameters"), "{more}");
+}
+
+#[test]
 fn outputs_that_no_frame_carries_are_refused_together() {
     let mut manifest = manifest();
     manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace("u64 out,", "u64 out, .param .u64 more,"));
