@@ -331,20 +331,20 @@ impl Picture {
         if let Some(view) = self.workers.get_mut(worker) {
             view.unclaimed.clear();
         }
-        let lost = self.drop_grants(|held| (*held.device.worker == *worker).then_some(Loss::Worker(why)));
+        let lost = self.drop_grants(|_, held| (*held.device.worker == *worker).then_some(Loss::Worker(why)));
         if !lost.is_empty() {
             tracing::warn!(worker, grants = lost.len(), why, "grants are lost");
         }
     }
 
     /// Removes lost grants from claims, and publishes the losses. Returns the removed grants, with their bytes.
-    fn drop_grants(&mut self, why: impl Fn(&Held) -> Option<Loss>) -> Vec<(Held, u64)> {
+    fn drop_grants(&mut self, why: impl Fn(&ClaimRequest, &Held) -> Option<Loss>) -> Vec<(Held, u64)> {
         let mut dropped = Vec::new();
         let mut changed = Vec::new();
         for (id, claim) in &mut self.claims {
             let before = dropped.len();
             claim.grants.retain(|held| {
-                let Some(loss) = why(held) else { return true };
+                let Some(loss) = why(&claim.request, held) else { return true };
                 tracing::debug!(owner = claim.request.owner.name, device = %held.device, slices = held.slices, %loss, "a grant is lost");
                 self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
                 claim.losses += 1;

@@ -190,7 +190,7 @@ impl Picture {
         } else {
             Loss::Expired
         };
-        let gone = self.drop_grants(|held| {
+        let gone = self.drop_grants(|_, held| {
             let is_gone = *held.device.worker == **worker && held.known < asked && !there.contains(&held.id);
             is_gone.then_some(why)
         });

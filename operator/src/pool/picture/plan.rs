@@ -1,11 +1,14 @@
 //! Decides which requests to send to which agents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sahasra_scheduler::{Assignment, DeviceId, Load, Name, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
 
 use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, sooner};
+
+/// Cause of a loss.
+const SILENT: &str = "its agent does not answer";
 
 impl Picture {
     /// Decides on the requests to send now, and marks them as sent. Also returns the time at which the plan changes without another event.
@@ -327,13 +330,24 @@ impl Picture {
             .map(|(name, _)| name.clone())
             .collect();
         for worker in silent {
-            self.lose_worker(&worker, "its agent does not answer");
+            self.lose_worker(&worker, SILENT);
         }
     }
 
     /// Drops what was not renewed in time, by this side's clock, which started earlier than the agent's.
     pub(super) fn expire(&mut self, now: u64) {
-        let expired = self.drop_grants(|held| (held.expires <= now).then_some(Loss::Expired));
+        let silent: BTreeSet<Name> = (self.workers.iter())
+            .filter(|(_, view)| view.failing.is_some())
+            .map(|(name, _)| name.clone())
+            .collect();
+        let expired = self.drop_grants(|request, held| {
+            // The end of a grant that is not renewed is due, whatever its agent does.
+            let why = match request.renewed && silent.contains(&held.device.worker) {
+                true => Loss::Worker(SILENT),
+                false => Loss::Expired,
+            };
+            (held.expires <= now).then_some(why)
+        });
         if !expired.is_empty() {
             tracing::info!(grants = expired.len(), "grants expired");
         }

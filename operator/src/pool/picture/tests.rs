@@ -213,17 +213,25 @@ fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_ag
 }
 
 #[test]
-fn what_is_not_renewed_in_time_counts_as_expired() {
-    let mut picture = picture();
-    let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
-    granted(&mut picture, "one", 0);
-    let (actions, _) = picture.plan(TTL / 3);
-    let [Action::Renew { request, worker, .. }] = &actions[..] else {
-        panic!("{actions:?}")
-    };
-    picture.renewed(worker, request, None, TTL / 3, TTL / 3 + 3_000);
-    picture.plan(TTL);
-    assert_eq!(view.borrow().slices(), 0);
+fn a_grant_that_is_not_renewed_in_time_is_lost_with_its_silent_agent_or_has_expired() {
+    let silent = Loss::Worker("its agent does not answer");
+    for (renewed, answers, why) in [(true, false, silent), (true, true, Loss::Expired), (false, false, Loss::Expired)] {
+        let mut picture = picture();
+        let request = ClaimRequest {
+            renewed,
+            ..request("one", 1, 4)
+        };
+        let view = picture.claim(request, Vec::new(), 0);
+        granted(&mut picture, "one", 0);
+        picture.plan(TTL / 3);
+        if !answers {
+            picture.call_failed(&"a".into(), TTL - 1);
+        }
+        picture.plan(TTL);
+        assert_eq!(view.borrow().slices(), 0);
+        let lost = view.borrow().lost.clone();
+        assert_eq!(lost.map(|lost| lost.why), Some(why), "renewed: {renewed}, answers: {answers}");
+    }
 }
 
 #[test]
