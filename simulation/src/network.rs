@@ -18,7 +18,7 @@ use sahasra_operator::agents::{
 };
 use sahasra_wire::{
     Message,
-    burst::{ClientFrame, ServerFrame},
+    burst::{ChunkRange, ClientFrame, ServerFrame},
     frame,
     grants::{AcquireRequest, ReleaseRequest, RenewRequest},
     path,
@@ -255,14 +255,41 @@ fn kind(frame: &ClientFrame) -> String {
     use sahasra_wire::burst::client_frame::Kind;
     match &frame.kind {
         Some(Kind::Open(open)) => format!("open in term {}", open.owner.term),
-        Some(Kind::Submit(submit)) => {
-            let ranges = submit.ranges.iter().map(|range| format!("{}+{}", range.first, range.count));
-            format!("submit {}", ranges.collect::<Vec<_>>().join(" "))
-        }
+        Some(Kind::Submit(submit)) => format!("submit {}", ranges(&submit.ranges)),
         Some(Kind::Acknowledge(acknowledge)) => format!("acknowledge {}", acknowledge.sequence),
         Some(Kind::Withdraw(_)) => "withdraw".to_owned(),
         None => "nothing".to_owned(),
     }
+}
+
+/// A frame of an agent, as the trace shows it: chunks with the attempt that the agent has.
+fn answer(frame: &ServerFrame) -> String {
+    use sahasra_wire::burst::server_frame::Kind;
+    match &frame.kind {
+        Some(Kind::Opened(opened)) => {
+            let there = opened.outstanding.chunks(2).map(|pair| format!("{pair:?}"));
+            format!("opened, has {} of {}", there.collect::<Vec<_>>().join(" "), opened.sequence)
+        }
+        Some(Kind::Refused(refusal)) => format!("refused: {}", refusal.message),
+        Some(Kind::Results(results)) => {
+            let runs = results.runs.iter();
+            let runs = runs.map(|run| format!("{}+{} #{}", run.first, run.count, run.attempt));
+            format!("results {}: {}", results.sequence, runs.collect::<Vec<_>>().join(" "))
+        }
+        Some(Kind::Failures(failures)) => {
+            let failed = failures.failures.iter();
+            let failed = failed.map(|failed| format!("{}+{} #{} {}", failed.first, failed.count, failed.attempt, failed.code()));
+            format!("failures {}: {}", failures.sequence, failed.collect::<Vec<_>>().join(" "))
+        }
+        Some(Kind::Returned(returned)) => format!("returned {}", ranges(&returned.ranges)),
+        None => "nothing".to_owned(),
+    }
+}
+
+fn ranges(ranges: &[ChunkRange]) -> String {
+    let shown = ranges.iter();
+    let shown = shown.map(|range| format!("{}+{} #{} on {}", range.first, range.count, range.attempt, range.device));
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 async fn inward(
@@ -290,12 +317,8 @@ async fn inward(
             break;
         }
         while let Ok(Some(frame)) = decoder.next_message::<ServerFrame>() {
-            wire.world.note(format_args!(
-                "worker-{} to {}: {} bytes",
-                live.place,
-                wire.from,
-                frame.encoded_len()
-            ));
+            wire.world
+                .note(format_args!("worker-{} to {}: {}", live.place, wire.from, answer(&frame)));
             if to_operator.send(Ok(frame)).is_err() {
                 broken.cancel();
                 return;

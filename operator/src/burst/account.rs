@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
-use self::flights::Flights;
+use self::flights::{DeviceNumber, Flights};
 use self::retries::Retries;
 use super::index_set::IndexSet;
 
@@ -140,9 +140,11 @@ impl Account {
         (self.completed, self.causes, self.failures, self.retried) = (completed, causes, failures, retried);
     }
 
-    /// Adopts chunks that a device already has, from an earlier coordinator or an earlier stream: those that wait here. An
-    /// attempt that was taken for lost goes on, so that it costs none.
-    pub fn adopt(&mut self, device: &DeviceKey, first: u64, count: u64) {
+    /// Adopts chunks that an agent already has, from an earlier coordinator or an earlier stream: those that wait here, and those in
+    /// flight on `others`, its devices, where the agent may have them on another, of another attempt. They are on `device` from then
+    /// on. An attempt that was taken for lost goes on, so that it costs none.
+    pub fn adopt<'a>(&mut self, device: &DeviceKey, others: impl IntoIterator<Item = &'a DeviceKey>, first: u64, count: u64) {
+        let others = self.numbers(others);
         let mut taken = self.retries.cut(first, count);
         for batch in &mut taken {
             batch.attempt -= 1;
@@ -150,6 +152,16 @@ impl Account {
         }
         let fresh = self.fresh.remove(first, count).into_iter();
         taken.extend(fresh.map(|(first, count)| Batch { first, count, attempt: 1 }));
+        for (first, flight) in self.in_flight.within(first, count) {
+            if others.contains(&flight.device) {
+                self.in_flight.cut(first, flight.count);
+                taken.push(Batch {
+                    first,
+                    count: flight.count,
+                    attempt: flight.attempt,
+                });
+            }
+        }
         self.hand_over(device, &taken);
     }
 
@@ -243,7 +255,7 @@ impl Account {
         message: &str,
         now: u64,
     ) -> FailureOutcome {
-        let numbers: Vec<_> = devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect();
+        let numbers = self.numbers(devices);
         let mut outcome = FailureOutcome::default();
         for (first, flight) in self.in_flight.on(&numbers) {
             self.in_flight.cut(first, flight.count);
@@ -258,7 +270,7 @@ impl Account {
         devices: impl IntoIterator<Item = &'a DeviceKey>,
         there: impl IntoIterator<Item = (u64, u64)>,
     ) -> Vec<Batch> {
-        let numbers: Vec<_> = devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect();
+        let numbers = self.numbers(devices);
         let within_total = |(first, count): (u64, u64)| (first, count.min(self.total.saturating_sub(first)));
         let there: IndexSet = there.into_iter().map(within_total).collect();
         let flights = self.in_flight.on(&numbers).into_iter();
@@ -276,7 +288,7 @@ impl Account {
 
     /// What of `batches` is still in flight on these devices with that attempt never reached them: it waits again, at no cost.
     pub fn undelivered<'a>(&mut self, devices: impl IntoIterator<Item = &'a DeviceKey>, batches: &[Batch]) {
-        let numbers: Vec<_> = devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect();
+        let numbers = self.numbers(devices);
         for batch in batches {
             for (first, flight) in self.in_flight.within(batch.first, batch.count) {
                 if numbers.contains(&flight.device) && flight.attempt == batch.attempt {
@@ -337,6 +349,11 @@ impl Account {
     /// The first failures, at most [`LISTED_FAILURES`].
     pub fn failures(&self) -> &[FailedChunk] {
         &self.failures
+    }
+
+    /// Numbers of those devices that chunks were ever handed to.
+    fn numbers<'a>(&self, devices: impl IntoIterator<Item = &'a DeviceKey>) -> Vec<DeviceNumber> {
+        devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect()
     }
 
     fn attempt_failed(&mut self, first: u64, count: u64, attempt: u32, code: FailureCode, message: &str, now: u64) -> FailureOutcome {

@@ -212,18 +212,29 @@ impl Stream {
 
     /// Accepts the stream. The agent still has these chunks, as pairs of first and last, and will repeat frames up to `retold`.
     pub async fn accept(&mut self, outstanding: &[u64], retold: u64) {
+        self.accept_at_most(1 << 16, outstanding, retold).await;
+    }
+
+    /// As [`Stream::accept`], for an agent that takes so many chunks.
+    pub async fn accept_at_most(&mut self, max_outstanding_chunks: u64, outstanding: &[u64], retold: u64) {
         let client_frame::Kind::Open(open) = self.next().await else {
             panic!("the first frame is Open")
         };
         assert_eq!(open.boot_id, BOOT);
         self.send(server_frame::Kind::Opened(Opened {
             boot_id: BOOT.to_owned(),
-            max_outstanding_chunks: 1 << 16,
+            max_outstanding_chunks,
             outstanding: outstanding.to_vec(),
             sequence: retold,
             retold,
             resumed: true,
         }));
+    }
+
+    /// Nothing comes for some seconds.
+    pub async fn quiet(&mut self) {
+        let frame = timeout(std::time::Duration::from_secs(3), self.frames.next()).await;
+        assert!(frame.is_err(), "{frame:?}");
     }
 
     /// The next chunks that the coordinator submits, so many in all.
@@ -282,6 +293,14 @@ impl Stream {
             sequence,
             device: DEVICE.to_owned(),
             failures: vec![failure],
+        }));
+    }
+
+    /// Chunks come back unstarted.
+    pub fn returned(&self, ranges: Vec<ChunkRange>) {
+        self.send(server_frame::Kind::Returned(Returned {
+            ranges,
+            without_slices: false,
         }));
     }
 

@@ -16,7 +16,7 @@ use sahasra_operator::burst::{
     validate::validate,
 };
 use sahasra_store::{Endpoints, StorePolicy};
-use sahasra_wire::burst::FailureCode;
+use sahasra_wire::burst::{ChunkRange, FailureCode};
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
@@ -56,6 +56,48 @@ async fn a_stream_that_breaks_and_comes_back_costs_no_attempt() {
     assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 0));
     let lost = counted(&pool.context, "gpu_submit_errors_total", FailureCode::Disconnected.label());
     assert_eq!(lost, 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chunk_fails_and_comes_back_wherever_its_agent_has_it_and_whichever_attempt() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job("other", |_| ())).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream.failed(1, 0, FailureCode::ExecutorLost);
+    assert_eq!(stream.submitted(1).await[0].attempt, 2);
+    stream.cut();
+    // It had the chunk already, of an attempt that was taken for lost, and refused the later one.
+    let mut stream = pool.stream().await;
+    stream.accept(&[0, 3], 1).await;
+    stream.failed(2, 0, FailureCode::ExecutorLost);
+    assert_eq!(stream.submitted(1).await[0].attempt, 3);
+    stream.returned(vec![ChunkRange {
+        device: "another".to_owned(),
+        first: 1,
+        count: 2,
+        attempt: 1,
+    }]);
+    stream.submitted(2).await;
+    stream.succeeded(3, 0, 4, "");
+    let status = ended(&pool, "other").await;
+    assert_eq!(status.state.as_deref(), Some("Complete"), "{status:?}");
+    assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_gets_no_more_than_it_takes_beside_what_it_has_already() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job("full", |_| ())).await;
+    let mut stream = pool.stream().await;
+    stream.accept_at_most(3, &[0, 2], 0).await;
+    // For the fourth there is room when one of those it has has ended.
+    stream.quiet().await;
+    stream.succeeded(1, 0, 1, "");
+    assert_eq!(stream.submitted(1).await[0].first, 3);
+    stream.succeeded(2, 1, 3, "");
+    assert_eq!(ended(&pool, "full").await.state.as_deref(), Some("Complete"));
 }
 
 #[tokio::test(start_paused = true)]

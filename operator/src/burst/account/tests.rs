@@ -182,7 +182,7 @@ fn a_checkpoint_restores_what_was_counted() {
             ..Counts::default()
         }
     );
-    restored.adopt(&device(2), 2, 4);
+    restored.adopt(&device(2), [], 2, 4);
     assert_eq!(restored.counts().running, 3);
     assert_eq!(restored.running_on(&device(2)), 3);
 }
@@ -213,6 +213,16 @@ enum Step {
     Lose {
         device: u8,
     },
+    Adopt {
+        device: u8,
+        first: u64,
+        count: u64,
+    },
+    FailAdopted {
+        device: u8,
+        first: u64,
+        count: u64,
+    },
     Wait,
 }
 
@@ -229,6 +239,8 @@ fn step() -> impl Strategy<Value = Step> {
         }),
         (0_u8..3, 0_u64..40, 1_u64..8).prop_map(|(device, first, count)| Step::Return { device, first, count }),
         (0_u8..3).prop_map(|device| Step::Lose { device }),
+        (0_u8..3, 0_u64..40, 1_u64..8).prop_map(|(device, first, count)| Step::Adopt { device, first, count }),
+        (0_u8..3, 0_u64..40, 1_u64..8).prop_map(|(device, first, count)| Step::FailAdopted { device, first, count }),
         Just(Step::Wait),
     ]
 }
@@ -257,6 +269,10 @@ proptest! {
                 }
                 Step::Return { device: number, first, count } => account.returned(&device(number), first, count),
                 Step::Lose { device: number } => { account.lost([&device(number)], FailureCode::Disconnected, "", now); }
+                Step::Adopt { device: number, first, count } => account.adopt(&device(number), [&device(0), &device(1)], first, count),
+                Step::FailAdopted { device: number, first, count } => {
+                    account.adopted_failed(&device(number), first, count, FailureCode::ExecutorLost, "", now);
+                }
                 Step::Wait => now += 1_500,
             }
             let counts = account.counts();
@@ -286,13 +302,26 @@ fn what_a_device_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
     let mut account = Account::new(10, POLICY, 0);
     account.take(&device(0), 4, 0);
     account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
-    account.adopt(&device(1), 2, 4);
+    account.adopt(&device(1), [], 2, 4);
     assert_eq!(account.running_on(&device(1)), 4);
     assert_eq!(account.counts().pending, 6);
     // The device counts attempts otherwise than this account.
     let outcome = account.adopted_failed(&device(1), 2, 4, FailureCode::ExecutorLost, "crashed", 0);
     assert_eq!(outcome, FailureOutcome { retried: 4, failed: 0 });
     assert_eq!((account.running_on(&device(1)), account.counts().pending), (0, 10));
+}
+
+#[test]
+fn what_its_agent_has_already_is_adopted_from_any_device_of_the_agent() {
+    let mut account = Account::new(10, POLICY, 0);
+    account.take(&device(0), 4, 0);
+    account.take(&device(1), 2, 0);
+    account.adopt(&device(2), [&device(0)], 1, 5);
+    assert_eq!([0, 1, 2].map(|number| account.running_on(&device(number))), [1, 2, 3]);
+    account.returned(&device(2), 1, 1);
+    let outcome = account.adopted_failed(&device(2), 2, 2, FailureCode::ExecutorLost, "crashed", 0);
+    assert_eq!(outcome, FailureOutcome { retried: 2, failed: 0 });
+    assert_eq!((account.counts().running, account.counts().pending), (3, 7));
 }
 
 /// Ranges that an answer may look at, whatever came before it.
@@ -410,7 +439,7 @@ fn an_attempt_that_was_taken_for_lost_and_goes_on_costs_none() {
     // More often than retries are allowed.
     for now in 0..10 {
         assert_eq!(account.lost([&device(0)], FailureCode::Disconnected, "gone", now).retried, 1);
-        account.adopt(&device(0), 0, 1);
+        account.adopt(&device(0), [], 0, 1);
         assert_eq!((account.counts().running, account.counts().retried), (1, 0));
     }
     assert_eq!(account.succeeded(0, 1), [(0, 1)]);

@@ -6,7 +6,7 @@ use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_fram
 
 use super::{
     Coordinator, Hold,
-    streams::{RESUME_WITHIN, State, Stream},
+    streams::{RESUME_WITHIN, State, Stream, adopted},
 };
 use crate::{
     burst::{
@@ -121,7 +121,10 @@ impl Coordinator {
             for (key, device) in &self.devices {
                 match at_workers.get_mut(&key.worker) {
                     Some(chunks) => *chunks += device.outstanding(),
-                    None => drop(at_workers.insert(key.worker.clone(), device.outstanding())),
+                    None => {
+                        let adopted = self.account.running_on(&adopted(&key.worker));
+                        at_workers.insert(key.worker.clone(), adopted + device.outstanding());
+                    }
                 }
                 if device.paused_until <= now && device.window.target() > device.outstanding() {
                     let fullness = device.outstanding() * 1024 / device.window.slices().max(1);

@@ -91,7 +91,7 @@ pub(super) enum State {
 }
 
 /// The device to which chunks belong that a worker had from a predecessor: which one is not told.
-fn adopted(worker: &str) -> DeviceKey {
+pub(super) fn adopted(worker: &str) -> DeviceKey {
     DeviceKey {
         worker: worker.to_owned(),
         device: String::new(),
@@ -187,8 +187,9 @@ impl Coordinator {
         let keys = self.keys_of(worker);
         let chunks = self.account.unaccounted(&keys, there.iter().copied());
         for (first, count) in there {
-            self.account.adopt(&adopted(worker), first, count);
+            self.account.adopt(&adopted(worker), &keys, first, count);
         }
+        keys.iter().for_each(|key| self.recount(key));
         let Some(entry) = self.streams.get_mut(worker) else { return };
         entry.failures = 0;
         entry.broken_since = None;
