@@ -31,6 +31,7 @@ use crate::{
 mod claim;
 mod picture;
 
+pub(crate) use claim::SILENT;
 pub use claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SeenSession};
 pub use picture::Unclaimed;
 use picture::{Action, Picture};

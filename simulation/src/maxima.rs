@@ -42,7 +42,7 @@ impl Maxima {
         };
         let mut slices = 0;
         for (place, live) in locked(&world.agents).iter() {
-            // What drains has been released, and new slices may run on it.
+            // Draining slices are released already: the owner may hold new ones in their place.
             let active = |grant: &&Grant| grant.owner_uid == owner.uid && !grant.draining;
             for grant in live.agent.inventory().grants.iter().filter(active) {
                 let kept = self.kept.get(&(*place, grant.id.counter));

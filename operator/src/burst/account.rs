@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
-use self::flights::{DeviceNumber, Flights};
+use self::flights::{DeviceNumber, Flight, Flights};
 use self::retries::Retries;
 use super::index_set::IndexSet;
 
@@ -25,6 +25,16 @@ pub struct DeviceKey {
     pub worker: String,
     /// Device on it.
     pub device: String,
+}
+
+impl DeviceKey {
+    /// The device of adopted chunks whose device is not known.
+    pub fn unknown(worker: &str) -> Self {
+        Self {
+            worker: worker.to_owned(),
+            device: String::new(),
+        }
+    }
 }
 
 /// How often and how late a lost attempt is tried again.
@@ -105,6 +115,8 @@ pub struct Account {
     fresh: IndexSet,
     retries: Retries,
     in_flight: Flights,
+    /// Chunks that a worker's agent has while they are in flight on another worker, by worker.
+    elsewhere: BTreeMap<String, IndexSet>,
     completed: IndexSet,
     failed: IndexSet,
     /// `failed` by cause.
@@ -123,6 +135,7 @@ impl Account {
             fresh: IndexSet::full(total),
             retries: Retries::default(),
             in_flight: Flights::default(),
+            elsewhere: BTreeMap::new(),
             completed: IndexSet::default(),
             failed: IndexSet::default(),
             causes: BTreeMap::new(),
@@ -140,53 +153,77 @@ impl Account {
         (self.completed, self.causes, self.failures, self.retried) = (completed, causes, failures, retried);
     }
 
-    /// Adopts chunks that an agent already has, from an earlier coordinator or an earlier stream: those that wait here, and those in
-    /// flight on `others`, its devices, where the agent may have them on another, of another attempt. They are on `device` from then
-    /// on. An attempt that was taken for lost goes on, so that it costs none.
-    pub fn adopt<'a>(&mut self, device: &DeviceKey, others: impl IntoIterator<Item = &'a DeviceKey>, first: u64, count: u64) {
-        let others = self.numbers(others);
-        let mut taken = self.retries.cut(first, count);
-        for batch in &mut taken {
-            batch.attempt -= 1;
-            self.retried = self.retried.saturating_sub(batch.count);
-        }
-        let fresh = self.fresh.remove(first, count).into_iter();
-        taken.extend(fresh.map(|(first, count)| Batch { first, count, attempt: 1 }));
-        for (first, flight) in self.in_flight.within(first, count) {
-            if others.contains(&flight.device) {
-                self.in_flight.cut(first, flight.count);
-                taken.push(Batch {
-                    first,
-                    count: flight.count,
-                    attempt: flight.attempt,
-                });
+    /// Adopts chunks, as ranges (first, count), that a worker's agent has from an earlier coordinator or an earlier stream. Those that
+    /// wait are in flight from then on, on an unknown device: an attempt that was taken for lost goes on and costs none. Those in flight
+    /// on another worker are adopted when they would wait again.
+    pub fn adopt(&mut self, worker: &str, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        let device = DeviceKey::unknown(worker);
+        let mut elsewhere = IndexSet::default();
+        for (first, count) in ranges {
+            for (first, flight) in self.in_flight.within(first, count) {
+                if self.in_flight.worker(flight) == worker {
+                    self.in_flight.mark_adopted(first, flight);
+                } else {
+                    elsewhere.insert(first, flight.count);
+                }
+            }
+            for retry in self.retries.cut(first, count) {
+                self.adopt_waiting(&device, retry);
+            }
+            for (first, count) in self.fresh.remove(first, count) {
+                self.in_flight.adopt(&device, first, count, 1);
             }
         }
-        self.hand_over(device, &taken);
+        self.elsewhere.remove(worker);
+        if !elsewhere.is_empty() {
+            self.elsewhere.insert(worker.to_owned(), elsewhere);
+        }
     }
 
-    /// As [`Account::failed`], for chunks that were adopted by `device`: which attempt it is the device and this account
-    /// may count differently.
-    pub fn adopted_failed(
-        &mut self,
-        device: &DeviceKey,
-        first: u64,
-        count: u64,
-        code: FailureCode,
-        message: &str,
-        now: u64,
-    ) -> FailureOutcome {
-        let Some(number) = self.in_flight.number(device) else {
-            return FailureOutcome::default();
-        };
+    /// A worker's agent has answered for these chunks: it has them no more.
+    pub fn answered(&mut self, worker: &str, first: u64, count: u64) {
+        if let Some(chunks) = self.elsewhere.get_mut(worker) {
+            chunks.remove(first, count.min(self.total.saturating_sub(first)));
+            self.elsewhere.retain(|_, chunks| !chunks.is_empty());
+        }
+    }
+
+    /// A worker's agent has nothing more of what is in flight elsewhere.
+    pub fn forget(&mut self, worker: &str) {
+        self.elsewhere.remove(worker);
+    }
+
+    /// Chunks that a worker's agent has although this account has them on no device of it that it knows.
+    pub fn beside(&self, worker: &str) -> u64 {
+        self.running_on(&DeviceKey::unknown(worker)) + self.elsewhere.get(worker).map_or(0, IndexSet::len)
+    }
+
+    /// Whether adopted chunks are in flight: their agents may have them on other devices than this account.
+    pub fn has_adopted(&self) -> bool {
+        self.in_flight.has_adopted()
+    }
+
+    /// Workers with adopted chunks whose device is not known.
+    pub fn workers_with_unknown_devices(&self) -> impl Iterator<Item = &str> {
+        self.in_flight.workers_with_unknown_devices()
+    }
+
+    /// As [`Account::failed`], for adopted chunks of a worker, whichever device and attempt it is.
+    pub fn adopted_failed(&mut self, worker: &str, first: u64, count: u64, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
         let mut outcome = FailureOutcome::default();
-        for (first, flight) in self.in_flight.within(first, count) {
-            if flight.device == number {
-                self.in_flight.cut(first, flight.count);
-                outcome += self.attempt_failed(first, flight.count, flight.attempt, code, message, now);
-            }
+        for (first, flight) in self.adopted(worker, first, count) {
+            self.in_flight.cut(first, flight.count);
+            outcome += self.attempt_failed(first, flight.count, flight.attempt, code, message, now);
         }
         outcome
+    }
+
+    /// As [`Account::returned`], for adopted chunks of a worker, whichever device and attempt it is.
+    pub fn adopted_returned(&mut self, worker: &str, first: u64, count: u64) {
+        for (first, flight) in self.adopted(worker, first, count) {
+            self.in_flight.cut(first, flight.count);
+            self.wait_again(first, flight.count, flight.attempt, 0);
+        }
     }
 
     /// Hands up to `at_most` chunks to `device`: what waits for a retry and may start now, then what was never tried.
@@ -236,11 +273,11 @@ impl Account {
         outcome
     }
 
-    /// Chunks that came back unstarted: they wait again, at no cost.
-    pub fn returned(&mut self, device: &DeviceKey, first: u64, count: u64) {
+    /// Chunks that came back unstarted: they wait again, at no cost. Only those that were handed to `device` with that attempt.
+    pub fn returned(&mut self, device: &DeviceKey, batch: Batch) {
         let Some(number) = self.in_flight.number(device) else { return };
-        for (first, flight) in self.in_flight.within(first, count) {
-            if flight.device == number {
+        for (first, flight) in self.in_flight.within(batch.first, batch.count) {
+            if flight.device == number && flight.attempt == batch.attempt {
                 self.in_flight.cut(first, flight.count);
                 self.wait_again(first, flight.count, flight.attempt, 0);
             }
@@ -382,12 +419,50 @@ impl Account {
         FailureOutcome { retried: 0, failed: count }
     }
 
-    fn wait_again(&mut self, first: u64, count: u64, attempt: u32, ready_at: u64) {
-        if attempt == 1 {
-            self.fresh.insert(first, count);
-        } else {
-            self.retries.insert(ready_at, Batch { first, count, attempt });
+    fn adopted(&self, worker: &str, first: u64, count: u64) -> Vec<(u64, Flight)> {
+        let mut flights = self.in_flight.within(first, count);
+        flights.retain(|(_, flight)| flight.adopted && self.in_flight.worker(*flight) == worker);
+        flights
+    }
+
+    /// Adopts chunks that waited, or would, as the attempt that was taken for lost.
+    fn adopt_waiting(&mut self, device: &DeviceKey, batch: Batch) {
+        let Batch { first, count, attempt } = batch;
+        if attempt > 1 {
+            self.retried = self.retried.saturating_sub(count);
         }
+        self.in_flight.adopt(device, first, count, attempt.saturating_sub(1).max(1));
+    }
+
+    fn wait_again(&mut self, first: u64, count: u64, attempt: u32, ready_at: u64) {
+        for (first, count) in self.go_on_elsewhere(first, count, attempt) {
+            if attempt == 1 {
+                self.fresh.insert(first, count);
+            } else {
+                self.retries.insert(ready_at, Batch { first, count, attempt });
+            }
+        }
+    }
+
+    /// Adopts what another worker has of these chunks. Returns the rest.
+    fn go_on_elsewhere(&mut self, first: u64, count: u64, attempt: u32) -> Vec<(u64, u64)> {
+        let mut rest = vec![(first, count)];
+        let mut found = Vec::new();
+        for (worker, chunks) in &mut self.elsewhere {
+            let asked = std::mem::take(&mut rest);
+            for (first, count) in asked {
+                rest.extend(chunks.missing(first, count));
+                let there = chunks.remove(first, count).into_iter();
+                found.extend(there.map(|(first, count)| (DeviceKey::unknown(worker), Batch { first, count, attempt })));
+            }
+        }
+        if !found.is_empty() {
+            self.elsewhere.retain(|_, chunks| !chunks.is_empty());
+        }
+        for (device, batch) in found {
+            self.adopt_waiting(&device, batch);
+        }
+        rest
     }
 
     /// Wait before the next attempt in milliseconds: doubles up to the cap, then half of it is kept and half is jitter.

@@ -52,6 +52,9 @@ pub struct Lost {
     pub why: Loss,
 }
 
+/// Cause of a loss: no answer to the last calls, or none in time.
+pub(crate) const SILENT: &str = "its agent does not answer";
+
 /// Why slices were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {

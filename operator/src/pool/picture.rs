@@ -9,7 +9,7 @@ use sahasra_scheduler::{DeviceId, Load, Name};
 use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, ReleaseRequest, RenewRequest};
 use tokio::sync::watch;
 
-use super::claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost};
+use super::claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SILENT};
 use crate::{agents::Worker, metrics::Metrics};
 pub use adoption::Unclaimed;
 use sessions::Seen;

@@ -4,7 +4,7 @@ use sahasra_crds::{VramLease, vram_lease::GrantStatus};
 use sahasra_wire::grants::Grant;
 
 use super::{is_a_sessions, was_granted};
-use crate::pool::{Loss, Lost};
+use crate::pool::{Loss, Lost, SILENT};
 
 /// Of what agents hold for a lease, what its next coordinator adopts. A session stays where it is, in one place: what was lent beside
 /// that, to a predecessor that never heard of it, is given back or expires.
@@ -42,7 +42,7 @@ pub(super) fn lost_since(
     let is_adopted = |named: &GrantStatus| adopted.iter().any(|(_, grant)| grant.id.text() == named.id);
     let named = named.find(|named| !is_adopted(named))?;
     let why = match boot(&named.worker) {
-        _ if silent.contains(&named.worker) => Loss::Worker("its agent does not answer"),
+        _ if silent.contains(&named.worker) => Loss::Worker(SILENT),
         None => Loss::Worker("its worker is gone"),
         Some(boot) if named.id.starts_with(&format!("{boot}/")) => Loss::Expired,
         Some(_) => Loss::Worker("its agent restarted"),

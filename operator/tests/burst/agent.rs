@@ -296,6 +296,11 @@ impl Stream {
         }));
     }
 
+    /// The coordinator calls back what has not started.
+    pub async fn withdrawn(&mut self) {
+        while !matches!(self.next().await, client_frame::Kind::Withdraw(_)) {}
+    }
+
     /// Chunks come back unstarted.
     pub fn returned(&self, ranges: Vec<ChunkRange>) {
         self.send(server_frame::Kind::Returned(Returned {
@@ -396,6 +401,13 @@ impl Pool {
         let workers = Api::<GpuWorker>::all(self.client.clone());
         let written = workers.patch_status(WORKER, &PatchParams::default(), &Patch::Merge(status)).await;
         written.expect("the status is valid");
+    }
+
+    /// Nothing that was lent is renewed or lent again.
+    pub fn expire(&self) {
+        let mut ledger = self.agent.ledger();
+        ledger.grants.clear();
+        ledger.occupied = SLICES;
     }
 
     /// So many releases have no answer from now on.

@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    agent::{Pool, SLICES},
+    agent::{Pool, SLICES, Stream},
     harness::{NAMESPACE, client, context, counted, create, eventually, job},
 };
 
@@ -84,6 +84,87 @@ async fn a_chunk_fails_and_comes_back_wherever_its_agent_has_it_and_whichever_at
     let status = ended(&pool, "other").await;
     assert_eq!(status.state.as_deref(), Some("Complete"), "{status:?}");
     assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 2));
+}
+
+/// A stream on which the agent says to have chunks 0 to 3: handed over on an earlier stream of this coordinator, or by an earlier one.
+async fn with_chunks_there(pool: &mut Pool, name: &str, handed_over: bool) -> Stream {
+    let job = job(name, |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
+    create(&pool.client, &job).await;
+    let mut stream = pool.stream().await;
+    if handed_over {
+        stream.accept(&[], 0).await;
+        stream.submitted(4).await;
+        stream.cut();
+        stream = pool.stream().await;
+    }
+    stream.accept(&[0, 3], 0).await;
+    stream
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunks_that_an_agent_keeps_without_a_slice_are_lost_in_the_end() {
+    for handed_over in [true, false] {
+        let mut pool = Pool::start(0, StorePolicy::default()).await;
+        let _stream = with_chunks_there(&mut pool, "kept", handed_over).await;
+        pool.expire();
+        let status = ended(&pool, "kept").await;
+        let failed = (status.state.as_deref(), status.reason.as_deref(), status.chunks.failed);
+        assert_eq!(failed, (Some("Failed"), Some(FailureCode::GrantExpired.label()), 4), "{status:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_is_told_again_after_a_second_break_counts() {
+    for handed_over in [true, false] {
+        let mut pool = Pool::start(0, StorePolicy::default()).await;
+        // The stream breaks again before the failure has come.
+        with_chunks_there(&mut pool, "twice", handed_over).await.cut();
+        let mut stream = pool.stream().await;
+        stream.accept(&[1, 3], 1).await;
+        stream.failed(1, 0, FailureCode::Trap);
+        stream.succeeded(2, 1, 3, "");
+        let status = ended(&pool, "twice").await;
+        assert_eq!((status.chunks.succeeded, status.chunks.failed), (3, 1), "{status:?}");
+        assert_eq!(status.reason.as_deref(), Some(FailureCode::Trap.label()), "{status:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_is_told_again_counts_once() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job("once", |_| ())).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream.cut();
+    let mut stream = pool.stream().await;
+    stream.accept(&[0, 3], 0).await;
+    stream.failed(1, 0, FailureCode::ExecutorLost);
+    stream.cut();
+    let mut stream = pool.stream().await;
+    stream.accept(&[1, 3], 1).await;
+    stream.failed(1, 0, FailureCode::ExecutorLost);
+    assert_eq!(stream.submitted(1).await[0].attempt, 2);
+    stream.succeeded(2, 0, 4, "");
+    let status = ended(&pool, "once").await;
+    assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 1), "{status:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_that_is_being_suspended_calls_back_what_an_agent_has_that_is_reached_again() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job("suspended", |_| ())).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
+    jobs.patch("suspended", &PatchParams::default(), &suspend).await.unwrap();
+    stream.withdrawn().await;
+    stream.cut();
+    let mut stream = pool.stream().await;
+    stream.accept(&[0, 3], 0).await;
+    stream.withdrawn().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,8 @@ pub(super) struct Flight {
     pub(super) count: u64,
     pub(super) attempt: u32,
     pub(super) device: DeviceNumber,
+    /// Its agent had it when a stream was opened: on which device and of which attempt it may count differently.
+    pub(super) adopted: bool,
 }
 
 /// All of a burst, by first index.
@@ -20,7 +22,11 @@ pub(super) struct Flight {
 pub(super) struct Flights {
     by_first: BTreeMap<u64, Flight>,
     chunks: u64,
+    /// Adopted ones of them.
+    adopted: u64,
     numbers: BTreeMap<DeviceKey, DeviceNumber>,
+    /// Worker of each device, by its number.
+    workers: Vec<String>,
     /// Chunks on each device, by its number.
     on: Vec<u64>,
 }
@@ -29,6 +35,11 @@ impl Flights {
     /// Chunks in flight.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks
+    }
+
+    /// Whether adopted chunks are in flight.
+    pub(super) fn has_adopted(&self) -> bool {
+        self.adopted > 0
     }
 
     /// Chunks in flight on that device.
@@ -41,15 +52,53 @@ impl Flights {
         self.numbers.get(device).copied()
     }
 
+    /// Worker of the flight's device.
+    pub(super) fn worker(&self, flight: Flight) -> &str {
+        &self.workers[flight.device as usize]
+    }
+
+    /// Workers with adopted chunks whose device is not known.
+    pub(super) fn workers_with_unknown_devices(&self) -> impl Iterator<Item = &str> {
+        let unknown = self
+            .numbers
+            .iter()
+            .filter(|(key, number)| key.device.is_empty() && self.on[**number as usize] > 0);
+        unknown.map(|(key, _)| key.worker.as_str())
+    }
+
     /// Hands a range of which nothing is in flight to a device.
     pub(super) fn hand_over(&mut self, device: &DeviceKey, first: u64, count: u64, attempt: u32) {
+        self.put(device, first, count, attempt, false);
+    }
+
+    /// As [`Flights::hand_over`], for chunks that are there already.
+    pub(super) fn adopt(&mut self, device: &DeviceKey, first: u64, count: u64, attempt: u32) {
+        self.put(device, first, count, attempt, true);
+    }
+
+    /// Marks a part of a flight, as [`Flights::within`] gives it, as adopted.
+    pub(super) fn mark_adopted(&mut self, first: u64, flight: Flight) {
+        if !flight.adopted {
+            self.cut(first, flight.count);
+            self.insert(first, Flight { adopted: true, ..flight });
+        }
+    }
+
+    fn put(&mut self, device: &DeviceKey, first: u64, count: u64, attempt: u32, adopted: bool) {
         let device = self.number(device).unwrap_or_else(|| {
             let number = DeviceNumber::try_from(self.on.len()).expect("a pool has fewer than 2^32 devices");
             self.numbers.insert(device.clone(), number);
+            self.workers.push(device.worker.clone());
             self.on.push(0);
             number
         });
-        self.insert(first, Flight { count, attempt, device });
+        let flight = Flight {
+            count,
+            attempt,
+            device,
+            adopted,
+        };
+        self.insert(first, flight);
     }
 
     /// What is on the devices of these numbers. Looks at everything in flight: for losses, not for every answer.
@@ -82,6 +131,7 @@ impl Flights {
         for (from, flight) in hit {
             self.by_first.remove(&from);
             self.chunks -= flight.count;
+            self.adopted -= if flight.adopted { flight.count } else { 0 };
             self.on[flight.device as usize] -= flight.count;
             let stop = from + flight.count;
             if from < first {
@@ -97,6 +147,7 @@ impl Flights {
 
     fn insert(&mut self, first: u64, flight: Flight) {
         self.chunks += flight.count;
+        self.adopted += if flight.adopted { flight.count } else { 0 };
         self.on[flight.device as usize] += flight.count;
         self.by_first.insert(first, flight);
     }

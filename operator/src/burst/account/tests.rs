@@ -72,7 +72,8 @@ fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
                 attempt
             }]
         );
-        assert_eq!(account.lost([&device(0)], FailureCode::Disconnected, "gone", now).retried, 1);
+        let devices = [device(0), DeviceKey::unknown("worker-0")];
+        assert_eq!(account.lost(&devices, FailureCode::Disconnected, "gone", now).retried, 1);
         let ready_at = account.next_retry_at().unwrap();
         assert!((now + longest / 2..=now + longest).contains(&ready_at));
         assert_eq!(account.take(&device(0), 1, ready_at - 1), []);
@@ -129,7 +130,12 @@ fn a_late_result_of_a_given_up_attempt_counts_once() {
 fn returned_chunks_cost_no_retry() {
     let mut account = Account::new(4, POLICY, 0);
     account.take(&device(0), 4, 0);
-    account.returned(&device(0), 1, 2);
+    let returned = Batch {
+        first: 1,
+        count: 2,
+        attempt: 1,
+    };
+    account.returned(&device(0), returned);
     assert_eq!(
         account.counts(),
         Counts {
@@ -182,9 +188,9 @@ fn a_checkpoint_restores_what_was_counted() {
             ..Counts::default()
         }
     );
-    restored.adopt(&device(2), [], 2, 4);
+    restored.adopt("worker-2", [(2, 4)]);
     assert_eq!(restored.counts().running, 3);
-    assert_eq!(restored.running_on(&device(2)), 3);
+    assert_eq!(restored.beside("worker-2"), 3);
 }
 
 /// What may happen to a burst.
@@ -209,6 +215,7 @@ enum Step {
         device: u8,
         first: u64,
         count: u64,
+        attempt: u32,
     },
     Lose {
         device: u8,
@@ -218,10 +225,11 @@ enum Step {
         first: u64,
         count: u64,
     },
-    FailAdopted {
+    AnswerAdopted {
         device: u8,
         first: u64,
         count: u64,
+        fails: bool,
     },
     Wait,
 }
@@ -237,10 +245,20 @@ fn step() -> impl Strategy<Value = Step> {
             attempt,
             permanent
         }),
-        (0_u8..3, 0_u64..40, 1_u64..8).prop_map(|(device, first, count)| Step::Return { device, first, count }),
+        (0_u8..3, 0_u64..40, 1_u64..8, 1_u32..4).prop_map(|(device, first, count, attempt)| Step::Return {
+            device,
+            first,
+            count,
+            attempt
+        }),
         (0_u8..3).prop_map(|device| Step::Lose { device }),
         (0_u8..3, 0_u64..40, 1_u64..8).prop_map(|(device, first, count)| Step::Adopt { device, first, count }),
-        (0_u8..3, 0_u64..40, 1_u64..8).prop_map(|(device, first, count)| Step::FailAdopted { device, first, count }),
+        (0_u8..3, 0_u64..40, 1_u64..8, any::<bool>()).prop_map(|(device, first, count, fails)| Step::AnswerAdopted {
+            device,
+            first,
+            count,
+            fails
+        }),
         Just(Step::Wait),
     ]
 }
@@ -267,22 +285,33 @@ proptest! {
                     let code = if permanent { FailureCode::Trap } else { FailureCode::ExecutorLost };
                     account.failed(&device(number), Batch { first, count, attempt }, code, "", now);
                 }
-                Step::Return { device: number, first, count } => account.returned(&device(number), first, count),
+                Step::Return { device: number, first, count, attempt } => account.returned(&device(number), Batch { first, count, attempt }),
                 Step::Lose { device: number } => { account.lost([&device(number)], FailureCode::Disconnected, "", now); }
-                Step::Adopt { device: number, first, count } => account.adopt(&device(number), [&device(0), &device(1)], first, count),
-                Step::FailAdopted { device: number, first, count } => {
-                    account.adopted_failed(&device(number), first, count, FailureCode::ExecutorLost, "", now);
+                Step::Adopt { device: number, first, count } => account.adopt(&device(number).worker, [(first, count)]),
+                Step::AnswerAdopted { device: number, first, count, fails } => {
+                    let worker = device(number).worker;
+                    account.answered(&worker, first, count);
+                    if fails {
+                        account.adopted_failed(&worker, first, count, FailureCode::ExecutorLost, "", now);
+                    } else {
+                        account.adopted_returned(&worker, first, count);
+                    }
                 }
                 Step::Wait => now += 1_500,
             }
             let counts = account.counts();
             prop_assert_eq!(counts.pending + counts.running + counts.succeeded + counts.failed, TOTAL);
-            let on_devices: u64 = (0..3).map(|number| account.running_on(&device(number))).sum();
+            let devices = (0..3).flat_map(|number| [device(number), DeviceKey::unknown(&device(number).worker)]);
+            let on_devices: u64 = devices.map(|device| account.running_on(&device)).sum();
             prop_assert_eq!(on_devices, counts.running);
             prop_assert!((0..TOTAL).all(|index| !(account.completed().contains(index) && account.failed_set().contains(index))));
         }
         for number in 0..3 {
-            account.lost([&device(number)], FailureCode::Disconnected, "", now);
+            account.forget(&device(number).worker);
+        }
+        for number in 0..3 {
+            let unknown = DeviceKey::unknown(&device(number).worker);
+            account.lost([&device(number), &unknown], FailureCode::Disconnected, "", now);
         }
         while !account.is_finished() {
             now += 10_000;
@@ -298,30 +327,84 @@ proptest! {
 }
 
 #[test]
-fn what_a_device_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
+fn what_an_agent_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
     let mut account = Account::new(10, POLICY, 0);
     account.take(&device(0), 4, 0);
     account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
-    account.adopt(&device(1), [], 2, 4);
-    assert_eq!(account.running_on(&device(1)), 4);
+    account.adopt("worker-1", [(2, 4)]);
+    assert_eq!(account.running_on(&DeviceKey::unknown("worker-1")), 4);
     assert_eq!(account.counts().pending, 6);
-    // The device counts attempts otherwise than this account.
-    let outcome = account.adopted_failed(&device(1), 2, 4, FailureCode::ExecutorLost, "crashed", 0);
+    // The agent counts attempts otherwise than this account.
+    let outcome = account.adopted_failed("worker-1", 2, 4, FailureCode::ExecutorLost, "crashed", 0);
     assert_eq!(outcome, FailureOutcome { retried: 4, failed: 0 });
-    assert_eq!((account.running_on(&device(1)), account.counts().pending), (0, 10));
+    assert_eq!((account.beside("worker-1"), account.counts().pending), (0, 10));
 }
 
 #[test]
-fn what_its_agent_has_already_is_adopted_from_any_device_of_the_agent() {
+fn what_an_agent_was_handed_is_adopted_where_it_is() {
     let mut account = Account::new(10, POLICY, 0);
+    account.take(&device(0), 6, 0);
+    account.adopt("worker-0", [(1, 9)]);
+    assert_eq!((account.running_on(&device(0)), account.beside("worker-0")), (6, 4));
+    // Chunk 0 was not there, and 9 is another agent's by now.
+    account.adopted_returned("worker-0", 0, 1);
+    account.adopted_returned("worker-1", 9, 1);
+    assert_eq!(account.counts().running, 10);
+    account.adopted_returned("worker-0", 1, 1);
+    let failed = account.adopted_failed("worker-0", 2, 1, FailureCode::Trap, "trap", 0);
+    assert_eq!((failed.failed, account.counts().running, account.counts().pending), (1, 8, 1));
+    // One that is handed over again is not adopted.
+    account.take(&device(0), 1, 0);
+    account.adopted_returned("worker-0", 1, 1);
+    assert_eq!(account.counts().running, 9);
+}
+
+#[test]
+fn what_another_agent_has_goes_on_there_at_no_cost_when_it_would_wait_again() {
+    let mut account = Account::new(4, POLICY, 0);
     account.take(&device(0), 4, 0);
-    account.take(&device(1), 2, 0);
-    account.adopt(&device(2), [&device(0)], 1, 5);
-    assert_eq!([0, 1, 2].map(|number| account.running_on(&device(number))), [1, 2, 3]);
-    account.returned(&device(2), 1, 1);
-    let outcome = account.adopted_failed(&device(2), 2, 2, FailureCode::ExecutorLost, "crashed", 0);
-    assert_eq!(outcome, FailureOutcome { retried: 2, failed: 0 });
-    assert_eq!((account.counts().running, account.counts().pending), (3, 7));
+    account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
+    account.take(&device(1), 4, 1_000_000);
+    assert_eq!(account.counts().retried, 4);
+    account.adopt("worker-0", [(0, 3)]);
+    assert_eq!((account.beside("worker-0"), account.running_on(&device(1))), (3, 4));
+    // Its agent failed with one of them meanwhile.
+    account.answered("worker-0", 2, 1);
+    let batch = |first, attempt| Batch { first, count: 1, attempt };
+    account.returned(&device(1), batch(0, 2));
+    account.failed(&device(1), batch(1, 2), FailureCode::ExecutorLost, "crashed", 1_000_000);
+    account.returned(&device(1), batch(2, 2));
+    let on = [DeviceKey::unknown("worker-0"), device(1)].map(|device| account.running_on(&device));
+    assert_eq!((on, account.counts().pending, account.counts().retried), ([2, 1], 1, 3));
+    // It counts the first attempt, or the second after the failure.
+    account.adopted_failed("worker-0", 0, 2, FailureCode::ExecutorLost, "crashed", 1_000_000);
+    let attempts: Vec<u32> = account.take(&device(1), 4, 2_000_000).iter().map(|batch| batch.attempt).collect();
+    assert_eq!(account.counts().pending, 0);
+    assert!(
+        [2, 2, 3].iter().all(|attempt| attempts.contains(attempt)) && attempts.len() == 3,
+        "{attempts:?}"
+    );
+    account.adopt("worker-0", [(0, 4)]);
+    account.forget("worker-0");
+    account.lost([&device(1)], FailureCode::Disconnected, "gone", 2_000_000);
+    assert_eq!(account.counts().running, 0);
+}
+
+#[test]
+fn what_comes_back_late_does_not_take_a_later_attempt_back() {
+    let mut account = Account::new(1, POLICY, 0);
+    account.take(&device(0), 1, 0);
+    account.lost([&device(0)], FailureCode::GrantExpired, "overdue", 0);
+    account.take(&device(0), 1, 1_000_000);
+    let batch = |attempt| Batch {
+        first: 0,
+        count: 1,
+        attempt,
+    };
+    account.returned(&device(0), batch(1));
+    assert_eq!(account.counts().running, 1);
+    account.returned(&device(0), batch(2));
+    assert_eq!(account.counts().running, 0);
 }
 
 /// Ranges that an answer may look at, whatever came before it.
@@ -438,8 +521,9 @@ fn an_attempt_that_was_taken_for_lost_and_goes_on_costs_none() {
     account.take(&device(0), 1, 0);
     // More often than retries are allowed.
     for now in 0..10 {
-        assert_eq!(account.lost([&device(0)], FailureCode::Disconnected, "gone", now).retried, 1);
-        account.adopt(&device(0), [], 0, 1);
+        let devices = [device(0), DeviceKey::unknown("worker-0")];
+        assert_eq!(account.lost(&devices, FailureCode::Disconnected, "gone", now).retried, 1);
+        account.adopt("worker-0", [(0, 1)]);
         assert_eq!((account.counts().running, account.counts().retried), (1, 0));
     }
     assert_eq!(account.succeeded(0, 1), [(0, 1)]);

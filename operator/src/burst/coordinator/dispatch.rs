@@ -6,7 +6,7 @@ use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_fram
 
 use super::{
     Coordinator, Hold,
-    streams::{RESUME_WITHIN, State, Stream, adopted},
+    streams::{RESUME_WITHIN, State, Stream},
 };
 use crate::{
     burst::{
@@ -122,8 +122,8 @@ impl Coordinator {
                 match at_workers.get_mut(&key.worker) {
                     Some(chunks) => *chunks += device.outstanding(),
                     None => {
-                        let adopted = self.account.running_on(&adopted(&key.worker));
-                        at_workers.insert(key.worker.clone(), adopted + device.outstanding());
+                        let beside = self.account.beside(&key.worker);
+                        at_workers.insert(key.worker.clone(), beside + device.outstanding());
                     }
                 }
                 if device.paused_until <= now && device.window.target() > device.outstanding() {
@@ -195,7 +195,7 @@ impl Coordinator {
                 worker: worker.to_owned(),
                 device: range.device.clone(),
             };
-            self.account.returned(&key, range.first, range.count);
+            self.account.returned(&key, batch(range));
             self.recount(&key);
         }
     }
@@ -253,16 +253,28 @@ impl Coordinator {
     /// Time has passed: streams may be due to open, and chunks overdue on devices without slices.
     pub(super) fn on_time(&mut self) {
         let now = self.context.clock.now();
-        let patience = self.burst.chunk_timeout_milliseconds + OVERDUE;
-        let overdue: Vec<DeviceKey> = (self.devices.iter())
-            .filter(|(_, device)| device.outstanding() > 0 && device.empty_since.is_some_and(|since| since + patience <= now))
-            .map(|(key, _)| key.clone())
-            .collect();
+        let overdue = self.overdue().into_iter();
+        let overdue: Vec<DeviceKey> = overdue.filter(|(_, at)| *at <= now).map(|(key, _)| key).collect();
         self.lose(&overdue, FailureCode::GrantExpired, "the grant ended");
         self.lose_broken(now);
         if self.view.is_some() {
             self.open_streams();
         }
+    }
+
+    /// Devices with chunks and without slices, and when those chunks count as lost.
+    fn overdue(&self) -> Vec<(DeviceKey, u64)> {
+        let patience = self.burst.chunk_timeout_milliseconds + OVERDUE;
+        let known = (self.devices.iter()).filter(|(_, device)| device.outstanding() > 0);
+        let known = known.filter_map(|(key, device)| Some((key.clone(), device.empty_since? + patience)));
+        // On one of the worker's devices, whichever.
+        let unknown = self.account.workers_with_unknown_devices().filter_map(|worker| {
+            let devices = self.devices.range(DeviceKey::unknown(worker)..);
+            let mut devices = devices.take_while(|(key, _)| key.worker == worker);
+            let since = devices.try_fold(0, |since, (_, device)| Some(device.empty_since?.max(since)))?;
+            Some((DeviceKey::unknown(worker), since + patience))
+        });
+        known.chain(unknown).collect()
     }
 
     /// When something here is due by time alone.
@@ -273,10 +285,7 @@ impl Coordinator {
             _ => None,
         });
         let broken = (self.streams.values()).filter_map(|stream| Some(stream.broken_since? + RESUME_WITHIN));
-        let patience = self.burst.chunk_timeout_milliseconds + OVERDUE;
-        let overdue = (self.devices.values())
-            .filter(|device| device.outstanding() > 0)
-            .filter_map(|device| Some(device.empty_since? + patience));
+        let overdue = self.overdue().into_iter().map(|(_, at)| at);
         let idle = (self.devices.values())
             .filter_map(|device| Some(device.idle_since? + REBALANCE_AFTER))
             .filter(|at| *at > now);
@@ -305,6 +314,12 @@ impl Coordinator {
             _ => None,
         }
     }
+}
+
+/// The chunks of a range.
+pub(super) fn batch(range: &ChunkRange) -> Batch {
+    let &ChunkRange { first, count, attempt, .. } = range;
+    Batch { first, count, attempt }
 }
 
 #[cfg(test)]

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use sahasra_service::causes;
 use sahasra_wire::{
-    burst::{Acknowledge, FailureCode, Failures, Open, Opened, Program, Results as ResultsFrame, Returned, client_frame, server_frame},
+    burst::{
+        Acknowledge, FailureCode, Failures, Open, Opened, Program, Results as ResultsFrame, Returned, Withdraw, client_frame, server_frame,
+    },
     grants::RefusalCode,
 };
 
-use super::{Coordinator, CoordinatorError};
+use super::{Coordinator, CoordinatorError, Hold};
 use crate::{
     agents::stream::{BurstStream, StreamEvent, StreamId},
     burst::{
@@ -42,11 +44,14 @@ pub(super) struct Stream {
     pub(super) broken_since: Option<u64>,
     /// What the agent has not accounted for since it was opened again.
     pub(super) unsettled: Option<Unsettled>,
+    /// Highest sequence number of results or failures of the agent, on this stream or an earlier one: what it tells again has been counted.
+    pub(super) heard: u64,
 }
 
 /// Chunks that were handed over on an earlier stream and that the agent does not say to have.
 #[derive(Debug)]
 pub(super) struct Unsettled {
+    /// In the order of the index.
     chunks: Vec<Batch>,
     /// By this sequence number it has told all of them that ended.
     upto: u64,
@@ -65,7 +70,30 @@ impl Stream {
             ending: false,
             broken_since: None,
             unsettled: None,
+            heard: 0,
         }
+    }
+
+    /// The parts of failed chunks that may be of the attempts that were adopted. What is told again is of an attempt before those of which
+    /// the agent had the chunks when the stream was opened.
+    fn of_adopted(&self, told_before: bool, first: u64, count: u64) -> Vec<(u64, u64)> {
+        if !told_before {
+            return vec![(first, count)];
+        }
+        self.unsettled
+            .as_ref()
+            .map_or_else(Vec::new, |unsettled| unsettled.within(first, count))
+    }
+}
+
+impl Unsettled {
+    /// The parts of [first, first + count) that are unsettled.
+    fn within(&self, first: u64, count: u64) -> Vec<(u64, u64)> {
+        let end = first.saturating_add(count);
+        let from = self.chunks.partition_point(|batch| batch.first + batch.count <= first);
+        let overlapping = self.chunks[from..].iter().take_while(|batch| batch.first < end);
+        let parts = overlapping.map(|batch| (batch.first.max(first), (batch.first + batch.count).min(end)));
+        parts.map(|(first, end)| (first, end - first)).collect()
     }
 }
 
@@ -88,14 +116,6 @@ pub(super) enum State {
         /// When chunks were last called back.
         rebalanced: u64,
     },
-}
-
-/// The device to which chunks belong that a worker had from a predecessor: which one is not told.
-pub(super) fn adopted(worker: &str) -> DeviceKey {
-    DeviceKey {
-        worker: worker.to_owned(),
-        device: String::new(),
-    }
 }
 
 impl Coordinator {
@@ -186,13 +206,14 @@ impl Coordinator {
         let there: Vec<(u64, u64)> = there.collect();
         let keys = self.keys_of(worker);
         let chunks = self.account.unaccounted(&keys, there.iter().copied());
-        for (first, count) in there {
-            self.account.adopt(&adopted(worker), &keys, first, count);
-        }
-        keys.iter().for_each(|key| self.recount(key));
+        self.account.adopt(worker, there);
         let Some(entry) = self.streams.get_mut(worker) else { return };
         entry.failures = 0;
         entry.broken_since = None;
+        if !opened.resumed {
+            // It may count from the beginning.
+            entry.heard = 0;
+        }
         entry.unsettled = Some(Unsettled {
             chunks,
             upto: opened.retold,
@@ -211,6 +232,11 @@ impl Coordinator {
             },
             other => other,
         };
+        if let State::Open { stream, .. } = &entry.state
+            && matches!(self.hold, Hold::Suspending(_))
+        {
+            stream.send(client_frame::Kind::Withdraw(Withdraw::default()));
+        }
         self.settle(worker);
     }
 
@@ -243,12 +269,13 @@ impl Coordinator {
     /// The devices of a worker on which chunks may be.
     fn keys_of(&self, worker: &str) -> Vec<DeviceKey> {
         let mut keys: Vec<DeviceKey> = self.devices.keys().filter(|key| key.worker == worker).cloned().collect();
-        keys.push(adopted(worker));
+        keys.push(DeviceKey::unknown(worker));
         keys
     }
 
     pub(super) fn on_results(&mut self, worker: &str, results: &ResultsFrame) {
         self.seen(worker, results.sequence);
+        let had_adopted = self.account.has_adopted();
         let bytes = self.burst.layout.record_bytes();
         let mut answered = 0;
         let mut done = 0;
@@ -266,6 +293,7 @@ impl Coordinator {
                 continue;
             }
             answered += run.count;
+            self.account.answered(worker, run.first, run.count);
             for (first, count) in self.account.succeeded(run.first, run.count) {
                 done += count;
                 for index in first..first + count {
@@ -287,18 +315,23 @@ impl Coordinator {
         }
         self.context.metrics.chunks_counted(done, 0);
         self.answered(worker, &results.device, answered);
+        self.recount_worker(worker, had_adopted);
         self.settle(worker);
     }
 
     pub(super) fn on_failures(&mut self, worker: &str, failures: &Failures) {
-        self.seen(worker, failures.sequence);
+        let Some(stream) = self.streams.get(worker) else { return };
+        if failures.sequence <= stream.heard {
+            self.seen(worker, failures.sequence);
+            return self.settle(worker);
+        }
+        let told_before = matches!(stream.state, State::Open { told_before, .. } if failures.sequence <= told_before);
         let key = DeviceKey {
             worker: worker.to_owned(),
             device: failures.device.clone(),
         };
         let now = self.context.clock.now();
-        let told_before = (self.streams.get(worker))
-            .is_some_and(|stream| matches!(stream.state, State::Open { told_before, .. } if failures.sequence <= told_before));
+        let had_adopted = self.account.has_adopted();
         let mut answered = 0;
         for failure in &failures.failures {
             answered += failure.count;
@@ -311,41 +344,59 @@ impl Coordinator {
                 count: failure.count.min(self.burst.total),
                 attempt: failure.attempt,
             };
+            let stream = self.streams.get_mut(worker);
+            let adopted = stream
+                .as_ref()
+                .map(|stream| stream.of_adopted(told_before, batch.first, batch.count));
+            let adopted = adopted.unwrap_or_default();
+            if !told_before {
+                self.account.answered(worker, batch.first, batch.count);
+            }
             if code == FailureCode::ShuttingDown {
                 // Not the chunk's fault: it costs no attempt. And not there again.
-                if let Some(stream) = self.streams.get_mut(worker) {
+                if let Some(stream) = stream {
                     stream.ending = true;
                 }
-                self.account.returned(&key, batch.first, batch.count);
-                self.account.returned(&adopted(worker), batch.first, batch.count);
+                self.account.returned(&key, batch);
+                for (first, count) in adopted {
+                    self.account.adopted_returned(worker, first, count);
+                }
                 self.context.metrics.submit_failed(code.label(), failure.count);
                 continue;
             }
             let mut outcome = self.account.failed(&key, batch, code, &failure.message, now);
-            // What is told again is of an attempt before the one that was adopted.
-            if !told_before {
-                outcome += self
-                    .account
-                    .adopted_failed(&adopted(worker), batch.first, batch.count, code, &failure.message, now);
+            for (first, count) in adopted {
+                outcome += self.account.adopted_failed(worker, first, count, code, &failure.message, now);
             }
             tracing::debug!(worker, device = failures.device, first = failure.first, count = failure.count, %code, message = failure.message, "attempts failed");
             self.context.metrics.submit_failed(code.label(), failure.count);
             self.context.metrics.chunks_retried.inc_by(outcome.retried);
             self.context.metrics.chunks_counted(0, outcome.failed);
         }
+        self.seen(worker, failures.sequence);
         self.answered(worker, &failures.device, answered);
+        self.recount_worker(worker, had_adopted);
         self.settle(worker);
     }
 
     fn on_returned(&mut self, worker: &str, returned: &Returned) {
-        if returned.without_slices {
-            for range in &returned.ranges {
+        let had_adopted = self.account.has_adopted();
+        for range in &returned.ranges {
+            if returned.without_slices {
                 self.nothing_held(worker, &range.device);
             }
+            let count = range.count.min(self.burst.total);
+            self.account.answered(worker, range.first, count);
+            self.account.adopted_returned(worker, range.first, count);
         }
         self.take_back(worker, &returned.ranges);
-        for range in &returned.ranges {
-            self.account.returned(&adopted(worker), range.first, range.count);
+        self.recount_worker(worker, had_adopted);
+    }
+
+    /// An answer of the agent may have been about adopted chunks, which are on another of its devices here.
+    fn recount_worker(&mut self, worker: &str, had_adopted: bool) {
+        if had_adopted {
+            self.keys_of(worker).iter().for_each(|key| self.recount(key));
         }
     }
 
@@ -369,6 +420,9 @@ impl Coordinator {
         }) = self.streams.get_mut(worker)
         {
             *sequence = (*sequence).max(number);
+        }
+        if let Some(stream) = self.streams.get_mut(worker) {
+            stream.heard = stream.heard.max(number);
         }
     }
 
@@ -417,6 +471,7 @@ impl Coordinator {
         if let Some(stream) = self.streams.get_mut(worker) {
             stream.broken_since = None;
         }
+        self.account.forget(worker);
         let keys = self.keys_of(worker);
         self.lose(&keys, FailureCode::Disconnected, why);
     }
@@ -437,7 +492,8 @@ impl Coordinator {
     /// Closes every stream; what was there is lost.
     pub(super) fn lose_all_streams(&mut self) {
         let workers: BTreeSet<String> = std::mem::take(&mut self.streams).into_keys().collect();
-        let mut keys: Vec<DeviceKey> = workers.iter().map(|worker| adopted(worker)).collect();
+        workers.iter().for_each(|worker| self.account.forget(worker));
+        let mut keys: Vec<DeviceKey> = workers.iter().map(|worker| DeviceKey::unknown(worker)).collect();
         keys.extend(self.devices.keys().filter(|key| workers.contains(&key.worker)).cloned());
         self.lose(&keys, FailureCode::Disconnected, "the burst was suspended");
     }

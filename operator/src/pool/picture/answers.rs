@@ -8,7 +8,7 @@ use sahasra_wire::{
     inventory::Inventory,
 };
 
-use super::{Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, UNREACHABLE_FOR};
+use super::{Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE_FOR};
 
 /// Maximum bytes of a misconfiguration's description: a condition has one for each of several devices.
 const TROUBLE_BYTES: usize = 400;
@@ -101,9 +101,7 @@ impl Picture {
         let device = DeviceId::new(worker.clone(), request.device.as_str());
         if let Some(claim) = self.claims.get_mut(request.owner.uid.as_str()) {
             claim.acquiring.remove(&device);
-            claim
-                .refused
-                .insert(device, (now + REFUSED_FOR, "its agent does not answer".to_owned()));
+            claim.refused.insert(device, (now + REFUSED_FOR, SILENT.to_owned()));
         }
         self.call_failed(worker, now);
         self.publish(&Name::from(request.owner.uid.as_str()));

@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sahasra_scheduler::{Assignment, DeviceId, Load, Name, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
 
-use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, sooner};
-
-/// Cause of a loss.
-const SILENT: &str = "its agent does not answer";
+use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, SILENT, sooner};
 
 impl Picture {
     /// Decides on the requests to send now, and marks them as sent. Also returns the time at which the plan changes without another event.
@@ -342,7 +339,7 @@ impl Picture {
             .collect();
         let expired = self.drop_grants(|request, held| {
             // The end of a grant that is not renewed is due, whatever its agent does.
-            let why = match request.renewed && silent.contains(&held.device.worker) {
+            let why = match request.renewed && (held.renewing || silent.contains(&held.device.worker)) {
                 true => Loss::Worker(SILENT),
                 false => Loss::Expired,
             };

@@ -214,23 +214,35 @@ fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_ag
 
 #[test]
 fn a_grant_that_is_not_renewed_in_time_is_lost_with_its_silent_agent_or_has_expired() {
+    /// What becomes of the first renewal.
+    enum Renewal {
+        NotDue,
+        NotSent,
+        Failed,
+        Unanswered,
+    }
     let silent = Loss::Worker("its agent does not answer");
-    for (renewed, answers, why) in [(true, false, silent), (true, true, Loss::Expired), (false, false, Loss::Expired)] {
+    for (renewal, why) in [
+        (Renewal::NotDue, Loss::Expired),
+        (Renewal::NotSent, Loss::Expired),
+        (Renewal::Failed, silent),
+        (Renewal::Unanswered, silent),
+    ] {
         let mut picture = picture();
         let request = ClaimRequest {
-            renewed,
+            renewed: !matches!(renewal, Renewal::NotDue),
             ..request("one", 1, 4)
         };
         let view = picture.claim(request, Vec::new(), 0);
         granted(&mut picture, "one", 0);
-        picture.plan(TTL / 3);
-        if !answers {
-            picture.call_failed(&"a".into(), TTL - 1);
+        match renewal {
+            Renewal::NotSent => {}
+            Renewal::NotDue | Renewal::Failed => picture.call_failed(&"a".into(), TTL - 1),
+            Renewal::Unanswered => drop(picture.plan(TTL / 3)),
         }
         picture.plan(TTL);
         assert_eq!(view.borrow().slices(), 0);
-        let lost = view.borrow().lost.clone();
-        assert_eq!(lost.map(|lost| lost.why), Some(why), "renewed: {renewed}, answers: {answers}");
+        assert_eq!(view.borrow().lost.as_ref().map(|lost| lost.why), Some(why));
     }
 }
 

@@ -35,7 +35,7 @@ fn what_is_adopted_is_renewed_at_once_by_an_operator_younger_than_its_ttl() {
     assert_eq!(view.borrow().slices(), 1);
     picture.plan(1_000 + TTL / 2);
     assert_eq!(view.borrow().slices(), 0);
-    assert_eq!(view.borrow().lost.as_ref().map(|lost| lost.why), Some(Loss::Expired));
+    assert_eq!(view.borrow().lost.as_ref().map(|lost| lost.why), Some(Loss::Worker(SILENT)));
 }
 
 #[test]
