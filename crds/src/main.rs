@@ -1,11 +1,9 @@
-//! Writes what is generated from the types. Without arguments, in the repository's root: `crds/*.yaml` and `docs/api.md`.
-//! With `DIRECTORY...`: the definitions alone, one YAML file a kind, into each.
+//! Writes what is generated from the types, in the repository's root: the chart's definitions, one YAML file a kind, and `docs/api.md`.
 
-use std::{env, fs, io, path::Path, process::ExitCode};
+use std::{fs, io, path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
-    let directories: Vec<String> = env::args().skip(1).collect();
-    match write_all(&directories) {
+    match write_all() {
         Ok(()) => ExitCode::SUCCESS,
         Err((path, error)) => {
             eprintln!("cannot write {path}: {error}");
@@ -14,21 +12,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn write_all(directories: &[String]) -> Result<(), (String, io::Error)> {
-    let mut files = Vec::new();
-    if directories.is_empty() {
-        files.push((Path::new("docs").join("api.md"), sahasra_crds::reference::markdown()));
+fn write_all() -> Result<(), (String, io::Error)> {
+    let at = |path: &Path, result: io::Result<()>| result.map_err(|error| (path.display().to_string(), error));
+    let chart = Path::new("helm/sahasra/files/crds");
+    // A kind that was removed leaves no file.
+    at(chart, fs::remove_dir_all(chart))?;
+    at(chart, fs::create_dir(chart))?;
+    for (name, yaml) in sahasra_crds::yaml::files() {
+        let path = chart.join(name);
+        at(&path, fs::write(&path, yaml))?;
     }
-    let root = ["crds".to_owned()];
-    for directory in if directories.is_empty() { &root } else { directories } {
-        files.extend(
-            sahasra_crds::yaml::files()
-                .into_iter()
-                .map(|(name, yaml)| (Path::new(directory).join(name), yaml)),
-        );
-    }
-    for (path, text) in files {
-        fs::write(&path, text).map_err(|error| (path.display().to_string(), error))?;
-    }
-    Ok(())
+    let reference = Path::new("docs/api.md");
+    at(reference, fs::write(reference, sahasra_crds::reference::markdown()))
 }

@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
 
-fn folder() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 #[test]
@@ -33,25 +33,23 @@ fn there_are_four_kinds_each_in_both_categories() {
 }
 
 #[test]
-fn the_yaml_files_beside_the_crate_are_those_of_the_types() {
+fn the_definitions_of_the_chart_are_those_of_the_types() {
     let expected: BTreeMap<String, String> = sahasra_crds::yaml::files().into_iter().collect();
     let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder()).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "yaml") {
-            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            found.insert(name, fs::read_to_string(path).unwrap());
-        }
+    for entry in fs::read_dir(root().join("helm/sahasra/files/crds")).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        found.insert(name, fs::read_to_string(entry.path()).unwrap());
     }
     assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (name, yaml) in &expected {
-        assert!(found[name] == *yaml, "crds/{name} is stale: run `make generate`");
+        assert!(found[name] == *yaml, "helm/sahasra/files/crds/{name} is stale: run `make generate`");
     }
 }
 
 #[test]
 fn the_reference_is_that_of_the_types() {
-    let found = fs::read_to_string(folder().join("../docs/api.md")).unwrap();
+    let found = fs::read_to_string(root().join("docs/api.md")).unwrap();
     assert!(
         found == sahasra_crds::reference::markdown(),
         "docs/api.md is stale: run `make generate`"

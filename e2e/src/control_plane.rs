@@ -106,10 +106,10 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// With the workspace's own CRDs (`crds/`) and a controller manager; etcd leaves its writes to the page cache.
+    /// With the chart's CRDs (`helm/sahasra/files/crds`) and a controller manager; etcd leaves its writes to the page cache.
     fn default() -> Self {
         Self {
-            custom_resource_definitions: vec![tools::workspace_root().join("crds")],
+            custom_resource_definitions: vec![tools::workspace_root().join("helm/sahasra/files/crds")],
             controller_manager: true,
             durable: false,
         }
@@ -117,7 +117,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// With these CRD files or folders instead of the workspace's own. They are applied before the controller manager
+    /// With these CRD files or folders instead of the chart's. They are applied before the controller manager
     /// starts: its garbage collector learns late (up to half a minute) of kinds that come after it.
     #[must_use]
     pub fn custom_resource_definitions<P: Into<PathBuf>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
