@@ -3,7 +3,6 @@
 use prometheus::{Encoder, IntGauge, Opts, Registry, TextEncoder};
 use warp::{Filter, Rejection, Reply, http::StatusCode};
 
-#[cfg(any(test, feature = "metrics-lint"))]
 pub mod lint;
 
 /// A registry with what every process shows: `sahasra_build_info` and, on Linux, the `process_*` metrics.

@@ -1,4 +1,6 @@
-//! Checks of the metrics of a registry, for tests: feature `metrics-lint`.
+//! Checks of the metrics of a registry, for the tests of those who have some.
+//!
+//! Part of the library also where nothing calls it: behind a feature of tests, every crate above this one would be built twice, with it and without.
 
 use prometheus::{Registry, proto::MetricType};
 
