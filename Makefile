@@ -83,7 +83,7 @@ DAMAGE_SECONDS ?= 120
 
 .PHONY: fuzz
 fuzz: ## PTX engine: random programs against the reference machine, then damaged text (PROGRAMS=, DAMAGE_SECONDS=, SEED=)
-	cargo build --release --quiet --package sahasra-ptx-fuzz
+	cargo build --release --quiet --workspace --bin ptx-fuzz
 	target/release/ptx-fuzz differential --first $(or $(SEED),1) --programs $(PROGRAMS)
 	target/release/ptx-fuzz damage --first $(or $(SEED),1) --seconds $(DAMAGE_SECONDS)
 
@@ -113,7 +113,7 @@ verify-rust: $(CARGO_DENY)
 .PHONY: generate
 generate: ## Write everything that is generated: the chart's CRDs, manifests, the table of PTX, ConfigMaps of the examples
 	cargo run --quiet --bin sahasra-crds
-	cargo run --quiet --package sahasra-ptx --example instruction_table
+	cargo run --quiet --example instruction_table
 	examples/generate
 	helm/generate
 

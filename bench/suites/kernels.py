@@ -53,7 +53,7 @@ def engine(context):
     cargo = context.require("cargo")
     if not (context.root / "crates" / "ptx" / "examples" / f"{ENGINE}.rs").exists():
         raise Unavailable(f"crates/ptx has no example {ENGINE}")
-    context.check([cargo, "build", "--quiet", "--release", "--package", "sahasra-ptx", "--example", ENGINE])
+    context.check([cargo, "build", "--quiet", "--release", "--workspace", "--example", ENGINE])
     figures = {}
     for level in LEVELS:
         lines = context.json_lines([context.target / "release" / "examples" / ENGINE, "--level", level])

@@ -1,4 +1,4 @@
-//! What a session costs against the same plugin driven directly: `cargo bench --package sahasra-worker --bench session_cost`, with
+//! What a session costs against the same plugin driven directly: `cargo bench --workspace --bench session_cost`, with
 //! `SAHASRA_PJRT_PLUGIN`. The client is plain Rust on the other end of a TCP connection over loopback; the executor is a process.
 //!
 //! Printed: time per dependent step of a small MLP, with the final synchronisation; round trip and readback; bulk both ways

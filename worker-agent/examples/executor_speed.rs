@@ -2,7 +2,7 @@
 //! over as one range, until the last result is back in this process. One JSON object a line:
 //! `{"name","value","unit"}`.
 //!
-//!     cargo build --release -p sahasra-worker --bins --examples
+//!     cargo build --release --workspace --bins --example executor_speed
 //!     target/release/examples/executor_speed [CHUNKS] [SLICES]
 
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Loads PTX files and says what is in them, or why they do not load: a quick check without a launch.
 //!
 //! ```text
-//! cargo run -p sahasra-ptx --example check_ptx -- FILE...
+//! cargo run --example check_ptx -- FILE...
 //! ```
 
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 //! `bench/c/reference.c`, with the same data and the same checks. Also what loading modules and an empty launch cost.
 //!
 //! ```text
-//! cargo run --release -p sahasra-ptx --example kernel_times -- \
+//! cargo run --release --example kernel_times -- \
 //!     [--level baseline|v3|avx512] [--threads N] [--compiler FOLDER] [NAME...]
 //! ```
 //!

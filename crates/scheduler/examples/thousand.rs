@@ -1,5 +1,5 @@
 //! How long `solve` takes for a thousand devices and a thousand claims, in several situations:
-//! `cargo run --release -p sahasra-scheduler --example thousand`.
+//! `cargo run --release --example thousand`.
 
 use std::{hint::black_box, time::Instant};
 
