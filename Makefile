@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 CARGO_DENY := target/tools/bin/cargo-deny
-# Tests run what the dev profile builds, with its assertions and overflow checks; the engine is optimised there too.
+# Tests and demos run what the dev profile builds, with its assertions and overflow checks; the engine is optimised there too.
 DEBUG := $(CURDIR)/target/debug
 E2E_TESTS := $(patsubst e2e/tests/%.rs,--test %,$(filter-out e2e/tests/node.rs,$(wildcard e2e/tests/*.rs)))
 SIMULATION := cargo run --quiet --profile simulation --package sahasra-simulation --
@@ -21,8 +21,8 @@ help: ## List the targets
 
 .PHONY: demo
 demo: ## Run a 1000-chunk burst in one process, without a cluster or a GPU, and check every result on the host
-	cargo build --release --workspace --bin sahasra
-	target/release/sahasra run examples/hyperparameter-search/ --results target/demo
+	cargo build --workspace --bin sahasra
+	target/debug/sahasra run examples/hyperparameter-search/ --results target/demo
 	examples/check hyperparameter-search --job target/demo/hyperparameter-search.json --results target/demo/hyperparameter-search.csv
 
 .PHONY: session jax
@@ -33,9 +33,9 @@ jax: PORT = 0
 jax: PROGRAM = examples/jax-mlp/train.py --url {url}
 jax: ## Train four networks in JAX, each in a session on one of four workers of this machine
 session jax:
-	cargo build --release --workspace --bin sahasra
+	cargo build --workspace --bin sahasra
 	crates/pjrt/plugin >/dev/null
-	python=$$(python/environment) && [ -n "$$python" ] && examples/with-pool target/release/sahasra $(PORT) $$python $(PROGRAM)
+	python=$$(python/environment) && [ -n "$$python" ] && examples/with-pool target/debug/sahasra $(PORT) $$python $(PROGRAM)
 
 .PHONY: test
 test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
