@@ -1,22 +1,39 @@
-//! The wrong manifests of `tests/data/wrong` with what their first lines say is expected of them.
+//! Wrong manifests and their right twins, from the tables in `tests/data/manifests`.
+//!
+//! `bases.yaml` has right objects by name. Every other file is a list of cases:
 //!
 //! ```yaml
-//! # 32 × 33 = 1056.                        what is wrong
-//! # refused-by: apply                      or `accepted`: by the operator, with the condition Accepted=False
-//! # field: spec.kernel.block               must stand in the refusal
-//! # says: at most 1024 threads in all      must stand in the refusal too
+//! - name: block-of-too-many-threads        # metadata.name of its objects
+//!   why: 32 × 33 = 1056.                   # what is wrong, for readers
+//!   refused-by: apply                      # or `accepted`: by the operator, with the condition Accepted=False
+//!   field: spec.kernel.block               # must stand in the refusal
+//!   says: at most 1024 threads in all      # must stand in the refusal too
+//!   base: burst                            # default: burst
+//!   beside: {right: config-map}            # an object to apply before: for `wrong`, `right` or each, a base; default: none
+//!   both: {spec: {slice: {vram: 2Mi}}}     # JSON merge patch of the base for both manifests; default: none
+//!   wrong: {spec: {kernel: {block: [32, 33]}}}
+//!   right: {spec: {kernel: {block: [32, 32]}}}    # default: none
 //! ```
 //!
-//! `tests/data/right` has a twin of the same name for each that differs in little else and is admitted at apply; the twin of one
-//! that the operator refuses is accepted by it.
+//! A twin is admitted at apply; the twin of a manifest that the operator refuses is accepted by it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use sahasra_crds::yaml;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
 use crate::tools;
 
+/// Name of the file of bases.
+const BASES: &str = "bases.yaml";
+
 /// Who refuses a manifest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RefusedBy {
     /// The API server or kubectl, at `kubectl apply`.
     Apply,
@@ -24,21 +41,23 @@ pub enum RefusedBy {
     Accepted,
 }
 
-/// A manifest that must be refused.
+/// A manifest that must be refused, and its right twin.
 #[derive(Debug, Clone)]
 pub struct WrongManifest {
-    /// Name of the file without extension, which is the object's name too.
+    /// Name of the case and of its objects.
     pub name: String,
-    /// The file.
-    pub path: PathBuf,
+    /// What is wrong, for readers.
+    pub why: String,
     /// Who refuses it.
     pub refused_by: RefusedBy,
     /// The field that the refusal names.
     pub field: String,
     /// What else the refusal says.
     pub says: String,
-    /// The whole text.
+    /// YAML documents, each after a `---`: texts of several manifests may be concatenated.
     pub text: String,
+    /// The right twin, as YAML documents too.
+    pub twin: String,
 }
 
 /// Why the manifests cannot be read.
@@ -52,62 +71,175 @@ pub enum ManifestError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// A file does not say what is expected of it.
-    #[error("{}: no line `# {key}: ...` with a known value", path.display())]
-    Expectation {
+    /// A file is not a table of cases or of bases.
+    #[error("parse {}", path.display())]
+    Parse {
         /// The file.
         path: PathBuf,
-        /// What is missing.
-        key: &'static str,
+        /// What is wrong, and where.
+        source: yaml::ParseError,
+    },
+    /// A case makes no sense.
+    #[error("case {name:?}: {fault}")]
+    Case {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        fault: CaseFault,
     },
 }
 
-/// The folder of the right twins.
-#[must_use]
-pub fn right_manifests() -> PathBuf {
-    tools::workspace_root().join("e2e/tests/data/right")
+/// What is wrong with a case.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CaseFault {
+    /// Its objects could not have its name.
+    #[error("use lower-case letters, digits and dashes in the name")]
+    Name,
+    /// An earlier case has its name.
+    #[error("another case has the same name")]
+    Twice,
+    /// An expectation that every refusal would meet.
+    #[error("`{0}` is empty")]
+    Empty(&'static str),
+    /// It names a base that there is not.
+    #[error("no base {0:?} in {BASES}")]
+    NoBase(String),
+    /// The patch leaves its object as it was.
+    #[error("`{0}` changes nothing")]
+    Idle(&'static str),
+    /// The right twin is as wrong.
+    #[error("`wrong` and `right` give the same object")]
+    Same,
 }
 
-/// Every wrong manifest, in the order of their names.
+type Patch = Map<String, Value>;
+type Bases = BTreeMap<String, Value>;
+
+/// A row of the table.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Case {
+    name: String,
+    why: String,
+    refused_by: RefusedBy,
+    field: String,
+    says: String,
+    #[serde(default = "burst")]
+    base: String,
+    #[serde(default)]
+    beside: Beside,
+    both: Option<Patch>,
+    wrong: Patch,
+    right: Option<Patch>,
+}
+
+/// Bases of the objects that come before a manifest's own.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Beside {
+    wrong: Option<String>,
+    right: Option<String>,
+}
+
+fn burst() -> String {
+    "burst".to_owned()
+}
+
+/// Every wrong manifest with its right twin, in the order of their names.
 ///
 /// # Errors
-/// When one cannot be read or does not say what is expected of it.
+/// When a file cannot be read, or a case in it is malformed.
 pub fn wrong_manifests() -> Result<Vec<WrongManifest>, ManifestError> {
-    let folder = tools::workspace_root().join("e2e/tests/data/wrong");
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        |source| ManifestError::Read { path, source }
+    let folder = tools::workspace_root().join("e2e/tests/data/manifests");
+    let failed = |source| ManifestError::Read {
+        path: folder.clone(),
+        source,
     };
-    let mut manifests = Vec::new();
-    for entry in fs::read_dir(&folder).map_err(failed(&folder))? {
-        let path = entry.map_err(failed(&folder))?.path();
-        let text = fs::read_to_string(&path).map_err(failed(&path))?;
-        manifests.push(parse(path, text)?);
+    let mut cases: Vec<Case> = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if !path.ends_with(BASES) {
+            cases.extend(read::<Vec<Case>>(&path)?);
+        }
     }
-    manifests.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(manifests)
+    manifests(&read(&folder.join(BASES))?, cases)
 }
 
-fn parse(path: PathBuf, text: String) -> Result<WrongManifest, ManifestError> {
-    let value = |key: &'static str| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("# ")?.strip_prefix(key)?.strip_prefix(": "));
-        line.map(str::to_owned)
-            .ok_or(ManifestError::Expectation { path: path.clone(), key })
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ManifestError> {
+    let path = path.to_owned();
+    match fs::read_to_string(&path) {
+        Ok(text) => yaml::parse(&text).map_err(|source| ManifestError::Parse { path, source }),
+        Err(source) => Err(ManifestError::Read { path, source }),
+    }
+}
+
+fn manifests(bases: &Bases, mut cases: Vec<Case>) -> Result<Vec<WrongManifest>, ManifestError> {
+    cases.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut names = BTreeSet::new();
+    let manifests = cases.into_iter().map(|case| {
+        let name = case.name.clone();
+        let manifest = if names.insert(name.clone()) {
+            manifest(bases, case)
+        } else {
+            Err(CaseFault::Twice)
+        };
+        manifest.map_err(|fault| ManifestError::Case { name, fault })
+    });
+    manifests.collect()
+}
+
+fn manifest(bases: &Bases, case: Case) -> Result<WrongManifest, CaseFault> {
+    let is_plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+    if case.name.is_empty() || !case.name.chars().all(is_plain) {
+        return Err(CaseFault::Name);
+    }
+    for (key, text) in [("why", &case.why), ("field", &case.field), ("says", &case.says)] {
+        if text.trim().is_empty() {
+            return Err(CaseFault::Empty(key));
+        }
+    }
+    let shared = patched(base(bases, &case.base)?, case.both, "both")?;
+    let wrong = patched(&shared, Some(case.wrong), "wrong")?;
+    let right = patched(&shared, case.right, "right")?;
+    if wrong == right {
+        return Err(CaseFault::Same);
+    }
+    let text = |beside: Option<String>, object: Value| -> Result<String, CaseFault> {
+        let beside = beside.map(|beside| base(bases, &beside)).transpose()?;
+        let objects = beside.cloned().into_iter().chain([object]);
+        Ok(objects.map(|object| document(&case.name, object)).collect())
     };
-    let refused_by = match value("refused-by")?.as_str() {
-        "apply" => RefusedBy::Apply,
-        "accepted" => RefusedBy::Accepted,
-        _ => return Err(ManifestError::Expectation { path, key: "refused-by" }),
-    };
-    let (field, says) = (value("field")?, value("says")?);
     Ok(WrongManifest {
-        name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-        path,
-        refused_by,
-        field,
-        says,
-        text,
+        text: text(case.beside.wrong, wrong)?,
+        twin: text(case.beside.right, right)?,
+        name: case.name,
+        why: case.why,
+        refused_by: case.refused_by,
+        field: case.field,
+        says: case.says,
     })
 }
+
+fn base<'a>(bases: &'a Bases, name: &str) -> Result<&'a Value, CaseFault> {
+    bases.get(name).ok_or_else(|| CaseFault::NoBase(name.to_owned()))
+}
+
+/// `object` after the JSON merge patch (RFC 7396) that the case has under `key`.
+fn patched(object: &Value, patch: Option<Patch>, key: &'static str) -> Result<Value, CaseFault> {
+    let mut patched = object.clone();
+    if let Some(patch) = patch {
+        json_patch::merge(&mut patched, &Value::Object(patch));
+        if patched == *object {
+            return Err(CaseFault::Idle(key));
+        }
+    }
+    Ok(patched)
+}
+
+fn document(name: &str, mut object: Value) -> String {
+    object["metadata"]["name"] = name.into();
+    format!("---\n{}", yaml::write(&object))
+}
+
+#[cfg(test)]
+mod tests;

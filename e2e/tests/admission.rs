@@ -1,13 +1,10 @@
 //! What the API server itself does with the kinds: refuses, defaults, protects and prints them.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
 
 use futures::StreamExt;
 use sahasra_crds::BurstJob;
-use sahasra_e2e::manifests::{RefusedBy, WrongManifest, right_manifests, wrong_manifests};
+use sahasra_e2e::manifests::{RefusedBy, WrongManifest, wrong_manifests};
 use sahasra_e2e::{ControlPlane, Shared, tools};
 use sahasra_parameters::Program;
 
@@ -36,17 +33,14 @@ async fn namespace(control_plane: &ControlPlane) -> String {
 }
 
 fn refused_by(who: RefusedBy) -> Vec<WrongManifest> {
-    let all = wrong_manifests().expect("the manifests say what is expected of them");
+    let all = wrong_manifests().expect("the cases are well formed");
     all.into_iter().filter(|manifest| manifest.refused_by == who).collect()
 }
 
-/// `kubectl apply --dry-run=server`, and what it printed when it failed.
-async fn refusal(control_plane: &ControlPlane, paths: impl IntoIterator<Item = PathBuf>) -> Option<String> {
-    let mut arguments: Vec<OsString> = ["apply", "--dry-run=server"].map(Into::into).into();
-    for path in paths {
-        arguments.extend(["-f".into(), path.into()]);
-    }
-    let output = control_plane.kubectl(arguments).await.expect("kubectl runs");
+/// `kubectl apply --dry-run=server` of the documents in `text`, and what it printed when it failed.
+async fn refusal(control_plane: &ControlPlane, text: &str) -> Option<String> {
+    let arguments = ["apply", "--dry-run=server", "-f", "-"];
+    let output = control_plane.kubectl_with_input(arguments, text).await.expect("kubectl runs");
     (!output.is_success()).then_some(output.stderr)
 }
 
@@ -75,7 +69,7 @@ async fn a_wrong_manifest_is_refused_at_apply_with_the_field_and_the_remedy() {
     assert!(wrong.len() >= 40, "{} manifests", wrong.len());
     let mut refusals = futures::stream::iter(wrong)
         .map(async |manifest| {
-            let refusal = refusal(control_plane, [manifest.path.clone()]).await;
+            let refusal = refusal(control_plane, &manifest.text).await;
             (manifest, refusal)
         })
         .buffer_unordered(CONCURRENT);
@@ -94,23 +88,16 @@ async fn what_only_the_operator_can_see_is_admitted() {
     let control_plane = &control_plane().await;
     let wrong = refused_by(RefusedBy::Accepted);
     assert!(wrong.len() >= 15, "{} manifests", wrong.len());
-    assert_eq!(refusal(control_plane, wrong.into_iter().map(|manifest| manifest.path)).await, None);
+    let text: String = wrong.into_iter().map(|manifest| manifest.text).collect();
+    assert_eq!(refusal(control_plane, &text).await, None);
 }
 
 #[tokio::test]
 async fn the_right_twin_of_every_wrong_manifest_is_admitted() {
     let control_plane = &control_plane().await;
-    assert_eq!(refusal(control_plane, [right_manifests()]).await, None);
-
-    let names = |paths: Vec<PathBuf>| -> BTreeSet<_> { paths.iter().filter_map(|path| Some(path.file_name()?.to_owned())).collect() };
-    let wrong = wrong_manifests()
-        .expect("manifests")
-        .into_iter()
-        .map(|manifest| manifest.path)
-        .collect();
-    let right = fs::read_dir(right_manifests()).expect("a folder");
-    let right = right.map(|entry| entry.expect("an entry").path()).collect();
-    assert_eq!(names(wrong), names(right));
+    let wrong = wrong_manifests().expect("the cases are well formed");
+    let text: String = wrong.into_iter().map(|manifest| manifest.twin).collect();
+    assert_eq!(refusal(control_plane, &text).await, None);
 }
 
 #[test]
@@ -124,8 +111,7 @@ fn wrong_parameters_are_refused_by_the_compiler_with_the_field_and_the_remedy() 
         assert_eq!(error.path, manifest.field, "{}: {error}", manifest.name);
         assert!(error.message.contains(&manifest.says), "{}: {error}", manifest.name);
 
-        let right = fs::read_to_string(right_manifests().join(format!("{}.yaml", manifest.name))).expect("the twin");
-        let right: BurstJob = sahasra_crds::yaml::parse(&right).expect("a BurstJob");
+        let right: BurstJob = sahasra_crds::yaml::parse(&manifest.twin).expect("a BurstJob");
         Program::compile(&right.spec.chunks).expect(&manifest.name);
     }
 }

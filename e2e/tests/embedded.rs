@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use sahasra_e2e::manifests::{RefusedBy, right_manifests, wrong_manifests};
+use sahasra_e2e::manifests::{RefusedBy, wrong_manifests};
 use sahasra_e2e::{ControlPlane, Embedded, Output, Shared, tools};
 
 /// Everything required and nothing more.
@@ -81,14 +81,13 @@ async fn wrong_manifests_are_refused_in_the_same_words() {
     let (embedded, real) = (embedded().await, real().await);
     let mut differing = Vec::new();
     for manifest in wrong_manifests().expect("manifests") {
-        let path = manifest.path.to_str().expect("a path");
-        let apply = ["apply", "--dry-run=server", "-f", path];
-        let here = embedded.kubectl(apply).await.expect("kubectl runs");
+        let apply = ["apply", "--dry-run=server", "-f", "-"];
+        let here = embedded.kubectl_with_input(apply, &manifest.text).await.expect("kubectl runs");
         if manifest.refused_by == RefusedBy::Accepted {
             here.success().expect("only the operator sees what is wrong");
             continue;
         }
-        let there = real.kubectl(apply).await.expect("kubectl runs");
+        let there = real.kubectl_with_input(apply, &manifest.text).await.expect("kubectl runs");
         let said = |output: &Output| output.stderr.replace(embedded.server(), "SERVER").replace(real.server(), "SERVER");
         let (here, there) = (said(&here), said(&there));
         if sorted_lines(&here) != sorted_lines(&there) {
@@ -101,8 +100,9 @@ async fn wrong_manifests_are_refused_in_the_same_words() {
 #[tokio::test]
 async fn right_manifests_are_admitted() {
     let embedded = embedded().await;
-    let right = right_manifests();
-    kubectl(&embedded, &format!("apply --dry-run=server -f {}", right.display()), "").await;
+    let wrong = wrong_manifests().expect("manifests");
+    let right: String = wrong.into_iter().map(|manifest| manifest.twin).collect();
+    kubectl(&embedded, "apply --dry-run=server -f -", &right).await;
 }
 
 #[tokio::test]
