@@ -92,7 +92,7 @@ def ptoxide(context):
     manifest = context.root / "bench" / "peers" / "ptoxide" / "Cargo.toml"
     target = context.folder / "ptoxide"
     context.check([cargo, "build", "--quiet", "--release", "--locked", "--manifest-path", manifest, "--target-dir", target])
-    corpus = context.root / "crates" / "ptx" / "tests" / "corpus" / "nvrtc129_c80"
+    corpus = context.root / "crates" / "ptx" / "tests" / "corpus"
     return {line["name"]: line for line in context.json_lines([target / "release" / "ptoxide-times", corpus])}
 
 

@@ -15,7 +15,7 @@ fn digest() -> u64 {
             digest = (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
     };
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/nvrtc129_c80");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     let memory = Memory::new(1 << 24);
     let load = |file: &str| {
         let text = std::fs::read_to_string(root.join(file).with_extension("ptx")).expect("text");

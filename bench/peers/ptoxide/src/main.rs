@@ -1,6 +1,6 @@
 //! What ptoxide, a scalar interpreter of PTX, takes for the kernels that it runs: the data and checks of `kernel_times`.
 //!
-//! `ptoxide-times FOLDER`, the folder with the compiler's PTX. Prints one JSON object a line. Of a file it is given the
+//! `ptoxide-times FOLDER`, the folder with the kernels' PTX. Prints one JSON object a line. Of a file it is given the
 //! one kernel only: it cannot parse everything that stands beside it.
 
 use std::error::Error;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sahasra_ptx_fuzz::damage;
 
 fn corpus() -> Vec<String> {
-    damage::corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/corpus")).expect("the corpus")
+    damage::corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests")).expect("the corpus")
 }
 
 #[derive(Clone, Debug)]

@@ -3,12 +3,13 @@
 use sahasra_ptx::{ArgumentList, Launch};
 
 use crate::device::{Device, Noise, assert_close, text};
+use crate::load;
 use crate::runtime::{from_half, half_table, nearest_half};
 use crate::tensor::{half, sixteenths};
 
 #[test]
 fn tritons_sum_leaves_the_tail_alone() {
-    let device = Device::new(&text("triton/add.ptx"));
+    let device = load("triton/add");
     let mut noise = Noise::new(30);
     let (x, y) = (noise.reals(3000, -9.0, 9.0), noise.reals(3000, -9.0, 9.0));
     let (dx, dy, out) = (device.upload(&x), device.upload(&y), device.zeros::<f32>(3000));
@@ -20,7 +21,7 @@ fn tritons_sum_leaves_the_tail_alone() {
 
 #[test]
 fn tritons_softmax_matches() {
-    let device = Device::new(&text("triton/softmax.ptx"));
+    let device = load("triton/softmax");
     let (rows, stride, columns) = (7, 1000, 901);
     let input = Noise::new(31).reals(rows * stride, -6.0, 6.0);
     let (out, source) = (device.zeros::<f32>(rows * stride), device.upload(&input));
@@ -48,7 +49,7 @@ fn tritons_softmax_matches() {
 
 #[test]
 fn numbas_reduction_adds_exponentials() {
-    let device = Device::new(&text("numba/reduce.ptx"));
+    let device = load("numba/reduce");
     let n = 1000;
     let input = Noise::new(32).reals(n, -5.0, 5.0);
     let (source, out) = (device.upload(&input), device.upload(&[0.25f32]));
@@ -62,7 +63,7 @@ fn numbas_reduction_adds_exponentials() {
 
 /// Tinygrad leaves version and target to whoever loads its text.
 fn tinygrad(file: &str) -> Device {
-    let ptx = text(&format!("tinygrad/{file}.ptx"));
+    let ptx = text(&format!("corpus/tinygrad/{file}"));
     Device::new(&ptx.replace("VERSION", "7.5").replace("TARGET", "sm_80"))
 }
 

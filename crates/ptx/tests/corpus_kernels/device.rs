@@ -1,23 +1,20 @@
-//! A memory, the corpus and typed copies for the tests.
+//! A memory, texts and typed copies for the tests.
 
 use std::path::PathBuf;
 
 use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, Launch, LaunchStatistics, Memory, Module};
 
-/// The two compilers whose output of every kernel is in the corpus.
-pub(crate) const COMPILERS: [&str; 2] = ["nvrtc129_c80", "nvrtc135_c100"];
+/// A folder with texts to take instead of those in `tests`: what another compiler makes of the kernels.
+const INSTEAD: &str = "SAHASRA_PTX_TEST_TEXTS";
 
+/// The PTX in a file below `tests`, named without its ending.
 pub(crate) fn text(file: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(file);
+    let below = |folder: PathBuf| folder.join(file).with_extension("ptx");
+    let path = std::env::var_os(INSTEAD)
+        .map(|folder| below(folder.into()))
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| below(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests")));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// Runs a test on both compilers' PTX of a kernel file.
-pub(crate) fn for_each_compiler(file: &str, test: impl Fn(&Device)) {
-    for compiler in COMPILERS {
-        let device = Device::new(&text(&format!("{compiler}/{file}.ptx")));
-        test(&device);
-    }
 }
 
 pub(crate) trait Plain: Copy + Default {

@@ -1,4 +1,4 @@
-//! Kernels of the corpus, as two compilers made them, against host computations written independently of the engine.
+//! Kernels of the corpus against host computations written independently of the engine.
 
 mod compilers;
 mod device;
@@ -7,3 +7,10 @@ mod numeric;
 mod patterns;
 mod runtime;
 mod tensor;
+
+use device::Device;
+
+/// The module of a file of the corpus, on a device of its own.
+fn load(file: &str) -> Device {
+    Device::new(&device::text(&format!("corpus/{file}")))
+}

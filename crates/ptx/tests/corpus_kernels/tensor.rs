@@ -2,7 +2,8 @@
 
 use sahasra_ptx::{ArgumentList, Launch};
 
-use crate::device::{Device, Noise, for_each_compiler, text};
+use crate::device::{Device, Noise};
+use crate::load;
 
 /// An f16 of a small multiple of 1/16, which it holds exactly.
 pub(crate) fn half(value: f64) -> u16 {
@@ -21,61 +22,58 @@ pub(crate) fn sixteenths(noise: &mut Noise, count: usize) -> Vec<f64> {
 
 #[test]
 fn wmma_of_sixteen_squared_is_exact() {
-    for_each_compiler("23_coop_async_mma", |device| {
-        let mut noise = Noise::new(23);
-        let (a, b) = (sixteenths(&mut noise, 256), sixteenths(&mut noise, 256));
-        let halves = |values: &[f64]| values.iter().map(|value| half(*value)).collect::<Vec<_>>();
-        let (da, db, dc) = (device.upload(&halves(&a)), device.upload(&halves(&b)), device.zeros::<f32>(256));
-        let arguments = ArgumentList::new().pointer(da).pointer(db).pointer(dc);
-        device.run("wmma16", [1, 1, 1], [32, 1, 1], arguments);
-        // b lies by columns.
-        let expected: Vec<f32> = (0..256)
-            .map(|at| (0..16).map(|k| a[at / 16 * 16 + k] * b[at % 16 * 16 + k]).sum::<f64>() as f32)
-            .collect();
-        assert_eq!(device.download::<f32>(dc, 256), expected);
-    });
+    let device = load("23_coop_async_mma");
+    let mut noise = Noise::new(23);
+    let (a, b) = (sixteenths(&mut noise, 256), sixteenths(&mut noise, 256));
+    let halves = |values: &[f64]| values.iter().map(|value| half(*value)).collect::<Vec<_>>();
+    let (da, db, dc) = (device.upload(&halves(&a)), device.upload(&halves(&b)), device.zeros::<f32>(256));
+    let arguments = ArgumentList::new().pointer(da).pointer(db).pointer(dc);
+    device.run("wmma16", [1, 1, 1], [32, 1, 1], arguments);
+    // b lies by columns.
+    let expected: Vec<f32> = (0..256)
+        .map(|at| (0..16).map(|k| a[at / 16 * 16 + k] * b[at % 16 * 16 + k]).sum::<f64>() as f32)
+        .collect();
+    assert_eq!(device.download::<f32>(dc, 256), expected);
 }
 
 #[test]
 fn asynchronous_copies_arrive() {
-    for_each_compiler("23_coop_async_mma", |device| {
-        let input: Vec<f32> = (0..512).map(|index| index as f32).collect();
-        let (source, target) = (device.upload(&input), device.zeros::<f32>(512));
-        device.run(
-            "asynccp",
-            [1, 1, 1],
-            [128, 1, 1],
-            ArgumentList::new().pointer(source).pointer(target),
-        );
-        let expected: Vec<f32> = (0..128).rev().flat_map(|row| (0..4).map(move |at| (4 * row + at) as f32)).collect();
-        assert_eq!(device.download::<f32>(target, 512), expected);
-    });
+    let device = load("23_coop_async_mma");
+    let input: Vec<f32> = (0..512).map(|index| index as f32).collect();
+    let (source, target) = (device.upload(&input), device.zeros::<f32>(512));
+    device.run(
+        "asynccp",
+        [1, 1, 1],
+        [128, 1, 1],
+        ArgumentList::new().pointer(source).pointer(target),
+    );
+    let expected: Vec<f32> = (0..128).rev().flat_map(|row| (0..4).map(move |at| (4 * row + at) as f32)).collect();
+    assert_eq!(device.download::<f32>(target, 512), expected);
 }
 
 #[test]
 fn tiles_of_sixteen_and_coalesced_groups_work() {
-    for_each_compiler("23_coop_async_mma", |device| {
-        let mut noise = Noise::new(24);
-        let input: Vec<i32> = (0..64).map(|_| noise.below(9) as i32 - 4).collect();
-        let (source, target) = (device.upload(&input), device.zeros::<i32>(8));
-        device.run("coop", [1, 1, 1], [64, 1, 1], ArgumentList::new().pointer(source).pointer(target));
-        let found = device.download::<i32>(target, 8);
-        // Every thread sums itself and the lanes above it in its tile, as shuffles within 16 lanes give them.
-        let mut values = input.clone();
-        for step in [8, 4, 2, 1] {
-            let before = values.clone();
-            for (at, value) in values.iter_mut().enumerate() {
-                *value += before[if at % 16 + step < 16 { at + step } else { at }];
-            }
+    let device = load("23_coop_async_mma");
+    let mut noise = Noise::new(24);
+    let input: Vec<i32> = (0..64).map(|_| noise.below(9) as i32 - 4).collect();
+    let (source, target) = (device.upload(&input), device.zeros::<i32>(8));
+    device.run("coop", [1, 1, 1], [64, 1, 1], ArgumentList::new().pointer(source).pointer(target));
+    let found = device.download::<i32>(target, 8);
+    // Every thread sums itself and the lanes above it in its tile, as shuffles within 16 lanes give them.
+    let mut values = input.clone();
+    for step in [8, 4, 2, 1] {
+        let before = values.clone();
+        for (at, value) in values.iter_mut().enumerate() {
+            *value += before[if at % 16 + step < 16 { at + step } else { at }];
         }
-        assert_eq!(found[2..6], [values[0], values[16], values[32], values[48]]);
-        assert_eq!(found[1], values.iter().filter(|value| **value > 3).count() as i32);
-    });
+    }
+    assert_eq!(found[2..6], [values[0], values[16], values[32], values[48]]);
+    assert_eq!(found[1], values.iter().filter(|value| **value > 3).count() as i32);
 }
 
 #[test]
 fn tritons_tensor_core_product_is_exact() {
-    let device = Device::new(&text("triton/mm.ptx"));
+    let device = load("triton/mm");
     let n = 128;
     let mut noise = Noise::new(25);
     let (a, b) = (sixteenths(&mut noise, n * n), sixteenths(&mut noise, n * n));

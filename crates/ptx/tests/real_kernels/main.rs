@@ -5,6 +5,7 @@ mod crypto;
 #[path = "../corpus_kernels/device.rs"]
 #[allow(dead_code, reason = "shared with the tests of the corpus, which use the rest")]
 mod device;
+mod forms;
 mod graphs;
 mod integers;
 mod networks;
@@ -14,11 +15,9 @@ mod strings;
 
 use device::Device;
 
-/// The module of a kernel file as each compiler made it, on a device of its own.
-fn load(file: &str) -> impl Iterator<Item = Device> {
-    device::COMPILERS
-        .into_iter()
-        .map(move |compiler| Device::new(&device::text(&format!("../kernels/{compiler}/{file}.ptx"))))
+/// The module of a kernel file, on a device of its own.
+fn load(file: &str) -> Device {
+    Device::new(&device::text(&format!("kernels/{file}")))
 }
 
 /// Blocks of `block` threads for `count` elements.
