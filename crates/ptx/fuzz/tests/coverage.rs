@@ -13,23 +13,23 @@ use sahasra_ptx_fuzz::{damage, differential, forms};
 
 /// Opcodes covered elsewhere, and where.
 const ELSEWHERE: [(&str, &str); 14] = [
-    ("call", "programs: device functions of random programs; corpus_kernels: 18_calls"),
+    ("call", "programs: device functions of random programs; compiled::corpus: 18_calls"),
     ("st.param", "programs: arguments and results of device functions"),
     (
         "activemask",
-        "corpus_kernels: 03_reduce_warp; which lanes are active is not determined elsewhere",
+        "compiled::corpus: 03_reduce_warp; which lanes are active is not determined elsewhere",
     ),
-    ("bar.arrive", "real_kernels: named_barriers_pair_producers_with_consumers"),
-    ("trap", "faults"),
-    ("cp.async.mbarrier", "transactions; real_kernels: cooperation"),
-    ("mbarrier", "transactions; real_kernels: cooperation"),
-    ("elect", "transactions: the_lowest_thread_of_a_mask_is_elected"),
-    ("cvta.param", "transactions: parameters_are_read_at_generic_addresses"),
+    ("bar.arrive", "compiled::kernels: named_barriers_pair_producers_with_consumers"),
+    ("trap", "engine::faults"),
+    ("cp.async.mbarrier", "engine::transactions; compiled::kernels: cooperation"),
+    ("mbarrier", "engine::transactions; compiled::kernels: cooperation"),
+    ("elect", "engine::transactions: the_lowest_thread_of_a_mask_is_elected"),
+    ("cvta.param", "engine::transactions: parameters_are_read_at_generic_addresses"),
     ("cp.async", "matrices: copies"),
     ("mma", "matrices: products"),
     ("wmma", "matrices: opaque"),
     ("ldmatrix", "matrices: moves"),
-    ("brx", "programs: switches of random programs; corpus_kernels: 25_switch64"),
+    ("brx", "programs: switches of random programs; compiled::corpus: 25_switch64"),
 ];
 
 const THREADS: u32 = 64;

@@ -2,8 +2,8 @@
 
 use sahasra_ptx::ArgumentList;
 
+use super::{blocks, load};
 use crate::device::{Noise, assert_close};
-use crate::{blocks, load};
 
 fn close(found: &[f64], expected: &[f64], error: f64) {
     assert_eq!(found.len(), expected.len());

@@ -2,8 +2,8 @@
 
 use sahasra_ptx::{ArgumentList, Launch};
 
+use super::load;
 use crate::device::{Device, Noise};
-use crate::load;
 
 /// An f16 of a small multiple of 1/16, which it holds exactly.
 pub(crate) fn half(value: f64) -> u16 {

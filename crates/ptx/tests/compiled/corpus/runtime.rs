@@ -2,8 +2,8 @@
 
 use sahasra_ptx::{ArgumentList, Cancel, FaultKind, Launch, Output};
 
+use super::load;
 use crate::device::{Device, Noise};
-use crate::load;
 
 fn ackermann(m: i32, n: i32) -> i32 {
     match (m, n) {

@@ -2,8 +2,8 @@
 
 use sahasra_ptx::ArgumentList;
 
+use super::{blocks, load};
 use crate::device::Noise;
-use crate::{blocks, load};
 
 fn numbers(noise: &mut Noise, count: usize) -> Vec<i32> {
     (0..count).map(|_| noise.below(2000) as i32 - 1000).collect()

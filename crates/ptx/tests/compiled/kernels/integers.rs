@@ -2,8 +2,8 @@
 
 use sahasra_ptx::ArgumentList;
 
+use super::{blocks, load};
 use crate::device::Noise;
-use crate::{blocks, load};
 
 fn words(seed: u64, count: usize) -> Vec<u32> {
     let mut noise = Noise::new(seed);

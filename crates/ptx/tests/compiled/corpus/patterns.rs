@@ -2,8 +2,8 @@
 
 use sahasra_ptx::{ArgumentList, Launch};
 
+use super::load;
 use crate::device::{Noise, assert_close};
-use crate::load;
 
 #[test]
 fn a_barrier_met_from_two_sides_separates_store_and_load() {

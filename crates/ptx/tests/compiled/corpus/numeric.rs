@@ -2,8 +2,8 @@
 
 use sahasra_ptx::{ArgumentList, Launch};
 
+use super::load;
 use crate::device::{Noise, assert_close};
-use crate::load;
 
 fn saxpy_expected(n: usize, a: f32, x: &[f32], y: &[f32]) -> Vec<f32> {
     y.iter()

@@ -7,6 +7,7 @@
 use std::fmt::Write;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use sahasra_ptx::{ArgumentList, Cancel, Launch, Memory, Module};
 
 const THREADS: u32 = 150;
@@ -234,7 +235,12 @@ fn run(module: &Module, seed: u32, grid: u32, block: u32) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        max_shrink_iters: 0,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn groups_compute_what_single_threads_compute(seed in any::<u64>()) {

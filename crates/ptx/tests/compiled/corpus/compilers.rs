@@ -2,10 +2,10 @@
 
 use sahasra_ptx::{ArgumentList, Launch};
 
+use super::load;
+use super::runtime::{from_half, half_table, nearest_half};
+use super::tensor::{half, sixteenths};
 use crate::device::{Device, Noise, assert_close, text};
-use crate::load;
-use crate::runtime::{from_half, half_table, nearest_half};
-use crate::tensor::{half, sixteenths};
 
 #[test]
 fn tritons_sum_leaves_the_tail_alone() {

@@ -2,8 +2,8 @@
 
 use sahasra_ptx::ArgumentList;
 
+use super::load;
 use crate::device::Noise;
-use crate::load;
 
 #[test]
 fn arrivals_are_waited_for_by_state_and_by_parity() {

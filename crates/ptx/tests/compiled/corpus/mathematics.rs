@@ -2,9 +2,9 @@
 
 use sahasra_ptx::ArgumentList;
 
+use super::load;
+use super::runtime::{from_half, half_table, nearest_half};
 use crate::device::Noise;
-use crate::load;
-use crate::runtime::{from_half, half_table, nearest_half};
 
 /// ln Γ by Stirling's series behind a shift of the argument upwards; x > 0.
 fn log_gamma(x: f64) -> f64 {

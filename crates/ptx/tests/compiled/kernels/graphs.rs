@@ -2,8 +2,8 @@
 
 use sahasra_ptx::ArgumentList;
 
+use super::{blocks, load};
 use crate::device::Noise;
-use crate::{blocks, load};
 
 #[test]
 fn floyd_warshall_finds_shortest_paths() {

@@ -2,8 +2,8 @@
 
 use sahasra_ptx::ArgumentList;
 
+use super::{blocks, load};
 use crate::device::{Noise, assert_close};
-use crate::{blocks, load};
 
 /// The error function to 1e-12: its series for small arguments, its continued fraction for large ones.
 fn error_function(x: f64) -> f64 {

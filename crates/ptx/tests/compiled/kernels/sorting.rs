@@ -2,8 +2,8 @@
 
 use sahasra_ptx::ArgumentList;
 
+use super::{blocks, load};
 use crate::device::Noise;
-use crate::{blocks, load};
 
 fn integers(seed: u64, count: usize, bound: u64) -> Vec<i32> {
     let mut noise = Noise::new(seed);

@@ -2,9 +2,6 @@
 
 mod cooperation;
 mod crypto;
-#[path = "../corpus_kernels/device.rs"]
-#[allow(dead_code, reason = "shared with the tests of the corpus, which use the rest")]
-mod device;
 mod forms;
 mod graphs;
 mod integers;
@@ -13,7 +10,7 @@ mod numeric;
 mod sorting;
 mod strings;
 
-use device::Device;
+use crate::device::{self, Device};
 
 /// The module of a kernel file, on a device of its own.
 fn load(file: &str) -> Device {

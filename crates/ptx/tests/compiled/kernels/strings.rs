@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use sahasra_ptx::ArgumentList;
 
+use super::{blocks, load};
 use crate::device::Noise;
-use crate::{blocks, load};
 
 fn letters(seed: u64, count: usize, kinds: u64) -> Vec<u8> {
     let mut noise = Noise::new(seed);

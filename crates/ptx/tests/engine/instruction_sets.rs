@@ -93,7 +93,11 @@ fn every_instruction_set_gives_the_same_bytes() {
         .iter()
         .map(|limit| {
             let child = Command::new(std::env::current_exe().expect("this test"))
-                .args(["--exact", "every_instruction_set_gives_the_same_bytes", "--nocapture"])
+                .args([
+                    "--exact",
+                    "instruction_sets::every_instruction_set_gives_the_same_bytes",
+                    "--nocapture",
+                ])
                 .env(CHILD, limit)
                 .output()
                 .expect("starts");

@@ -1,0 +1,11 @@
+//! What the engine loads, computes and refuses, mostly in PTX of a few lines.
+
+mod barriers;
+mod calls;
+mod divergence;
+mod faults;
+mod instruction_sets;
+mod instructions;
+mod loading;
+mod outline;
+mod transactions;
