@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use sahasra_ptx_fuzz::damage;
 
 fn corpus() -> Vec<String> {
@@ -123,7 +124,12 @@ fn survive(text: &str) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 1500,
+        max_shrink_iters: 200,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn damaged_text_loads_or_is_refused_and_runs_or_faults(file in any::<prop::sample::Index>(), mutations in mutations()) {

@@ -64,19 +64,20 @@ fn check_on(name: &str, limit: InstructionSet, test: &str) {
     let text = String::from_utf8_lossy(&child.stdout);
     println!("{text}");
     assert!(child.status.success(), "{text}{}", String::from_utf8_lossy(&child.stderr));
+    assert!(text.contains(" results"), "the child ran no test of the name {test}");
 }
 
 #[test]
 fn forms_are_exact_in_the_baseline() {
-    check_on("baseline", InstructionSet::Baseline, "forms_are_exact_in_the_baseline");
+    check_on("baseline", InstructionSet::Baseline, "exactness::forms_are_exact_in_the_baseline");
 }
 
 #[test]
 fn forms_are_exact_in_v3() {
-    check_on("v3", InstructionSet::V3, "forms_are_exact_in_v3");
+    check_on("v3", InstructionSet::V3, "exactness::forms_are_exact_in_v3");
 }
 
 #[test]
 fn forms_are_exact_in_avx512() {
-    check_on("avx512", InstructionSet::Avx512, "forms_are_exact_in_avx512");
+    check_on("avx512", InstructionSet::Avx512, "exactness::forms_are_exact_in_avx512");
 }
