@@ -115,7 +115,7 @@ pub struct Account {
     fresh: IndexSet,
     retries: Retries,
     in_flight: Flights,
-    /// Chunks that a worker's agent has while they are in flight on another worker, by worker.
+    /// Chunks outstanding at a worker's agent that are in flight on another worker here, or have ended, by worker.
     elsewhere: BTreeMap<String, IndexSet>,
     completed: IndexSet,
     failed: IndexSet,
@@ -160,18 +160,21 @@ impl Account {
         let device = DeviceKey::unknown(worker);
         let mut elsewhere = IndexSet::default();
         for (first, count) in ranges {
+            let count = count.min(self.total.saturating_sub(first));
+            elsewhere.insert(first, count);
             for (first, flight) in self.in_flight.within(first, count) {
                 if self.in_flight.worker(flight) == worker {
                     self.in_flight.mark_adopted(first, flight);
-                } else {
-                    elsewhere.insert(first, flight.count);
+                    elsewhere.remove(first, flight.count);
                 }
             }
             for retry in self.retries.cut(first, count) {
                 self.adopt_waiting(&device, retry);
+                elsewhere.remove(retry.first, retry.count);
             }
             for (first, count) in self.fresh.remove(first, count) {
                 self.in_flight.adopt(&device, first, count, 1);
+                elsewhere.remove(first, count);
             }
         }
         self.elsewhere.remove(worker);
@@ -180,7 +183,7 @@ impl Account {
         }
     }
 
-    /// A worker's agent has answered for these chunks: it has them no more.
+    /// The worker's agent has responded for these chunks: they are no longer outstanding there.
     pub fn answered(&mut self, worker: &str, first: u64, count: u64) {
         if let Some(chunks) = self.elsewhere.get_mut(worker) {
             chunks.remove(first, count.min(self.total.saturating_sub(first)));
@@ -188,12 +191,12 @@ impl Account {
         }
     }
 
-    /// A worker's agent has nothing more of what is in flight elsewhere.
+    /// Drops what the worker's agent was known to have of chunks that are not in flight on it here.
     pub fn forget(&mut self, worker: &str) {
         self.elsewhere.remove(worker);
     }
 
-    /// Chunks that a worker's agent has although this account has them on no device of it that it knows.
+    /// Number of chunks outstanding at the worker's agent that are not on a known device of that worker here.
     pub fn beside(&self, worker: &str) -> u64 {
         self.running_on(&DeviceKey::unknown(worker)) + self.elsewhere.get(worker).map_or(0, IndexSet::len)
     }
@@ -394,11 +397,26 @@ impl Account {
     }
 
     fn attempt_failed(&mut self, first: u64, count: u64, attempt: u32, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
-        if code.is_transient() && attempt <= self.policy.max_retries {
-            self.retried += count;
+        if !code.is_transient() {
+            self.fail_permanently(first, count, attempt, code, message);
+            return FailureOutcome { retried: 0, failed: count };
+        }
+        self.retried += count;
+        if attempt <= self.policy.max_retries {
             self.wait_again(first, count, attempt + 1, now + self.backoff(first, attempt));
             return FailureOutcome { retried: count, failed: 0 };
         }
+        // No retry is left, but chunks that another agent still has go on there, as this attempt.
+        let mut failed = 0;
+        for (first, count) in self.go_on_elsewhere(first, count, attempt + 1) {
+            self.retried -= count;
+            failed += count;
+            self.fail_permanently(first, count, attempt, code, message);
+        }
+        FailureOutcome { retried: 0, failed }
+    }
+
+    fn fail_permanently(&mut self, first: u64, count: u64, attempt: u32, code: FailureCode, message: &str) {
         self.failed.insert(first, count);
         self.causes.entry(code).or_default().insert(first, count);
         for index in (first..first + count).take(LISTED_FAILURES.saturating_sub(self.failures.len())) {
@@ -416,7 +434,6 @@ impl Account {
                 },
             });
         }
-        FailureOutcome { retried: 0, failed: count }
     }
 
     fn adopted(&self, worker: &str, first: u64, count: u64) -> Vec<(u64, Flight)> {

@@ -190,6 +190,9 @@ fn a_checkpoint_restores_what_was_counted() {
     );
     restored.adopt("worker-2", [(2, 4)]);
     assert_eq!(restored.counts().running, 3);
+    // Chunk 4 has ended, and takes room at the agent all the same.
+    assert_eq!(restored.beside("worker-2"), 4);
+    restored.answered("worker-2", 4, 1);
     assert_eq!(restored.beside("worker-2"), 3);
 }
 
@@ -388,6 +391,24 @@ fn what_another_agent_has_goes_on_there_at_no_cost_when_it_would_wait_again() {
     account.forget("worker-0");
     account.lost([&device(1)], FailureCode::Disconnected, "gone", 2_000_000);
     assert_eq!(account.counts().running, 0);
+}
+
+#[test]
+fn a_last_attempt_that_is_lost_goes_on_where_another_agent_still_has_the_chunk() {
+    let policy = RetryPolicy { max_retries: 1, ..POLICY };
+    let mut account = Account::new(2, policy, 0);
+    account.take(&device(0), 2, 0);
+    account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
+    account.take(&device(1), 2, 1_000_000);
+    account.adopt("worker-0", [(0, 1)]);
+    let outcome = account.lost([&device(1)], FailureCode::ExecutorLost, "crashed", 1_000_000);
+    assert_eq!(outcome, FailureOutcome { retried: 0, failed: 1 });
+    assert_eq!(
+        (account.beside("worker-0"), account.counts().running, account.counts().retried),
+        (1, 1, 2)
+    );
+    assert_eq!(account.succeeded(0, 1), [(0, 1)]);
+    assert!(account.is_finished());
 }
 
 #[test]

@@ -267,7 +267,7 @@ impl Coordinator {
         let patience = self.burst.chunk_timeout_milliseconds + OVERDUE;
         let known = (self.devices.iter()).filter(|(_, device)| device.outstanding() > 0);
         let known = known.filter_map(|(key, device)| Some((key.clone(), device.empty_since? + patience)));
-        // On one of the worker's devices, whichever.
+        // Chunks on an unknown device are overdue when those of every device of the worker would be.
         let unknown = self.account.workers_with_unknown_devices().filter_map(|worker| {
             let devices = self.devices.range(DeviceKey::unknown(worker)..);
             let mut devices = devices.take_while(|(key, _)| key.worker == worker);

@@ -74,8 +74,8 @@ impl Stream {
         }
     }
 
-    /// The parts of failed chunks that may be of the attempts that were adopted. What is told again is of an attempt before those of which
-    /// the agent had the chunks when the stream was opened.
+    /// The parts of failed chunks that may be of the attempts that were adopted. Repeated failures are of attempts that ended before the
+    /// stream was opened.
     fn of_adopted(&self, told_before: bool, first: u64, count: u64) -> Vec<(u64, u64)> {
         if !told_before {
             return vec![(first, count)];
@@ -211,7 +211,7 @@ impl Coordinator {
         entry.failures = 0;
         entry.broken_since = None;
         if !opened.resumed {
-            // It may count from the beginning.
+            // The agent dropped what it knew: nothing is repeated.
             entry.heard = 0;
         }
         entry.unsettled = Some(Unsettled {
