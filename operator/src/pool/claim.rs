@@ -52,8 +52,8 @@ pub struct Lost {
     pub why: Loss,
 }
 
-/// Cause of a loss: no answer to the last calls, or none in time.
-pub(crate) const SILENT: &str = "its agent does not answer";
+/// Cause of a loss: the agent did not respond to calls, or not in time.
+pub(crate) const SILENT: &str = "its agent does not respond";
 
 /// Why slices were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -338,7 +338,7 @@ impl Picture {
     }
 
     /// Removes lost grants from claims, and publishes the losses. Returns the removed grants, with their bytes.
-    fn drop_grants(&mut self, why: impl Fn(&ClaimRequest, &Held) -> Option<Loss>) -> Vec<(Held, u64)> {
+    fn drop_grants(&mut self, mut why: impl FnMut(&ClaimRequest, &Held) -> Option<Loss>) -> Vec<(Held, u64)> {
         let mut dropped = Vec::new();
         let mut changed = Vec::new();
         for (id, claim) in &mut self.claims {

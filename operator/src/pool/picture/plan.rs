@@ -337,16 +337,22 @@ impl Picture {
             .filter(|(_, view)| view.failing.is_some())
             .map(|(name, _)| name.clone())
             .collect();
+        let mut lost = 0;
         let expired = self.drop_grants(|request, held| {
-            // The end of a grant that is not renewed is due, whatever its agent does.
+            // Grants without renewal end by themselves, whatever the state of their agents.
             let why = match request.renewed && (held.renewing || silent.contains(&held.device.worker)) {
                 true => Loss::Worker(SILENT),
                 false => Loss::Expired,
             };
-            (held.expires <= now).then_some(why)
+            let due = held.expires <= now;
+            lost += usize::from(due && why != Loss::Expired);
+            due.then_some(why)
         });
-        if !expired.is_empty() {
-            tracing::info!(grants = expired.len(), "grants expired");
+        if lost > 0 {
+            tracing::warn!(grants = lost, why = SILENT, "grants lost");
+        }
+        if expired.len() > lost {
+            tracing::info!(grants = expired.len() - lost, "grants expired");
         }
         for (held, bytes) in expired {
             // The agent's own clock decides when it is free.
