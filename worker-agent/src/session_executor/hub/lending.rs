@@ -112,7 +112,7 @@ impl Hub {
         }
     }
 
-    /// The engine sleeps, and reads what comes meanwhile.
+    /// Waits for bytes or a wake-up, and reads what arrives.
     pub(super) fn read<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
@@ -126,12 +126,13 @@ impl Hub {
             0 => For::Idle,
             _ => For::Executing,
         } as usize;
-        let polls = inner.lending.took[awaited].is_some_and(|took| took < POLL);
+        let polls = !waiting.is_compiling && inner.lending.took[awaited].is_some_and(|took| took < POLL);
         let longest = if polls { POLL } else { Duration::ZERO };
         drop(inner);
         let began = Instant::now();
         let came = self.poll(connection, began + longest);
         let took = began.elapsed();
+        let is_operation = matches!(came, Came::Bytes);
         // From here on nobody rings.
         self.lock().is_engine_asleep = false;
         let keeps = match came {
@@ -144,7 +145,8 @@ impl Hub {
         };
         let mut inner = self.lock();
         inner.lending.is_reading = false;
-        if !waiting.is_compiling {
+        // Neither a compilation nor operations that arrive meanwhile say how long a result takes.
+        if !waiting.is_compiling && !(waiting.is_asked && is_operation) {
             inner.lending.took[awaited] = Some(took);
         }
         if !keeps && inner.lending.connection == Some(connection.number) {
@@ -154,7 +156,7 @@ impl Hub {
         inner
     }
 
-    /// Without sleeping until then.
+    /// Polls without sleeping until `until`, then sleeps.
     fn poll(&self, connection: &Connection, until: Instant) -> Came {
         let Some((_, rung)) = &self.call.0 else {
             return Came::Nothing;
