@@ -192,14 +192,6 @@ pub async fn serve(
         arguments.stores.policy(),
         Clock::default(),
     );
-    for device in agent.pool().devices() {
-        tracing::info!(
-            device = device.name,
-            model = device.model,
-            allocatable_mib = device.allocatable_bytes >> 20,
-            "device"
-        );
-    }
     tracing::info!(address = %bound, tls = acceptor.is_some(), boot = agent.boot_id(), node = arguments.node_name, "serving");
 
     let readiness = Readiness::default();
