@@ -1,24 +1,32 @@
 //! Writes what is generated from the types, in the repository's root: the chart's definitions, one YAML file a kind, and `docs/api.md`.
 
-use std::{fs, io, path::Path, process::ExitCode};
+use std::{collections::BTreeMap, fs, io, path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
     match write_all() {
         Ok(()) => ExitCode::SUCCESS,
         Err((path, error)) => {
-            eprintln!("cannot write {path}: {error}");
+            eprintln!("failed to write {path}: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
+fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, (String, io::Error)> {
+    result.map_err(|error| (path.display().to_string(), error))
+}
+
 fn write_all() -> Result<(), (String, io::Error)> {
-    let at = |path: &Path, result: io::Result<()>| result.map_err(|error| (path.display().to_string(), error));
     let chart = Path::new("helm/sahasra/files/crds");
+    at(chart, fs::create_dir_all(chart))?;
+    let files: BTreeMap<String, String> = sahasra_crds::yaml::files().into_iter().collect();
     // A kind that was removed leaves no file.
-    at(chart, fs::remove_dir_all(chart))?;
-    at(chart, fs::create_dir(chart))?;
-    for (name, yaml) in sahasra_crds::yaml::files() {
+    for entry in at(chart, fs::read_dir(chart).and_then(Iterator::collect::<io::Result<Vec<_>>>))? {
+        if !entry.file_name().to_str().is_some_and(|name| files.contains_key(name)) {
+            at(&entry.path(), fs::remove_file(entry.path()))?;
+        }
+    }
+    for (name, yaml) in &files {
         let path = chart.join(name);
         at(&path, fs::write(&path, yaml))?;
     }
