@@ -23,7 +23,7 @@
 //! - **CEL rules** are evaluated by `kube-cel` 0.8, which refuses what it cannot evaluate: `sortBy`, `cel.bind`, two-variable
 //!   comprehensions, schemas deeper than 64 levels, the authorizer. Costs are not counted: no rule runs out of budget here.
 //!   `oldSelf` of an `optionalOldSelf` rule is the value or null, not an optional. Messages of rules that fail to evaluate
-//!   differ. Our definitions use none of these; `crds` has a test that their rules compile.
+//!   differ. Our definitions use none of these: `e2e/tests/rules.rs` evaluates their rules.
 //! - **Schemas**: `allOf`, `anyOf`, `oneOf`, `not`, `uniqueItems`, `multipleOf` and formats other than `date-time` and `byte`
 //!   are not looked at. Ours have none. Of lists in the schema, mistakes come in the order of the fields, on a real server in a
 //!   random one.

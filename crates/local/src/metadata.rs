@@ -41,12 +41,13 @@ fn validate(object: &Value, resource: &Resource, name_rule: NameRule) -> Vec<Fie
     let mut errors = Vec::new();
     let prefix = object::metadata(object, "generateName");
     if !prefix.is_empty() {
-        // A dash at the end is right in a prefix.
-        let masked = if prefix.len() > 1 && prefix.ends_with('-') {
-            format!("{}a", &prefix[..prefix.len() - 2])
-        } else {
-            prefix.to_owned()
-        };
+        // A dash at the end is right in a prefix: as in Kubernetes, an `a` replaces it and the character before it.
+        let masked = prefix.strip_suffix('-').and_then(|stem| {
+            let mut characters = stem.chars();
+            characters.next_back()?;
+            Some(format!("{}a", characters.as_str()))
+        });
+        let masked = masked.unwrap_or_else(|| prefix.to_owned());
         for wrong in name_rule(&masked) {
             errors.push(FieldError::invalid("metadata.generateName", prefix, wrong));
         }
@@ -181,5 +182,29 @@ fn validate_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
                 "field is immutable",
             ));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::resource::catalogue;
+
+    #[test]
+    fn a_prefix_may_end_with_a_dash_and_not_begin_with_one() {
+        let wrong = |prefix: &str| {
+            let catalogue = catalogue();
+            let resource = catalogue
+                .resources
+                .iter()
+                .find(|resource| resource.namespaced)
+                .expect("there is one");
+            let object = json!({"metadata": {"name": "a", "namespace": "b", "generateName": prefix}});
+            validate_new(&object, resource).len()
+        };
+        assert_eq!(["job-", "a-"].map(wrong), [0, 0]);
+        assert_eq!(["-", "-a-", "é-", "aé-a"].map(wrong), [1, 1, 0, 1]);
     }
 }

@@ -74,7 +74,7 @@ fn strategic_at(document: &mut Value, patch: &Value, resource: &Resource, path: 
         if name.starts_with('$') {
             continue;
         }
-        if value.is_null() {
+        if value.is_null() || value.get("$patch").is_some_and(|directive| directive == "delete") {
             target.remove(name);
             continue;
         }
@@ -171,5 +171,8 @@ mod tests {
             resource,
         );
         assert_eq!(document["metadata"]["ownerReferences"].as_array().map(Vec::len), Some(1));
+        let mut document = json!({"data": {"a": "1"}, "kept": 1});
+        strategic(&mut document, &json!({"data": {"$patch": "delete"}}), resource);
+        assert_eq!(document, json!({"kept": 1}));
     }
 }
