@@ -32,7 +32,7 @@ def round_trips_more(far, near, round_trip_far, round_trip_near):
 
 
 def of_overhead(line, way, peer, place):
-    """How many times the peer's overhead over the place a step costs over it there: medians of the rounds. `None` where the peer's is none."""
+    """Overhead of `way` over `place`, divided by that of `peer` over the same place (medians of the rounds). `None` if the peer has none."""
     seconds, steps = line["seconds"], line["steps"]
     ours, theirs = (statistics.median(overhead(seconds[each], seconds[place], steps)) for each in (way, peer))
     return ours / theirs if theirs > 0 else None

@@ -79,7 +79,7 @@ pub enum ManifestError {
         /// What is wrong, and where.
         source: yaml::ParseError,
     },
-    /// A case makes no sense.
+    /// A case is invalid.
     #[error("case {name:?}: {fault}")]
     Case {
         /// Its name.
@@ -101,8 +101,8 @@ pub enum CaseFault {
     /// An expectation that every refusal would meet.
     #[error("`{0}` is empty")]
     Empty(&'static str),
-    /// It names a base that there is not.
-    #[error("no base {0:?} in {BASES}")]
+    /// The base of a case does not exist.
+    #[error("base {0:?} not found in {BASES}")]
     NoBase(String),
     /// The patch leaves its object as it was.
     #[error("`{0}` changes nothing")]

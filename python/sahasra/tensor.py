@@ -158,7 +158,7 @@ class RemoteTensor:
     def item(self) -> Any:
         """The only element, as Python has it. Raises ``ValueError`` where there are several, and as :meth:`numpy` does."""
         shape, dtype = self._physical()
-        # A loop that looks at its loss would pay for an array around one number.
+        # Avoids an array around one number, which costs in loops that read each loss.
         return self.numpy().item() if shape else np.frombuffer(self._downloaded(shape, dtype).bytes(), dtype).item()
 
     def tolist(self) -> Any:

@@ -13,7 +13,7 @@ use crate::process::Own;
 /// Bytes that came from a session. `numpy.asarray` takes them as they are, and holds this.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Block {
-    /// Held for numpy, or read by `bytes`; a process that was forked from this one leaves it.
+    /// Kept alive for numpy and read by `bytes`; a forked process must not free it.
     data: Own<Region>,
     address: usize,
     bytes: usize,

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes the PTX of the .cu files in corpus/ and kernels/ with NVRTC; no GPU is needed.
 
-    compile.py LIBNVRTC INCLUDE_FOLDERS                                   what this release made, made again in its place
+    compile.py LIBNVRTC INCLUDE_FOLDERS                                   regenerate the texts made by this release, in place
     compile.py LIBNVRTC INCLUDE_FOLDERS --architecture sm_100 --out DIR   all of it, for one architecture
 
-Tests run from the committed PTX, whose header names the release and the target: this is for who changes a kernel, or wants to
+Tests run from the committed PTX, whose header names the release and the target: use this after changing a kernel, or to
 see the text of another compiler. Several include folders are separated by colons. The wheels are, of release 12.9,
 nvidia-cuda-nvrtc-cu12==12.9.86, nvidia-cuda-runtime-cu12==12.9.79, nvidia-cuda-cccl-cu12==12.9.27 and
 nvidia-cuda-nvcc-cu12==12.9.86 (crt/mma.h); of release 13.5, nvidia-cuda-nvrtc, nvidia-cuda-runtime and nvidia-cuda-crt
@@ -63,7 +63,7 @@ def main():
     if (arguments.out is None) != (arguments.architecture is None):
         parser.error("--out and --architecture go together")
     nvrtc = Nvrtc(arguments.library, arguments.includes.split(":"))
-    failed = False
+    failed, compiled = False, 0
     for source in sorted(HERE.glob("*/*.cu")):
         target, architecture = source.with_suffix(".ptx"), arguments.architecture
         if arguments.out:
@@ -74,11 +74,14 @@ def main():
             if f"release {nvrtc.release()}," not in text:
                 continue
             architecture = re.search(r"^\.target (\w+)", text, re.MULTILINE)[1]
+        compiled += 1
         ptx = nvrtc.ptx(source, architecture)
         if ptx is None:
             failed = True
         else:
             target.write_bytes(ptx)
+    if not compiled:
+        sys.exit(f"no text in {HERE} was made by release {nvrtc.release()}: use --out to compile into another folder")
     sys.exit(failed)
 
 

@@ -1,6 +1,6 @@
 //! Checks of the metrics of a registry, for the tests of those who have some.
 //!
-//! Part of the library also where nothing calls it: behind a feature of tests, every crate above this one would be built twice, with it and without.
+//! Not behind a feature: a feature for tests would build every dependent crate twice.
 
 use prometheus::{Registry, proto::MetricType};
 
