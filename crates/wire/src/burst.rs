@@ -1,41 +1,40 @@
-//! The burst stream: a coordinator's half and an agent's half.
+//! The burst stream: frames of a coordinator and of an agent.
 //!
-//! The coordinator sends [`Open`], then [`Submit`]s as long as [`Opened::max_outstanding_chunks`] allows; the agent runs
-//! each chunk on a slice that its ledger knows the owner to hold on that device (never more chunks at a time than
-//! slices), and answers [`Results`], [`Failures`] and [`Returned`]. Each index submitted comes back in exactly one of
-//! these. The agent keeps results and failures until [`Acknowledge`] says that a checkpoint covers them: a coordinator
-//! of a higher term that opens the same owner's stream gets them again, first.
+//! The coordinator sends [`Open`], then [`Submit`]s as long as [`Opened::max_outstanding_chunks`] allows. The agent runs each chunk on a
+//! slice that the owner holds on the chunk's device according to the agent's ledger, so there are never more running chunks than slices.
+//! The agent answers with [`Results`], [`Failures`] and [`Returned`]; each submitted index comes back in exactly one of them. The agent
+//! keeps results and failures until an [`Acknowledge`] says that a checkpoint covers them. A coordinator of a higher term that opens a
+//! stream of the same owner first receives the kept frames again.
 
 use std::{fmt, time::Duration};
 
 use crate::grants::{Owner, Refusal};
 
-/// An agent ends a stream whose [`Open`] has not arrived whole within this time: 57 MiB at most, beside the streams of other agents.
+/// Time within which the whole [`Open`] frame must arrive; otherwise the agent ends the stream. The frame has up to 57 MiB and shares the
+/// coordinator's network link with the streams of other agents.
 pub const OPEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Coordinator to agent: exactly one of the fields.
+/// Frame from coordinator to agent, with exactly one kind.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ClientFrame {
-    /// The frame.
     #[prost(oneof = "client_frame::Kind", tags = "1, 2, 3, 4")]
     pub kind: Option<client_frame::Kind>,
 }
 
 /// Kinds of [`ClientFrame`].
 pub mod client_frame {
-    /// One of them.
+    /// Content of a [`ClientFrame`](super::ClientFrame).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
         /// First frame of a stream.
         #[prost(message, boxed, tag = "1")]
         Open(Box<super::Open>),
-        /// Chunks to run.
         #[prost(message, tag = "2")]
         Submit(super::Submit),
-        /// A checkpoint covers everything up to a sequence number.
+        /// A checkpoint covers all results and failures up to a sequence number.
         #[prost(message, tag = "3")]
         Acknowledge(super::Acknowledge),
-        /// Give back what has not started.
+        /// Returns chunks that have not started.
         #[prost(message, tag = "4")]
         Withdraw(super::Withdraw),
     }
@@ -47,117 +46,116 @@ impl From<client_frame::Kind> for ClientFrame {
     }
 }
 
-/// Says for whom the stream is and what its chunks compute.
+/// First frame of a stream: the owner of the burst and the program of its chunks.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Open {
-    /// The burst, and who coordinates it.
+    /// The burst and the term of its coordinator.
     #[prost(message, required, tag = "1")]
     pub owner: Owner,
-    /// Boot of the agent that the coordinator means.
+    /// Boot id of the agent to which the coordinator means to connect.
     #[prost(string, tag = "2")]
     pub boot_id: String,
-    /// The program.
     #[prost(message, required, tag = "3")]
     pub program: Program,
-    /// Indices that a checkpoint covers already, as flat pairs of first and last: the agent drops what it kept of them.
+    /// Chunk indices that a checkpoint covers already, as flat pairs of first and last index (inclusive). The agent drops its kept results
+    /// of these indices.
     #[prost(uint64, repeated, tag = "4")]
     pub covered: Vec<u64>,
 }
 
-/// What a chunk computes.
+/// Program that the chunks of a burst run.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Program {
     /// PTX text.
     #[prost(bytes = "bytes", tag = "1")]
     pub ptx: bytes::Bytes,
-    /// SHA-256 of it: executors keep loaded modules by this.
+    /// SHA-256 of the PTX text. Executors cache loaded modules by this digest.
     #[prost(bytes = "bytes", tag = "2")]
     pub digest: bytes::Bytes,
-    /// Name of the `.entry`.
+    /// Name of the kernel: the `.entry` in the PTX text.
     #[prost(string, tag = "3")]
     pub entry: String,
-    /// Blocks in x, y, z.
+    /// Number of blocks in x, y and z.
     #[prost(uint32, repeated, tag = "4")]
     pub grid: Vec<u32>,
-    /// Threads in x, y, z.
+    /// Number of threads per block in x, y and z.
     #[prost(uint32, repeated, tag = "5")]
     pub block: Vec<u32>,
-    /// Dynamic shared memory in bytes.
     #[prost(uint32, tag = "6")]
     pub dynamic_shared_bytes: u32,
-    /// Arguments in the kernel's order.
+    /// Arguments in the order of the kernel's parameters.
     #[prost(message, repeated, tag = "7")]
     pub arguments: Vec<Argument>,
-    /// `spec.chunks` of the job as JSON: compiled and evaluated at the agent.
+    /// `spec.chunks` of the `BurstJob` as JSON. The agent compiles and evaluates it.
     #[prost(bytes = "bytes", tag = "8")]
     pub chunks_json: bytes::Bytes,
     /// VRAM that one chunk may use, in bytes.
     #[prost(uint64, tag = "9")]
     pub slice_bytes: u64,
-    /// A chunk that runs longer is stopped, in milliseconds.
+    /// Maximum running time of one chunk, in milliseconds. A chunk that runs longer is stopped.
     #[prost(uint64, tag = "10")]
     pub chunk_timeout_milliseconds: u64,
-    /// Where the agent writes results; absent: they come back whole in [`Results`], unless `aggregate_only`.
+    /// Object store to which the agent writes results. If absent, results come back complete in [`Results`], unless `aggregate_only` is
+    /// set.
     #[prost(message, optional, tag = "11")]
     pub store: Option<Store>,
-    /// With a store or `aggregate_only`: the output (its place among the outputs) that comes back nevertheless, for the
-    /// aggregate.
+    /// With a store or `aggregate_only`: index of the output that comes back in [`Results`] nevertheless, for the aggregate.
     #[prost(uint32, optional, tag = "12")]
     pub aggregated_output: Option<u32>,
-    /// Outputs are kept nowhere: none is written to a store, and of them only `aggregated_output` comes back.
+    /// Outputs are not kept: none is written to a store, and only `aggregated_output` comes back.
     #[prost(bool, tag = "13")]
     pub aggregate_only: bool,
 }
 
-/// One argument: exactly one kind.
+/// Argument of the kernel, of exactly one kind.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Argument {
-    /// The kind.
     #[prost(oneof = "argument::Kind", tags = "1, 2, 3, 4, 5, 6")]
     pub kind: Option<argument::Kind>,
 }
 
 /// Kinds of [`Argument`].
 pub mod argument {
-    /// One of them.
+    /// Value of an [`Argument`](super::Argument).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
-        /// Zeroed array, read back: its size in bytes.
+        /// Output array, zeroed before the launch and read back after it. The value is the array's size in bytes.
         #[prost(uint64, tag = "1")]
         OutputBytes(u64),
-        /// Name of a parameter; its type is in the chunks.
+        /// Name of a chunk parameter. Its type is in `chunks_json`.
         #[prost(string, tag = "2")]
         Parameter(String),
-        /// Private copy of bytes.
+        /// Array of which each chunk receives a private copy.
         #[prost(message, tag = "3")]
         Input(super::Input),
-        /// Bytes that all chunks share.
+        /// Array that all chunks share.
         #[prost(bytes = "bytes", tag = "4")]
         Constant(bytes::Bytes),
-        /// Chunk index in so many bytes, little-endian: 4 or 8.
+        /// Index of the chunk as a little-endian integer. The value is the integer's size in bytes: 4 or 8.
         #[prost(uint32, tag = "5")]
         ChunkIndexBytes(u32),
-        /// The same little-endian bytes for every chunk.
+        /// Scalar with the same value for every chunk, as little-endian bytes.
         #[prost(bytes = "bytes", tag = "6")]
         Scalar(bytes::Bytes),
     }
 }
 
-/// Bytes of which each chunk gets a copy.
+/// Array of which each chunk receives a private copy.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Input {
-    /// All of them.
+    /// Data for all chunks.
     #[prost(bytes = "bytes", tag = "1")]
     pub bytes: bytes::Bytes,
-    /// When above 0: chunk i gets so many bytes from i times this.
+    /// If above 0, chunk i receives the `bytes_per_chunk` bytes that begin at offset i × `bytes_per_chunk`. If 0, each chunk receives all
+    /// bytes.
     #[prost(uint64, tag = "2")]
     pub bytes_per_chunk: u64,
 }
 
-/// An object store and the right to write there.
+/// Object store for results, with the credentials to write there.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Store {
-    /// URL of the folder for this job.
+    /// URL of the job's folder.
     #[prost(string, tag = "1")]
     pub url: String,
     /// Settings of the `object_store` crate, from the job's Secret.
@@ -165,32 +163,32 @@ pub struct Store {
     pub options: std::collections::BTreeMap<String, String>,
 }
 
-/// Chunks to run.
+/// Submits chunks.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Submit {
-    /// Ranges, to be run in this order.
+    /// Ranges of chunks, to be run in this order.
     #[prost(message, repeated, tag = "1")]
     pub ranges: Vec<ChunkRange>,
 }
 
-/// Consecutive indices, for the same device and attempt.
+/// Consecutive chunk indices with the same device and attempt number.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ChunkRange {
-    /// Device that runs them.
+    /// Name of the device that runs the chunks.
     #[prost(string, tag = "1")]
     pub device: String,
-    /// First index.
+    /// First chunk index.
     #[prost(uint64, tag = "2")]
     pub first: u64,
-    /// How many.
+    /// Number of chunks.
     #[prost(uint64, tag = "3")]
     pub count: u64,
-    /// Which attempt this is of each, from 1.
+    /// Attempt number of each chunk, starting at 1.
     #[prost(uint32, tag = "4")]
     pub attempt: u32,
 }
 
-/// A checkpoint covers everything up to a sequence number.
+/// Tells the agent that a checkpoint covers all results and failures up to a sequence number.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Acknowledge {
     /// Sequence number of the last covered [`Results`] or [`Failures`].
@@ -198,31 +196,30 @@ pub struct Acknowledge {
     pub sequence: u64,
 }
 
-/// Give back what has not started: it comes back in [`Returned`]. What runs goes on.
+/// Withdraws chunks that have not started; they come back in [`Returned`]. Running chunks continue.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Withdraw {
-    /// From this device; from all when empty.
+    /// Name of the device from which to withdraw chunks. Empty: all devices.
     #[prost(string, tag = "1")]
     pub device: String,
 }
 
-/// Agent to coordinator: exactly one of the fields.
+/// Frame from agent to coordinator, with exactly one kind.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ServerFrame {
-    /// The frame.
     #[prost(oneof = "server_frame::Kind", tags = "1, 2, 3, 4, 5")]
     pub kind: Option<server_frame::Kind>,
 }
 
 /// Kinds of [`ServerFrame`].
 pub mod server_frame {
-    /// One of them.
+    /// Content of a [`ServerFrame`](super::ServerFrame).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
-        /// First frame of a stream that was accepted.
+        /// First frame of a stream that the agent accepted.
         #[prost(message, tag = "1")]
         Opened(super::Opened),
-        /// The stream was not accepted, or ends: nothing follows.
+        /// Last frame: the agent did not accept the stream, or ends it.
         #[prost(message, tag = "2")]
         Refused(super::Refusal),
         /// Chunks that succeeded.
@@ -231,7 +228,7 @@ pub mod server_frame {
         /// Chunks whose attempt failed.
         #[prost(message, tag = "4")]
         Failures(super::Failures),
-        /// Chunks that were withdrawn before they started.
+        /// Chunks that come back without having been started.
         #[prost(message, tag = "5")]
         Returned(super::Returned),
     }
@@ -243,27 +240,28 @@ impl From<server_frame::Kind> for ServerFrame {
     }
 }
 
-/// The stream was accepted.
+/// Response to [`Open`]: the agent accepted the stream.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Opened {
-    /// Boot of the agent.
+    /// Boot id of the agent.
     #[prost(string, tag = "1")]
     pub boot_id: String,
-    /// Most chunks that may be submitted and not yet answered.
+    /// Maximum number of chunks that may be submitted and not yet answered.
     #[prost(uint64, tag = "2")]
     pub max_outstanding_chunks: u64,
-    /// Chunks of an earlier stream of this owner that still run or wait here, as pairs of first and last: they come back
-    /// on this stream and need not be submitted again.
+    /// Chunk indices of an earlier stream of this owner that still run or wait on the agent, as flat pairs of first and last index
+    /// (inclusive). They come back on this stream and need not be submitted again.
     #[prost(uint64, repeated, tag = "3")]
     pub outstanding: Vec<u64>,
-    /// Highest sequence number so far. Failures up to it are told again and are of earlier attempts than those outstanding.
+    /// Highest sequence number so far. Failures up to this number are sent again and belong to earlier attempts than the outstanding
+    /// chunks.
     #[prost(uint64, tag = "4")]
     pub sequence: u64,
-    /// Sequence number of the last frame that is told again; 0: none is.
+    /// Sequence number of the last frame that is sent again; 0 if there is none.
     #[prost(uint64, tag = "5")]
     pub retold: u64,
-    /// The agent has dropped nothing since the owner's last stream: what is neither outstanding nor told again never
-    /// reached it, or was on its way back unstarted.
+    /// The agent has dropped nothing since the owner's last stream. Chunks that are neither outstanding nor sent again never reached the
+    /// agent, or were about to come back in [`Returned`].
     #[prost(bool, tag = "6")]
     pub resumed: bool,
 }
@@ -271,139 +269,138 @@ pub struct Opened {
 /// Chunks that succeeded.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Results {
-    /// Grows by one with every [`Results`] and [`Failures`] of an owner on this boot. It skips numbers, and never goes
-    /// back, when the agent had dropped what it knew of the owner (nobody listened and its grants had ended).
+    /// Sequence number of this frame. Increases by one with every [`Results`] and [`Failures`] of an owner within a boot. Numbers are
+    /// skipped, but never decrease, after the agent dropped its state of the owner (no coordinator was connected and the owner's grants had
+    /// ended).
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Device that ran them.
+    /// Name of the device that ran the chunks.
     #[prost(string, tag = "2")]
     pub device: String,
-    /// Runs of consecutive indices.
+    /// Runs of consecutive chunk indices.
     #[prost(message, repeated, tag = "3")]
     pub runs: Vec<ResultRun>,
-    /// With a store: the object that holds these results, by its name under [`Store::url`].
+    /// With a store: name, relative to [`Store::url`], of the object that holds these results.
     #[prost(string, tag = "4")]
     pub segment: String,
 }
 
-/// Results of consecutive indices.
+/// Results of consecutive chunk indices.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResultRun {
-    /// First index.
+    /// First chunk index.
     #[prost(uint64, tag = "1")]
     pub first: u64,
-    /// How many.
+    /// Number of chunks.
     #[prost(uint64, tag = "2")]
     pub count: u64,
-    /// Which attempt succeeded.
+    /// Number of the attempt that succeeded, starting at 1.
     #[prost(uint32, tag = "3")]
     pub attempt: u32,
-    /// The outputs of each chunk in the kernel's order, one chunk after the other, little-endian; with a store or
-    /// [`Program::aggregate_only`] only the aggregated output.
+    /// Outputs of all chunks, chunk after chunk, little-endian; the outputs of one chunk are in the order of the kernel's parameters. With
+    /// a store or [`Program::aggregate_only`], only the aggregated output.
     #[prost(bytes = "bytes", tag = "4")]
     pub outputs: bytes::Bytes,
 }
 
-/// Attempts that failed.
+/// Chunks whose attempt failed.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Failures {
-    /// As in [`Results::sequence`].
+    /// Sequence number of this frame, as in [`Results::sequence`].
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Device.
+    /// Name of the device on which the attempts ran.
     #[prost(string, tag = "2")]
     pub device: String,
-    /// One entry a run of consecutive indices that failed alike.
+    /// One entry per run of consecutive chunk indices that failed for the same cause.
     #[prost(message, repeated, tag = "3")]
     pub failures: Vec<Failure>,
 }
 
-/// Consecutive indices whose attempt failed for the same cause.
+/// Consecutive chunk indices whose attempt failed for the same cause.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Failure {
-    /// First index.
+    /// First chunk index.
     #[prost(uint64, tag = "1")]
     pub first: u64,
-    /// How many.
+    /// Number of chunks.
     #[prost(uint64, tag = "2")]
     pub count: u64,
-    /// Which attempt.
+    /// Number of the attempt that failed, starting at 1.
     #[prost(uint32, tag = "3")]
     pub attempt: u32,
-    /// The cause.
     #[prost(enumeration = "FailureCode", tag = "4")]
     pub code: i32,
-    /// The cause as the engine tells it.
+    /// Explanation of the cause, as reported by the engine.
     #[prost(string, tag = "5")]
     pub message: String,
 }
 
-/// Chunks that come back unstarted, because they were withdrawn, their slices were released or expired, or the agent shuts
-/// down; they cost no retry.
+/// Chunks that come back without having been started, because they were withdrawn, their slices were released or expired, or the agent
+/// shuts down. They use up no retry.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Returned {
-    /// Which.
     #[prost(message, repeated, tag = "1")]
     pub ranges: Vec<ChunkRange>,
-    /// The owner holds no slice on their devices: what is submitted there before it does comes back as well.
+    /// The owner holds no slice on the devices of these chunks. Chunks submitted for these devices come back until the owner holds a slice
+    /// there again.
     #[prost(bool, tag = "2")]
     pub without_slices: bool,
 }
 
-/// Why an attempt failed.
+/// Causes of the failure of a chunk's attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum FailureCode {
-    /// Not said.
     Unspecified = 0,
-    /// The grant ended while the chunk ran, and so did the grace after it.
+    /// The grant ended while the chunk ran, and the grace period after it elapsed.
     GrantExpired = 1,
-    /// The stream to the agent broke or the agent went away (said by the coordinator itself).
+    /// The stream to the agent broke or the agent was lost. Only the coordinator itself reports this code.
     Disconnected = 2,
-    /// The device had less memory than it had granted.
+    /// The device had less memory than the agent had granted.
     OutOfDeviceMemory = 3,
     /// The executor crashed, was killed or was replaced.
     ExecutorLost = 4,
-    /// The chunk ran longer than its timeout.
     ChunkTimeout = 5,
     /// The agent shut down.
     ShuttingDown = 6,
-    /// The object store could not be written.
+    /// The agent could not write to the object store.
     StoreUnavailable = 7,
-    /// The PTX does not load.
+    /// The PTX could not be loaded.
     LoadFailed = 20,
-    /// The launch was refused: wrong shape, wrong arguments.
+    /// The launch was rejected because its shape or its arguments are invalid.
     LaunchFailed = 21,
-    /// A parameter could not be evaluated for this index.
+    /// A parameter could not be evaluated for the chunk's index.
     ParameterFailed = 22,
     /// The kernel executed `trap` or failed an `assert`.
     Trap = 23,
-    /// The kernel accessed memory that is not its own, or misaligned.
+    /// The kernel accessed memory that it does not own, or with wrong alignment.
     IllegalAddress = 24,
     /// The chunk needs more VRAM than a slice has.
     SliceExceeded = 25,
-    /// Threads of the kernel wait for each other for ever, or meet in different barriers.
+    /// Threads of the kernel wait for each other forever, or wait at different barriers.
     Deadlock = 26,
-    /// The kernel uses an instruction that the engine lacks.
+    /// The kernel uses an instruction that the engine does not support.
     Unsupported = 27,
-    /// Calls of the kernel's functions went deeper than the stack of a thread.
+    /// The calls of the kernel's functions exceeded a thread's stack.
     StackOverflow = 28,
 }
 
 impl FailureCode {
-    /// Every code.
+    /// Iterates over all codes.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=Self::LAST as i32).filter_map(|code| Self::try_from(code).ok())
     }
 
     const LAST: Self = Self::StackOverflow;
 
-    /// Whether another attempt may succeed: a lost grant, agent or executor says nothing about the kernel.
+    /// Returns whether another attempt may succeed. Codes below 20 are transient: a lost grant, agent or executor says nothing about the
+    /// kernel.
     pub const fn is_transient(self) -> bool {
         (self as i32) < 20
     }
 
-    /// Name for status and metrics.
+    /// Returns the name of the code for status fields and metrics.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Unspecified => "Unspecified",

@@ -1,4 +1,4 @@
-//! Frames of a stream: a length of four bytes, little-endian, then that many bytes of one message.
+//! Frames of the burst stream: a length of four bytes, little-endian, followed by one message of that length.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::{
@@ -11,18 +11,16 @@ use crate::burst::{Argument, ClientFrame, Input, Open, Program, argument, client
 /// Largest frame accepted, in bytes: the largest PTX and the largest inputs fit.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// Why a stream of frames cannot be read on.
+/// Error that prevents a stream of frames from being read any further.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The length exceeds [`MAX_FRAME_BYTES`].
     #[error("frame of {0} bytes exceeds the limit of {MAX_FRAME_BYTES}")]
     TooLarge(usize),
-    /// The bytes are not the message.
     #[error("frame does not decode")]
     Decode(#[from] prost::DecodeError),
 }
 
-/// One message as a frame.
+/// Encodes one message as a frame.
 pub fn encode<M: Message>(message: &M) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(4 + length);
@@ -31,17 +29,18 @@ pub fn encode<M: Message>(message: &M) -> Bytes {
     bytes.freeze()
 }
 
-/// Contents of so many bytes are a piece of their own in [`pieces`]: a page, below which copying costs less than keeping them apart.
+/// Smallest `bytes` field that [`pieces`] keeps as a piece of its own, in bytes: one page, below which copying costs less than a separate
+/// piece.
 const SHARED_BYTES: usize = 4096;
 
-/// One message as a frame in pieces, one after the other. A program's PTX and inputs are not copied: the frames to all agents share
-/// them with the maker of the program.
+/// Encodes one message as a frame, split into consecutive pieces. The PTX and the inputs of a program are not copied: the frames to all
+/// agents share their memory with the program.
 pub fn pieces(frame: &ClientFrame) -> Vec<Bytes> {
     let Some(client_frame::Kind::Open(open)) = &frame.kind else {
         return vec![encode(frame)];
     };
-    // A message that stands twice in another is put together from both (Protocol Buffers, encoding, last one wins): so everything but
-    // what is large is encoded as ever.
+    // When an embedded message occurs twice in another message, the decoder merges both occurrences (Protocol Buffers encoding, "last one
+    // wins"). So prost encodes everything except the large fields, and those are appended by hand.
     let small = Open {
         program: Program {
             ptx: Bytes::new(),
@@ -84,7 +83,7 @@ fn argument_pieces(argument: &Argument) -> Pieces {
     pieces
 }
 
-/// Bytes, one after the other.
+/// Consecutive pieces of an encoding, and their total length in bytes.
 #[derive(Default)]
 struct Pieces {
     pieces: Vec<Bytes>,
@@ -104,7 +103,7 @@ impl Pieces {
         self.pieces.extend(more.pieces);
     }
 
-    /// Adds a field of bytes, or of an encoded message.
+    /// Appends a length-delimited field: bytes or an encoded message.
     fn field(&mut self, tag: u32, contents: Self) {
         let mut head = BytesMut::new();
         encode_key(tag, WireType::LengthDelimited, &mut head);
@@ -113,7 +112,7 @@ impl Pieces {
         self.append(contents);
     }
 
-    /// With what is small put together.
+    /// Returns the pieces, with adjacent small ones merged.
     fn joined(self) -> Vec<Bytes> {
         let mut joined = Vec::new();
         let mut small = BytesMut::new();
@@ -130,19 +129,22 @@ impl Pieces {
     }
 }
 
-/// Collects bytes as they arrive and gives back whole messages.
+/// Collects bytes as they arrive and returns whole messages.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
 }
 
 impl Decoder {
-    /// Adds bytes that arrived.
+    /// Appends received bytes.
     pub fn extend(&mut self, bytes: impl Buf) {
         self.buffer.put(bytes);
     }
 
-    /// The next whole message, or `None` until more bytes arrive.
+    /// Returns the next whole message, or `None` until more bytes arrive.
+    ///
+    /// # Errors
+    /// When a frame exceeds [`MAX_FRAME_BYTES`] or its message does not decode.
     pub fn next_message<M: Message + Default>(&mut self) -> Result<Option<M>, FrameError> {
         let Some(length) = self.buffer.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes) as usize) else {
             return Ok(None);
@@ -159,7 +161,7 @@ impl Decoder {
         Ok(Some(M::decode(body)?))
     }
 
-    /// Whether a message has begun and not ended: a stream that ends here was cut.
+    /// Returns whether the buffer holds an incomplete frame: a stream that ends in this state was cut off.
     pub fn is_mid_frame(&self) -> bool {
         !self.buffer.is_empty()
     }
@@ -276,7 +278,7 @@ mod tests {
     #[test]
     fn the_largest_message_is_read_and_a_larger_one_is_not() {
         let decoded = |bytes: usize| {
-            // A tag of one byte and a length of four stand in front of the text.
+            // The text is preceded by a tag of one byte and a length of four bytes.
             let message = GrantId {
                 boot_id: "b".repeat(bytes - 5),
                 counter: 0,

@@ -1,102 +1,100 @@
-//! Grants: asking for slices, keeping them, giving them back.
+//! Grants: messages that acquire, renew and release slices of a device.
 
 use std::fmt;
 
-/// Names a grant for ever: no restart reuses it.
+/// Identifier of a grant, unique for all time: no restart of an agent reuses it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Message)]
 pub struct GrantId {
-    /// Boot id of the agent that made it.
+    /// Boot id of the agent that made the grant.
     #[prost(string, tag = "1")]
     pub boot_id: String,
-    /// Counter within that boot, from 1.
+    /// Counter within the boot, starting at 1.
     #[prost(uint64, tag = "2")]
     pub counter: u64,
 }
 
 impl GrantId {
-    /// `BOOT/COUNTER`, as status shows it.
+    /// Returns the identifier as `BOOT/COUNTER`, the form that status fields show.
     pub fn text(&self) -> String {
         format!("{}/{}", self.boot_id, self.counter)
     }
 }
 
-/// For whom a grant is held, and who speaks for that owner.
+/// Owner of a grant, and the term of the coordinator that acts for the owner.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Owner {
     /// UID of the owning object.
     #[prost(string, tag = "1")]
     pub uid: String,
-    /// Its namespace: executors are never shared between namespaces.
+    /// Namespace of the owning object. Executors are never shared between namespaces.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// Kind and name for people: `BurstJob/hyperparameter-search`.
+    /// Kind and name of the owning object for people, such as `BurstJob/hyperparameter-search`.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// Generation of its coordinator: an agent refuses a lower one than it has seen.
+    /// Term of the owner's coordinator. An agent rejects a term lower than the highest that it has seen for the owner.
     #[prost(uint64, tag = "4")]
     pub term: u64,
 }
 
-/// Asks one device for slices.
+/// Acquires slices of one device.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AcquireRequest {
-    /// For whom.
     #[prost(message, required, tag = "1")]
     pub owner: Owner,
-    /// Boot of the agent that the proposal was made for; the agent refuses another.
+    /// Boot id of the agent for which the placement was computed. An agent with another boot id rejects the request.
     #[prost(string, tag = "2")]
     pub boot_id: String,
-    /// Device on the agent.
+    /// Name of the device on the agent.
     #[prost(string, tag = "3")]
     pub device: String,
-    /// Size of one slice in bytes.
+    /// Size of one slice in bytes, above 0.
     #[prost(uint64, tag = "4")]
     pub slice_bytes: u64,
-    /// Most slices that are wanted: the agent grants up to so many, atomically.
+    /// Maximum number of slices to grant, above 0. The agent grants up to this number, atomically.
     #[prost(uint32, tag = "5")]
     pub slices: u32,
-    /// Fewest with which the asker can do anything; the agent refuses rather than grant fewer.
+    /// Minimum number of slices that the owner can use. The agent rejects the request rather than grant fewer.
     #[prost(uint32, tag = "6")]
     pub at_least: u32,
-    /// How long the grant lasts without renewal, in milliseconds of the agent's own monotonic clock.
+    /// Lifetime of the grant without renewal, in milliseconds of the agent's own monotonic clock.
     #[prost(uint64, tag = "7")]
     pub ttl_milliseconds: u64,
-    /// How long a running chunk may go on when the grant has ended, in milliseconds, before its executor is killed.
+    /// Grace period of a running chunk after the grant has ended, in milliseconds. After it, the chunk's executor is killed.
     #[prost(uint64, tag = "8")]
     pub grace_milliseconds: u64,
-    /// The session that the slice is for, if it is for one.
+    /// Session for which the slice is acquired. Absent if the slice is not for a session.
     #[prost(message, optional, tag = "9")]
     pub session: Option<SessionTerms>,
 }
 
-/// A session as its agent has to know it: by this a client's stream is let in, and its grant extended while it is there.
+/// Data of a session that its agent needs to accept a client's stream, and to extend the grant while a client is connected.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct SessionTerms {
-    /// Namespace of the `GpuSession`.
+    /// Namespace of the `GpuSession` object.
     #[prost(string, tag = "1")]
     pub namespace: String,
-    /// Its name: clients ask for it by this.
+    /// Name of the `GpuSession` object, by which clients request the session.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// Its UID.
+    /// UID of the `GpuSession` object.
     #[prost(string, tag = "3")]
     pub uid: String,
-    /// Engine that runs its programs: `ptx`, `xla`.
+    /// Engine that runs the session's programs: `ptx` or `xla`.
     #[prost(string, tag = "4")]
     pub engine: String,
-    /// For how long in all, from the moment of the grant and in milliseconds of the agent's own clock, a client that is there
-    /// may keep it without any renewal.
+    /// Total time for which the agent may keep the grant without renewal while a client is connected, in milliseconds of the agent's own
+    /// clock, counted from the grant.
     #[prost(uint64, tag = "5")]
     pub keep_milliseconds: u64,
 }
 
-/// The answer: exactly one of the fields.
+/// Response to an [`AcquireRequest`]: exactly one field is set.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AcquireResponse {
-    /// What was granted.
     #[prost(message, optional, tag = "1")]
     pub grant: Option<Grant>,
-    /// Why nothing was.
+    /// Reason why no slice was granted.
     #[prost(message, optional, tag = "2")]
     pub refusal: Option<Refusal>,
 }
@@ -104,75 +102,69 @@ pub struct AcquireResponse {
 /// Slices of one device, held by one owner.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Grant {
-    /// Its name.
     #[prost(message, required, tag = "1")]
     pub id: GrantId,
-    /// UID of the owner.
     #[prost(string, tag = "2")]
     pub owner_uid: String,
-    /// Device on the agent.
+    /// Name of the device on the agent.
     #[prost(string, tag = "3")]
     pub device: String,
     /// Size of one slice in bytes.
     #[prost(uint64, tag = "4")]
     pub slice_bytes: u64,
-    /// How many.
+    /// Number of slices.
     #[prost(uint32, tag = "5")]
     pub slices: u32,
-    /// Milliseconds until it expires, at the time of the answer.
+    /// Time until the grant expires, in milliseconds from the time of the response.
     #[prost(uint64, tag = "6")]
     pub expires_in_milliseconds: u64,
-    /// It has ended and only waits for what still runs: counted, but of no more use.
+    /// The grant has ended and waits for the work that still runs on it. Its slices are still counted as granted, but accept no new work.
     #[prost(bool, tag = "7")]
     pub draining: bool,
-    /// Highest term seen for the owner.
+    /// Highest term that the agent has seen for the owner.
     #[prost(uint64, tag = "8")]
     pub term: u64,
 }
 
-/// Why an agent does not do what it was asked.
+/// Reason why an agent rejected a request or ended a stream.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Refusal {
-    /// The cause.
     #[prost(enumeration = "RefusalCode", tag = "1")]
     pub code: i32,
-    /// For people, with figures.
+    /// Explanation for people, with the relevant numbers.
     #[prost(string, tag = "2")]
     pub message: String,
-    /// Bytes free on the device at that moment.
+    /// Free memory on the device at the time of the rejection, in bytes.
     #[prost(uint64, tag = "3")]
     pub free_bytes: u64,
 }
 
-/// Causes of a refusal.
+/// Causes of a [`Refusal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum RefusalCode {
-    /// Not said.
     Unspecified = 0,
-    /// A coordinator of a higher term has spoken for the owner.
+    /// The agent has seen a higher term for the owner.
     StaleTerm = 1,
     /// The request was made for another boot of the agent.
     OtherBoot = 2,
-    /// No such device.
     UnknownDevice = 3,
-    /// Not even the smallest acceptable number of slices is free.
+    /// Fewer slices are free than the request's minimum.
     Capacity = 4,
-    /// The device reported an error that only a reset mends.
+    /// The device reported an error that only a reset repairs.
     Unhealthy = 5,
-    /// The agent is shutting down.
     ShuttingDown = 6,
-    /// The request itself is wrong.
+    /// The request is invalid.
     Invalid = 7,
 }
 
 impl RefusalCode {
-    /// Every code.
+    /// Iterates over all codes.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=Self::Invalid as i32).filter_map(|code| Self::try_from(code).ok())
     }
 
-    /// Name for metrics and messages.
+    /// Returns the name of the code for metrics and messages.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Unspecified => "Unspecified",
@@ -193,80 +185,78 @@ impl fmt::Display for RefusalCode {
     }
 }
 
-/// Extends grants, of many owners in one call.
+/// Extends grants of several owners in one call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenewRequest {
-    /// One entry an owner.
+    /// One entry per owner.
     #[prost(message, repeated, tag = "1")]
     pub owners: Vec<RenewOwner>,
 }
 
-/// The grants of one owner to extend.
+/// Grants of one owner to extend.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenewOwner {
-    /// Whose, and who asks.
     #[prost(message, required, tag = "1")]
     pub owner: Owner,
-    /// Which.
     #[prost(message, repeated, tag = "2")]
     pub grants: Vec<GrantId>,
-    /// From now, in milliseconds.
+    /// Lifetime of the grants from now on, in milliseconds of the agent's own monotonic clock.
     #[prost(uint64, tag = "3")]
     pub ttl_milliseconds: u64,
-    /// The session that they are for, as it is now: its time may have been changed.
+    /// Current data of the session that the grants are for, because the session's time may have changed. Absent if the grants are not for a
+    /// session.
     #[prost(message, optional, tag = "4")]
     pub session: Option<SessionTerms>,
 }
 
-/// What became of each grant, in the order asked.
+/// Response to a [`RenewRequest`]: the outcome for each grant, in the order of the request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenewResponse {
-    /// One entry a grant.
+    /// One entry per grant.
     #[prost(message, repeated, tag = "1")]
     pub outcomes: Vec<RenewOutcome>,
 }
 
-/// What became of one grant.
+/// Outcome of the renewal of one grant.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenewOutcome {
-    /// Which.
     #[prost(message, required, tag = "1")]
     pub id: GrantId,
-    /// It was extended.
+    /// Whether the grant was extended.
     #[prost(bool, tag = "2")]
     pub renewed: bool,
-    /// Why not: its term is stale, it is of another boot, or (`Invalid`) it has ended.
+    /// Reason why the grant was not extended: the term is stale, the grant is of another boot, or (`Invalid`) the grant has ended or the
+    /// lifetime is out of range. `Unspecified` if it was extended.
     #[prost(enumeration = "RefusalCode", tag = "3")]
     pub refusal: i32,
 }
 
-/// Gives grants back. What still runs on them drains first.
+/// Releases grants. Work that still runs on them drains first.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ReleaseRequest {
-    /// Whose, and who asks.
     #[prost(message, required, tag = "1")]
     pub owner: Owner,
-    /// Which; all of the owner's when empty.
+    /// Grants to release. Empty: all grants of the owner.
     #[prost(message, repeated, tag = "2")]
     pub grants: Vec<GrantId>,
-    /// Keep so many slices of each named grant; 0 gives all back.
+    /// Number of slices to keep of each listed grant; 0 releases all of them. Must be 0 if `grants` is empty.
     #[prost(uint32, tag = "3")]
     pub keep_slices: u32,
-    /// Kill what runs at once instead of letting it end within its grace.
+    /// Kill running work at once instead of granting it the grace period.
     #[prost(bool, tag = "4")]
     pub immediately: bool,
 }
 
-/// What was given back.
+/// Response to a [`ReleaseRequest`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ReleaseResponse {
-    /// Grants that are free now.
+    /// Number of grants whose slices are free now.
     #[prost(uint32, tag = "1")]
     pub freed: u32,
-    /// Grants that drain.
+    /// Number of grants that are draining.
     #[prost(uint32, tag = "2")]
     pub draining: u32,
-    /// Why nothing was done.
+    /// Reason why nothing was released. Absent if the request was accepted.
     #[prost(message, optional, tag = "3")]
     pub refusal: Option<Refusal>,
 }

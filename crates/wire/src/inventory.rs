@@ -1,65 +1,65 @@
-//! What an agent has and what it has lent.
+//! Inventory of an agent: its devices, grants and sessions.
 
 use crate::grants::Grant;
 
-/// The agent's whole state as the operator needs it.
+/// State of an agent, as the operator needs it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Inventory {
-    /// Name of the `GpuWorker`.
+    /// Name of the `GpuWorker` object.
     #[prost(string, tag = "1")]
     pub worker: String,
-    /// Names this start of the agent.
+    /// Identifier of this start of the agent.
     #[prost(string, tag = "2")]
     pub boot_id: String,
-    /// The devices.
     #[prost(message, repeated, tag = "3")]
     pub devices: Vec<Device>,
-    /// Every grant, draining ones included. One given back in part while more was in use than it kept stands here twice:
-    /// what it kept, and what drains.
+    /// All grants, draining ones included. A grant that was released in part while more slices were in use than it kept is listed twice:
+    /// the slices that it kept, and those that are draining.
     #[prost(message, repeated, tag = "4")]
     pub grants: Vec<Grant>,
-    /// It takes no new work.
+    /// The agent accepts no new work.
     #[prost(bool, tag = "5")]
     pub shutting_down: bool,
-    /// Every session that it holds a slice for, and for some minutes those whose executor ended by itself.
+    /// Every session for which the agent holds a slice, and for some minutes also sessions whose executor ended by itself.
     #[prost(message, repeated, tag = "6")]
     pub sessions: Vec<SessionLoad>,
 }
 
-/// A session on an agent.
+/// Statistics of one session on an agent.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SessionLoad {
-    /// UID of the owner of its grant.
+    /// UID of the grant's owner.
     #[prost(string, tag = "1")]
     pub owner_uid: String,
-    /// Namespace of the `GpuSession`.
+    /// Namespace of the `GpuSession` object.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// Its name.
+    /// Name of the `GpuSession` object.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// Tensors stored.
+    /// Number of tensors stored in the session.
     #[prost(uint64, tag = "4")]
     pub tensors: u64,
-    /// Their bytes.
+    /// Device memory of the stored tensors, in bytes.
     #[prost(uint64, tag = "5")]
     pub stored_bytes: u64,
-    /// Executions that have begun and not ended.
+    /// Number of executions that have begun and not ended.
     #[prost(uint64, tag = "6")]
     pub active_executions: u64,
-    /// For how long nothing was asked of it and nothing ran, in milliseconds; since the grant when nothing ever did.
+    /// Time since the last request or execution of the session, in milliseconds. Counted from the grant if there was none.
     #[prost(uint64, tag = "7")]
     pub idle_milliseconds: u64,
-    /// A client is connected.
+    /// Whether a client is connected.
     #[prost(bool, tag = "8")]
     pub connected: bool,
-    /// A client may connect: the agent has the engine.
+    /// Whether clients can connect, because the agent has the session's engine.
     #[prost(bool, tag = "9")]
     pub streams: bool,
-    /// Its executor ended by itself, and its grant with it: how, and its last words. Empty as long as it has not.
+    /// How the session's executor ended by itself, with the tail of its log; the grant ended with the executor. Empty as long as the
+    /// executor has not ended by itself.
     #[prost(string, tag = "10")]
     pub ended: String,
-    /// For how long it has had its grant, in milliseconds.
+    /// Age of the session's grant, in milliseconds.
     #[prost(uint64, tag = "11")]
     pub held_milliseconds: u64,
 }
@@ -67,34 +67,34 @@ pub struct SessionLoad {
 /// A device and its load.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Device {
-    /// Name on this worker.
+    /// Name of the device, unique on this worker.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Model as the driver tells it.
+    /// Model as reported by the driver.
     #[prost(string, tag = "2")]
     pub model: String,
-    /// Class from the configuration.
+    /// Device class from the configuration.
     #[prost(string, tag = "3")]
     pub class: String,
-    /// All memory in bytes.
+    /// Total memory in bytes.
     #[prost(uint64, tag = "4")]
     pub total_bytes: u64,
-    /// What may be lent, in bytes.
+    /// Memory available for grants, in bytes.
     #[prost(uint64, tag = "5")]
     pub allocatable_bytes: u64,
-    /// What is lent, draining included, in bytes.
+    /// Memory in use by grants, draining ones included, in bytes.
     #[prost(uint64, tag = "6")]
     pub leased_bytes: u64,
-    /// Running now.
+    /// Number of executions in progress.
     #[prost(uint64, tag = "7")]
     pub active_executions: u64,
-    /// Tensors stored.
+    /// Number of tensors stored on the device.
     #[prost(uint64, tag = "8")]
     pub tensor_count: u64,
-    /// Their bytes.
+    /// Memory of the stored tensors, in bytes.
     #[prost(uint64, tag = "9")]
     pub stored_tensor_bytes: u64,
-    /// It answers.
+    /// Whether the device works.
     #[prost(bool, tag = "10")]
     pub healthy: bool,
 }

@@ -1,23 +1,23 @@
 //! Messages between the operator and a worker-agent, and between a client and its session.
 //!
-//! Protocol Buffers (prost, defined in Rust: fields may be added, tags are never reused) over HTTP/2. Five unary calls
-//! and one long-lived stream, all served by the agent:
+//! All messages are Protocol Buffers, defined in Rust with prost. Fields may be added; tags are never reused. The operator calls the agent
+//! over HTTP/2: five unary calls and one long-lived stream.
 //!
-//! | Call | Request → response | For |
+//! | Call | Request → response | Purpose |
 //! |---|---|---|
-//! | `GET  /v1/inventory` | → [`inventory::Inventory`] | boot id, devices, load, every grant |
+//! | `GET  /v1/inventory` | → [`inventory::Inventory`] | boot id, devices, load and all grants |
 //! | `GET  /v1/load` | → [`inventory::Inventory`] | the same without the grants |
-//! | `POST /v1/acquire` | [`grants::AcquireRequest`] → [`grants::AcquireResponse`] | up to k slices of one device, atomically |
-//! | `POST /v1/renew` | [`grants::RenewRequest`] → [`grants::RenewResponse`] | extend grants of many owners at once |
-//! | `POST /v1/release` | [`grants::ReleaseRequest`] → [`grants::ReleaseResponse`] | give grants back |
-//! | `POST /v1/bursts` | [`burst::ClientFrame`]s ⇄ [`burst::ServerFrame`]s | chunks out, results in |
+//! | `POST /v1/acquire` | [`grants::AcquireRequest`] → [`grants::AcquireResponse`] | acquire up to k slices of one device, atomically |
+//! | `POST /v1/renew` | [`grants::RenewRequest`] → [`grants::RenewResponse`] | extend grants of several owners in one call |
+//! | `POST /v1/release` | [`grants::ReleaseRequest`] → [`grants::ReleaseResponse`] | release grants |
+//! | `POST /v1/bursts` | [`burst::ClientFrame`]s ⇄ [`burst::ServerFrame`]s | submit chunks, receive results |
 //!
-//! Every request that acts for an owner carries the **term** of its coordinator; an agent that has seen a higher one
-//! answers [`grants::RefusalCode::StaleTerm`] (fencing). Every grant is named by the agent's boot id and a counter, so
-//! that nothing of an earlier boot is ever taken for one of this boot.
+//! Every request on behalf of an owner carries the **term** of the owner's coordinator. An agent that has seen a higher term rejects the
+//! request with [`grants::RefusalCode::StaleTerm`] (fencing). A grant is identified by the agent's boot id and a counter, so that a grant
+//! of an earlier boot is never mistaken for one of the current boot.
 //!
-//! Stream bodies are [`frame`]s: a length and a message. The stream between a client and its [`session`] is its own protocol,
-//! carried by an upgraded HTTP/1.1 connection or a WebSocket.
+//! Stream bodies consist of [`frame`]s: a length and a message. The stream between a client and its [`session`] has a protocol of its own
+//! and runs over an upgraded HTTP/1.1 connection or a WebSocket.
 
 pub mod burst;
 pub mod frame;
@@ -27,30 +27,30 @@ pub mod session;
 
 pub use prost::Message;
 
-/// Media type of every body.
+/// Media type of all request and response bodies.
 pub const CONTENT_TYPE: &str = "application/x-protobuf";
 
-/// Paths on the agent.
+/// Paths of the agent's HTTP API.
 pub mod path {
-    /// [`crate::inventory::Inventory`].
+    /// Path of the call that returns an [`crate::inventory::Inventory`] with all grants.
     pub const INVENTORY: &str = "/v1/inventory";
-    /// [`crate::inventory::Inventory`] without the grants: for who only looks at the load.
+    /// Path of the call that returns an [`crate::inventory::Inventory`] without the grants, for callers that need only the load.
     pub const LOAD: &str = "/v1/load";
-    /// [`crate::grants::AcquireRequest`].
+    /// Path of the call that takes a [`crate::grants::AcquireRequest`].
     pub const ACQUIRE: &str = "/v1/acquire";
-    /// [`crate::grants::RenewRequest`].
+    /// Path of the call that takes a [`crate::grants::RenewRequest`].
     pub const RENEW: &str = "/v1/renew";
-    /// [`crate::grants::ReleaseRequest`].
+    /// Path of the call that takes a [`crate::grants::ReleaseRequest`].
     pub const RELEASE: &str = "/v1/release";
-    /// [`crate::burst::ClientFrame`] and [`crate::burst::ServerFrame`].
+    /// Path of the burst stream: [`crate::burst::ClientFrame`]s in the request body, [`crate::burst::ServerFrame`]s in the response body.
     pub const BURSTS: &str = "/v1/bursts";
 
-    /// The stream of a session: a connection upgraded to [`crate::session::PROTOCOL`].
+    /// Returns the path of a session's stream, a connection upgraded to [`crate::session::PROTOCOL`].
     pub fn stream(namespace: &str, name: &str) -> String {
         format!("/v1/namespaces/{namespace}/sessions/{name}/stream")
     }
 
-    /// Namespace and name of the session whose [`stream`] has this path.
+    /// Returns the namespace and name of the session whose [`stream`] has this path, or `None` if the path is not of a session's stream.
     pub fn session_of(path: &str) -> Option<(&str, &str)> {
         let (namespace, rest) = path.strip_prefix("/v1/namespaces/")?.split_once('/')?;
         let name = rest.strip_prefix("sessions/")?.strip_suffix("/stream")?;

@@ -1,18 +1,18 @@
-//! The session stream: a client's half and a session executor's half. `docs/protocol.md` tells the whole of it.
+//! The session stream: frames of a client and of a session executor. `docs/protocol.md` is its specification.
 //!
-//! Each half is a sequence of [`frame`]s: a message, and bytes that travel beside it without being copied into it. The client
-//! names tensors and programs by numbers of its own choice, so that it need not wait for an answer before it uses them: a
-//! steady step is one [`Execute`] and nothing comes back.
+//! Each direction is a sequence of [`frame`]s: a message, and a payload that follows the message without being copied into it. The client
+//! chooses the numbers that identify tensors and programs, so it can use them without waiting for an answer: in the steady state, a
+//! training step is one [`Execute`] without an answer.
 //!
-//! - **Order.** Operations act in the order sent. What fails makes its results failed too; the first failure since the last
-//!   [`Synchronise`] is the answer to the next one, with the name of the operation that it began with.
-//! - **Sequence numbers.** Operations and answers are numbered from 1 in each direction; `received` in every frame says how far
-//!   the sender has taken what came. A connection that breaks is replaced: [`Hello::resume`] proves that it is the same
-//!   client, and each side sends again what the other has not taken. Nothing is lost and nothing happens twice.
-//! - **Credits.** Neither side has more than the other's window of frames and payload bytes outstanding (sent and not in
-//!   `received`), save that a frame may always be sent while no more than a quarter of it is. Each side tells how far it is at the
-//!   latest after a quarter. An encoded part counts for what it decodes to.
-//! - **Encodings.** A [`Part`] may be compressed where its peer takes that: [`compression`] says when.
+//! - **Order.** Operations take effect in the order in which they were sent. The results of a failed operation count as failed too. The
+//!   first failure since the last [`Synchronise`] is the answer to the next one, and identifies the operation that failed first.
+//! - **Sequence numbers.** Operations and answers are numbered from 1 in each direction; `received` in every frame is the highest number
+//!   that the sender has processed. A broken connection is replaced: [`Hello::resume`] proves that the client is the same, and each side
+//!   sends again what the other has not processed. Nothing is lost and nothing takes effect twice.
+//! - **Windows.** Neither side has more frames and payload bytes outstanding (sent and not confirmed by `received`) than the other's window
+//!   allows. As an exception, a frame may always be sent while at most a quarter of the window is outstanding. Each side sends its
+//!   `received` at the latest after a quarter of its window. An encoded part counts with its decoded size.
+//! - **Encodings.** A [`Part`] may be compressed if its receiver supports that; see [`compression`].
 
 mod answer;
 pub mod compression;
@@ -29,117 +29,117 @@ pub use operation::*;
 pub use part::*;
 pub use resume::*;
 
-/// Version of the protocol that this crate speaks.
+/// Version of the session protocol that this crate implements.
 pub const VERSION: u32 = 1;
-/// Value of the `Upgrade` header, and subprotocol of a WebSocket.
+/// Value of the `Upgrade` header, and name of the WebSocket subprotocol.
 pub const PROTOCOL: &str = "sahasra-session.v1";
-/// Most frames that a window counts for, whatever is announced: what is sent is kept.
+/// Largest window in frames. Larger announced windows are reduced to this size, because the sender keeps all outstanding frames.
 pub const LARGEST_WINDOW_FRAMES: u32 = 1 << 16;
-/// Most bytes of payload that a window counts for.
+/// Largest window in payload bytes. Larger announced windows are reduced to this size.
 pub const LARGEST_WINDOW_BYTES: u64 = 256 << 20;
 
-/// Client to executor.
+/// Frame from client to executor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ClientFrame {
-    /// Number of this operation, from 1; 0 for frames that are no operation ([`Hello`], and those without a kind).
+    /// Sequence number of the operation, starting at 1; 0 for frames that are no operation ([`Hello`], and frames without a kind).
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Answers up to this number were taken.
+    /// Highest sequence number of the answers that the client has processed.
     #[prost(uint64, tag = "2")]
     pub received: u64,
-    /// The operation; none where only `received` is told.
+    /// The operation. Absent if the frame only confirms answers by `received`.
     #[prost(oneof = "client_frame::Kind", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
     pub kind: Option<client_frame::Kind>,
-    /// Bytes a second to which the client decodes parts, as measured; 0 where it has decoded none.
+    /// Measured rate at which the client decodes parts, in decoded bytes per second; 0 if it has decoded none.
     #[prost(uint64, tag = "16")]
     pub decoding_rate: u64,
 }
 
 /// Kinds of [`ClientFrame`].
 pub mod client_frame {
-    /// One of them.
+    /// Content of a [`ClientFrame`](super::ClientFrame).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
         /// First frame of a connection.
         #[prost(message, tag = "3")]
         Hello(super::Hello),
-        /// A tensor from the client's memory.
+        /// Creates a tensor from data in the client's memory.
         #[prost(message, tag = "4")]
         Upload(super::Upload),
-        /// The next bytes of the upload before. Payload: the bytes, as encoded.
+        /// Next bytes of the preceding upload. Payload: the encoded bytes.
         #[prost(message, tag = "5")]
         Part(super::Part),
-        /// A zeroed tensor.
+        /// Creates a zeroed tensor.
         #[prost(message, tag = "6")]
         Allocate(super::Allocate),
-        /// A program. Payload: its code.
+        /// Compiles a program. Payload: its code.
         #[prost(message, tag = "7")]
         Compile(super::Compile),
-        /// One execution of a program of engine `xla`.
+        /// Executes a program of the engine `xla` once.
         #[prost(message, tag = "8")]
         Execute(super::Execute),
-        /// One launch of a kernel of engine `ptx`.
+        /// Launches a kernel of the engine `ptx` once.
         #[prost(message, tag = "9")]
         Launch(super::Launch),
-        /// A tensor to the client's memory.
+        /// Copies a tensor to the client's memory.
         #[prost(message, tag = "10")]
         Download(super::Download),
-        /// Tensors and programs that are not needed any more.
+        /// Deletes tensors and programs.
         #[prost(message, tag = "11")]
         Delete(super::Delete),
-        /// Waits for everything before it.
+        /// Waits for all preceding operations.
         #[prost(message, tag = "12")]
         Synchronise(super::Synchronise),
-        /// Asks for figures.
+        /// Requests statistics of the session.
         #[prost(message, tag = "13")]
         Load(super::Load),
-        /// The client needs nothing any more: everything is freed, nobody may resume.
+        /// Frees all tensors and programs of the client; the client cannot resume afterwards.
         #[prost(message, tag = "14")]
         Close(super::Close),
     }
 }
 
-/// Executor to client.
+/// Frame from executor to client.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ServerFrame {
-    /// Number of this answer, from 1; 0 for frames that are no answer ([`Welcome`], [`Refused`], and those without a kind).
+    /// Sequence number of the answer, starting at 1; 0 for frames that are no answer ([`Welcome`], [`Refused`], and frames without a kind).
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Operations up to this number were taken.
+    /// Highest sequence number of the operations that the executor has processed.
     #[prost(uint64, tag = "2")]
     pub received: u64,
-    /// The answer; none where only `received` is told.
+    /// The answer. Absent if the frame only confirms operations by `received`.
     #[prost(oneof = "server_frame::Kind", tags = "3, 4, 5, 6, 7, 8, 9, 10")]
     pub kind: Option<server_frame::Kind>,
-    /// Bytes a second to which the executor decodes parts, as measured; 0 where it has decoded none.
+    /// Measured rate at which the executor decodes parts, in decoded bytes per second; 0 if it has decoded none.
     #[prost(uint64, tag = "16")]
     pub decoding_rate: u64,
 }
 
 /// Kinds of [`ServerFrame`].
 pub mod server_frame {
-    /// One of them.
+    /// Content of a [`ServerFrame`](super::ServerFrame).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
-        /// Answers a [`super::Hello`].
+        /// Accepts a [`super::Hello`].
         #[prost(message, tag = "3")]
         Welcome(super::Welcome),
-        /// Answers a [`super::Hello`] otherwise; the connection ends.
+        /// Rejects a [`super::Hello`]; the connection ends.
         #[prost(message, tag = "4")]
         Refused(super::Refused),
-        /// Answers a [`super::Compile`] with a request.
+        /// Answers a [`super::Compile`] that has a request number.
         #[prost(message, tag = "5")]
         Compiled(super::Compiled),
         /// Answers a [`super::Download`]; [`super::Part`]s follow.
         #[prost(message, tag = "6")]
         Tensor(super::Tensor),
-        /// The next bytes of the tensor before. Payload: the bytes, as encoded.
+        /// Next bytes of the preceding tensor. Payload: the encoded bytes.
         #[prost(message, tag = "7")]
         Part(super::Part),
-        /// Answers a [`super::Synchronise`] or a [`super::Close`]: all went well.
+        /// Answers a [`super::Synchronise`] or a [`super::Close`] in case of success.
         #[prost(message, tag = "8")]
         Done(super::Done),
-        /// Answers any request that failed.
+        /// Answers any request in case of failure.
         #[prost(message, tag = "9")]
         Failed(super::Failed),
         /// Answers a [`super::Load`].

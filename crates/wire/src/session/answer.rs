@@ -1,147 +1,145 @@
-//! What an executor answers.
+//! Answers of the executor to a client's operations.
 
-/// Type and dimensions of an array.
+/// Element type and dimensions of an array.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Shape {
-    /// As [`Upload::element_type`](super::Upload::element_type).
+    /// Element type, as in [`Upload::element_type`](super::Upload::element_type).
     #[prost(string, tag = "1")]
     pub element_type: String,
-    /// As [`Upload::dimensions`](super::Upload::dimensions).
+    /// Dimensions, as in [`Upload::dimensions`](super::Upload::dimensions).
     #[prost(int64, repeated, tag = "2")]
     pub dimensions: Vec<i64>,
 }
 
-/// A program stands, and what it takes to run it.
+/// Answer to a [`Compile`](super::Compile): the program is compiled, and these are its requirements.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Compiled {
-    /// Of the [`Compile`](super::Compile).
+    /// Request number of the [`Compile`](super::Compile).
     #[prost(uint64, tag = "1")]
     pub request: u64,
-    /// It was compiled before.
+    /// The program was compiled earlier and taken from a cache.
     #[prost(bool, tag = "2")]
     pub cached: bool,
-    /// How long it took to compile, in milliseconds.
+    /// Compilation time in milliseconds.
     #[prost(uint64, tag = "3")]
     pub milliseconds: u64,
-    /// Its results.
+    /// Element types and dimensions of the program's results.
     #[prost(message, repeated, tag = "4")]
     pub outputs: Vec<Shape>,
-    /// Device memory of its arguments, in bytes.
+    /// Device memory of the arguments, in bytes.
     #[prost(uint64, tag = "5")]
     pub argument_bytes: u64,
-    /// Of its results.
+    /// Device memory of the results, in bytes.
     #[prost(uint64, tag = "6")]
     pub output_bytes: u64,
-    /// Of results that take the place of arguments.
+    /// Device memory of results that reuse the memory of arguments, in bytes.
     #[prost(uint64, tag = "7")]
     pub aliased_bytes: u64,
-    /// Of what it needs in between.
+    /// Device memory of temporaries while the program runs, in bytes.
     #[prost(uint64, tag = "8")]
     pub temporary_bytes: u64,
-    /// Of the code.
+    /// Device memory of the code, in bytes.
     #[prost(uint64, tag = "9")]
     pub code_bytes: u64,
-    /// Floating-point operations of one execution, as the compiler counts them; absent when it does not.
+    /// Floating-point operations of one execution, as counted by the compiler. Absent if the compiler does not count them.
     #[prost(double, optional, tag = "10")]
     pub flops: Option<f64>,
-    /// Device memory that the session may use and that tensors use, in bytes.
+    /// Device memory that the session may use, in bytes.
     #[prost(uint64, tag = "11")]
     pub limit_bytes: u64,
-    /// See `limit_bytes`.
+    /// Device memory that the session's tensors use, in bytes.
     #[prost(uint64, tag = "12")]
     pub used_bytes: u64,
 }
 
-/// A tensor is about to come: [`Part`](super::Part)s follow until `bytes` are complete; none for an empty one.
+/// Answer to a [`Download`](super::Download). [`Part`](super::Part)s follow until `bytes` are complete; none follow for an empty tensor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Tensor {
-    /// Of the [`Download`](super::Download).
+    /// Request number of the [`Download`](super::Download).
     #[prost(uint64, tag = "1")]
     pub request: u64,
-    /// As [`Upload::element_type`](super::Upload::element_type).
+    /// Element type, as in [`Upload::element_type`](super::Upload::element_type).
     #[prost(string, tag = "2")]
     pub element_type: String,
-    /// As [`Upload::dimensions`](super::Upload::dimensions).
+    /// Dimensions, as in [`Upload::dimensions`](super::Upload::dimensions).
     #[prost(int64, repeated, tag = "3")]
     pub dimensions: Vec<i64>,
-    /// Bytes in host memory.
+    /// Size of the tensor in host memory, in bytes.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
 }
 
-/// All went well.
+/// Answer to a request that succeeded.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Done {
-    /// Of the request.
+    /// Number of the request.
     #[prost(uint64, tag = "1")]
     pub request: u64,
 }
 
-/// Something did not.
+/// Answer to a request that failed, or end of the session's stream.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Failed {
-    /// Of the request; 0 when it is of none and ends the session.
+    /// Number of the request; 0 if the failure answers no request and ends the session's stream.
     #[prost(uint64, tag = "1")]
     pub request: u64,
-    /// The cause.
     #[prost(enumeration = "FailureCode", tag = "2")]
     pub code: i32,
-    /// Number of the operation that it began with.
+    /// Sequence number of the operation that failed first.
     #[prost(uint64, tag = "3")]
     pub sequence: u64,
-    /// That operation: `execute train_step`, `upload of tensor 7`.
+    /// Description of the operation that failed first, such as `execute train_step` or `upload of tensor 7`.
     #[prost(string, tag = "4")]
     pub operation: String,
-    /// For people, with the remedy where there is one.
+    /// Explanation for people, with the remedy if there is one.
     #[prost(string, tag = "5")]
     pub message: String,
 }
 
-/// Causes of a failure.
+/// Causes of a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum FailureCode {
-    /// Not said.
     Unspecified = 0,
-    /// Unknown name, wrong type, dimensions or number of arguments.
+    /// Unknown tensor or program, or wrong type, dimensions or number of arguments.
     InvalidArgument = 1,
-    /// It would take more device memory than the session may use. Nothing was lost.
+    /// The operation needs more device memory than the session may use. Nothing was lost.
     OutOfMemory = 2,
-    /// The engine or its platform cannot run the program: custom calls, platform, version. Found before anything ran.
+    /// The engine or its platform cannot run the program because of its custom calls, platform or version. Detected before anything ran.
     Incompatible = 3,
-    /// The compiler refused it.
+    /// The compiler rejected the program.
     CompileFailed = 4,
-    /// It failed while it ran.
+    /// The program failed while it ran.
     ExecutionFailed = 5,
-    /// The other engine is needed for it.
+    /// The operation needs the other engine.
     Unsupported = 6,
-    /// The frames make no sense: the session ends.
+    /// The frames are invalid; the session's stream ends.
     Malformed = 7,
-    /// The executor's own fault.
+    /// Internal error of the executor.
     Internal = 8,
-    /// The session is over: it was deleted, was idle for too long, or its time is up.
+    /// The session has ended: it was deleted, was idle for too long, or its time is over.
     Ended = 9,
 }
 
-/// What the session has.
+/// Answer to a [`Load`](super::Load): statistics of the session.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Figures {
-    /// Of the [`Load`](super::Load).
+    /// Request number of the [`Load`](super::Load).
     #[prost(uint64, tag = "1")]
     pub request: u64,
-    /// Tensors.
+    /// Number of tensors.
     #[prost(uint64, tag = "2")]
     pub tensors: u64,
-    /// Their bytes on the device.
+    /// Device memory in use, in bytes. Includes tensors that were deleted while they are still being sent.
     #[prost(uint64, tag = "3")]
     pub used_bytes: u64,
-    /// Bytes that the session may use.
+    /// Device memory that the session may use, in bytes.
     #[prost(uint64, tag = "4")]
     pub limit_bytes: u64,
-    /// Programs.
+    /// Number of programs.
     #[prost(uint64, tag = "5")]
     pub programs: u64,
-    /// Executions that have not ended.
+    /// Number of executions that have not ended.
     #[prost(uint64, tag = "6")]
     pub active_executions: u64,
 }

@@ -1,17 +1,18 @@
-//! When a part of a tensor is worth compressing: the same rule for a client's uploads and an executor's downloads.
+//! Decision when to compress a part of a tensor. Uploads of clients and downloads from executors follow the same rule.
 //!
 //! ```text
-//!  writer ── wakes, wrote ──► Line: bytes a second that the connection takes
-//!                               │
-//!  next part ── trial ──► Compression ──► Trial ── run (any thread) ──► Tried ──► Compression: how short, how fast
+//! writer ── wakes, wrote ──► Line: bytes per second that the connection accepts
+//!                              │
+//! next part ── trial ──► Compression ──► Trial ── run (any thread) ──► Tried ──► Compression: ratio and speed
 //! ```
 //!
-//! A part that is as long as `ratio` of itself when it is compressed, at `speed` bytes a second, over a line of `rate`, to a peer that decodes to
-//! `decoding` bytes a second, costs `max(rate / speed + ratio, rate / decoding)` of the time that it takes as it is. Nothing of that is
-//! configured: a line's rate shows in how long writes wait for it, ratio and speed in a sample, and then in every part that goes
-//! compressed; the peer tells the rate of its decoding. `docs/adr/0019` has what was measured.
+//! Suppose that compression reduces a part to `ratio` of its size at `speed` bytes per second, the connection transfers `rate` bytes per
+//! second, and the peer decodes to `decoding` bytes per second. Then the compressed part takes `max(rate / speed + ratio, rate / decoding)`
+//! of the time of the raw part. None of these values is configured: the duration of writes shows the connection's rate; a sample, and then
+//! every compressed part, shows ratio and speed; the peer reports its decoding rate. `docs/adr/0019` contains the measurements.
 //!
-//! It knows no clock but what it is told, and no thread: [`Trial::run`] alone does anything, and takes its own time.
+//! The module reads no clock, except in [`Trial::run`], and uses no threads. Callers pass the current time.
+//!
 
 use std::time::Instant;
 
@@ -25,43 +26,44 @@ mod tests;
 
 use line::Line;
 
-/// Bytes a second from which on a line is left alone: to decode, and what a machine does besides, then costs about as much as it saves.
+/// Rate in bytes per second above which nothing is compressed: decoding, and its effect on the rest of the machine, then costs about as
+/// much time as compression saves.
 pub const FASTEST_LINE: f64 = 400e6;
-/// Parts that are smaller go as they are.
+/// Size in bytes below which parts are sent raw.
 pub const SMALLEST_BYTES: usize = 64 << 10;
-/// To begin, a part has to cost no more than this share of the time that it takes as it is; to go on, no more than that.
+/// Largest relative cost (compressed time divided by raw time) at which to start compressing (`BEGIN`) and to continue (`GO_ON`).
 const BEGIN: f64 = 0.9;
 const GO_ON: f64 = 0.96;
-/// Most parts of a tensor between two samples, of a kind that did not compress.
+/// Maximum number of parts between two samples of data that did not compress.
 const MOST_SKIPPED: u32 = 64;
-/// Weight of the newest part.
+/// Weight of the newest part in the moving averages.
 const NEWEST: f64 = 0.25;
 
-/// When to compress.
+/// When to compress parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Never.
     Never,
-    /// Where it makes a part arrive sooner.
+    /// Compress parts that arrive sooner when compressed.
     #[default]
     WhereItPays,
-    /// Wherever it makes a part shorter: where bytes cost more than time.
+    /// Compress all parts that become shorter, because bytes are more expensive than time.
     Always,
 }
 
-/// How compressing went.
+/// Result of compressing a part or a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Outcome {
-    /// Share of its bytes that a part becomes.
+    /// Compressed size divided by original size.
     ratio: f64,
-    /// That a byte takes.
+    /// Compression time per original byte, in seconds.
     seconds: f64,
-    /// The width of elements that it was encoded with: 1 where nothing was shuffled.
+    /// Element width in bytes with which the data was encoded; 1 if it was not shuffled.
     width: u32,
 }
 
 impl Outcome {
-    /// Share of the time that a part takes as it is over this line; of its bytes, where no line is given.
+    /// Returns the time of the compressed part divided by the time of the raw part on this connection. Without a connection, returns the
+    /// ratio of the sizes.
     fn cost(&self, way: Option<Way>) -> f64 {
         way.map_or(self.ratio, |way| {
             (way.rate * self.seconds + self.ratio).max(way.rate * way.decoding)
@@ -69,20 +71,20 @@ impl Outcome {
     }
 }
 
-/// A line, and who decodes at its end.
+/// Speed of a connection, and of the decoder at its other end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Way {
-    /// Bytes a second.
+    /// Rate of the connection in bytes per second.
     rate: f64,
-    /// Seconds that decoding to a byte takes; 0 where that is not known.
+    /// Decoding time per decoded byte, in seconds; 0 if unknown.
     decoding: f64,
 }
 
-/// What is known of elements of one width.
+/// Knowledge about data with elements of one width.
 #[derive(Clone, Copy, Debug, Default)]
 struct Data {
     known: Option<Outcome>,
-    /// Parts that go as they are before the next sample; and how many after that one, if it is no better.
+    /// Number of parts to send raw before the next sample (`skip`), and after that sample if it fails too (`next_skip`).
     skip: u32,
     next_skip: u32,
 }
@@ -95,47 +97,47 @@ impl Data {
     }
 }
 
-/// One direction of one connection, at its sender.
+/// Compression state of one direction of a connection, at the sender.
 #[derive(Debug)]
 pub struct Compression {
     mode: Mode,
     shuffles: bool,
     line: Line,
-    /// Seconds in which the peer decodes to a byte, as it says.
+    /// Decoding time of the peer per decoded byte in seconds, as reported by the peer.
     decoding: f64,
     data: [Data; 4],
 }
 
-/// A part is to be compressed, perhaps.
+/// Decision whether to compress one part of a tensor. [`Trial::run`] makes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial {
-    /// None where it does not matter.
+    /// Connection for which to optimize. `None` if compression is accepted whenever it makes the part shorter.
     way: Option<Way>,
-    /// A sample decides first.
+    /// Whether to compress a sample first.
     samples: bool,
-    /// Of the elements, and the one to encode with where no sample says.
+    /// Element width in bytes (`width`), and the width to encode with if no sample is taken (`encodes`).
     width: u32,
     encodes: u32,
 }
 
-/// What became of it.
+/// Result of a [`Trial`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tried {
-    /// The part to send instead.
+    /// The encoded part to send instead of the raw one.
     pub encoded: Option<(Part, Bytes)>,
-    /// Of the elements.
+    /// Element width in bytes.
     width: u32,
-    /// Of the part, or of its sample.
+    /// Measurement of the part, or of its sample.
     outcome: Outcome,
     pays: bool,
 }
 
 impl Compression {
-    /// For a peer that takes these encodings.
+    /// Creates the state for a peer that decodes the encodings `taken` (values of [`Encoding`]).
     pub fn new(mode: Mode, taken: &[i32]) -> Self {
         let takes = |encoding: Encoding| taken.contains(&encoding.into());
         Self {
-            // Elements of one byte are never shuffled.
+            // Both encodings need [`Encoding::Lz4`], because elements of one byte are never shuffled.
             mode: if takes(Encoding::Lz4) { mode } else { Mode::Never },
             shuffles: takes(Encoding::ShuffledLz4),
             line: Line::default(),
@@ -144,34 +146,37 @@ impl Compression {
         }
     }
 
-    /// There is something to write after a while in which there was nothing.
+    /// Records that the sender has data to write after a pause.
     pub fn wakes(&mut self, now: Instant) {
         self.line.wakes(now);
     }
 
-    /// The connection took so many bytes between these times; as they were before they were compressed they were so many.
+    /// Records that the connection accepted `bytes` bytes between `began` and `ended`. `decoded` is their size before compression.
     pub fn wrote(&mut self, bytes: usize, decoded: usize, began: Instant, ended: Instant) {
         self.line.wrote(bytes, decoded, began, ended);
     }
 
-    /// The peer says that it decodes to so many bytes a second; 0 where it has decoded nothing.
+    /// Records the decoding rate that the peer reported, in decoded bytes per second. 0 means that the peer has not decoded anything, and
+    /// is ignored.
     pub fn decodes(&mut self, bytes_a_second: u64) {
         if bytes_a_second > 0 {
             self.decoding = 1.0 / bytes_a_second as f64;
         }
     }
 
-    /// Bytes a second that the line takes, where that is known.
+    /// Returns the rate of the connection in bytes per second, if known.
     pub fn rate(&self) -> Option<f64> {
         self.line.rate()
     }
 
-    /// Whether the line is known to be left alone: much may be written at a time.
+    /// Returns whether compression is off or the connection is known to be too fast for it. The sender may write large amounts at a time
+    /// then.
     pub fn is_idle(&self) -> bool {
         self.mode == Mode::Never || (self.mode == Mode::WhereItPays && self.line.rate().is_some_and(|rate| rate > FASTEST_LINE))
     }
 
-    /// Whether to try and compress the next part, of so many bytes, of elements that are so wide; `is_first` of its tensor, as far as known.
+    /// Returns a trial if the next part, of `bytes` bytes with elements of `width` bytes, may be worth compressing. `is_first` says whether
+    /// the part is the first of its tensor, as far as known.
     pub fn trial(&mut self, bytes: usize, width: u32, is_first: bool) -> Option<Trial> {
         let width = if self.shuffles { width } else { 1 };
         let mut trial = Trial {
@@ -204,19 +209,21 @@ impl Compression {
             }
             data.fails();
         }
-        // A tensor of its own may be of another kind. Small ones come often: no more of them are looked at than parts of large ones.
+        // A new tensor may hold different data. Small tensors can be frequent, so they are sampled no more often than parts of large
+        // tensors.
         if data.skip > 0 && !(is_first && bytes == PART_BYTES) {
             data.skip -= 1;
             return None;
         }
-        // A peer that decodes slowly is given a part now and then, or it could not tell that it has become faster.
+        // A peer that decodes slowly receives an encoded part now and then, because otherwise it could not report that it has become
+        // faster.
         if data.next_skip >= MOST_SKIPPED {
             trial.way = Some(Way { decoding: 0.0, ..way });
         }
         Some(trial)
     }
 
-    /// What became of a trial.
+    /// Records the result of a trial.
     pub fn tried(&mut self, tried: &Tried) {
         let data = &mut self.data[slot(tried.width)];
         if !tried.pays {
@@ -247,7 +254,7 @@ fn slot(width: u32) -> usize {
 }
 
 impl Trial {
-    /// Whether it is worth it; `begins` where nothing like it was.
+    /// Returns whether compression pays. `begins` selects the stricter limit that applies if similar data was not compressed before.
     fn pays(&self, outcome: Outcome, begins: bool) -> bool {
         let most = match (self.way, begins) {
             (None, _) => 1.0,
@@ -257,7 +264,7 @@ impl Trial {
         outcome.cost(self.way) <= most
     }
 
-    /// Compresses, or finds out that it would not pay. It takes some milliseconds.
+    /// Compresses the part, or finds out that compression does not pay. Takes some milliseconds.
     pub fn run(self, encoder: &mut Encoder, raw: &[u8]) -> Tried {
         let mut width = self.encodes;
         if self.samples {

@@ -1,34 +1,31 @@
-//! Frames of the session stream: two lengths of four bytes, little-endian, then a message of the first length and a payload
-//! of the second. The payload is never copied into or out of the message.
+//! Frames of the session stream: two lengths of four bytes each, little-endian, then a message of the first length and a payload of the
+//! second. The payload is never copied into or out of the message.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
-/// Bytes before the message.
+/// Length of the two length fields before the message, in bytes.
 pub const HEAD_BYTES: usize = 8;
-/// Largest message accepted, in bytes: an execution with tens of thousands of arguments fits.
+/// Largest accepted message, in bytes: enough for an execution with tens of thousands of arguments.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// Largest payload accepted, in bytes: tensors come in parts, code whole.
+/// Largest accepted payload, in bytes. Tensors are sent in parts, the code of a program in one piece.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
-/// Why a stream cannot be read on, or a frame not be sent.
+/// Error that prevents a stream from being read any further, or a frame from being sent.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The message exceeds [`MAX_MESSAGE_BYTES`].
     #[error("message of {0} bytes exceeds the limit of {MAX_MESSAGE_BYTES}")]
     MessageTooLarge(usize),
-    /// The payload exceeds [`MAX_PAYLOAD_BYTES`].
     #[error("payload of {0} bytes exceeds the limit of {MAX_PAYLOAD_BYTES}")]
     PayloadTooLarge(usize),
-    /// The bytes are not the message.
     #[error("message does not decode")]
     Decode(#[from] prost::DecodeError),
 }
 
-/// Appends everything of a frame but its payload, which is to follow.
+/// Appends the two lengths and the message of a frame to `into`. The caller sends the payload after them.
 ///
 /// # Errors
-/// When message or payload are too large; `into` is as before.
+/// When the message or the payload is too large. `into` is unchanged then.
 pub fn encode<M: Message>(message: &M, payload_bytes: usize, into: &mut BytesMut) -> Result<(), FrameError> {
     let message_bytes = message.encoded_len();
     if message_bytes > MAX_MESSAGE_BYTES {
@@ -45,11 +42,11 @@ pub fn encode<M: Message>(message: &M, payload_bytes: usize, into: &mut BytesMut
     Ok(())
 }
 
-/// Lengths of message and payload of the frame that begins here, once its head is there: for who reads the payload straight to
-/// where it belongs. [`Decoder`] is for all others.
+/// Returns the lengths of message and payload of the frame at the start of `buffer`, or `None` if the buffer is shorter than
+/// [`HEAD_BYTES`]. For callers that read the payload directly into its destination; other callers use [`Decoder`].
 ///
 /// # Errors
-/// When message or payload are too large.
+/// When the message or the payload is too large.
 pub fn lengths(buffer: &[u8]) -> Result<Option<(usize, usize)>, FrameError> {
     let Some(head) = buffer.first_chunk::<HEAD_BYTES>() else {
         return Ok(None);
@@ -66,23 +63,23 @@ pub fn lengths(buffer: &[u8]) -> Result<Option<(usize, usize)>, FrameError> {
     Ok(Some((message_bytes, payload_bytes)))
 }
 
-/// Collects bytes as they arrive and gives back whole frames.
+/// Collects bytes as they arrive and returns whole frames.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
 }
 
 impl Decoder {
-    /// Where bytes that arrive are to be appended: read into its spare capacity.
+    /// Returns the buffer to which the caller appends received bytes. The caller can read into the buffer's spare capacity.
     pub fn buffer(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
 
-    /// The next whole frame, or `None` until more bytes arrive: then there is room for the rest of it. The payload shares the
-    /// buffer's memory.
+    /// Returns the next whole frame, or `None` until more bytes arrive; the buffer then has capacity for the rest of the frame. The payload
+    /// shares the buffer's memory.
     ///
     /// # Errors
-    /// When the stream makes no sense: it cannot be read on.
+    /// When the stream is invalid. It cannot be read any further then.
     pub fn next_frame<M: Message + Default>(&mut self) -> Result<Option<(M, Bytes)>, FrameError> {
         let Some((message_bytes, payload_bytes)) = lengths(&self.buffer)? else {
             self.buffer.reserve(HEAD_BYTES);
@@ -98,7 +95,7 @@ impl Decoder {
         Ok(Some((message, self.buffer.split_to(payload_bytes).freeze())))
     }
 
-    /// Whether a frame has begun and not ended: a stream that ends here was cut.
+    /// Returns whether the buffer holds an incomplete frame: a stream that ends in this state was cut off.
     pub fn is_mid_frame(&self) -> bool {
         !self.buffer.is_empty()
     }
@@ -197,7 +194,7 @@ mod tests {
         let more = head(0, MAX_PAYLOAD_BYTES + 1);
         assert!(matches!(more, Err(FrameError::PayloadTooLarge(_))), "{more:?}");
 
-        // Of numbers of one byte each, behind tags and lengths.
+        // The list consists of numbers of one byte each, preceded by tags and lengths.
         let execute = |bytes: usize| ClientFrame {
             kind: Some(Kind::Execute(Execute {
                 arguments: vec![1; bytes],

@@ -1,113 +1,110 @@
-//! How a connection begins: what either side says of itself before anything else.
+//! Beginning of a connection: the first message of each side.
 
 use bytes::Bytes;
 
-/// Begins a connection.
+/// First frame of a connection, from the client.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Hello {
-    /// Versions that the client speaks: the lowest and the highest.
+    /// Lowest protocol version that the client supports.
     #[prost(uint32, tag = "1")]
     pub lowest_version: u32,
-    /// See `lowest_version`.
+    /// Highest protocol version that the client supports.
     #[prost(uint32, tag = "2")]
     pub highest_version: u32,
-    /// [`Welcome::resume`] of the connection that broke; empty for a client that begins anew. What an earlier client left is
+    /// Value of [`Welcome::resume`] from the broken connection. Empty for a new client; the tensors and programs of an earlier client are
     /// freed then.
     #[prost(bytes = "bytes", tag = "3")]
     pub resume: Bytes,
-    /// Begin anew although another client is connected: its connection ends.
+    /// Start as a new client even if another client is connected; the other client's connection ends.
     #[prost(bool, tag = "4")]
     pub replace: bool,
-    /// How long what the client has here is kept after its connection broke, in milliseconds, at most 600 000; 0 for
-    /// the executor's own choice, 60 000.
+    /// Time for which the client's tensors and programs are kept after its connection broke, in milliseconds, at most 600 000; 0 selects
+    /// the executor's default of 60 000.
     #[prost(uint64, tag = "5")]
     pub grace_milliseconds: u64,
-    /// Frames that may be on their way to the client, at most [`LARGEST_WINDOW_FRAMES`](super::LARGEST_WINDOW_FRAMES).
+    /// Number of frames that may be outstanding to the client, at most [`LARGEST_WINDOW_FRAMES`](super::LARGEST_WINDOW_FRAMES).
     #[prost(uint32, tag = "6")]
     pub window_frames: u32,
-    /// Bytes of payload that may be on their way to the client, at most [`LARGEST_WINDOW_BYTES`](super::LARGEST_WINDOW_BYTES).
+    /// Payload bytes that may be outstanding to the client, at most [`LARGEST_WINDOW_BYTES`](super::LARGEST_WINDOW_BYTES).
     #[prost(uint64, tag = "7")]
     pub window_bytes: u64,
-    /// For the log: library and version.
+    /// Library and version of the client, for the log.
     #[prost(string, tag = "8")]
     pub client: String,
-    /// Encodings of parts, besides raw, that the client takes: each an [`Encoding`](super::Encoding), those not known among them.
+    /// Encodings of parts, besides raw, that the client can decode. Values of [`Encoding`](super::Encoding); unknown values are allowed.
     #[prost(int32, repeated, tag = "9")]
     pub encodings: Vec<i32>,
-    /// Bytes cost more than time: parts are to be encoded wherever that makes them shorter, on a fast line as well.
+    /// Bytes are more expensive than time: parts should be encoded whenever this makes them shorter, on fast connections too.
     #[prost(bool, tag = "10")]
     pub spares_bytes: bool,
 }
 
-/// The connection stands.
+/// Accepts a [`Hello`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Welcome {
-    /// The highest version that both speak.
+    /// Highest protocol version that both sides support.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// A secret: who shows it resumes.
+    /// Secret with which the client can resume after a broken connection.
     #[prost(bytes = "bytes", tag = "2")]
     pub resume: Bytes,
-    /// What was here is here still; otherwise the client begins anew.
+    /// The client resumed: its tensors and programs are still present. Otherwise it starts as a new client.
     #[prost(bool, tag = "3")]
     pub resumed: bool,
-    /// How long what the client has here is kept after its connection broke, in milliseconds.
+    /// Time for which the client's tensors and programs are kept after its connection broke, in milliseconds.
     #[prost(uint64, tag = "4")]
     pub grace_milliseconds: u64,
-    /// Frames that may be on their way to the executor.
+    /// Number of frames that may be outstanding to the executor.
     #[prost(uint32, tag = "5")]
     pub window_frames: u32,
-    /// Bytes of payload that may be on their way to the executor.
+    /// Payload bytes that may be outstanding to the executor.
     #[prost(uint64, tag = "6")]
     pub window_bytes: u64,
-    /// `xla` or `ptx`.
+    /// Engine of the session: `xla` or `ptx`.
     #[prost(string, tag = "7")]
     pub engine: String,
-    /// The engine's platform, in its own words: `cpu`, `cuda`.
+    /// Platform as named by the engine, such as `cpu` or `cuda`.
     #[prost(string, tag = "8")]
     pub platform: String,
-    /// Its version, in its own words.
+    /// Version of the platform, as reported by the engine.
     #[prost(string, tag = "9")]
     pub platform_version: String,
-    /// The device, in its own words.
+    /// Description of the device, as reported by the engine.
     #[prost(string, tag = "10")]
     pub device: String,
     /// Device memory that the session may use, in bytes.
     #[prost(uint64, tag = "11")]
     pub limit_bytes: u64,
-    /// Highest StableHLO version that the plugin reads, as `major.minor.patch`; empty when it does not say.
+    /// Highest StableHLO version that the PJRT plugin reads, as `major.minor.patch`. Empty if the plugin does not report it.
     #[prost(string, tag = "12")]
     pub stablehlo_version: String,
-    /// Encodings of parts, besides raw, that the executor takes.
+    /// Encodings of parts, besides raw, that the executor can decode. Values of [`Encoding`](super::Encoding).
     #[prost(int32, repeated, tag = "13")]
     pub encodings: Vec<i32>,
 }
 
-/// There is no connection.
+/// Rejects a [`Hello`]; the connection ends.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Refused {
-    /// The cause.
     #[prost(enumeration = "RefusalCode", tag = "1")]
     pub code: i32,
-    /// For people.
+    /// Explanation for people.
     #[prost(string, tag = "2")]
     pub message: String,
 }
 
-/// Causes of a refusal.
+/// Causes for which an executor rejects a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum RefusalCode {
-    /// Not said.
     Unspecified = 0,
-    /// No version is spoken by both.
+    /// The client and the executor have no protocol version in common.
     Version = 1,
-    /// Another client is connected.
     Busy = 2,
-    /// What is to be resumed is not here: the grace is over, or another client began anew.
+    /// The state to resume does not exist any more: the grace period is over, or another client has started.
     Unknown = 3,
-    /// The first frame is no [`Hello`].
+    /// The first frame is not a valid [`Hello`].
     Malformed = 4,
-    /// The engine cannot be used here.
+    /// The session's engine is not available.
     Unavailable = 5,
 }

@@ -1,24 +1,25 @@
-//! How the kernel finds out that the peer of a stream's TCP connection is gone: nobody closes it where a machine died or a laptop changed
-//! networks, and nothing may be said on it for hours.
+//! Detection of a lost peer on a stream's TCP connection by the kernel. Without detection, the connection of a machine that crashed or a
+//! laptop that changed networks stays open, and the stream may be silent for hours anyway.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
 use rustix::net::sockopt;
 
-/// An idle connection is probed after so long.
+/// Idle time after which the kernel starts to probe the peer.
 const IDLE: Duration = Duration::from_secs(30);
-/// Time between two probes.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// So many probes without an answer end it, [`TIMEOUT`] after the last sign of life.
+/// Number of unanswered probes after which the connection ends: [`TIMEOUT`] after the last sign of life.
 const PROBES: u32 = 3;
-/// How long data may stay unacknowledged, or a closed window closed. Keepalive does not probe meanwhile: without this limit (`TCP_USER_TIMEOUT`) the
-/// connection stands for the 15 retransmissions of the default `tcp_retries2`, about a quarter of an hour.
+/// Maximum time for which data may stay unacknowledged or the peer's receive window closed (`TCP_USER_TIMEOUT`). Keepalive does not probe
+/// in these states: without this limit, the connection lasts for the 15 retransmissions of the default `tcp_retries2`, about a quarter of
+/// an hour.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Ends the connection with an error about 60 s after the last sign of life of its peer, idle or not.
+/// Lets the kernel end the connection with an error about 60 s after the last sign of life of its peer, whether the connection is idle or
+/// not.
 ///
 /// # Errors
-/// The system's, as for a socket that is not TCP.
+/// Those of `setsockopt`, for example for a socket that is not TCP.
 pub fn watch(connection: impl AsFd) -> io::Result<()> {
     let connection = connection.as_fd();
     sockopt::set_socket_keepalive(connection, true)?;

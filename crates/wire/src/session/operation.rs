@@ -1,165 +1,159 @@
-//! What a client asks for.
+//! Operations that a client sends to its session.
 
-/// A tensor from the client's memory: dense, row-major, little-endian. [`Part`](super::Part)s follow until `bytes` are complete; none for an
-/// empty tensor.
+/// Creates a tensor from data in the client's memory: dense, row-major, little-endian. [`Part`](super::Part)s follow until `bytes` are
+/// complete; none follow for an empty tensor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Upload {
-    /// Its name from here on.
+    /// Number that identifies the tensor from now on, above 0.
     #[prost(uint64, tag = "1")]
     pub tensor: u64,
-    /// Type of its elements as XLA writes it: `f32`, `bf16`, `pred`, `s32`, `c64`.
+    /// Element type in XLA's notation: `f32`, `bf16`, `pred`, `s32`, `c64`.
     #[prost(string, tag = "2")]
     pub element_type: String,
-    /// Elements along each dimension, outermost first; none for a scalar.
+    /// Number of elements along each dimension, outermost first; empty for a scalar.
     #[prost(int64, repeated, tag = "3")]
     pub dimensions: Vec<i64>,
-    /// Bytes in host memory: what type and dimensions say.
+    /// Size of the data in host memory, in bytes. Must match element type and dimensions.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
 }
 
-/// A zeroed tensor.
+/// Creates a zeroed tensor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Allocate {
-    /// Its name from here on.
+    /// Number that identifies the tensor from now on, above 0.
     #[prost(uint64, tag = "1")]
     pub tensor: u64,
-    /// As [`Upload::element_type`].
+    /// Element type, as in [`Upload::element_type`].
     #[prost(string, tag = "2")]
     pub element_type: String,
-    /// As [`Upload::dimensions`].
+    /// Dimensions, as in [`Upload::dimensions`].
     #[prost(int64, repeated, tag = "3")]
     pub dimensions: Vec<i64>,
 }
 
-/// A program.
+/// Compiles a program. The code is the frame's payload.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Compile {
-    /// Its name from here on.
+    /// Number that identifies the program from now on, above 0.
     #[prost(uint64, tag = "1")]
     pub program: u64,
-    /// What its author calls it: errors do.
+    /// Name given by the program's author. Error messages contain it.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// How the code is written.
     #[prost(enumeration = "Format", tag = "3")]
     pub format: i32,
-    /// Not 0: [`Compiled`](super::Compiled) is wanted, under this number.
+    /// Number of the request, repeated in the [`Compiled`](super::Compiled) answer. 0: no answer is sent.
     #[prost(uint64, tag = "4")]
     pub request: u64,
 }
 
-/// How code is written.
+/// Formats of a program's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Format {
-    /// Not said.
     Unspecified = 0,
-    /// StableHLO: a portable artifact, or MLIR as text.
+    /// StableHLO, as a portable artifact or as MLIR text.
     StableHlo = 1,
-    /// A serialised `HloModuleProto`.
     Hlo = 2,
-    /// PTX text.
     Ptx = 3,
 }
 
-/// One execution.
+/// Executes a program of the engine `xla` once.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Execute {
-    /// The program.
+    /// Number of the program.
     #[prost(uint64, tag = "1")]
     pub program: u64,
-    /// Tensors in the order of its parameters.
+    /// Numbers of the argument tensors, in the order of the program's parameters.
     #[prost(uint64, repeated, tag = "2")]
     pub arguments: Vec<u64>,
-    /// Names of its results from here on; 0 for one that nobody needs.
+    /// Numbers that identify the result tensors from now on; 0 for a result that is not needed.
     #[prost(uint64, repeated, tag = "3")]
     pub outputs: Vec<u64>,
-    /// Places of arguments whose tensors end here, so that results may take their memory.
+    /// Indices of donated arguments. Their tensors are deleted, so that results can reuse their memory.
     #[prost(uint32, repeated, tag = "4")]
     pub donated: Vec<u32>,
 }
 
-/// One launch.
+/// Launches a kernel of the engine `ptx` once.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Launch {
-    /// The program.
+    /// Number of the program.
     #[prost(uint64, tag = "1")]
     pub program: u64,
-    /// Name of the `.entry`.
+    /// Name of the kernel: the `.entry` in the PTX text.
     #[prost(string, tag = "2")]
     pub entry: String,
-    /// Blocks in x, y, z.
+    /// Number of blocks in x, y and z.
     #[prost(uint32, repeated, tag = "3")]
     pub grid: Vec<u32>,
-    /// Threads in x, y, z.
+    /// Number of threads per block in x, y and z.
     #[prost(uint32, repeated, tag = "4")]
     pub block: Vec<u32>,
-    /// Dynamic shared memory in bytes.
     #[prost(uint32, tag = "5")]
     pub dynamic_shared_bytes: u32,
-    /// Arguments in the kernel's order.
+    /// Arguments in the order of the kernel's parameters.
     #[prost(message, repeated, tag = "6")]
     pub arguments: Vec<Argument>,
 }
 
-/// One argument: exactly one kind.
+/// Argument of a kernel, of exactly one kind.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Argument {
-    /// The kind.
     #[prost(oneof = "argument::Kind", tags = "1, 2")]
     pub kind: Option<argument::Kind>,
 }
 
 /// Kinds of [`Argument`].
 pub mod argument {
-    /// One of them.
+    /// Value of an [`Argument`](super::Argument).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
-        /// Address of a tensor, which the kernel may read and write.
+        /// Number of a tensor. The kernel receives the tensor's address and may read and write the tensor.
         #[prost(uint64, tag = "1")]
         Tensor(u64),
-        /// Little-endian bytes of a scalar, as many as the parameter has.
+        /// Little-endian bytes of a scalar, as many as the parameter's size.
         #[prost(bytes = "bytes", tag = "2")]
         Scalar(bytes::Bytes),
     }
 }
 
-/// A tensor to the client's memory.
+/// Copies a tensor to the client's memory.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Download {
-    /// Which.
+    /// Number of the tensor.
     #[prost(uint64, tag = "1")]
     pub tensor: u64,
-    /// The answer carries it.
+    /// Number of the request, repeated in the answer.
     #[prost(uint64, tag = "2")]
     pub request: u64,
 }
 
-/// What is not needed any more. Unknown names are no error.
+/// Deletes tensors and programs. Unknown numbers are ignored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Delete {
-    /// Tensors.
+    /// Numbers of the tensors.
     #[prost(uint64, repeated, tag = "1")]
     pub tensors: Vec<u64>,
-    /// Programs.
+    /// Numbers of the programs.
     #[prost(uint64, repeated, tag = "2")]
     pub programs: Vec<u64>,
 }
 
-/// Waits for everything before it. The answer is the first failure since the last one.
+/// Waits for all preceding operations. The answer reports the first failure since the last [`Synchronise`].
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Synchronise {
-    /// The answer carries it.
+    /// Number of the request, repeated in the answer.
     #[prost(uint64, tag = "1")]
     pub request: u64,
-    /// Only failures count that no other answer has told.
+    /// Report only failures that no other answer has reported.
     #[prost(bool, tag = "2")]
     pub only_untold: bool,
 }
 
 impl Synchronise {
-    /// Asks for the first failure, whether another answer has told it or not.
+    /// Creates a request for the first failure since the last [`Synchronise`], whether another answer has reported it or not.
     #[must_use]
     pub fn new(request: u64) -> Self {
         Self {
@@ -169,18 +163,18 @@ impl Synchronise {
     }
 }
 
-/// Asks for figures.
+/// Requests statistics of the session.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Load {
-    /// The answer carries it.
+    /// Number of the request, repeated in the answer.
     #[prost(uint64, tag = "1")]
     pub request: u64,
 }
 
-/// Ends what the client has here.
+/// Frees all tensors and programs of the client and ends the client's use of the session.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Close {
-    /// The answer carries it.
+    /// Number of the request, repeated in the answer.
     #[prost(uint64, tag = "1")]
     pub request: u64,
 }

@@ -1,4 +1,4 @@
-//! Bytes of a tensor, one part after the other: as they are, or encoded.
+//! Parts: the pieces in which a tensor's bytes are sent, raw or encoded.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -9,73 +9,75 @@ use bytes::Bytes;
 
 use super::compression::SMALLEST_BYTES;
 
-/// Bytes of a tensor in a [`Part`] that senders prefer; and the most that an encoded one decodes to, so that nobody has to take more
-/// memory for it than its sender had.
+/// Preferred size of a [`Part`], in bytes of the tensor. Also the maximum decoded size of an encoded part, so that a receiver never needs
+/// more memory for a part than its sender did.
 pub const PART_BYTES: usize = 1 << 20;
-/// Widest element whose bytes are put together by their place.
+/// Size of the widest elements that are shuffled, in bytes.
 const MOST_WIDTH: usize = 8;
 
-/// The next bytes of a tensor.
+/// Next bytes of a tensor. The payload holds the encoded bytes.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Part {
-    /// How the payload is encoded.
+    /// Encoding of the payload.
     #[prost(enumeration = "Encoding", tag = "1")]
     pub encoding: i32,
-    /// Bytes that it decodes to; the payload's own when it is raw.
+    /// Size of the decoded payload, in bytes. For raw parts, the size of the payload.
     #[prost(uint64, tag = "2")]
     pub decoded_bytes: u64,
-    /// Bytes of one element, for [`Encoding::ShuffledLz4`]; 0 where nobody says.
+    /// Size of one element in bytes: 2, 4 or 8 for [`Encoding::ShuffledLz4`]; 0 if unknown.
     #[prost(uint32, tag = "3")]
     pub width: u32,
 }
 
-/// How bytes are encoded.
+/// Encodings of a part's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Encoding {
-    /// As they are.
+    /// The tensor's bytes, unchanged.
     Raw = 0,
-    /// One LZ4 block.
+    /// One LZ4 block of the tensor's bytes.
     Lz4 = 1,
-    /// One LZ4 block of the first bytes of all elements, then their second bytes, and so on; what is no whole element is at the end.
+    /// One LZ4 block of the shuffled bytes: first the first bytes of all elements, then their second bytes, and so on. Bytes of an
+    /// incomplete element come last.
     ShuffledLz4 = 2,
 }
 
-/// Encodings besides [`Encoding::Raw`] that this crate reads, as [`Hello`](super::Hello) and [`Welcome`](super::Welcome) announce them.
+/// Returns the encodings besides [`Encoding::Raw`] that this crate decodes, for [`Hello`](super::Hello) and [`Welcome`](super::Welcome).
 pub fn encodings() -> Vec<i32> {
     vec![Encoding::Lz4.into(), Encoding::ShuffledLz4.into()]
 }
 
-/// Bytes of an element of this type, as XLA writes it: as far as that may help to compress arrays of them.
+/// Returns the width in bytes with which arrays of this element type (in XLA's notation) are shuffled before compression; 1 if shuffling
+/// does not help.
 pub fn element_width(element_type: &str) -> u32 {
     match element_type {
         "s16" | "u16" | "f16" | "bf16" => 2,
-        // Of a complex number the parts are what is alike.
+        // For complex numbers, the width of the real and imaginary parts, because those resemble each other.
         "s32" | "u32" | "f32" | "c64" => 4,
         "s64" | "u64" | "f64" | "c128" => 8,
         _ => 1,
     }
 }
 
-/// A part that makes no sense.
+/// Error in a received part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartError {
-    /// Of an encoding that is not known here.
+    /// The encoding is unknown.
     #[error("a part in an unknown encoding")]
     Encoding,
-    /// Longer than what it decodes to, or it decodes to nothing or to more than [`PART_BYTES`].
+    /// The payload is longer than its decoded size, or the decoded size is 0 or above [`PART_BYTES`].
     #[error("an encoded part that is longer than its bytes, or of more than {PART_BYTES} of them")]
     Length,
-    /// Elements as wide as nothing is.
+    /// The element width is not 2, 4 or 8.
     #[error("a part with elements of a width that there is not")]
     Width,
-    /// It does not decode, or not to that.
+    /// The payload does not decode, or not to the announced size.
     #[error("a part that does not decode to what it says")]
     Broken,
 }
 
 impl Part {
-    /// So many bytes as they are, of elements that are so wide.
+    /// Creates the message of an unencoded part of `bytes` bytes with elements of `width` bytes.
     pub fn raw(bytes: usize, width: u32) -> Self {
         Self {
             encoding: Encoding::Raw.into(),
@@ -84,10 +86,10 @@ impl Part {
         }
     }
 
-    /// How many bytes of its tensor a part with such a payload is: they count in windows.
+    /// Returns how many bytes of the tensor a part with a payload of `payload_bytes` covers. Windows count these bytes.
     ///
     /// # Errors
-    /// [`PartError`], but for [`PartError::Broken`].
+    /// All [`PartError`]s except [`PartError::Broken`].
     pub fn bytes(&self, payload_bytes: usize) -> Result<usize, PartError> {
         match Encoding::try_from(self.encoding).map_err(|_| PartError::Encoding)? {
             Encoding::Raw => Ok(payload_bytes),
@@ -104,10 +106,10 @@ impl Part {
         }
     }
 
-    /// Decodes a payload into memory for as many bytes as [`Part::bytes`] says, and counts the time for [`decoding_rate`].
+    /// Decodes a payload into `into`, whose length must be the one that [`Part::bytes`] returns. Updates [`decoding_rate`].
     ///
     /// # Errors
-    /// [`PartError`].
+    /// [`PartError`] if the part or its payload is invalid.
     pub fn decode(&self, payload: &[u8], into: &mut [u8]) -> Result<(), PartError> {
         let began = Instant::now();
         self.decode_uncounted(payload, into)?;
@@ -138,10 +140,10 @@ impl Part {
     }
 }
 
-/// See [`decoding_rate`].
+/// Value of [`decoding_rate`].
 static DECODING_RATE: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes a second to which this process decodes parts, the latest most; 0 where it has decoded none.
+/// Returns the rate at which this process decodes parts, in decoded bytes per second; 0 if it has decoded none. Recent parts weigh most.
 pub fn decoding_rate() -> u64 {
     DECODING_RATE.load(Ordering::Relaxed)
 }
@@ -149,12 +151,12 @@ pub fn decoding_rate() -> u64 {
 fn count(bytes: usize, time: Duration) {
     let now = bytes as f64 / time.as_secs_f64().max(1e-9);
     let known = decoding_rate() as f64;
-    // Nothing looks faster than it is; slower it looks wherever the thread had to wait for a processor.
+    // A measured rate is never too high, but it is too low whenever the thread had to wait for a processor.
     let rate = if now >= known { now } else { known + (now - known) / 4.0 };
     DECODING_RATE.store((rate as u64).max(1), Ordering::Relaxed);
 }
 
-/// Encodes parts, in memory that is used again.
+/// Encoder of parts. Reuses its memory between parts.
 #[derive(Debug, Default)]
 pub struct Encoder {
     shuffled: Vec<u8>,
@@ -162,7 +164,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Bytes of one LZ4 block of these, of elements that are so wide: shuffled where they are wider than one. It is in `self.block`.
+    /// Compresses bytes with elements of `width` bytes to one LZ4 block in `self.block` and returns the block's length. Elements wider than
+    /// one byte are shuffled first.
     fn compress(&mut self, raw: &[u8], width: u32) -> usize {
         let most = lz4_flex::block::get_maximum_output_size(raw.len());
         if self.block.len() < most {
@@ -176,14 +179,14 @@ impl Encoder {
             }
             _ => raw,
         };
-        // There is room for the longest that it may become.
+        // The block has room for the maximum output size, so compression does not fail.
         lz4_flex::block::compress_into(input, &mut self.block).unwrap_or(usize::MAX)
     }
 
-    /// The part for these bytes and its payload, if that is no longer than `most` and shorter than they are.
+    /// Encodes bytes and returns the part with its payload, or `None` if the payload is longer than `most` or not shorter than the bytes.
     ///
     /// # Panics
-    /// When they are more than [`PART_BYTES`].
+    /// When `raw` is longer than [`PART_BYTES`].
     pub fn encode(&mut self, raw: &[u8], width: u32, most: usize) -> Option<(Part, Bytes)> {
         assert!(raw.len() <= PART_BYTES, "no part is longer");
         let bytes = self.compress(raw, width);
@@ -200,7 +203,8 @@ impl Encoder {
         (bytes <= most && bytes < raw.len()).then(|| (part, Bytes::copy_from_slice(&self.block[..bytes])))
     }
 
-    /// What a few pieces of these bytes, a sixteenth of all, become, or all of a few: bytes of the pieces, and bytes encoded.
+    /// Compresses a sample: four pieces that make up a sixteenth of the bytes, or all bytes if there are fewer than 4 KiB. Returns the
+    /// sizes of the sample and of the compressed sample.
     pub fn sample(&mut self, raw: &[u8], width: u32) -> (usize, usize) {
         const PIECES: usize = 4;
         const LEAST: usize = 4 << 10;
@@ -210,7 +214,7 @@ impl Encoder {
         let length = raw.len() / (16 * PIECES) / MOST_WIDTH * MOST_WIDTH;
         let mut pieces = Vec::with_capacity(PIECES * length);
         for place in 0..PIECES {
-            // In the middle of each quarter, where an element begins.
+            // Each piece starts in the middle of a quarter of the bytes, at the beginning of an element.
             let start = (2 * place + 1) * raw.len() / (2 * PIECES) / MOST_WIDTH * MOST_WIDTH;
             pieces.extend_from_slice(&raw[start..start + length]);
         }
@@ -218,7 +222,7 @@ impl Encoder {
     }
 }
 
-/// Puts together the first bytes of all elements, then their second ones, and so on.
+/// Groups the bytes of elements: the first bytes of all elements, then their second bytes, and so on.
 fn shuffle(elements: &[u8], into: &mut [u8], width: usize) {
     match width {
         2 => shuffle_wide::<2>(elements, into),
@@ -227,7 +231,7 @@ fn shuffle(elements: &[u8], into: &mut [u8], width: usize) {
     }
 }
 
-/// Undoes [`shuffle`].
+/// Reverts [`shuffle`].
 fn unshuffle(shuffled: &[u8], into: &mut [u8], width: usize) {
     match width {
         2 => unshuffle_wide::<2>(shuffled, into),

@@ -1,19 +1,19 @@
-//! The secret by which a client comes back, as a header of the request for a stream.
+//! The secret with which a client resumes a session, as a header of the request for a stream.
 
-/// Header of a request for a stream: the [`Welcome::resume`](super::Welcome::resume) that the client is about to show, in hexadecimal
-/// digits. Whoever has it was let in before, so that nobody need be asked whether it may come in again.
+/// Header of a request for a stream, with the [`Welcome::resume`](super::Welcome::resume) of the client's [`Hello`](super::Hello) in
+/// hexadecimal digits. A client that knows the secret was authorized before, so its access is not checked again.
 pub const RESUME_HEADER: &str = "sahasra-resume";
-/// Value of the same header in an agent's answer `101`: the secret was the right one, and the caller's token was not asked for.
+/// Value of [`RESUME_HEADER`] in an agent's `101` response: the secret was valid, and the agent did not check the caller's token.
 pub const RESUME_ACCEPTED: &str = "accepted";
-/// Longest secret that is read from there, in bytes.
+/// Maximum length of a secret in [`RESUME_HEADER`], in bytes.
 const RESUME_BYTES: usize = 64;
 
-/// A secret as the value of [`RESUME_HEADER`].
+/// Encodes a secret as a value of [`RESUME_HEADER`].
 pub fn resume_value(secret: &[u8]) -> String {
     secret.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The secret in a value of [`RESUME_HEADER`]; `None` where it holds none.
+/// Decodes the secret in a value of [`RESUME_HEADER`]. Returns `None` if the value is empty, too long or not hexadecimal.
 pub fn resume_secret(value: &[u8]) -> Option<Vec<u8>> {
     if value.is_empty() || value.len() > 2 * RESUME_BYTES || !value.len().is_multiple_of(2) {
         return None;

@@ -1,30 +1,33 @@
-//! How many bytes a second a connection takes.
+//! Measurement of the rate at which a connection accepts bytes.
 
 use std::time::{Duration, Instant};
 
-/// What may go to memory on the way before a line shows: Linux gives a connection up to 10 MB, and a gateway has two.
+/// Number of bytes that buffers may absorb before the rate of the connection shows. Linux gives a TCP connection up to 10 MB, and a path
+/// through a gateway has two connections.
 const ABSORBED_BYTES: u64 = 16 << 20;
-/// Writes of less say more about the machine than about the line.
+/// Size in bytes below which a write says more about the machine than about the connection.
 const LEAST_BYTES: usize = 64 << 10;
-/// Time of writing, or bytes, from which on a line is known.
+/// Writing time in seconds and number of bytes, one of which must be reached for the rate to count as known.
 const KNOWN: (f64, f64) = (0.02, 8e6);
-/// What was so many seconds of writing ago counts for a third.
+/// Writing time in seconds after which the weight of a measurement has dropped to 1/e, about a third.
 const MEMORY: f64 = 0.1;
-/// The line is found out anew after such a time in which it never was what took the time; and again after twice as long each time.
+/// Time after which the rate is measured afresh, if the connection never was the bottleneck meanwhile. Doubles each time, up to
+/// `LONGEST_FORGOTTEN`.
 const FORGOTTEN: Duration = Duration::from_secs(4);
 const LONGEST_FORGOTTEN: Duration = Duration::from_secs(300);
 
-/// One direction of a connection.
+/// Measurement of one direction of a connection.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Since when there is something to write, or was the last write.
+    /// Start of the current write phase, or end of the last write.
     since: Option<Instant>,
     /// Bytes written without a pause.
     run_bytes: u64,
-    /// What is counted: bytes, and seconds.
+    /// Exponentially decayed sums of bytes written and seconds of writing.
     bytes: f64,
     seconds: f64,
-    /// Time in which the sender was slower than the line, and how much of it is enough.
+    /// Time in which the sender was slower than the connection (`waiting`), and the value at which the rate is measured afresh
+    /// (`patience`).
     waiting: Duration,
     patience: Duration,
 }
@@ -53,13 +56,13 @@ impl Line {
         (self.seconds >= seconds || self.bytes >= bytes).then(|| self.bytes / self.seconds.max(1e-9))
     }
 
-    /// The connection took so many bytes, which say so many, between these times.
+    /// Records that the connection accepted `bytes` bytes between `began` and `ended`. `decoded` is their size before compression.
     pub(super) fn wrote(&mut self, bytes: usize, decoded: usize, began: Instant, ended: Instant) {
         let since = self.since.replace(ended).unwrap_or(began);
         let (writing, all) = (ended - began, ended - since.min(began));
         self.run_bytes += bytes as u64;
         if bytes < LEAST_BYTES || writing * 4 < all {
-            // Something else took the time: the line may be as fast as it likes.
+            // Something other than the connection took the time, so the write says nothing about the connection's rate.
             if decoded >= LEAST_BYTES {
                 self.waiting += all;
             }
@@ -70,11 +73,11 @@ impl Line {
             return;
         }
         let seconds = all.as_secs_f64().max(1e-9);
-        // Memory is never so slow: what is was the line. What is faster may have been either.
+        // A copy into buffers is never that slow, so a slow write measures the connection. A fast one may measure either.
         if self.run_bytes <= ABSORBED_BYTES && bytes as f64 > super::FASTEST_LINE * seconds {
             return;
         }
-        // One that took very long, for whatever reason, counts for no more than the memory is long.
+        // A very long write, for whatever reason, counts for at most the length of the memory.
         let counted = seconds.min(MEMORY);
         let kept = (-counted / MEMORY).exp();
         self.bytes = self.bytes * kept + bytes as f64 * (counted / seconds);

@@ -1,4 +1,4 @@
-//! The rule on modelled lines, in virtual time.
+//! Tests of the compression rule on modelled connections, in virtual time.
 
 use std::time::Duration;
 
@@ -6,30 +6,30 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Bytes a second that memory takes.
+/// Rate in bytes per second at which buffers accept data.
 const MEMORY: f64 = 3e9;
 
-/// What a tensor's parts become, and how fast.
+/// Compressibility of a tensor's data: compressed size divided by original size, and compression speed in bytes per second.
 #[derive(Clone, Copy, Debug)]
 struct Content {
     ratio: f64,
     speed: f64,
 }
 
-/// A sender that does one thing after the other, a line, and memory before it.
+/// Model of a sender that does one thing at a time, and of a connection with a buffer in front of it.
 struct World {
     compression: Compression,
     start: Instant,
-    /// Seconds since then.
+    /// Virtual time in seconds since `start`.
     now: f64,
     rate: f64,
     room: f64,
-    /// Bytes in memory, as they were then.
+    /// Bytes in the buffer, and the time at which this number was computed.
     waiting: (f64, f64),
-    /// Bytes a second to which the peer decodes, and when it will have decoded all that was written.
+    /// Rate in bytes per second at which the peer decodes, and the time at which it will have decoded everything written so far.
     decoding: f64,
     decoded_at: f64,
-    /// Seconds spent on compressing; parts that were, and that were not; changes between both.
+    /// Seconds spent on compression, numbers of encoded and raw parts, and number of changes between encoded and raw.
     compressing: f64,
     encoded: u32,
     raw: u32,
@@ -93,7 +93,7 @@ impl World {
             width: 4,
         };
         if trial.samples {
-            // Of either kind.
+            // A sample is taken with and without shuffling.
             spend(self, 2.0 * bytes as f64 / 16.0);
             if !trial.pays(outcome, true) {
                 let tried = trial.tried(None, outcome, false);
@@ -133,7 +133,8 @@ impl World {
         }
     }
 
-    /// The peer decodes a part and tells its rate, though not of the first 16. What it has not decoded stays within the window.
+    /// Lets the peer decode a part and, after the first 16, report its rate. The bytes that the peer has not decoded stay within the
+    /// window.
     fn decode(&mut self, bytes: f64) {
         self.decoded_at = self.decoded_at.max(self.now) + bytes / self.decoding;
         let behind = self.decoded_at - self.now - WINDOW / self.decoding;
@@ -145,7 +146,7 @@ impl World {
         }
     }
 
-    /// Until the last byte has left and is decoded.
+    /// Advances the time until the last byte has been sent and decoded.
     fn drain(&mut self) -> f64 {
         self.passes(self.waiting.0 / self.rate);
         self.passes((self.decoded_at - self.now).max(0.0));
@@ -154,13 +155,13 @@ impl World {
 }
 
 const MEBIBYTE: usize = 1 << 20;
-/// Bytes that a peer may have to decode.
+/// Window in bytes: the most that the peer may have left to decode.
 const WINDOW: f64 = 64e6;
 const ZEROS: Content = Content { ratio: 0.004, speed: 3e9 };
 const SPARSE: Content = Content { ratio: 0.1, speed: 600e6 };
 const NOISE: Content = Content { ratio: 1.0, speed: 1500e6 };
 
-/// Seconds that so many bytes take as they are.
+/// Returns the time in seconds for sending the bytes uncompressed.
 fn plain(bytes: usize, rate: f64) -> f64 {
     bytes as f64 / rate
 }
@@ -203,7 +204,7 @@ fn what_does_not_compress_costs_next_to_nothing() {
 
 #[test]
 fn a_line_shows_behind_much_memory() {
-    // As two connections of Linux's have, one behind the other: most of a tensor goes there.
+    // Two connections of Linux in a row have such buffers. They absorb most of a tensor.
     let digits = Content { ratio: 0.25, speed: 700e6 };
     for rate in [12.5e6, 125e6, 250e6] {
         let mut world = World::new(rate, 13e6);
@@ -282,7 +283,7 @@ fn a_line_that_becomes_slow_is_helped_and_one_that_becomes_fast_is_let_alone() {
     world.tensor(32 * MEBIBYTE, content);
     assert!(world.encoded > 16, "{}", world.encoded);
     world.rate = 2e9;
-    // It takes seconds to see that nothing waits for the line.
+    // It takes seconds of virtual time until the rate is measured afresh.
     world.tensor(3000 * MEBIBYTE, content);
     let before = world.encoded;
     world.tensor(256 * MEBIBYTE, content);
@@ -292,7 +293,7 @@ fn a_line_that_becomes_slow_is_helped_and_one_that_becomes_fast_is_let_alone() {
 
 #[test]
 fn parts_of_all_kinds_in_one_tensor_are_not_tried_again_and_again() {
-    // The rule sees the first part of each eight compress, and then that the others do not.
+    // The rule sees that the first part of each eight compresses, and then that the others do not.
     let mut world = World::new(125e6, 2e6);
     world.tensor(32 * MEBIBYTE, NOISE);
     let began = (world.now, world.compressing);
@@ -319,7 +320,7 @@ fn nothing_is_tried_for_a_peer_that_does_not_take_it_nor_where_it_is_not_wanted(
         assert_eq!(compression.trial(1000, 4, true).is_some(), tries, "{mode:?} {taken:?}");
     }
     let mut compression = Compression::new(Mode::Always, &lz4);
-    // Numbers of which it pays to put the high bytes together.
+    // Numbers that compress best when shuffled.
     let numbers: Vec<u8> = (0..40_000_u32)
         .flat_map(|place| (place.wrapping_mul(2_654_435_761) >> 20).to_le_bytes())
         .collect();
@@ -330,7 +331,7 @@ fn nothing_is_tried_for_a_peer_that_does_not_take_it_nor_where_it_is_not_wanted(
     let trial = compression.trial(numbers.len(), 4, true).unwrap();
     let (part, _) = trial.run(&mut Encoder::default(), &numbers).encoded.unwrap();
     assert_eq!(part.encoding(), Encoding::ShuffledLz4);
-    // And runs of noise that come again, of which it does not.
+    // Repeated runs of noise, which compress best when not shuffled.
     let runs: Vec<u8> = numbers[..1000]
         .iter()
         .map(|byte| byte.wrapping_mul(31))
@@ -363,10 +364,10 @@ proptest! {
         let took = world.drain();
         let total: usize = sizes.iter().sum();
         let least = plain(total, rate.min(MEMORY)) + 0.01 * sizes.len() as f64;
-        // A sample of a part, and one part that was as its sample was not, for each tensor at the most.
+        // For each tensor, at most one sample and one part that compressed worse than its sample.
         let trials = sizes.len() as f64 * PART_BYTES as f64 * (1.0 + 1.0 / 8.0) / speed;
         prop_assert!(took <= 1.05 * least + trials + plain(total, MEMORY), "{took} s, {least} s as it is");
-        // And where there is much to gain, most of it is.
+        // Where there is much to gain, most of the parts are encoded.
         let gains = rate / speed + ratio;
         if gains < 0.5 && rate < 0.9 * FASTEST_LINE && total > 64 << 20 {
             prop_assert!(world.encoded > world.raw, "{} of {} parts", world.encoded, world.encoded + world.raw);

@@ -8,7 +8,7 @@ fn decoded(part: Part, payload: &[u8]) -> Result<Vec<u8>, PartError> {
     Ok(into)
 }
 
-/// Small numbers as elements of so many bytes: their high bytes are alike, their low ones are not.
+/// Returns small numbers as elements of `width` bytes: their high bytes are equal, their low bytes differ.
 fn small_numbers(width: usize, bytes: usize) -> Vec<u8> {
     (0..bytes)
         .map(|place| {
