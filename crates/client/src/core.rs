@@ -1,5 +1,5 @@
-//! The client's half of the session stream, without any input or output of its own: operations go in and frames come out, frames
-//! go in and answers come out. What a connection is, how long anything takes and who waits are others' business.
+//! State machine of the client's half of the session stream, without input or output of its own: operations go in and frames come out,
+//! frames go in and answers come out. Connections, timeouts and waiting are up to its callers.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -21,64 +21,60 @@ use arriving::Arriving;
 pub use arriving::Taking;
 pub use leaving::Candidate;
 
-/// Names in one `Delete`: the message stays far below its limit.
+/// Maximum number of tensors or programs in one `Delete`, which keeps the message far below its size limit.
 const DELETED_AT_ONCE: usize = 16_384;
 
-/// What may be on its way to one side.
+/// Limits of what may be outstanding in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Frames.
     pub frames: u32,
     /// Bytes of payload.
     pub bytes: u64,
 }
 
-/// What an operation asks an answer for.
+/// Kind of answer that a request expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// [`Event::Compiled`].
     Compiled,
-    /// [`Event::Array`], of so many bytes where that is known.
+    /// [`Event::Array`], with its size in bytes if known.
     Array(Option<u64>),
-    /// [`Event::Done`].
     Done,
-    /// [`Event::Figures`].
     Figures,
 }
 
-/// An answer.
+/// Answer to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// To a `Compile`.
+    /// Answer to a `Compile`.
     Compiled(Compiled),
-    /// To a `Download`.
+    /// Answer to a `Download`.
     Array(Array),
-    /// To a `Synchronise` or a `Close`.
+    /// Answer to a `Synchronise` or a `Close`.
     Done,
-    /// To a `Load`.
+    /// Answer to a `Load`.
     Figures(Figures),
 }
 
 /// An array in host memory: dense, row-major, little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Type of its elements as XLA writes it.
+    /// Element type in XLA's notation.
     pub element_type: String,
-    /// Elements along each dimension, outermost first; none for a scalar.
+    /// Number of elements along each dimension, outermost first; empty for a scalar.
     pub dimensions: Vec<i64>,
-    /// Its bytes, in memory that is used again when nobody has them any more.
+    /// The array's bytes, in memory that is reused after its last owner has dropped it.
     pub data: Region,
 }
 
-/// What became of a frame that came.
+/// What to do after [`Core::take`] or [`Core::filled`].
 #[derive(Debug, PartialEq)]
 pub enum Incoming {
-    /// Nothing to do, and its payload, if any, is to be read and dropped.
+    /// Nothing. The caller reads and discards the frame's payload, if there is one.
     Nothing,
-    /// The payload is to be appended to this part's buffer. What it finishes to then goes back by [`Core::filled`], or it does itself by
-    /// [`Core::interrupted`].
+    /// Read the payload into this part's buffer. Then pass the result of [`Taking::finish`] to [`Core::filled`], or the part itself to
+    /// [`Core::interrupted`] if the connection broke.
     Fill(Taking),
-    /// An answer to this request.
+    /// Deliver the answer to the request with this number.
     Answer(u64, Result<Event, Failure>),
 }
 
@@ -86,11 +82,11 @@ pub enum Incoming {
 struct Operation {
     message: ClientFrame,
     payload: Bytes,
-    /// What the payload counts for: what it decodes to.
+    /// Size of the decoded payload in bytes, which counts in the window.
     bytes: u64,
 }
 
-/// The state of one client.
+/// Protocol state of one client.
 #[derive(Debug)]
 pub struct Core {
     ours: Window,
@@ -99,18 +95,18 @@ pub struct Core {
     names: u64,
     requests: u64,
     sequence: u64,
-    /// Operations that the executor has not taken; the first `sent` of them are on their way.
+    /// Operations that the executor has not processed; the first `sent` of them have been sent.
     operations: VecDeque<Operation>,
-    /// Numbers of those which might be compressed.
+    /// Sequence numbers of the operations that may be compressed.
     candidates: VecDeque<u64>,
     mode: Mode,
-    /// Bytes a second to which the executor decodes parts, as it says; 0 where it has decoded none.
+    /// Decoding rate reported by the executor, in decoded bytes per second; 0 if it has decoded nothing.
     decodes: u64,
     sent: usize,
     sent_bytes: u64,
     queued_bytes: u64,
     received: u64,
-    /// How much of `received` the executor was not told: frames, bytes.
+    /// Frames and bytes within `received` that the client has not confirmed to the executor yet.
     untold: (u32, u64),
     wanted: HashMap<u64, Wanted>,
     arriving: Option<Arriving>,
@@ -118,7 +114,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A client that takes so much at a time: more than a window may be counts as that.
+    /// Creates a client with the receive window `ours`, reduced to the largest window that the protocol allows.
     pub fn new(ours: Window) -> Self {
         Self {
             ours: Window {
@@ -145,27 +141,27 @@ impl Core {
         }
     }
 
-    /// As this client is to compress; where it is never, downloads come as they are, too.
+    /// Sets when this client compresses. With [`Mode::Never`], downloads are not compressed either.
     #[must_use]
     pub fn compressing(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// A name for a tensor or a program.
+    /// Returns a new number for a tensor or a program.
     pub fn name(&mut self) -> u64 {
         self.names += 1;
         self.names
     }
 
-    /// A number for an operation that wants an answer.
+    /// Returns a new number for a request, and expects the answer `wanted` for it.
     pub fn request(&mut self, wanted: Wanted) -> u64 {
         self.requests += 1;
         self.wanted.insert(self.requests, wanted);
         self.requests
     }
 
-    /// Adds an operation after what was deleted before it.
+    /// Adds an operation to the queue, after the pending deletions.
     pub fn submit(&mut self, kind: client_frame::Kind, payload: Bytes) {
         self.flush_deleted();
         self.push(kind, payload);
@@ -186,12 +182,12 @@ impl Core {
         self.operations.push_back(Operation { message, payload, bytes });
     }
 
-    /// A tensor that nobody needs any more. It is told with the next operation, or the next time that anything is written.
+    /// Deletes a tensor. The deletion is sent before the next operation, or the next time that anything is written.
     pub fn delete_tensor(&mut self, name: u64) {
         self.deleted.tensors.push(name);
     }
 
-    /// As [`Self::delete_tensor`].
+    /// Deletes a program. The deletion is sent like that of a tensor, see [`Self::delete_tensor`].
     pub fn delete_program(&mut self, name: u64) {
         self.deleted.programs.push(name);
     }
@@ -207,27 +203,27 @@ impl Core {
         }
     }
 
-    /// Operations, and bytes of their payloads, that the executor has not taken.
+    /// Returns the number of operations, and the bytes of their payloads, that the executor has not processed.
     pub fn queued(&self) -> (usize, u64) {
         (self.operations.len(), self.queued_bytes)
     }
 
-    /// Nothing waits to be written but what was deleted, which may wait for company.
+    /// Returns whether only deletions wait to be sent. They may wait for other operations.
     pub fn has_only_deleted(&self) -> bool {
         self.sent == self.operations.len() && !self.must_tell() && !(self.deleted.tensors.is_empty() && self.deleted.programs.is_empty())
     }
 
-    /// A connection was there before.
+    /// Returns whether a connection has been established before.
     pub fn has_connected(&self) -> bool {
         !self.resume.is_empty()
     }
 
-    /// What shows that this client was connected before; empty where it was not.
+    /// Returns the secret with which this client resumes; empty before the first connection.
     pub fn secret(&self) -> Bytes {
         self.resume.clone()
     }
 
-    /// First frame of a connection.
+    /// Returns the first frame of a connection. The grace period is in milliseconds; 0 selects the executor's default.
     pub fn hello(&self, replace: bool, grace_milliseconds: u64) -> ClientFrame {
         let hello = Hello {
             lowest_version: VERSION,
@@ -249,10 +245,11 @@ impl Core {
         }
     }
 
-    /// The executor's answer to it, and how far it says that it is.
+    /// Processes the executor's answer to [`Self::hello`]. `received` comes from the answer's frame. All operations that the executor has
+    /// not processed will be sent again.
     ///
     /// # Errors
-    /// [`Error::Protocol`].
+    /// [`Error::Protocol`] for an unsupported version, an unexpected start of a new client, a missing secret or an invalid `received`.
     pub fn welcomed(&mut self, received: u64, welcome: &Welcome) -> Result<(), Error> {
         if welcome.version != VERSION {
             return Err(Error::protocol(format!(
@@ -272,7 +269,7 @@ impl Core {
             bytes: welcome.window_bytes,
         };
         self.taken(received)?;
-        // All that was on its way and did not arrive goes again.
+        // All operations that were sent and did not arrive are sent again.
         self.sent = 0;
         self.sent_bytes = 0;
         self.untold = (0, 0);
@@ -297,21 +294,21 @@ impl Core {
         Ok(())
     }
 
-    /// Bytes a second to which the executor decodes parts, as it says; 0 where it has decoded none.
+    /// Returns the decoding rate that the executor reported, in decoded bytes per second; 0 if it has decoded nothing.
     pub fn decodes(&self) -> u64 {
         self.decodes
     }
 
-    /// The executor is to be told how far this side is.
+    /// Returns whether the executor must be sent a new `received`: a quarter of the window has arrived since the last one.
     pub fn must_tell(&self) -> bool {
         let (frames, bytes) = self.untold;
         frames > 0 && (frames >= self.ours.frames / 4 || bytes >= self.ours.bytes / 4)
     }
 
-    /// Takes a frame whose payload of so many bytes is still to be read.
+    /// Processes a frame whose payload of `payload_bytes` bytes has not been read yet.
     ///
     /// # Errors
-    /// [`Error::Protocol`], and [`Error::Failed`] when the executor ends the session.
+    /// [`Error::Protocol`], or [`Error::Failed`] if the executor ends the session.
     pub fn take(&mut self, frame: ServerFrame, payload_bytes: u64) -> Result<Incoming, Error> {
         self.taken(frame.received)?;
         if frame.decoding_rate > 0 {
@@ -320,7 +317,7 @@ impl Core {
         let Some(kind) = frame.kind else {
             return Ok(Incoming::Nothing);
         };
-        // What ends the session is no answer: it comes at any place, in the middle of a tensor too.
+        // The failure that ends the session is no answer. It can arrive at any place, also between the parts of a tensor.
         if let server_frame::Kind::Failed(failed) = &kind
             && failed.request == 0
         {
@@ -391,7 +388,7 @@ impl Core {
             server_frame::Kind::Welcome(_) | server_frame::Kind::Refused(_) => {
                 return Err(Error::protocol("the session greets twice"));
             }
-            // Taken above.
+            // Handled above.
             server_frame::Kind::Part(_) => return Err(Error::protocol("a part belongs to no tensor")),
         };
         self.count(frame.sequence, 0);

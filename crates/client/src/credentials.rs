@@ -1,4 +1,4 @@
-//! The token that a client shows, and where it is found.
+//! The client's bearer token, and the places where it is looked for.
 
 use std::{
     env, fs,
@@ -11,10 +11,10 @@ use url::{Host, Url};
 
 use crate::Error;
 
-/// Where Kubernetes puts the token of a pod's service account.
+/// Path at which Kubernetes mounts the token of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// A bearer token.
+/// A bearer token, or none.
 #[derive(Clone, Default)]
 pub struct Token(Source);
 
@@ -23,7 +23,7 @@ enum Source {
     #[default]
     Absent,
     Text(String),
-    /// Read anew for every connection: what writes it may replace it.
+    /// Read for every connection, because the file may be replaced.
     File(PathBuf),
 }
 
@@ -38,22 +38,22 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// This text.
+    /// Returns a token with this text.
     pub fn text(token: impl Into<String>) -> Self {
         Self(Source::Text(token.into()))
     }
 
-    /// What this file holds whenever a connection is opened.
+    /// Returns a token that is read from this file for every connection.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self(Source::File(path.into()))
     }
 
-    /// The first that there is of: `SAHASRA_TOKEN`; the file that `SAHASRA_TOKEN_FILE` names; for a URL on this machine the
-    /// file that `sahasra up` wrote for its port; the kubeconfig's current user (`KUBECONFIG`, or `~/.kube/config`); the
-    /// service account of the pod.
+    /// Returns the first token found in: `SAHASRA_TOKEN`; the file named by `SAHASRA_TOKEN_FILE`; for a loopback URL, the file that
+    /// `sahasra up` wrote for the URL's port; the current user of the kubeconfig (`KUBECONFIG`, or `~/.kube/config`); the service account
+    /// of the pod. Without any of these, no token is sent.
     ///
     /// # Errors
-    /// [`Error::Configuration`] when the first that there is cannot be read.
+    /// [`Error::Configuration`] when the file named by `SAHASRA_TOKEN_FILE` or a kubeconfig cannot be read.
     pub fn find(url: &str) -> Result<Self, Error> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let home = variable("HOME").map(PathBuf::from);
@@ -124,7 +124,7 @@ impl Places {
     }
 }
 
-/// The port, if the URL is of this machine.
+/// Returns the port if the URL's host is a loopback address.
 fn port_here(url: &str) -> Option<u16> {
     let url = Url::parse(url).ok()?;
     let here = match url.host()? {

@@ -1,8 +1,8 @@
-//! Types of elements, as XLA writes them, and what an array of them takes.
+//! Element types in XLA's notation, and the sizes of arrays.
 
 use crate::Error;
 
-/// Bytes of one element in host memory, or `None` for a type that no array may have here.
+/// Returns the size of one element in host memory in bytes, or `None` for a type that a session does not support.
 pub fn element_bytes(element_type: &str) -> Option<u64> {
     Some(match element_type {
         "pred" | "s8" | "u8" | "f8e3m4" | "f8e4m3" | "f8e4m3b11fnuz" | "f8e4m3fn" | "f8e4m3fnuz" | "f8e5m2" | "f8e5m2fnuz"
@@ -15,10 +15,10 @@ pub fn element_bytes(element_type: &str) -> Option<u64> {
     })
 }
 
-/// Bytes in host memory of a dense array.
+/// Returns the size of a dense array in host memory in bytes.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a type that is not known, a negative dimension, or more bytes than can be counted.
+/// [`Error::Invalid`] for an unknown type, a negative dimension, or a size above `i64::MAX` bytes.
 pub fn array_bytes(element_type: &str, dimensions: &[i64]) -> Result<u64, Error> {
     let element = element_bytes(element_type)
         .ok_or_else(|| Error::Invalid(format!("elements of type {element_type} cannot be sent to a session")))?;

@@ -1,69 +1,66 @@
-//! Why something did not happen, by cause.
+//! Errors of the client, by cause.
 
 use std::{fmt, io, sync::Arc};
 
 use sahasra_wire::session::{Failed, FailureCode, RefusalCode, Refused, frame::FrameError};
 
-/// Everything that can go wrong between a caller and a session. It is cheap to clone: what ends a session is told to every caller.
+/// Error of a call to a session or a gateway. Cheap to clone, because the error that ends a session is returned to every caller.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// An operation failed; the session goes on.
+    /// An operation failed; the session continues.
     #[error("{0}")]
     Failed(Failure),
-    /// The peer cannot be reached.
     #[error("{peer} cannot be reached")]
     Unreachable {
-        /// Host and port.
+        /// Host and port of the peer.
         peer: String,
-        /// The system's reason.
         #[source]
         source: Arc<io::Error>,
     },
-    /// The peer answered a request with an error of HTTP.
+    /// The peer answered a request with an HTTP error status.
     #[error("{message} (HTTP {status})")]
     Http {
-        /// Status of the response.
+        /// HTTP status of the response.
         status: u16,
-        /// The peer's sentence.
+        /// Message from the response body, or the standard phrase of the status if the body is empty.
         message: String,
-        /// Reason of a `metav1.Status`, such as `NotFound`; empty when the body is none.
+        /// Reason of a `metav1.Status`, such as `NotFound`. Empty if the body is not a `metav1.Status`.
         reason: String,
     },
-    /// The peer's answer makes no sense.
+    /// The peer violated the protocol.
     #[error("{0}")]
     Protocol(String),
-    /// The executor refuses the connection.
+    /// The executor rejected the connection.
     #[error("the session refuses the connection: {message}")]
     Refused {
-        /// The cause.
         code: RefusalCode,
-        /// The executor's sentence.
+        /// Explanation from the executor.
         message: String,
     },
-    /// The connection broke and another one could not take its place within the grace: what the session held is gone.
+    /// The connection broke and could not be replaced within the grace period. The session's tensors and programs are lost.
     #[error("the connection to the session is lost and could not be taken up again")]
     Lost(#[source] Arc<Error>),
-    /// The executor that held the session's tensors is gone, with all of them.
+    /// The executor that held the session's tensors is gone, and all its tensors with it.
     #[error("{0}")]
     WorkerLost(Box<Loss>),
-    /// The session was closed by this client.
+    /// This client closed the session.
     #[error("the session is closed")]
     Closed,
-    /// The session object failed or ended.
+    /// The `GpuSession` object failed or ended.
     #[error("the session ended: {reason}: {message}")]
     Ended {
-        /// Reason of its condition, such as `Expired`.
+        /// Reason of the object's condition, such as `Expired`.
         reason: String,
-        /// Message of its condition.
+        /// Message of the object's condition.
         message: String,
     },
-    /// The session has no device, and waiting for one ended.
+    /// No device had room for the session within the time given.
     #[error("no device has room for the session: {0}")]
     NoCapacity(String),
-    /// It took longer than the caller was ready to wait.
+    /// The operation took longer than its timeout.
     #[error("{0} did not come about within the time given")]
     Timeout(&'static str),
-    /// What the caller gave does not fit.
+    /// An argument of the call is invalid.
     #[error("{0}")]
     Invalid(String),
     /// URL, certificates or token cannot be used.
@@ -71,16 +68,16 @@ pub enum Error {
     Configuration(String),
 }
 
-/// A worker that is lost, and what was lost with it. What is not known is empty.
+/// Details of a lost worker. Unknown fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// Namespace and name of the session, with a slash between them.
+    /// Namespace and name of the session, separated by a slash.
     pub session: String,
-    /// Where it was: the worker, perhaps with the device, or the worker's address.
+    /// Location of the session: the worker, perhaps with the device, or the worker's address.
     pub worker: String,
-    /// The operation that did not end: what was waited for, and the last program that was to run before it.
+    /// The operation that did not end: the call that waited, and the last program that was submitted before it.
     pub operation: String,
-    /// How it showed.
+    /// How the loss was detected.
     pub reason: String,
 }
 
@@ -109,7 +106,7 @@ impl Error {
         }))
     }
 
-    /// With what a caller knows of a lost worker and the error does not say.
+    /// Fills in the empty fields of a [`Loss`]. Other errors are unchanged.
     pub(crate) fn about(mut self, session: &str, worker: &str, operation: &str) -> Self {
         if let Self::WorkerLost(loss) = &mut self {
             for (field, known) in [
@@ -134,7 +131,7 @@ impl Error {
         Self::Unreachable { peer, source }
     }
 
-    /// With the causes beneath it, as one line.
+    /// Returns the message of the error and of all its sources, separated by colons.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut cause = std::error::Error::source(self);
@@ -162,17 +159,16 @@ impl From<Refused> for Error {
     }
 }
 
-/// An operation that failed.
+/// Failure of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{operation} failed: {message}")]
 pub struct Failure {
-    /// The cause.
     pub code: FailureCode,
-    /// Number of the operation that it began with.
+    /// Sequence number of the operation that failed first.
     pub sequence: u64,
-    /// That operation in words.
+    /// Description of the operation that failed first.
     pub operation: String,
-    /// For people.
+    /// Explanation for people.
     pub message: String,
 }
 

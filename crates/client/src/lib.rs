@@ -1,19 +1,20 @@
-//! A client of a GPU session: tensors that live on a device of the cluster, and programs that run on them there.
+//! Client of a GPU session: tensors that live on a device of the cluster, and programs that run on them there.
 //!
 //! ```text
 //! caller ── put, execute, download … ──► Core (pure) ──► queue ──► link ──► connection ──► session executor
 //!        ◄── Pending answers ─────────── Core        ◄──────────── link ◄──
 //! ```
 //!
-//! - A call puts its operation into a queue under a lock and returns: names of results are chosen here, so that nothing is waited for.
-//!   One task writes what the queue holds, many operations at once; one reads answers, and payloads straight into the buffer that the
-//!   caller gets. A thread that waits for an answer runs these tasks itself.
-//! - [`core`] keeps what the executor has not taken, so that a connection that breaks is replaced within the grace and nothing is lost or
-//!   done twice. It knows no connection and no clock.
-//! - What is slow to send may be compressed on its way: [`Compression`]. The link learns how fast the line is and asks a thread apart to
-//!   encode the next part while one goes out.
-//! - Errors of operations come with the next [`Session::synchronise`] or [`Tensor::download`]; what ends a session comes with every call.
-//! - [`Gateway`] is the REST beside it: it creates sessions, waits for their device, and deletes them.
+//! - A call puts its operation into a queue under a lock and returns. The client chooses the numbers of result tensors, so no call waits
+//!   for an answer. One task writes the queued operations, many at once. Another task reads the answers, and reads payloads directly into
+//!   the buffer that the caller receives. A thread that waits for an answer runs these tasks itself.
+//! - [`core`] keeps the operations that the executor has not processed. A connection that breaks is replaced within the grace period;
+//!   nothing is lost or executed twice. [`core`] uses no connection and no clock.
+//! - Tensors may be compressed on slow connections: [`Compression`]. The link measures the rate of the connection and lets another thread
+//!   encode the next part while one is being sent.
+//! - Errors of operations are reported by the next [`Session::synchronise`] or [`Tensor::download`]. The error that ends a session is
+//!   returned by every call.
+//! - [`Gateway`] is the client of the REST API: it creates sessions, waits for their device, and deletes them.
 
 pub mod core;
 mod credentials;

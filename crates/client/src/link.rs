@@ -1,4 +1,5 @@
-//! Keeps a session connected: dials, greets, writes what the queue holds, reads what comes, and dials again when the connection breaks.
+//! Task that keeps a session connected: it connects, exchanges the greeting, writes queued operations, reads answers, and connects again
+//! when the connection breaks.
 
 use std::{
     collections::VecDeque,
@@ -22,33 +23,33 @@ mod writing;
 use reading::{READ_BYTES, message, receive};
 use writing::write;
 
-/// First pause before another attempt; it doubles up to [`LAST_PAUSE`].
+/// First pause before another attempt. The pause doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
-/// How long an attempt to connect takes at the least, whatever is left of the time.
+/// Minimum timeout of one attempt to connect, even if less time is left in total.
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
-/// How long a close without a wait may take.
+/// Timeout for connecting in order to close a session.
 const CLOSE: Duration = Duration::from_secs(10);
-/// Until the executor greets.
+/// Timeout for the executor's greeting.
 const WELCOME: Duration = Duration::from_secs(30);
-/// Silence after which somebody who waits for an answer wants to know whether the session still stands.
+/// Time without received bytes after which the client checks whether the session still exists, if a caller waits for an answer.
 const QUIET: Duration = Duration::from_secs(1);
-/// Lower bound of the timeout for a silent gateway where a short grace lowers it: two pings fit.
+/// Lower bound of the timeout for a silent gateway if a short grace period reduces it: long enough for two pings.
 const LEAST_SILENCE: Duration = Duration::from_secs(10);
-/// How long one look takes, unless the session fails.
+/// Duration of one long poll for the failure of the session.
 const LOOK: Duration = Duration::from_secs(25);
-/// How long a connection may take to be closed.
+/// Timeout for closing a connection.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long an explanation for the end may take.
+/// Timeout for asking the gateway why the session ended.
 const EXPLANATION: Duration = Duration::from_secs(5);
 
-/// Until the session ends.
+/// Runs the connections of a session until the session ends.
 pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
     let mut broken_since = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
         let attempt = async {
-            // What stalls is tried no longer than there is use for it.
+            // An attempt that stalls ends when the total time is over.
             let left = patience(&shared).saturating_sub(broken_since.elapsed()).max(LEAST_ATTEMPT);
             match tokio::time::timeout(left, connect(&shared, &target)).await {
                 Ok(Ok(connection)) => (serve(&shared, connection).await, true),
@@ -76,7 +77,7 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
             return;
         }
         if let Some(end) = fatal(&error, &target.way, connected) {
-            // One that takes no connections is lost: nobody need be asked.
+            // A peer that rejects connections is lost for certain, so the gateway need not be asked.
             let is_clear = matches!(&error, Error::Unreachable { .. } | Error::Http { status: 502, .. });
             let end = match end {
                 end if is_clear => end,
@@ -98,13 +99,13 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
             return;
         }
         tracing::debug!(error = %error.chain(), "the connection to the session is gone: another attempt follows");
-        // Many sessions that lost the same worker or gateway do not come back at the same moment.
+        // The random pause keeps many sessions that lost the same worker or gateway from reconnecting at the same moment.
         tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
         pause = (pause * 2).min(LAST_PAUSE);
     }
 }
 
-/// How long attempts to connect may take in all.
+/// Returns the total timeout for attempts to connect.
 fn patience(shared: &Shared) -> Duration {
     let state = shared.lock();
     match (state.closing.is_some(), state.core.has_connected()) {
@@ -114,34 +115,34 @@ fn patience(shared: &Shared) -> Duration {
     }
 }
 
-/// What no further attempt can mend.
+/// Returns the error with which the session ends, or `None` if another attempt to connect may help.
 fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
     match error {
         Error::Unreachable { source, peer } => {
-            // A worker that takes no connections is gone, and the executors with it. A gateway may come back.
+            // A worker that refuses TCP connections is gone, and its executors with it. A gateway may come back.
             let gone = connected && matches!(way, Way::Direct) && source.kind() == io::ErrorKind::ConnectionRefused;
             gone.then(|| Error::worker_lost(format!("{peer} takes no connections any more")))
         }
-        // As a gateway tells it.
+        // Reason with which a gateway reports that the worker is gone.
         Error::Http { reason, message, .. } if connected && reason == "WorkerGone" => Some(Error::worker_lost(message)),
-        // What was there is not there any more: its process has ended, or its time.
+        // The session's process has ended, or its time is over.
         Error::Http {
             status: 404 | 410,
             message,
             ..
         } if connected => Some(Error::worker_lost(message)),
-        // A gateway cannot reach the worker, or the agent cannot ask who may; before the first connection the agent
-        // may not know the session yet.
+        // Retried: a gateway may be unable to reach the worker, and the agent may be unable to check the client's access. Before the first
+        // connection, the agent may not know the session yet.
         Error::Http { status: 404, .. } if !connected => None,
         Error::Http { status, .. } => (*status < 500 && *status != 429).then(|| error.clone()),
-        // The executor may not have seen yet that an earlier connection of this client broke.
+        // Only [`RefusalCode::Unknown`] says that the client's state is lost. Other rejections end the session with their own error.
         Error::Refused {
             code: RefusalCode::Unknown,
             ..
         } => Some(Error::Lost(Arc::new(error.clone()))),
         Error::Refused { .. } => Some(error.clone()),
         Error::Timeout(_) => None,
-        // It was good once: a token or a certificate is being renewed.
+        // The configuration worked before: a token or a certificate is being renewed.
         Error::Configuration(_) if connected => None,
         Error::Failed(failure) if failure.code == FailureCode::Ended => Some(Error::Ended {
             reason: "Ended".to_owned(),
@@ -151,7 +152,7 @@ fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
     }
 }
 
-/// What the session object says about its end, if it has ended.
+/// Asks the gateway why the session ended. Returns `None` if the session has not ended or the gateway does not answer in time.
 async fn explain(target: &Target, closing: bool) -> Option<Error> {
     if closing {
         return Some(Error::Closed);
@@ -163,7 +164,7 @@ async fn explain(target: &Target, closing: bool) -> Option<Error> {
     }
 }
 
-/// Why a session is over, as its object has it.
+/// Returns the error for a session that has ended according to its object, or `None` if it has not ended.
 fn over(found: Result<serde_json::Value, Error>, namespace: &str, name: &str) -> Option<Error> {
     match found {
         Ok(session) => rest::session_end(&session),
@@ -175,8 +176,8 @@ fn over(found: Result<serde_json::Value, Error>, namespace: &str, name: &str) ->
     }
 }
 
-/// Looks, while answers are awaited and nothing comes, whether the session has failed: a worker that hangs breaks no connection. Ends
-/// when it has, and says why; never where there is nobody to ask.
+/// Polls the gateway for the failure of the session while a caller waits and no bytes arrive: a worker that hangs breaks no connection.
+/// Returns when the session has ended, with the reason. Never returns without a gateway.
 async fn silence(shared: &Shared, target: &Target) -> Error {
     let Some((gateway, namespace, name)) = &target.gateway else {
         return std::future::pending().await;
@@ -267,7 +268,7 @@ async fn greet(shared: &Shared, connection: &mut Connection, target: &Target) ->
     }
 }
 
-/// Until the connection breaks or the session ends.
+/// Runs the connection until it breaks or the session ends, and returns the cause.
 async fn serve(shared: &Shared, connection: Connection) -> Error {
     let Connection {
         mut reader,
@@ -276,7 +277,7 @@ async fn serve(shared: &Shared, connection: Connection) -> Error {
         pulse,
     } = connection;
     let is_web_socket = matches!(writer, Writer::WebSocket(_));
-    // Out here, so that it is not lost when reading ends in the middle.
+    // Declared outside of `receive`, so that the partly read part is kept when `receive` is cancelled.
     let mut taking = None;
     let error = tokio::select! {
         error = write(shared, &mut writer, &pulse) => error,
@@ -286,7 +287,7 @@ async fn serve(shared: &Shared, connection: Connection) -> Error {
     if let Some(taking) = taking {
         shared.lock().core.interrupted(taking);
     }
-    // The other side may take nothing any more.
+    // The peer may not read any more.
     let _ = tokio::time::timeout(FAREWELL, writer.close()).await;
     error
 }
@@ -295,12 +296,13 @@ fn broken(error: io::Error) -> Error {
     Error::unreachable("the session", error)
 }
 
-/// Timeout for a gateway from which nothing comes while somebody waits.
+/// Returns the timeout for a gateway that sends nothing while a caller waits.
 fn silence_timeout(options: &Options) -> Duration {
     options.silence.min(options.grace.max(LEAST_SILENCE))
 }
 
-/// Ends when that timeout is over. Only a WebSocket has pings; a connection straight to a worker relies on the keepalive of TCP.
+/// Returns an error when a gateway has sent nothing for [`silence_timeout`] while a caller waited. Only a WebSocket has pings; a direct
+/// connection to a worker relies on TCP keepalive.
 async fn stalled(shared: &Shared, pulse: &Pulse) -> Error {
     let silence = silence_timeout(&shared.options);
     let mut since = Instant::now();

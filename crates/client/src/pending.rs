@@ -1,4 +1,4 @@
-//! An answer that is still to come: to be awaited, or waited for by a thread.
+//! Answers that have not arrived yet. A task can await them, a thread can block on them.
 
 use std::{
     future::{self, Future},
@@ -23,13 +23,13 @@ struct Cell<T> {
 struct State<T> {
     answer: Option<Result<T, Error>>,
     waker: Option<Waker>,
-    /// Threads that wait for `came`.
+    /// Number of threads that wait on `came`.
     sleeping: usize,
 }
 
 impl<T> Cell<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // Nothing that could panic happens under the lock.
+        // No code that could panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -44,7 +44,7 @@ impl<T> Cell<T> {
         }
     }
 
-    /// Blocks the thread, no longer than until `end`, while another one drives the connections.
+    /// Blocks the thread until the answer arrives or `end` is reached, while another thread runs the connections.
     fn sleep(&self, end: Option<Instant>) -> Option<Result<T, Error>> {
         let mut state = self.lock();
         loop {
@@ -65,12 +65,12 @@ impl<T> Cell<T> {
     }
 }
 
-/// An answer that is still to come. Dropping it lets go of the answer, not of what was asked for.
+/// An answer that has not arrived yet. Dropping it discards the answer; the operation still takes effect.
 #[derive(Debug)]
 #[must_use = "the answer is lost when nobody waits for it"]
 pub struct Pending<T>(Arc<Cell<T>>);
 
-/// Whoever has the answer.
+/// Sender of the answer to a [`Pending`].
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Arc<Cell<T>>);
 
@@ -103,10 +103,10 @@ impl<T> Promise<T> {
 }
 
 impl<T> Pending<T> {
-    /// Blocks the thread until the answer is there.
+    /// Blocks the thread until the answer arrives.
     ///
     /// # Errors
-    /// The answer's.
+    /// The error of the operation or of the session, if there is no answer.
     pub fn wait(self) -> Result<T, Error> {
         match self.block(None) {
             Some(answer) => answer,
@@ -114,7 +114,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Blocks the thread until the answer is there or the time is over: then `None`, and the answer may be waited for again.
+    /// Blocks the thread until the answer arrives or `time` has elapsed. Returns `None` in the latter case; the caller may wait again.
     pub fn wait_for(&self, time: Duration) -> Option<Result<T, Error>> {
         self.block(Some(time))
     }
@@ -137,7 +137,7 @@ impl<T> Pending<T> {
         driven.unwrap_or_else(|| self.0.sleep(end))
     }
 
-    /// Whether waiting would return at once.
+    /// Returns whether the answer has arrived, so that [`Self::wait`] would return at once.
     pub fn is_there(&self) -> bool {
         self.0.lock().answer.is_some()
     }

@@ -1,4 +1,4 @@
-//! The gateway's REST: sessions, workers, bursts. Bodies are the Kubernetes objects as JSON.
+//! Client of the gateway's REST API for sessions, workers and bursts. Bodies are Kubernetes objects in JSON.
 
 use std::{io, time::Duration};
 
@@ -12,14 +12,14 @@ use url::form_urlencoded;
 
 use crate::{Error, Loss, credentials::Token, transport::Peer};
 
-/// Largest answer that is read, in bytes: a list of tens of thousands of sessions.
+/// Maximum length of a response body in bytes, enough for a list of tens of thousands of sessions.
 const ANSWER_BYTES: usize = 256 << 20;
-/// What a request may take beyond what it asks the gateway to wait.
+/// Timeout of a request, in addition to the time for which the gateway is asked to wait.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest wait of one request: longer ones are several.
+/// Maximum duration of one long poll. A longer wait uses several requests.
 const LONG_POLL: Duration = Duration::from_secs(30);
 
-/// A gateway, or `sahasra up`.
+/// A gateway, or the API of `sahasra up`.
 #[derive(Clone, Debug)]
 pub struct Gateway {
     pub(crate) peer: Peer,
@@ -27,10 +27,11 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// At this URL, verified by these authorities in PEM, or the system's where none are given.
+    /// Creates a client for the gateway at this URL. TLS is verified with the CA certificates in `authorities_pem`, or with those of the
+    /// system if there are none.
     ///
     /// # Errors
-    /// [`Error::Configuration`].
+    /// [`Error::Configuration`] when the URL or the certificates cannot be used.
     pub fn new(url: &str, token: Token, authorities_pem: Option<&str>) -> Result<Self, Error> {
         Ok(Self {
             peer: Peer::new(url, authorities_pem)?,
@@ -38,10 +39,10 @@ impl Gateway {
         })
     }
 
-    /// The same, whose certificate has to be for this name: where its URL is an address, as through a port-forward.
+    /// Sets the name for which the gateway's certificate must be valid, for a URL with an IP address, as with a port-forward.
     ///
     /// # Errors
-    /// [`Error::Configuration`] when it is no name.
+    /// [`Error::Configuration`] when `server_name` is not a valid server name.
     pub fn named(self, server_name: &str) -> Result<Self, Error> {
         Ok(Self {
             peer: self.peer.named(server_name)?,
@@ -49,31 +50,31 @@ impl Gateway {
         })
     }
 
-    /// Its URL.
+    /// Returns the gateway's URL.
     pub fn url(&self) -> &str {
         self.peer.url.as_str()
     }
 
-    /// Load of every worker, as the operator serves it.
+    /// Returns the load of every worker, as the operator reports it.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of the request.
     pub async fn workers(&self) -> Result<Value, Error> {
         self.get("/workers", PATIENCE).await
     }
 
-    /// The sessions of a namespace: a list of `GpuSession`s.
+    /// Returns the `GpuSession`s of a namespace as a list object.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of the request.
     pub async fn sessions(&self, namespace: &str) -> Result<Value, Error> {
         self.get(&collection(namespace, "sessions")?, PATIENCE).await
     }
 
-    /// Creates a `GpuSession` with this spec, under a name beginning with `prefix` and a hyphen, or under `name`.
+    /// Creates a `GpuSession` with this spec, under `name` or a generated name that starts with `prefix` and a hyphen.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of the request.
     pub async fn create_session(&self, namespace: &str, name: Option<&str>, prefix: &str, spec: &Value) -> Result<Value, Error> {
         let metadata = match name {
             Some(name) => json!({"name": name}),
@@ -84,18 +85,19 @@ impl Gateway {
             .await
     }
 
-    /// A `GpuSession`.
+    /// Returns a `GpuSession`.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of the request.
     pub async fn session(&self, namespace: &str, name: &str) -> Result<Value, Error> {
         self.get(&object(namespace, "sessions", name)?, PATIENCE).await
     }
 
-    /// Waits until a session has its device.
+    /// Waits until a session has a device, and returns the `GpuSession`.
     ///
     /// # Errors
-    /// [`Error::NoCapacity`] with the reason when it has none in time, [`Error::Ended`] or [`Error::WorkerLost`] when it failed.
+    /// [`Error::NoCapacity`] with the reason when the session has no device in time; [`Error::Ended`] or [`Error::WorkerLost`] when it
+    /// failed; any [`Error`] of a request.
     pub async fn session_placed(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
         let over = |session: &Value| is_true(session, "Placed") || is_true(session, "Failed");
         let session = self.until(&object(namespace, "sessions", name)?, "Placed", over, time).await?;
@@ -109,27 +111,27 @@ impl Gateway {
         Err(Error::NoCapacity(why.unwrap_or("it was not looked at in time").to_owned()))
     }
 
-    /// Waits until a session has failed, or the time is over.
+    /// Waits until a session has failed or `time` has elapsed, and returns the `GpuSession`.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of a request.
     pub async fn session_failed(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
         let over = |session: &Value| is_true(session, "Failed");
         self.until(&object(namespace, "sessions", name)?, "Failed", over, time).await
     }
 
-    /// Deletes a session; one that is not there is no error.
+    /// Deletes a session. A session that does not exist is not an error.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of the request.
     pub async fn delete_session(&self, namespace: &str, name: &str) -> Result<(), Error> {
         self.delete(&object(namespace, "sessions", name)?).await
     }
 
-    /// Creates a `BurstJob` with this spec.
+    /// Creates a `BurstJob` with this spec, under `name` or a generated name.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of the request.
     pub async fn create_burst(&self, namespace: &str, name: Option<&str>, spec: &Value) -> Result<Value, Error> {
         let metadata = match name {
             Some(name) => json!({"name": name}),
@@ -140,35 +142,35 @@ impl Gateway {
             .await
     }
 
-    /// Waits until a burst is over, and gives it as it is then: `Complete` or `Failed` is true, it was refused as it stands (`Accepted` is
-    /// false), or the time is over.
+    /// Waits until a burst has ended, and returns the `BurstJob`. It has ended when `Complete` or `Failed` is true, or when its current
+    /// spec was rejected (`Accepted` is false). Also returns it when `time` has elapsed.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of a request.
     pub async fn burst_over(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
         let over = |burst: &Value| is_true(burst, "Complete") || is_true(burst, "Failed") || is_refused(burst);
         self.until(&object(namespace, "bursts", name)?, "Complete", over, time).await
     }
 
-    /// The results of a burst as CSV.
+    /// Returns the results of a burst as CSV.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of the request.
     pub async fn burst_results_csv(&self, namespace: &str, name: &str) -> Result<String, Error> {
         let path = format!("{}/results?format=csv", object(namespace, "bursts", name)?);
         let body = self.exchange(Method::GET, &path, None, PATIENCE).await?;
         String::from_utf8(body.into()).map_err(|_| Error::protocol("the results are no text"))
     }
 
-    /// Deletes a burst; one that is not there is no error.
+    /// Deletes a burst. A burst that does not exist is not an error.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] of the request.
     pub async fn delete_burst(&self, namespace: &str, name: &str) -> Result<(), Error> {
         self.delete(&object(namespace, "bursts", name)?).await
     }
 
-    /// Polls an object for a condition until it is `over`, or the time is.
+    /// Polls an object for a condition until `over` is true of the object or `time` has elapsed.
     async fn until(&self, path: &str, condition: &str, over: impl Fn(&Value) -> bool, time: Duration) -> Result<Value, Error> {
         let end = tokio::time::Instant::now() + time;
         loop {
@@ -246,7 +248,7 @@ impl Gateway {
     }
 }
 
-/// What an answer of this status means; its body is a `metav1.Status`, or a sentence.
+/// Returns the error for an HTTP error status. The body is a `metav1.Status` or a plain message.
 pub(crate) fn status_error(status: StatusCode, body: &[u8]) -> Error {
     let parsed: Option<Value> = serde_json::from_slice(body).ok();
     let field = |name: &str| parsed.as_ref().and_then(|value| value[name].as_str()).map(str::to_owned);
@@ -259,7 +261,7 @@ pub(crate) fn status_error(status: StatusCode, body: &[u8]) -> Error {
         }
     };
     let mut message = field("message").unwrap_or_else(sentence);
-    // The API server's whole answer.
+    // The API server's complete message, which does not say what is wrong.
     if status == StatusCode::UNAUTHORIZED && message == "Unauthorized" {
         message = "the token is not one that the API server knows, or has expired".to_owned();
     }
@@ -270,7 +272,7 @@ pub(crate) fn status_error(status: StatusCode, body: &[u8]) -> Error {
     }
 }
 
-/// Why a session is no more, if its conditions say so, or somebody deleted it.
+/// Returns the error for a session that failed according to its conditions or is being deleted, or `None` for any other session.
 pub fn session_end(session: &Value) -> Option<Error> {
     let Some(failed) = condition(session, "Failed").filter(|failed| failed["status"] == "True") else {
         let metadata = &session["metadata"];
@@ -301,7 +303,7 @@ pub fn session_end(session: &Value) -> Option<Error> {
     })
 }
 
-/// A condition of an object.
+/// Returns the condition of this type of an object, if present.
 pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["status"]["conditions"]
         .as_array()?
@@ -313,7 +315,7 @@ fn is_true(object: &Value, kind: &str) -> bool {
     condition(object, kind).is_some_and(|condition| condition["status"] == "True")
 }
 
-/// Whether a burst was refused as it stands: what was said of an earlier generation is not of this one.
+/// Returns whether a burst's current spec was rejected. Conditions that were observed for an earlier generation do not count.
 fn is_refused(burst: &Value) -> bool {
     condition(burst, "Accepted").is_some_and(|accepted| {
         let observed = &accepted["observedGeneration"];
@@ -329,7 +331,7 @@ fn object(namespace: &str, kind: &str, name: &str) -> Result<String, Error> {
     Ok(format!("{}/{}", collection(namespace, kind)?, segment(name)?))
 }
 
-/// Where a session's stream is.
+/// Returns the path of a session's stream.
 pub(crate) fn stream_path(namespace: &str, name: &str) -> Result<String, Error> {
     Ok(format!("{}/stream", object(namespace, "sessions", name)?))
 }
@@ -376,7 +378,7 @@ mod tests {
             session_end(&placed).unwrap().to_string(),
             "the session ended: Deleted: team/mine was deleted"
         );
-        // What it failed of is why it is deleted.
+        // A failure takes precedence over the deletion, because it is the reason for it.
         let mut failed = failed("WorkerLost");
         failed["metadata"] = placed["metadata"].clone();
         assert!(matches!(session_end(&failed), Some(Error::WorkerLost(_))));

@@ -1,14 +1,14 @@
-//! The runtime of all connections of the process, and which thread runs it.
+//! The runtime of all connections of the process, and the choice of the thread that runs it.
 //!
 //! ```text
 //! background thread ──► runtime ◄── a thread that waits for an answer, if it is the only one
 //! ```
 //!
-//! It is a current-thread runtime. A background thread runs it, until a thread waits for an answer: that thread then writes, polls and
-//! reads by itself, and its answer needs no hand-over between threads. Between two such waits the runtime stands still: a loop
-//! that looks at each result comes back soon, and [`turn`] writes what it submits in between. The background thread goes on once no
-//! thread has waited for [`LINGER`], when several threads wait, and when a thread waits that cannot run it. A waiting thread polls before it sleeps
-//! where the last wait was short.
+//! It is a Tokio current-thread runtime. A background thread runs it until a thread waits for an answer. That thread then writes, polls and
+//! reads itself, so that its answer needs no hand-over between threads. Between two such waits no thread runs the runtime: a loop that
+//! waits for each result waits again soon, and [`turn`] writes what it submits in between. The background thread continues when no thread
+//! has waited for [`LINGER`], when several threads wait, or when a thread waits that cannot run the runtime. A waiting thread polls before
+//! it sleeps if the last wait was short.
 
 use std::{
     future::{Future, poll_fn},
@@ -30,17 +30,17 @@ use crate::{
     pending::{Pending, pending},
 };
 
-/// Time without a wait after which the background thread goes on: longer than what a loop computes between two steps, and too short to be
-/// noticed by a request without a wait.
+/// Time without a wait after which the background thread continues. Longer than a loop computes between two steps, and too short to be
+/// noticed by a request that nobody waits for.
 const LINGER: Duration = Duration::from_millis(1);
-/// Time for which a thread polls for its answer without sleeping: waking an idle processor costs up to 50 µs, half of a short step. It is longer
-/// than the executor's, which shares its processors with the step.
+/// Time for which a thread polls for its answer before it sleeps. Waking an idle processor takes up to 50 µs, which is half of a short
+/// step. The time is longer than the executor's, which shares its processors with the step.
 const POLL: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Background,
-    /// A thread that waits, or has a turn.
+    /// A thread that waits for an answer or runs [`turn`].
     Caller,
     None,
 }
@@ -48,17 +48,18 @@ enum By {
 #[derive(Debug)]
 struct State {
     by: By,
-    /// Threads that wait for answers.
+    /// Number of threads that wait for answers.
     waiting: usize,
-    /// Waits that have begun or ended so far.
+    /// Number of waits that have begun, plus the number that have ended.
     waits: u64,
-    /// The background thread is to run the runtime as soon as it is free.
+    /// The background thread must run the runtime as soon as no other thread does.
     is_called: bool,
-    /// The background thread waits without a limit.
+    /// The background thread waits without a timeout.
     is_dozing: bool,
-    /// Tasks that the next thread to run the runtime wakes, each once: to wake one from another thread takes a system call.
+    /// Tasks that the next thread to run the runtime must wake, each listed once. Waking a task from another thread would take a system
+    /// call.
     asleep: Vec<Arc<Notify>>,
-    /// Duration of the last wait of a thread that ran the runtime; [`Duration::MAX`] where it ended without an answer.
+    /// Duration of the last wait of a thread that ran the runtime; [`Duration::MAX`] if it ended without an answer.
     last_wait: Duration,
 }
 
@@ -95,10 +96,10 @@ fn driver() -> Result<&'static Driver, Error> {
     driver.clone()
 }
 
-/// Starts a task on the runtime of connections.
+/// Starts a task on the runtime.
 ///
 /// # Errors
-/// [`Error::Configuration`] when the system gives no thread.
+/// [`Error::Configuration`] when the system provides no thread.
 pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let driver = driver()?;
     let task = driver.runtime.spawn(future);
@@ -106,10 +107,10 @@ pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Result
     Ok(task)
 }
 
-/// Runs a request of this crate to its end, whether its answer is waited for or not.
+/// Runs a request to completion, whether or not its answer is awaited.
 ///
 /// # Errors
-/// [`Error::Configuration`] when the system gives no thread.
+/// [`Error::Configuration`] when the system provides no thread.
 pub fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<Pending<T>, Error> {
     let (promise, answer) = pending();
     start(async move {
@@ -119,14 +120,14 @@ pub fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> 
     Ok(answer)
 }
 
-/// Has the background thread run the runtime: for waits without [`Wait`].
+/// Lets the background thread run the runtime, for waits without a [`Wait`].
 pub(crate) fn call() {
     if let Ok(driver) = driver() {
         driver.call();
     }
 }
 
-/// Wakes a task that waits for this, as soon as a thread runs the runtime.
+/// Wakes the task that waits for `task`, as soon as a thread runs the runtime.
 pub(crate) fn wake(task: &Arc<Notify>) {
     if let Ok(driver) = driver() {
         let mut state = driver.lock();
@@ -140,21 +141,21 @@ pub(crate) fn wake(task: &Arc<Notify>) {
     task.notify_one();
 }
 
-/// Runs what is ready, such as writing what was just submitted, on this thread, where no other runs the runtime.
+/// Runs the tasks that are ready on this thread, such as writing the operations just submitted, unless another thread runs the runtime.
 pub(crate) fn turn() {
     if let Ok(driver) = driver() {
         driver.turn();
     }
 }
 
-/// A thread that waits for an answer, for as long as it lives.
+/// A thread that waits for an answer. Dropping it ends the wait.
 pub(crate) struct Wait {
     driver: &'static Driver,
     leads: bool,
 }
 
 impl Wait {
-    /// Begins to wait; `None` where there is no runtime.
+    /// Starts to wait. Returns `None` if the runtime could not be created.
     pub(crate) fn begin() -> Option<Self> {
         let driver = driver().ok()?;
         // Tokio does not allow a thread of one runtime to block on another.
@@ -175,8 +176,8 @@ impl Wait {
         Some(Self { driver, leads })
     }
 
-    /// Runs the runtime until the future is ready: with the answer, or `None` after the time to wait for it. Gives the future back where
-    /// another thread runs the runtime.
+    /// Runs the runtime until the future is ready, and returns its output: the answer, or `None` after the timeout. Returns the future as
+    /// an error if another thread runs the runtime.
     pub(crate) fn drive<T, F: Future<Output = Option<T>>>(&self, future: F) -> Result<Option<T>, F> {
         match self.leads {
             true => Ok(self.driver.answer(future)),
@@ -211,7 +212,8 @@ impl Driver {
         })
     }
 
-    /// As [`Self::drive`] for an answer. Polls for [`POLL`] before it sleeps, where the last wait ended with an answer within that.
+    /// Runs the runtime like [`Self::drive`] to wait for an answer. Polls for [`POLL`] before it sleeps, if the last wait took less than
+    /// that.
     fn answer<T>(&self, future: impl Future<Output = Option<T>>) -> Option<T> {
         let began = Instant::now();
         let polls = self.lock().last_wait < POLL;
@@ -242,7 +244,7 @@ impl Driver {
         }
     }
 
-    /// A caller has ended its wait or its turn.
+    /// Records that a caller has ended its wait or its turn.
     fn leave(&self, state: &mut State) {
         state.by = By::None;
         if state.waiting > 0 {
@@ -279,7 +281,7 @@ impl Driver {
                 match state.by {
                     By::None if state.is_called || is_still => break,
                     By::Caller if is_still || state.is_called => {
-                        // It may wait for long, and says when it leaves.
+                        // The caller may wait for long; [`Self::leave`] notifies this thread.
                         state.is_dozing = true;
                         let waited = self.resume.wait_while(state, |state| state.by == By::Caller);
                         state = waited.unwrap_or_else(PoisonError::into_inner);
@@ -300,7 +302,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A request that takes a turn of the runtime, or a timer of it.
+    /// Request that takes one turn of the runtime, or waits for one of its timers.
     async fn echo(number: u64) -> Result<u64, Error> {
         if number.is_multiple_of(3) {
             tokio::time::sleep(Duration::from_micros(number % 700)).await;

@@ -1,4 +1,4 @@
-//! A session as a caller sees it: tensors, programs, calls that return at once.
+//! API of a session: tensors, programs, and calls that return without waiting for an answer.
 
 use std::{
     fmt,
@@ -34,19 +34,19 @@ pub use target::{Options, Target};
 use handles::Named;
 use shared::Waiting;
 
-/// Bytes that went over a session's connections: everything but the greetings and what carries the stream.
+/// Bytes transferred on a session's connections, without greetings and transport overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// To the executor; what was sent again after a connection broke counts again.
+    /// Bytes sent to the executor. Bytes that were sent again after a connection broke count again.
     pub sent_bytes: u64,
-    /// From it.
+    /// Bytes received from the executor.
     pub received_bytes: u64,
-    /// Of what was sent, bytes of tensors and code, as they were before any were compressed.
+    /// Payload bytes sent (tensors and code), counted before compression.
     pub uploaded_bytes: u64,
 }
 
-/// A connection to a session, and all that this client has there. Clones are the same session; when the last one is dropped the
-/// session is closed without anybody waiting for it.
+/// A session, with its connection and everything that this client has in it. Clones refer to the same session. Dropping the last clone
+/// closes the session in the background.
 #[derive(Clone)]
 pub struct Session(Arc<Owner>);
 
@@ -71,30 +71,30 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Connects, within [`Options::connect`].
+    /// Connects to a session, within [`Options::connect`].
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] that prevents the connection.
     pub async fn connect(target: Target, options: Options) -> Result<Self, Error> {
         let (session, connected) = Self::begin(target, options)?;
         connected.await?;
         Ok(session)
     }
 
-    /// As [`Self::connect`], for a thread that may block.
+    /// Connects like [`Self::connect`], but blocks the thread.
     ///
     /// # Errors
-    /// [`Error`].
+    /// Any [`Error`] that prevents the connection.
     pub fn connect_blocking(target: Target, options: Options) -> Result<Self, Error> {
         let (session, connected) = Self::begin(target, options)?;
         connected.wait()?;
         Ok(session)
     }
 
-    /// Begins to connect: operations may be added at once.
+    /// Starts to connect. Operations may be submitted at once.
     ///
     /// # Errors
-    /// [`Error::Configuration`].
+    /// [`Error::Configuration`] when the system provides no thread.
     pub fn begin(target: Target, options: Options) -> Result<(Self, Pending<()>), Error> {
         let (first, connected) = pending();
         let shared = Arc::new(Shared::new(options, first, &target));
@@ -106,17 +106,17 @@ impl Session {
         &self.0.0
     }
 
-    /// What the executor said of itself when it was connected last.
+    /// Returns the executor's most recent [`Welcome`], or `None` before the first connection.
     pub fn welcome(&self) -> Option<Welcome> {
         self.shared().lock().welcome.clone()
     }
 
-    /// How many connections took the place of one that broke.
+    /// Returns how many connections have replaced a broken one.
     pub fn resumed(&self) -> u64 {
         self.shared().lock().resumed
     }
 
-    /// What went over the connections so far.
+    /// Returns the number of bytes transferred so far.
     pub fn traffic(&self) -> Traffic {
         let shared = self.shared();
         Traffic {
@@ -126,15 +126,16 @@ impl Session {
         }
     }
 
-    /// What ended the session, where something was asked for that is not known to have happened, and no call was told of the end: uploads, allocations,
-    /// compilations and executions are, when a later download or [`Self::synchronise`] was answered. None where this client closed it.
+    /// Returns the error that ended the session, if work may have been lost and no call has returned the error yet. Work means uploads,
+    /// allocations, compilations and executions; it is known to have ended when a later download or [`Self::synchronise`] was answered.
+    /// Returns `None` if this client closed the session.
     pub fn unreported_end(&self) -> Option<Error> {
         let state = self.shared().lock();
         let is_unreported = !state.end_is_told && !state.work.is_finished();
         state.ended.clone().filter(|error| is_unreported && !matches!(error, Error::Closed))
     }
 
-    /// Why nothing works any more, if so.
+    /// Returns the error that ended the session, or `None` while the session works.
     pub fn ended(&self) -> Option<Error> {
         self.shared().lock().ended.clone()
     }
@@ -147,17 +148,18 @@ impl Session {
         }))
     }
 
-    /// Waits until an operation that is added would not have to wait for those before it, for a caller that has to look after something
-    /// else now and then. Gives whether that is so; when the session is over it is.
+    /// Blocks for at most `time` until an operation could be submitted without blocking, for callers that have to do something else from
+    /// time to time. Returns whether it could; always true after the session has ended.
     pub fn room_within(&self, time: Duration) -> bool {
         self.shared().room_within(time)
     }
 
-    /// A tensor with these bytes: dense, row-major, little-endian. They go to the socket as they are, or compressed where
-    /// [`Options::compression`] says so, and are held until they have arrived. It waits only while more than [`Options::queued_bytes`] are on their way.
+    /// Uploads a tensor: dense, row-major, little-endian. The bytes are written to the socket without a copy, or compressed as
+    /// [`Options::compression`] says, and are kept until they have arrived. Blocks only while the queue is full, for example with more than
+    /// [`Options::queued_bytes`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] when type, dimensions and bytes do not agree; what ended the session.
+    /// [`Error::Invalid`] when type, dimensions and length of the data do not match; the error that ended the session.
     pub fn put(&self, data: impl Into<Bytes>, element_type: &str, dimensions: &[i64]) -> Result<Tensor, Error> {
         let data = data.into();
         let bytes = array_bytes(element_type, dimensions)?;
@@ -177,7 +179,7 @@ impl Session {
                 bytes,
             };
             state.core.submit(Kind::Upload(upload), Bytes::new());
-            // No other operation comes between the parts: they are added under one lock.
+            // All parts are submitted under one lock, so that no other operation comes between them.
             for start in (0..data.len()).step_by(PART_BYTES) {
                 let payload = data.slice(start..data.len().min(start + PART_BYTES));
                 let part = Part::raw(payload.len(), element_width(element_type));
@@ -188,10 +190,10 @@ impl Session {
         Ok(self.tensor(name))
     }
 
-    /// A zeroed tensor.
+    /// Creates a zeroed tensor.
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// [`Error::Invalid`] for an invalid type or invalid dimensions; the error that ended the session.
     pub fn allocate(&self, element_type: &str, dimensions: &[i64]) -> Result<Tensor, Error> {
         array_bytes(element_type, dimensions)?;
         let name = self.shared().submit(|state| {
@@ -208,18 +210,18 @@ impl Session {
         Ok(self.tensor(name))
     }
 
-    /// A program. Whether it compiles shows when its results are looked at.
+    /// Compiles a program. A failed compilation is reported by operations that need the program's results.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the code is larger than a frame; what ended the session.
+    /// [`Error::Invalid`] when the code exceeds the maximum payload of a frame; the error that ended the session.
     pub fn compile(&self, name: &str, format: Format, code: impl Into<Bytes>) -> Result<Program, Error> {
         self.compile_with(name, format, code.into(), None)
     }
 
-    /// A program, and what it takes to run it.
+    /// Compiles a program, and returns an answer with its requirements.
     ///
     /// # Errors
-    /// As [`Self::compile`]; the answer has what the compiler said.
+    /// The errors of [`Self::compile`]. The answer contains a failure of the compilation.
     pub fn compile_and_ask(&self, name: &str, format: Format, code: impl Into<Bytes>) -> Result<(Program, Pending<Compiled>), Error> {
         let (promise, answer) = pending();
         let program = self.compile_with(name, format, code.into(), Some(promise))?;
@@ -235,7 +237,7 @@ impl Session {
             )));
         }
         let program = self.shared().submit(|state| {
-            // Whoever asks waits for it.
+            // The answer to the request shows whether the program compiled, so this does not count as unfinished work.
             if promise.is_none() {
                 state.work.submit();
             }
@@ -264,12 +266,12 @@ impl Session {
         Ok(Program(Arc::new(named)))
     }
 
-    /// Runs a program of engine `xla` that has so many results. The tensors at the places in `donated` end: their memory may become
-    /// the results'.
+    /// Executes a program of the engine `xla` that has `outputs` results. The tensors at the indices in `donated` are deleted, so that
+    /// results can reuse their memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for tensors of another session, places that are none, a donated tensor that is given twice, or a message beyond its
-    /// limit: nothing is donated then. What ended the session.
+    /// [`Error::Invalid`] for tensors of another session, an index without an argument, a donated tensor that is passed twice, or a message
+    /// that exceeds its size limit; nothing is donated then. The error that ended the session.
     pub fn execute(&self, program: &Program, arguments: &[&Tensor], outputs: usize, donated: &[u32]) -> Result<Vec<Tensor>, Error> {
         self.own(&program.0)?;
         for tensor in arguments {
@@ -287,7 +289,7 @@ impl Session {
                 "argument {place} is donated and given twice: give another tensor, or donate neither"
             )));
         }
-        // A name takes ten bytes at the most.
+        // The varint of a number has at most ten bytes.
         if (arguments.len() + outputs + donated.len()) * 10 > frame::MAX_MESSAGE_BYTES - 1024 {
             return Err(Error::Invalid(format!(
                 "{} arguments and {outputs} results are too many",
@@ -310,10 +312,11 @@ impl Session {
         Ok(names.into_iter().map(|name| self.tensor(name)).collect())
     }
 
-    /// Launches a kernel of engine `ptx`: blocks, threads, bytes of dynamic shared memory, arguments in the kernel's order.
+    /// Launches a kernel of the engine `ptx`. `grid` is the number of blocks, `block` the number of threads per block, in x, y and z. The
+    /// arguments are in the order of the kernel's parameters.
     ///
     /// # Errors
-    /// As [`Self::execute`].
+    /// [`Error::Invalid`] for tensors of another session or a message that exceeds its size limit; the error that ended the session.
     pub fn launch(
         &self,
         program: &Program,
@@ -361,14 +364,14 @@ impl Session {
         }
     }
 
-    /// Waits for everything before it: the answer is the first failure since the last time.
+    /// Waits for all preceding operations. The answer is the first failure since the last call.
     pub fn synchronise(&self) -> Pending<()> {
         let kind = |_: &mut Core, request| Kind::Synchronise(Synchronise::new(request));
         self.shared().ask(Wanted::Done, Waiting::Done, kind)
     }
 
-    /// Waits for everything before it, as [`Self::synchronise`]: the answer is the first failure since the last time that no other answer has
-    /// told. When the session ends before that, [`Self::unreported_end`] says whether that is to be told.
+    /// Waits for all preceding operations like [`Self::synchronise`], but the answer is the first failure since the last call that no other
+    /// answer has reported. If the session ends before the answer, [`Self::unreported_end`] says whether the end must be reported.
     pub fn finish(&self) -> Pending<()> {
         let kind = |_: &mut Core, request| {
             Kind::Synchronise(Synchronise {
@@ -379,13 +382,13 @@ impl Session {
         self.shared().ask(Wanted::Done, Waiting::Finished, kind)
     }
 
-    /// What the session has.
+    /// Requests statistics of the session.
     pub fn load(&self) -> Pending<Figures> {
         let kind = |_: &mut Core, request| Kind::Load(Load { request });
         self.shared().ask(Wanted::Figures, Waiting::Figures, kind)
     }
 
-    /// Frees everything that this client has in the session. The answer comes when it is free.
+    /// Closes the session and frees everything that this client has in it. The answer arrives when this is done.
     pub fn close(&self) -> Pending<()> {
         self.shared().close()
     }

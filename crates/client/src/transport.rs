@@ -1,5 +1,5 @@
-//! Connections that carry the session stream: an upgraded HTTP/1.1 connection straight to the worker, or a WebSocket through a
-//! gateway, each with TLS or without.
+//! Connections that carry the session stream: an upgraded HTTP/1.1 connection to the worker, or a WebSocket through a gateway, each with or
+//! without TLS.
 
 use std::{
     collections::VecDeque,
@@ -35,30 +35,32 @@ mod pulse;
 use pulse::Heard;
 pub(crate) use pulse::Pulse;
 
-/// Until a connection stands, TLS and upgrade included.
+/// Timeout for establishing a connection, including TLS and the upgrade.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Pieces in one system call; Linux takes 1,024.
+/// Number of pieces per system call. Linux accepts 1,024.
 const GATHERED: usize = 64;
-/// Longest message of a WebSocket: a gateway takes no more than 16 MiB, and holds each in memory until it is whole.
+/// Maximum length of a sent WebSocket message in bytes. A gateway accepts at most 16 MiB and holds each message in memory until it is
+/// complete.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Longest explanation of a refusal that is read, in bytes.
+/// Maximum length of the response body that is read when the upgrade is rejected, in bytes.
 const REFUSAL_BYTES: usize = 64 << 10;
 
-/// The stream below HTTP.
+/// Byte stream below HTTP.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A peer, by the URL of its root.
+/// A peer, identified by its base URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub url: Url,
     tls: Option<Arc<ClientConfig>>,
-    /// Name that its certificate has to be for, where that is not the URL's host.
+    /// Name for which the peer's certificate must be valid. `None`: the host of the URL.
     server_name: Option<ServerName<'static>>,
 }
 
 impl Peer {
-    /// `https` takes this PEM's certificates for authorities, or the system's where there is none.
+    /// Creates a peer. An `https` peer is verified with the CA certificates in `authorities_pem`, or with those of the system if there are
+    /// none.
     pub(crate) fn new(url: &str, authorities_pem: Option<&str>) -> Result<Self, Error> {
         let wrong = |why: String| Error::Configuration(format!("{url} cannot be used: {why}"));
         if !url.contains("://") {
@@ -80,7 +82,7 @@ impl Peer {
         })
     }
 
-    /// The same, whose certificate has to be for this name.
+    /// Sets the name for which the peer's certificate must be valid.
     pub(crate) fn named(mut self, name: &str) -> Result<Self, Error> {
         let parsed = ServerName::try_from(name.to_owned());
         self.server_name = Some(parsed.map_err(|error| Error::Configuration(format!("{name:?} is no name of a server: {error}")))?);
@@ -88,7 +90,7 @@ impl Peer {
     }
 
     fn host(&self) -> &str {
-        // An address of IPv6 stands in brackets there.
+        // [`Url::host_str`] encloses an IPv6 address in brackets.
         self.url
             .host_str()
             .unwrap_or_default()
@@ -96,7 +98,7 @@ impl Peer {
             .trim_end_matches(']')
     }
 
-    /// Host and port, for people and for the `Host` header.
+    /// Returns the host, with the port if the URL has one, for people and for the `Host` header.
     pub(crate) fn authority(&self) -> String {
         match self.url.port() {
             Some(port) => format!("{}:{port}", self.url.host_str().unwrap_or_default()),
@@ -104,7 +106,7 @@ impl Peer {
         }
     }
 
-    /// `path` below the root.
+    /// Returns `path` appended to the path of the base URL.
     pub(crate) fn path(&self, path: &str) -> String {
         format!("{}{path}", self.url.path().trim_end_matches('/'))
     }
@@ -113,7 +115,7 @@ impl Peer {
         let port = self.url.port_or_known_default().unwrap_or(80);
         let stream = TcpStream::connect((self.host(), port)).await?;
         stream.set_nodelay(true)?;
-        // Where a system has no such options the connection does without.
+        // Keepalive is optional: a system may lack these socket options.
         let _ = keepalive::watch(&stream);
         Ok(stream)
     }
@@ -137,7 +139,7 @@ impl Peer {
     }
 }
 
-/// Why a certificate is not accepted and what to do, if that is what went wrong.
+/// Returns an error with a remedy if the TLS handshake failed because of the peer's certificate.
 fn untrusted(authority: &str, error: &io::Error) -> Option<Error> {
     let rustls::Error::InvalidCertificate(problem) = error.get_ref()?.downcast_ref::<rustls::Error>()? else {
         return None;
@@ -184,16 +186,16 @@ fn tls_config(authorities_pem: Option<&str>) -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// How a session is reached.
+/// Kind of connection to a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
-    /// HTTP/1.1 Upgrade at the worker.
+    /// HTTP/1.1 upgrade at the worker.
     Direct,
-    /// WebSocket at a gateway.
+    /// WebSocket through a gateway.
     WebSocket,
 }
 
-/// Where bytes come from.
+/// Reading half of a connection.
 pub(crate) enum Reader {
     Bytes(Box<dyn AsyncRead + Send + Unpin>),
     WebSocket {
@@ -202,13 +204,13 @@ pub(crate) enum Reader {
     },
 }
 
-/// Where bytes go.
+/// Writing half of a connection.
 pub(crate) enum Writer {
     Bytes(Box<dyn AsyncWrite + Send + Unpin>),
     WebSocket(SplitSink<WebSocketStream<Box<dyn Io>>, Message>),
 }
 
-/// Opens the stream of a session; `resume` is the secret of one that broke, or empty. What is heard on it counts in `pulse`.
+/// Opens the stream of a session. `resume` is the secret from the broken connection, or empty. Received bytes are recorded in `pulse`.
 pub(crate) async fn open(
     peer: &Peer,
     way: &Way,
@@ -262,7 +264,7 @@ async fn upgrade(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, re
 }
 
 fn split(upgraded: Upgraded) -> (Reader, Writer) {
-    // Below is what `Peer::connect` gave: bytes go straight to it.
+    // The upgraded stream wraps the one from `Peer::connect`. Unwrapped, it can be read and written directly.
     match upgraded.downcast::<TokioIo<Box<dyn Io>>>() {
         Ok(parts) => {
             let (read, write) = tokio::io::split(parts.io.into_inner());
@@ -316,7 +318,7 @@ async fn web_socket(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str,
 }
 
 impl Reader {
-    /// Appends what comes next, a byte at the least and about so many at the most.
+    /// Appends the next bytes, at least one and about `most` at most.
     pub(crate) async fn read(&mut self, into: &mut BytesMut, most: usize) -> io::Result<()> {
         match self {
             Self::Bytes(stream) => {
@@ -338,7 +340,7 @@ impl Reader {
         }
     }
 
-    /// Appends exactly so many bytes, for which there is room.
+    /// Appends exactly `bytes` bytes, for which `into` must have room.
     pub(crate) async fn fill(&mut self, into: &mut Filling, mut bytes: usize) -> io::Result<()> {
         match self {
             Self::Bytes(stream) => {
@@ -423,7 +425,7 @@ impl Writer {
         }
     }
 
-    /// Asks a WebSocket's other end for a sign of life. Other connections have their own way, below.
+    /// Pings the peer of a WebSocket. Does nothing on other connections, which rely on TCP keepalive.
     pub(crate) async fn ping(&mut self) -> io::Result<()> {
         match self {
             Self::Bytes(_) => Ok(()),
@@ -431,9 +433,9 @@ impl Writer {
         }
     }
 
-    /// Ends the connection as politely as it can be done without waiting.
+    /// Closes the connection. For a WebSocket, this sends a close frame.
     pub(crate) async fn close(&mut self) {
-        // It is closed in any case.
+        // Errors do not matter, because the connection is closed in any case.
         let _ = match self {
             Self::Bytes(stream) => stream.shutdown().await,
             Self::WebSocket(sink) => sink.close().await.map_err(io::Error::other),

@@ -1,4 +1,4 @@
-//! Tensors on their way here: parts go one after the other into memory for the whole, as they come or decoded.
+//! Incoming tensors: parts are read one after the other, raw or decoded, into memory for the whole tensor.
 
 use sahasra_memory::Filling;
 use sahasra_wire::session::{Encoding, Part, compression::Mode};
@@ -6,31 +6,31 @@ use sahasra_wire::session::{Encoding, Part, compression::Mode};
 use super::{Array, Core, Event, Incoming};
 use crate::Error;
 
-/// A download that is on its way.
+/// A download of which parts are still missing.
 #[derive(Debug)]
 pub(super) struct Arriving {
     pub(super) request: u64,
     pub(super) array: Array,
-    /// Where its bytes go; elsewhere while a part is being read.
+    /// Destination of the bytes. `None` while a [`Taking`] has it.
     pub(super) memory: Option<Filling>,
     pub(super) bytes: u64,
-    /// Bytes that are there.
+    /// Number of bytes that have arrived.
     pub(super) filled: u64,
-    /// Bytes that the part will be that is being read; its frame's number.
+    /// Decoded size of the part that is being read, and the sequence number of its frame.
     pub(super) part: Option<(u64, u64)>,
 }
 
-/// A part that is being read.
+/// A part whose payload is being read.
 #[derive(Debug, PartialEq)]
 pub struct Taking {
-    /// The tensor's.
+    /// Memory of the whole tensor.
     memory: Filling,
-    /// What is to be decoded, and memory for its payload.
+    /// For an encoded part: its message, and memory for its payload.
     encoded: Option<(Part, Filling)>,
 }
 
 impl Taking {
-    /// Where its payload goes.
+    /// Returns the buffer to which the payload must be appended.
     pub fn buffer(&mut self) -> &mut Filling {
         match &mut self.encoded {
             Some((_, payload)) => payload,
@@ -38,17 +38,17 @@ impl Taking {
         }
     }
 
-    /// The payload is there: decodes it where it has to be, for which nobody else need wait. It goes back by [`Core::filled`].
+    /// Decodes the payload, if it is encoded, after it has been read. Needs no lock. The result must be passed to [`Core::filled`].
     ///
     /// # Errors
-    /// [`Error::Protocol`] when it does not decode.
+    /// [`Error::Protocol`] when the payload does not decode.
     pub fn finish(self) -> Result<Filling, Error> {
         let mut memory = self.memory;
         if let Some((part, payload)) = self.encoded {
             let payload = payload.finish();
             let wrong = |error| Error::protocol(format!("a download has {error}"));
             let bytes = part.bytes(payload.len()).map_err(wrong)?;
-            // Looked at when it came: there is room for as many.
+            // [`Core::part`] has checked that the memory has room for these bytes.
             part.decode(&payload, memory.extend_zeroed(bytes)).map_err(wrong)?;
         }
         Ok(memory)
@@ -85,10 +85,10 @@ impl Core {
         Ok(Incoming::Fill(Taking { memory, encoded }))
     }
 
-    /// The part that was read is in the buffer.
+    /// Processes a part after its payload has been read and decoded into `buffer`.
     ///
     /// # Errors
-    /// [`Error::Protocol`] when it is not what was to come.
+    /// [`Error::Protocol`] when no part was expected or its size is wrong.
     pub fn filled(&mut self, buffer: Filling) -> Result<Incoming, Error> {
         let Some(mut arriving) = self.arriving.take() else {
             return Err(Error::protocol("a payload belongs to no tensor"));
@@ -110,13 +110,13 @@ impl Core {
         Ok(Incoming::Answer(arriving.request, Ok(Event::Array(arriving.array))))
     }
 
-    /// The connection broke while this part was being read: it comes again as a whole.
+    /// Resets a part that was being read when the connection broke. The executor sends the whole part again.
     pub fn interrupted(&mut self, taking: Taking) {
         if let Some(arriving) = &mut self.arriving
             && arriving.part.take().is_some()
         {
             let mut memory = taking.memory;
-            // It was that long before.
+            // The length before the part.
             memory.truncate(arriving.filled as usize);
             arriving.memory = Some(memory);
         }

@@ -1,4 +1,4 @@
-//! Operations on their way out: which go now, and parts that may be compressed before they do.
+//! Outgoing operations: selection of the frames to send now, and of the parts to compress before.
 
 use std::collections::VecDeque;
 
@@ -8,16 +8,16 @@ use sahasra_wire::session::{ClientFrame, Part, client_frame, decoding_rate, fram
 use super::{Core, Operation};
 use crate::Error;
 
-/// A part of an upload that might be compressed before it goes.
+/// Part of an upload that may be compressed before it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Number of its operation.
+    /// Sequence number of the part's operation.
     pub sequence: u64,
-    /// Its bytes.
+    /// The uncompressed bytes.
     pub payload: Bytes,
-    /// Bytes of an element.
+    /// Element width in bytes.
     pub width: u32,
-    /// Nothing of its tensor comes before it.
+    /// Whether the part is the first of its tensor.
     pub is_first: bool,
 }
 
@@ -27,7 +27,7 @@ impl Core {
         usize::try_from(sequence.checked_sub(first)?).ok()
     }
 
-    /// The next part that is to be sent and of which nobody has said how: [`Core::settle`] does.
+    /// Returns the next unsent part whose encoding is undecided; [`Core::settle`] decides it.
     pub fn candidate(&mut self) -> Option<Candidate> {
         loop {
             let sequence = *self.candidates.front()?;
@@ -44,12 +44,13 @@ impl Core {
                     is_first: before.is_some_and(|before| !matches!(before.message.kind, Some(client_frame::Kind::Part(_)))),
                 });
             }
-            // It has gone as it is.
+            // The part has been sent uncompressed.
             self.candidates.pop_front();
         }
     }
 
-    /// A candidate goes so, or as it is. So it will when it has to go again, and it counts for what it was.
+    /// Decides the encoding of a candidate: the given one, or uncompressed. A repeated transmission uses the same encoding. The window
+    /// counts the decoded size.
     pub fn settle(&mut self, sequence: u64, encoded: Option<(Part, Bytes)>) {
         if self.candidates.front() == Some(&sequence) {
             self.candidates.pop_front();
@@ -63,8 +64,8 @@ impl Core {
         }
     }
 
-    /// Appends frames that may be sent now, about `at_most` bytes of them, as pieces to be written one after the other. Gives what their
-    /// payloads were before they were encoded.
+    /// Appends the frames that may be sent now to `pieces`, up to about `at_most` bytes. The pieces are to be written in order. Returns the
+    /// decoded size of the payloads.
     ///
     /// # Errors
     /// [`Error::Protocol`] when an operation does not fit into a frame.
@@ -72,10 +73,10 @@ impl Core {
         self.write_before(pieces, at_most, u64::MAX)
     }
 
-    /// As [`Core::write`], of operations before that one.
+    /// Writes like [`Core::write`], but only operations with sequence numbers below `end`.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Protocol`] when an operation does not fit into a frame.
     pub fn write_before(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize, end: u64) -> Result<u64, Error> {
         self.flush_deleted();
         let mut heads = BytesMut::new();
@@ -86,7 +87,7 @@ impl Core {
         {
             let bytes = operation.bytes;
             let full = self.sent >= self.theirs.frames as usize || self.sent_bytes + bytes > self.theirs.bytes;
-            // The executor need not tell of less than a quarter: waiting for it to do so might last for ever.
+            // The executor need not confirm less than a quarter of its window, so waiting for its confirmation could last forever.
             let little = self.sent <= self.theirs.frames as usize / 4 && self.sent_bytes <= self.theirs.bytes / 4;
             if full && !little {
                 break;

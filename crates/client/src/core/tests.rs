@@ -1,4 +1,4 @@
-//! The client's half against an executor's half that is a script.
+//! Tests of the client's protocol state against a scripted executor.
 
 use bytes::BytesMut;
 use sahasra_wire::session::{Encoder, Part, frame, server_frame};
@@ -13,7 +13,7 @@ mod window;
 
 pub(crate) use executor::Executor;
 
-/// Both halves and the bytes between them.
+/// A client and an executor, with the bytes between them.
 struct Pair {
     core: Core,
     executor: Executor,
@@ -49,7 +49,7 @@ impl Pair {
         self.down.clear();
     }
 
-    /// Every part is encoded that becomes shorter by it.
+    /// Encodes every part that becomes shorter.
     fn encode(&mut self) {
         while let Some(part) = self.core.candidate() {
             let encoded = Encoder::default().encode(&part.payload, part.width, usize::MAX);
@@ -57,7 +57,7 @@ impl Pair {
         }
     }
 
-    /// Writes up to so much; all of it arrives but for what is cut off.
+    /// Writes up to `at_most` bytes. All of them arrive except for the last `cut`.
     fn up(&mut self, at_most: usize, cut: usize) -> bool {
         if self.encodes {
             self.encode();
@@ -70,7 +70,8 @@ impl Pair {
         !bytes.is_empty()
     }
 
-    /// The client takes the first so many bytes of what comes, and of the last frame as much as is there if the connection is cut.
+    /// Lets the client process the first `bytes` bytes that the executor sent. If the connection is cut, this includes an incomplete last
+    /// frame.
     fn down(&mut self, bytes: usize, cut: bool) {
         let mut read = self.down.split_to(bytes.min(self.down.len()));
         let mut rest = std::mem::take(&mut self.down);

@@ -1,4 +1,4 @@
-//! Reads what comes: answers, and payloads straight to where they belong.
+//! Reading side of a connection: reads answers, and payloads directly into their destination.
 
 use std::{io, sync::atomic::Ordering};
 
@@ -14,12 +14,12 @@ use crate::{
     transport::Reader,
 };
 
-/// Bytes that are read at a time where it is not known what comes.
+/// Bytes to read at a time if the next frame is unknown.
 pub(super) const READ_BYTES: usize = 32 << 10;
-/// The same, where it is likely to be a frame with a large payload.
+/// Bytes to read at a time if the next frame probably has a large payload.
 const HEAD_READ_BYTES: usize = 1 << 10;
 
-/// The next message, once it is whole; its payload is still to come.
+/// Returns the next message and the length of its payload, once the message is complete. The payload has not been read then.
 pub(super) fn message(buffer: &mut BytesMut) -> Result<Option<(ServerFrame, usize)>, Error> {
     let Some((message_bytes, payload_bytes)) = frame::lengths(buffer)? else {
         return Ok(None);
@@ -32,12 +32,13 @@ pub(super) fn message(buffer: &mut BytesMut) -> Result<Option<(ServerFrame, usiz
     Ok(Some((message, payload_bytes)))
 }
 
-/// Until the connection breaks or the session ends.
+/// Reads until the connection breaks or the session ends, and returns the cause.
 pub(super) async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, taking: &mut Option<Taking>) -> Error {
     match receive_until_broken(shared, reader, read, taking).await {
         Ok(never) => match never {},
         Err(error) => {
-            // What is no fault of the connection no other connection mends. Why the session is over its object may say.
+            // Another connection cannot fix an error that is not the connection's. For [`FailureCode::Ended`], the session object may have
+            // the reason.
             let over = matches!(&error, Error::Failed(failure) if failure.code == FailureCode::Ended);
             if !over && !matches!(error, Error::Unreachable { .. }) {
                 shared.end(error.clone());
@@ -101,13 +102,13 @@ async fn receive_until_broken(
             }
             unread = read.len();
         }
-        // What belongs to a payload and is read here is copied once more: behind a part there is likely to be another.
+        // Payload bytes read here are copied once more, so little is read when another part probably follows.
         let most = if in_parts { HEAD_READ_BYTES } else { READ_BYTES };
         reader.read(read, most).await.map_err(broken)?;
     }
 }
 
-/// Reads a payload that came before.
+/// Reads and discards a payload.
 async fn discard(reader: &mut Reader, read: &mut BytesMut, mut bytes: usize) -> io::Result<()> {
     loop {
         let there = read.len().min(bytes);

@@ -1,4 +1,4 @@
-//! Writes what the queue holds, and encodes parts of uploads where that pays.
+//! Writing side of a connection: writes queued operations, and compresses parts of uploads where that pays.
 
 use std::{
     collections::VecDeque,
@@ -16,20 +16,20 @@ use crate::{
     transport::{Pulse, Writer},
 };
 
-/// How long deleted tensors wait for operations to go with.
+/// Coalescing delay of deletions: time for which they wait to be sent along with other operations.
 const COMPANY: Duration = Duration::from_millis(1);
-/// Bytes that are given to the socket at a time, once it is known that the line is fast: what goes next is decided each time.
+/// Bytes to write at a time on a connection that is known to be fast. The compression decides again for each write.
 const WRITE_BYTES: usize = 4 << 20;
-/// Longest silence of a gateway without a ping while an answer is waited for, and longest time between two pings.
+/// Time without received bytes after which the client pings the gateway while a caller waits; also the minimum time between two pings.
 const PING: Duration = Duration::from_secs(5);
 
-/// Until the connection breaks.
+/// Writes until the connection breaks or the session ends, and returns the cause.
 pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -> Error {
     let mut pieces: VecDeque<Bytes> = VecDeque::new();
     let taken = shared.lock().welcome.as_ref().map(|welcome| welcome.encodings.clone());
     let mut compression = Compression::new(shared.options.compression, &taken.unwrap_or_default());
     let mut encoder = Encoder::default();
-    // Two of them within the timeout, also where that is short.
+    // Two pings must fit into the timeout, even if it is short.
     let ping = PING.min(silence_timeout(&shared.options) / 2);
     let mut pinged = Instant::now();
     loop {
@@ -50,7 +50,7 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
             state.core.has_only_deleted()
         };
         if lonely {
-            // Whoever comes in the meantime ends the pause.
+            // A new operation ends the delay.
             let _ = tokio::time::timeout(COMPANY, shared.wake.notified()).await;
         }
         let (trial, decoded) = {
@@ -85,7 +85,7 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
             }
             continue;
         }
-        // A part is encoded while those before it go out: whatever is behind it waits for those as well.
+        // A part is encoded while the parts before it are sent, because the operations after it wait for those anyway.
         let trying = trial.map(|(trial, part)| {
             let mut encoder = std::mem::take(&mut encoder);
             let trying = tokio::task::spawn_blocking(move || (trial.run(&mut encoder, &part.payload), encoder));
@@ -99,7 +99,7 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
             compression.wrote(bytes, decoded as usize, began, Instant::now());
         }
         if let Some((sequence, trying)) = trying {
-            // One that panicked encodes nothing, and its part goes as it is.
+            // If the encoding thread panics, the part is sent uncompressed.
             let encoded = trying.await.ok().and_then(|(tried, used)| {
                 encoder = used;
                 compression.tried(&tried);

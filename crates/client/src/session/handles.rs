@@ -1,4 +1,4 @@
-//! Tensors and programs of a session, as a caller holds them: the last clone that is dropped deletes what it names.
+//! Handles of a session's tensors and programs. Dropping the last clone of a handle deletes the tensor or program.
 
 use std::{fmt, sync::Arc};
 
@@ -11,16 +11,16 @@ use crate::{
     runtime,
 };
 
-/// One argument of a launch.
+/// Argument of a kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub enum Argument<'a> {
-    /// The address of a tensor, which the kernel may read and write.
+    /// A tensor. The kernel receives its address and may read and write it.
     Tensor(&'a Tensor),
-    /// Little-endian bytes of a scalar, as many as the parameter has.
+    /// Little-endian bytes of a scalar, as many as the parameter's size.
     Scalar(&'a [u8]),
 }
 
-/// What the client named in the session.
+/// A tensor or program of a session, identified by its number.
 pub(super) struct Named {
     pub(super) name: u64,
     pub(super) program: bool,
@@ -43,7 +43,7 @@ impl Drop for Named {
             let quiet = !state.core.has_only_deleted();
             if self.program {
                 state.core.delete_program(self.name);
-                // The last one is named still where something goes wrong with it.
+                // The program that was submitted last keeps its name for error messages.
                 if state.run != Some(self.name) {
                     state.programs.remove(&self.name);
                 }
@@ -52,24 +52,25 @@ impl Drop for Named {
             }
             quiet
         };
-        // Later ones go with the first.
+        // The task is woken for the first deletion only; later ones are sent along with it.
         if first {
             runtime::wake(&self.shared.wake);
         }
     }
 }
 
-/// A tensor on the session's device. It is freed when the last clone is dropped.
+/// A tensor on the session's device. It is freed when the last clone of the handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Tensor(pub(super) Arc<Named>);
 
 impl Tensor {
-    /// Its bytes, when everything before has happened.
+    /// Downloads the tensor. The answer contains the bytes as they are after all preceding operations.
     pub fn download(&self) -> Pending<Array> {
         self.download_expecting(None)
     }
 
-    /// As [`Self::download`]; an answer of another size is an error before any memory is taken for it.
+    /// Downloads the tensor like [`Self::download`]. If `bytes` is given, an answer of another size is an error, raised before memory is
+    /// allocated for it.
     pub fn download_expecting(&self, bytes: Option<u64>) -> Pending<Array> {
         let tensor = self.0.name;
         let kind = move |_: &mut Core, request| Kind::Download(Download { tensor, request });
@@ -77,6 +78,6 @@ impl Tensor {
     }
 }
 
-/// A program in a session. It is forgotten when the last clone is dropped; results are not.
+/// A program in a session. It is deleted when the last clone of the handle is dropped; its results are not.
 #[derive(Clone, Debug)]
 pub struct Program(pub(super) Arc<Named>);

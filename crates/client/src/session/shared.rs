@@ -1,4 +1,5 @@
-//! What a session's callers and its connection share: the stream's state, who waits for what, and the end.
+//! State shared by the callers of a session and its connection: the protocol state, the callers that wait for answers, and the error that
+//! ended the session.
 
 use std::{
     collections::HashMap,
@@ -18,25 +19,27 @@ use crate::{
     runtime,
 };
 
-/// Payload bytes in the queue up to which a call may write them itself.
+/// Payload bytes in the queue up to which the thread of the caller writes them itself.
 const LITTLE_BYTES: u64 = 64 << 10;
-/// Operations that may wait for the executor before a call that adds one waits itself.
+/// Number of operations that may wait to be processed by the executor before a call that adds one blocks.
 const QUEUED_OPERATIONS: usize = 16_384;
-/// The same for a call that adds a question: it carries no array, and whoever asks waits for the answer and not for room.
+/// Limit like [`QUEUED_OPERATIONS`], for a call that adds a request. It is higher because requests carry no array, and their callers wait
+/// for the answer rather than for space in the queue.
 const QUEUED_QUESTIONS: usize = 4 * QUEUED_OPERATIONS;
 
 pub(crate) enum Waiting {
-    /// Of this program.
+    /// With the number of the program.
     Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
     Done(Promise<()>),
-    /// As `Done`, for the question at the end of all work.
+    /// Like `Done`, for [`Session::finish`](super::Session::finish).
     Finished(Promise<()>),
     Figures(Promise<Figures>),
 }
 
 impl Waiting {
-    /// Whether whoever waits looks for work that was done. Figures are asked for beside it, and the end of a session is what `Finished` is for.
+    /// Returns whether the caller checks the outcome of work. Statistics are independent of work, and `Finished` leaves the end of a
+    /// session to [`Session::unreported_end`](super::Session::unreported_end).
     fn looks_for_work(&self) -> bool {
         matches!(self, Self::Compiled(..) | Self::Array(_) | Self::Done(_))
     }
@@ -64,13 +67,13 @@ impl Waiting {
     }
 }
 
-/// Uploads, allocations, compilations and executions, counted.
+/// Counts of submitted and finished work: uploads, allocations, compilations and executions.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     submitted: u64,
-    /// So many of them, the first ones, are known to have happened or failed.
+    /// Number of operations, from the first one on, that are known to have succeeded or failed.
     finished: u64,
-    /// How many were submitted before each request that has no answer yet.
+    /// For each unanswered request, the number of operations submitted before it.
     before: HashMap<u64, u64>,
 }
 
@@ -83,7 +86,7 @@ impl Work {
         self.before.insert(request, self.submitted);
     }
 
-    /// The request is answered, which shows that all before it has ended or shows nothing.
+    /// Records the answer to a request. `shows_end` says whether the answer proves that all work before the request has ended.
     fn answer(&mut self, request: u64, shows_end: bool) {
         if let Some(before) = self.before.remove(&request)
             && shows_end
@@ -100,26 +103,27 @@ impl Work {
 pub(crate) struct State {
     pub core: Core,
     pub waiting: HashMap<u64, Waiting>,
-    /// Nothing works any more, for this reason.
+    /// The error that ended the session.
     pub ended: Option<Error>,
-    /// `Close` is among the operations, as this request.
+    /// Number of the `Close` request, if one was submitted.
     pub closing: Option<u64>,
     pub welcome: Option<Welcome>,
     pub first: Option<Promise<()>>,
-    /// Connections that took the place of one that broke.
+    /// Number of connections that replaced a broken one.
     pub resumed: u64,
-    /// What programs are called, and which was to run last.
+    /// Names of the programs (`programs`), and the program that was submitted last (`run`).
     pub programs: HashMap<u64, String>,
     pub run: Option<u64>,
     pub work: Work,
-    /// A call that was to do or to wait for something was told what ended the session.
+    /// Whether a call that submits or checks work has returned the error that ended the session.
     pub end_is_told: bool,
-    /// Threads that wait for room in the queue.
+    /// Number of threads that wait for space in the queue.
     waiting_for_room: usize,
 }
 
 impl State {
-    /// What somebody waits for, in words: the last that was to run before it may be what did not end.
+    /// Describes the operation for which a caller waits, for error messages. Includes the program that was submitted last before it, which
+    /// may be what did not end.
     fn operation(&self, waiting: Option<&Waiting>, is_close: bool) -> String {
         let called = |program: &u64| self.programs.get(program).map_or("a program", String::as_str);
         let what = match waiting {
@@ -141,23 +145,23 @@ impl State {
 
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// There is something to write.
+    /// Notified when there is something to write.
     pub wake: Arc<Notify>,
-    /// There is room in the queue.
+    /// Notified when there is space in the queue.
     room: Condvar,
-    /// Bytes of frames, in each direction.
+    /// Bytes of frames sent and received.
     pub sent: AtomicU64,
     pub received: AtomicU64,
-    /// Of what was sent, payloads as they were before they were encoded.
+    /// Payload bytes sent, counted before compression.
     pub uploaded: AtomicU64,
     pub options: Options,
-    /// Which session it is and where, for errors.
+    /// Name (`session`) and location (`worker`) of the session, for error messages.
     session: String,
     worker: String,
 }
 
 impl Shared {
-    /// What there is before the first connection, which keeps `first`.
+    /// Creates the state before the first connection, which resolves `first`.
     pub(super) fn new(options: Options, first: Promise<()>, target: &Target) -> Self {
         Self {
             state: Mutex::new(State {
@@ -193,13 +197,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anybody waits for the executor: for an answer, or for it to take what is queued.
+    /// Returns whether a caller waits for an answer, or an operation has not been processed by the executor.
     pub(crate) fn is_awaited(&self) -> bool {
         let state = self.lock();
         !state.waiting.is_empty() || state.core.queued().0 > 0
     }
 
-    /// Everything that waits, and everything to come, gets this error; the first one counts.
+    /// Ends the session with this error, unless it has ended before. All waiting callers receive the error.
     pub(crate) fn end(&self, error: Error) {
         let about = |operation: &str| error.clone().about(&self.session, &self.worker, operation);
         let (waiting, first) = {
@@ -207,7 +211,7 @@ impl Shared {
             let waiting = std::mem::take(&mut state.waiting);
             let closing = state.closing;
             if state.ended.is_none() {
-                // Of what comes later the first that waited is the best that is known.
+                // For later callers, the oldest waiting request is the best known description of the operation.
                 let oldest = waiting.iter().min_by_key(|(request, _)| **request);
                 let operation = state.operation(oldest.map(|(_, waiting)| waiting), oldest.map(|(request, _)| *request) == closing);
                 state.ended = Some(about(&operation));
@@ -236,7 +240,7 @@ impl Shared {
         let (waiting, closed) = {
             let mut state = self.lock();
             let waiting = state.waiting.remove(&request);
-            // A download is answered when all before it has ended; one that fails may be answered earlier.
+            // A download succeeds only after all work before it has ended; a failure may be reported earlier.
             let shows_end = match &waiting {
                 Some(Waiting::Done(_) | Waiting::Finished(_)) => true,
                 Some(Waiting::Array(_)) => answer.is_ok(),
@@ -245,7 +249,7 @@ impl Shared {
             state.work.answer(request, shows_end);
             (waiting, state.closing == Some(request))
         };
-        // The session has ended when `close` returns.
+        // The session must have ended before `close` returns.
         if closed {
             self.end(Error::Closed);
         }
@@ -254,7 +258,7 @@ impl Shared {
         }
     }
 
-    /// The queue of this state has become shorter.
+    /// Notifies waiting threads that the queue has become shorter.
     pub(crate) fn room(&self, state: &State) {
         if state.waiting_for_room > 0 {
             self.room.notify_all();
@@ -265,7 +269,7 @@ impl Shared {
         operations < QUEUED_OPERATIONS && bytes <= self.options.queued_bytes
     }
 
-    /// Runs `submit` when the queue has room for an operation.
+    /// Calls `submit` as soon as the queue has space for an operation.
     pub(super) fn submit<R>(&self, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
         let submitted = self.submit_into(
             |operations, bytes| self.has_room(operations, bytes),
@@ -275,7 +279,7 @@ impl Shared {
             },
         );
         let (result, is_little) = submitted.inspect_err(|_| self.lock().end_is_told = true)?;
-        // An executor that waits for a caller that waits for it begins at once.
+        // Small operations are written at once, because the executor may be idle while the caller waits for its results.
         if is_little {
             runtime::turn();
         } else {
@@ -284,7 +288,7 @@ impl Shared {
         Ok(result)
     }
 
-    /// Waits, no longer than so, until an operation would not have to wait. Gives whether it would not.
+    /// Blocks for at most `time` until an operation could be submitted without blocking. Returns whether it could.
     pub(super) fn room_within(&self, time: Duration) -> bool {
         let waits = |state: &mut State| {
             let (operations, bytes) = state.core.queued();
@@ -301,7 +305,7 @@ impl Shared {
         !waits(&mut state)
     }
 
-    /// As [`Self::submit`], where `has_room` says of operations and bytes that are queued whether there is room.
+    /// Submits like [`Self::submit`]. `has_room` decides, from the number of queued operations and their bytes, whether there is space.
     fn submit_into<R>(&self, has_room: impl Fn(usize, u64) -> bool, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
         let mut state = self.lock();
         loop {
@@ -326,8 +330,8 @@ impl Shared {
         Ok(result)
     }
 
-    /// Asks something. Behind uploads that fill the queue it waits in the queue, not before it: callers such as the Python package hold
-    /// more than their own thread meanwhile.
+    /// Submits a request. It is queued behind uploads even if they fill the queue, instead of blocking: callers such as the Python package
+    /// hold more than their own thread while they block.
     pub(super) fn ask<T>(
         &self,
         wanted: Wanted,
@@ -358,7 +362,7 @@ impl Shared {
         answer
     }
 
-    /// Closes it, whether the queue has room or not: there is one of these, and a session that is dropped waits for nothing.
+    /// Closes the session. Does not wait for space in the queue, because there is only one `Close`, and dropping a session must not block.
     pub(super) fn close(&self) -> Pending<()> {
         let (promise, answer) = pending();
         let mut promise = Some(promise);
@@ -376,7 +380,7 @@ impl Shared {
         runtime::call();
         if let Some(promise) = promise {
             promise.keep(match submitted {
-                // It is closed, or about to be.
+                // The session is closed, or is being closed.
                 Ok(()) | Err(Error::Closed) => Ok(()),
                 Err(error) => Err(error),
             });

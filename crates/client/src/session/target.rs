@@ -1,4 +1,4 @@
-//! Where a session is, and how it is spoken to.
+//! Address of a session, and options of a connection to it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     transport::{Peer, Way},
 };
 
-/// Where a session is.
+/// Address of a session, and the credentials for it.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub(crate) peer: Peer,
@@ -19,16 +19,16 @@ pub struct Target {
     pub(crate) token: Token,
     pub(crate) path: String,
     pub(crate) gateway: Option<(Gateway, String, String)>,
-    /// Namespace and name, and where it is, for errors.
+    /// Namespace and name (`session`) and location (`worker`), for error messages.
     pub(crate) session: String,
     pub(crate) worker: String,
 }
 
 impl Target {
-    /// Through a gateway, over a WebSocket.
+    /// Returns a target that is reached through a gateway, over a WebSocket.
     ///
     /// # Errors
-    /// [`Error::Invalid`].
+    /// [`Error::Invalid`] when the namespace or the name is not valid in a URL path.
     pub fn through(gateway: &Gateway, namespace: &str, name: &str) -> Result<Self, Error> {
         Ok(Self {
             peer: gateway.peer.clone(),
@@ -41,10 +41,12 @@ impl Target {
         })
     }
 
-    /// Straight to the worker at this URL, the `status.endpoint` of the session; verified as in [`Gateway::new`].
+    /// Returns a target that is reached directly at the worker, whose URL is the session's `status.endpoint`. TLS is verified as in
+    /// [`Gateway::new`].
     ///
     /// # Errors
-    /// [`Error::Configuration`], [`Error::Invalid`].
+    /// [`Error::Configuration`] when the endpoint or the certificates cannot be used, [`Error::Invalid`] when the namespace or the name is
+    /// not valid in a URL path.
     pub fn direct(endpoint: &str, token: Token, authorities_pem: Option<&str>, namespace: &str, name: &str) -> Result<Self, Error> {
         Ok(Self {
             worker: format!("at {endpoint}"),
@@ -57,11 +59,11 @@ impl Target {
         })
     }
 
-    /// Has the worker's certificate be for this name, whatever its endpoint says: endpoints are addresses, and one certificate may serve
-    /// all workers.
+    /// Sets the name for which the worker's certificate must be valid, regardless of the endpoint. Endpoints are IP addresses, and one
+    /// certificate may serve all workers.
     ///
     /// # Errors
-    /// [`Error::Configuration`] when it is no name.
+    /// [`Error::Configuration`] when `server_name` is not a valid server name.
     pub fn named(self, server_name: &str) -> Result<Self, Error> {
         Ok(Self {
             peer: self.peer.named(server_name)?,
@@ -69,14 +71,14 @@ impl Target {
         })
     }
 
-    /// What the session's worker is called in errors, such as `node-0/cpu-0`.
+    /// Sets the name of the worker for error messages, such as `node-0/cpu-0`.
     #[must_use]
     pub fn on(mut self, worker: &str) -> Self {
         worker.clone_into(&mut self.worker);
         self
     }
 
-    /// Asks this gateway, too, why the session is no more.
+    /// Sets a gateway that is asked why the session ended.
     #[must_use]
     pub fn explained_by(mut self, gateway: &Gateway, namespace: &str, name: &str) -> Self {
         self.gateway = Some((gateway.clone(), namespace.to_owned(), name.to_owned()));
@@ -84,26 +86,26 @@ impl Target {
     }
 }
 
-/// How a session is spoken to.
+/// Options of a client's connection to a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Begin although another client is connected: what it had is freed.
+    /// Replace another connected client. Its tensors and programs are freed.
     pub replace: bool,
-    /// How long what this client has in the session is kept after its connection broke, 10 minutes at most.
+    /// Time for which this client's tensors and programs are kept after its connection broke, at most 10 minutes. 60 s by default.
     pub grace: Duration,
-    /// How long the first connection may take: the worker may still be about to learn of the session.
+    /// Timeout for the first connection, during which the worker may not know the session yet. 30 s by default.
     pub connect: Duration,
-    /// Timeout for a gateway from which nothing comes while somebody waits: the connection counts as broken, though nobody closed it. 25 s by
-    /// default. An [`Options::grace`] that is shorter lowers it, to no less than 10 s. The client pings a silent gateway after 5 s, or half this
-    /// timeout where that is less; the gateway pings every 20 s, which arrives even where answers wait on a slow line.
+    /// Timeout for a gateway that sends nothing while a caller waits: after it, the connection counts as broken even if nobody closed it.
+    /// 25 s by default. A shorter [`Options::grace`] reduces it, but not below 10 s. The client pings a silent gateway after 5 s, or after
+    /// half of this timeout if that is less. The gateway pings every 20 s, and its pings arrive even if answers wait on a slow connection.
     pub silence: Duration,
-    /// Frames that may be on their way here.
+    /// Number of frames that may be outstanding to this client. 4096 by default.
     pub window_frames: u32,
-    /// Bytes of payload that may be on their way here.
+    /// Payload bytes that may be outstanding to this client. 64 MiB by default.
     pub window_bytes: u64,
-    /// Bytes of tensors that may wait for the executor before a call that adds more waits itself.
+    /// Tensor bytes that may wait to be processed by the executor before a call that adds more blocks. 256 MiB by default.
     pub queued_bytes: u64,
-    /// When tensors are compressed on their way, in either direction.
+    /// When to compress tensors, in either direction.
     pub compression: Compression,
 }
 

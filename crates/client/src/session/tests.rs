@@ -1,4 +1,4 @@
-//! Whole sessions over real sockets, against the script of an executor.
+//! Tests of sessions over real sockets, against a scripted executor.
 
 use std::{
     io::{Read, Write},
@@ -23,18 +23,17 @@ mod silence;
 
 const TOKEN: &str = "secret";
 
-/// How one connection goes.
+/// Behavior of one connection of the scripted worker.
 #[derive(Clone, Copy, Debug)]
 enum Connection {
-    /// It is cut after so many bytes from the client.
+    /// The worker closes the connection after so many bytes from the client.
     Cut(usize),
-    /// It stands.
     Stands,
-    /// It stands, and takes some megabytes a second.
+    /// The connection accepts only some megabytes per second.
     Slow,
-    /// It takes so many bytes, and then says nothing more, though nobody closes it.
+    /// The worker reads so many bytes, and then sends nothing more without closing the connection.
     Stalls(usize),
-    /// It is refused before it stands.
+    /// The worker rejects the upgrade with this HTTP status.
     Refused(u16),
 }
 
@@ -44,7 +43,7 @@ struct Worker {
     thread: thread::JoinHandle<()>,
 }
 
-/// Bytes both ways, however they are carried.
+/// Sends and receives bytes over TCP or a WebSocket.
 trait Carrier {
     fn receive(&mut self) -> Option<Vec<u8>>;
     fn send(&mut self, bytes: &[u8]);
@@ -60,7 +59,7 @@ impl Carrier for TcpStream {
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        // The client may have gone.
+        // The client may have disconnected.
         let _ = self.write_all(bytes);
     }
 }
@@ -77,19 +76,19 @@ impl Carrier for tungstenite::WebSocket<TcpStream> {
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        // Where a message ends means nothing.
+        // Message boundaries have no meaning.
         for piece in bytes.chunks(11) {
             let _ = tungstenite::WebSocket::send(self, Message::Binary(piece.to_vec().into()));
         }
     }
 }
 
-/// A connection of which little is read at a time.
+/// Connection from which little is read at a time.
 struct Slow(TcpStream);
 
 impl Carrier for Slow {
     fn receive(&mut self) -> Option<Vec<u8>> {
-        // It plays a line, of whatever speed.
+        // Simulates a slow connection.
         thread::sleep(Duration::from_micros(200));
         self.0.receive()
     }
@@ -124,7 +123,7 @@ fn serve(carrier: &mut impl Carrier, executor: &Mutex<Executor>, cut: Option<usi
         executor.take(&bytes);
         executor.write(&mut out);
         if end {
-            // The client gets some of the answer.
+            // The client receives only a part of the answer.
             carrier.send(&out[..out.len() / 2]);
             return;
         }
@@ -150,7 +149,7 @@ fn choose(request: &server::Request, mut response: server::Response) -> Result<s
     Ok(response)
 }
 
-/// Serves these connections one after the other, then no more.
+/// Serves these connections one after the other, and no further ones.
 fn worker(web_socket: bool, connections: Vec<Connection>) -> Worker {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -208,7 +207,7 @@ fn target(worker: &Worker, web_socket: bool) -> Target {
     let token = Token::text(TOKEN);
     if web_socket {
         let mut target = Target::through(&Gateway::new(&worker.url, token, None).unwrap(), "default", "mine").unwrap();
-        // Nobody is there to ask for an explanation.
+        // There is no gateway to ask why the session ended.
         target.gateway = None;
         return target;
     }
@@ -262,7 +261,7 @@ fn the_largest_frame_goes_through_a_web_socket_in_messages_that_a_gateway_takes(
     let url = format!("http://{}", listener.local_addr().unwrap());
     let gateway = thread::spawn(move || {
         let stream = listener.accept().unwrap().0;
-        // A gateway's limit.
+        // The limit of a gateway.
         let config = tungstenite::protocol::WebSocketConfig::default()
             .max_message_size(Some(16 << 20))
             .max_frame_size(Some(16 << 20));
@@ -302,7 +301,8 @@ fn connections_that_break_are_replaced() {
     }
 }
 
-/// Parts of an upload of zeros that came encoded, of 40, and bytes that were sent; the tensor has to be what it was.
+/// Uploads 40 parts of zeros over a slow connection, and checks the tensor. Returns the number of parts that arrived encoded and the bytes
+/// sent.
 fn zeros_over_a_slow_line(compression: Compression) -> (u32, u64) {
     let worker = worker(false, vec![Connection::Slow]);
     let options = Options {
@@ -430,7 +430,7 @@ fn what_does_not_fit_is_refused_before_it_is_sent() {
 
 #[test]
 fn nobody_waits_for_room_to_ask_to_close_or_to_leave() {
-    // Nobody accepts: what is put stays in the queue.
+    // Nobody accepts connections, so uploads stay in the queue.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let options = Options {

@@ -1,4 +1,4 @@
-//! When a connection was heard last.
+//! Time of the last sign of life on a connection.
 
 use std::{
     io,
@@ -15,11 +15,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Io;
 
-/// When anything came over a connection last: bytes of the stream, or only what says that the peer is there.
+/// Time at which bytes last arrived on a connection, be it data of the stream or only a pong.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     start: Instant,
-    /// Milliseconds since then.
+    /// Milliseconds between `start` and the last received bytes.
     heard: AtomicU64,
 }
 
@@ -36,13 +36,13 @@ impl Pulse {
         self.heard.store(now, Ordering::Relaxed);
     }
 
-    /// When it was heard last; when it was made, before that.
+    /// Returns the time of the last received bytes, or the creation time if none have been received.
     pub(crate) fn heard(&self) -> Instant {
         self.start + Duration::from_millis(self.heard.load(Ordering::Relaxed))
     }
 }
 
-/// A stream of which a [`Pulse`] tells.
+/// Stream that records received bytes in a [`Pulse`].
 pub(super) struct Heard {
     stream: Box<dyn Io>,
     pulse: Arc<Pulse>,

@@ -1,4 +1,4 @@
-//! Parts that go in another encoding, in either direction.
+//! Tests of parts that are encoded, in either direction.
 
 use sahasra_wire::session::{Download, Encoding, Synchronise, Tensor, Upload, client_frame::Kind, encodings};
 
@@ -13,7 +13,7 @@ fn pair() -> Pair {
     Pair::compressing(WIDE, WIDE, Mode::Always)
 }
 
-/// Submits an upload in two parts, and something behind it.
+/// Submits an upload in two parts, and another operation after it.
 fn upload(core: &mut Core, parts: [&'static [u8]; 2]) {
     let bytes = parts.iter().map(|part| part.len() as u64).sum();
     let upload = Upload {
@@ -45,18 +45,18 @@ fn a_part_is_a_candidate_until_it_is_settled_or_has_gone() {
         (first.sequence, first.payload.len(), first.width, first.is_first),
         (2, 1000, 4, true)
     );
-    // What is before it goes without it.
+    // Operations before the candidate are sent without waiting for it.
     let bytes = written(&mut pair.core, first.sequence);
     assert!(!bytes.is_empty() && bytes.len() < 100);
     assert!(written(&mut pair.core, first.sequence).is_empty());
-    // A connection that breaks meanwhile changes nothing.
+    // A connection that breaks in between changes nothing.
     pair.connect();
     assert_eq!(pair.core.candidate(), Some(first));
     pair.core.settle(2, None);
     let second = pair.core.candidate().unwrap();
     assert_eq!((second.sequence, second.is_first), (3, false));
     written(&mut pair.core, u64::MAX);
-    // It is too late for that one.
+    // The part has already been sent, so this has no effect.
     pair.core.settle(3, Some((Part::default(), Bytes::new())));
     assert_eq!(pair.core.candidate(), None);
     assert_eq!(pair.core.queued(), (4, 1500));

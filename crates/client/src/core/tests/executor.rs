@@ -1,4 +1,4 @@
-//! The script of an executor.
+//! Scripted executor for tests.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,10 +11,10 @@ use sahasra_wire::session::{
 use crate::core::Window;
 
 const SECRET: &[u8] = b"secret";
-/// Bytes of a part of a download.
+/// Size of a part of a download in bytes.
 const PART: usize = 40;
 
-/// Counts what it does, keeps tensors, answers; an execution makes the sum of its arguments' bytes, one byte at a time.
+/// Counts operations, keeps tensors, and answers. An execution adds the bytes of its arguments, element by element.
 pub(crate) struct Executor {
     window: Window,
     clients: Window,
@@ -23,20 +23,21 @@ pub(crate) struct Executor {
     pub(crate) done: Vec<String>,
     pub(crate) tensors: BTreeMap<u64, Vec<u8>>,
     uploading: Option<(u64, usize)>,
-    /// Answers that the client has not received; the first `sent` are on their way.
+    /// Answers that the client has not received. The first `sent` of them have been sent.
     answers: VecDeque<(ServerFrame, Bytes)>,
     sent: usize,
     answered: u64,
     received: u64,
     decoder: Decoder,
-    /// Frames and bytes that came since the client was told.
+    /// Frames and bytes that arrived since the last confirmation to the client.
     untold: (u32, u64),
-    /// The client takes encoded parts; the next part goes encoded: every other one, so that what goes again may be another frame.
+    /// Whether the client accepts encoded parts, and whether the next part is encoded. Every other part is, so that a repeated transmission
+    /// may differ.
     encodes: bool,
     is_next_encoded: bool,
-    /// Parts that came encoded, and that went so.
+    /// Number of parts that arrived encoded and that were sent encoded.
     pub(crate) encoded: (u32, u32),
-    /// What its frames tell.
+    /// Decoding rate that the executor's frames report.
     pub(crate) decoding_rate: u64,
 }
 

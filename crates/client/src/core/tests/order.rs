@@ -1,4 +1,4 @@
-//! Operations and answers stand in an order, and an answer is to what was asked.
+//! Tests of the order of operations and answers, and of the match between answers and requests.
 
 use sahasra_wire::session::{Done, Failed, FailureCode, Synchronise, Tensor, client_frame::Kind};
 

@@ -1,4 +1,4 @@
-//! Whatever is cut wherever, every operation is done once, in order, and every answer comes once.
+//! Tests that every operation is executed once and in order, and every answer arrives once, wherever a connection is cut.
 
 use proptest::prelude::*;
 use sahasra_wire::session::{Download, Execute, Synchronise, Upload, client_frame::Kind};
@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Submits the step as [`crate::Session`] does.
+/// Submits the operations of a step as [`crate::Session`] does.
 fn submit(core: &mut Core, live: &mut Vec<u64>, step: &Step) {
     match step {
         Step::Put(data) => {
@@ -75,7 +75,7 @@ fn submit(core: &mut Core, live: &mut Vec<u64>, step: &Step) {
     }
 }
 
-/// What happens between two steps.
+/// Event between two steps.
 #[derive(Clone, Debug)]
 struct Weather {
     write: usize,

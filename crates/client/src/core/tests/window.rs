@@ -1,4 +1,4 @@
-//! What may be on its way, and what is kept until it has arrived.
+//! Tests of the window: what may be outstanding, and what is kept until it has been confirmed.
 
 use sahasra_wire::session::{Synchronise, client_frame::Kind};
 
@@ -37,7 +37,7 @@ fn a_frame_beyond_the_window_goes_when_little_is_on_its_way_and_then_no_more() {
     let request = core.request(Wanted::Done);
     core.submit(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
     core.write(&mut VecDeque::new(), usize::MAX).unwrap();
-    // The executor need not say that it took the first: nothing would ever move if this waited for it.
+    // The executor need not confirm the first operation, so waiting for its confirmation could last forever.
     for _ in 0..3 {
         core.submit(Kind::Part(Part::default()), Bytes::from(vec![0; 1000]));
     }

@@ -1,4 +1,4 @@
-//! Which ends of a session are told to somebody who asked for work and never looked at it.
+//! Tests that the end of a session is reported if its work was never checked.
 
 use super::*;
 

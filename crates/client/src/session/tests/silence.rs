@@ -1,4 +1,4 @@
-//! Gateways from which nothing comes.
+//! Tests with gateways that send nothing.
 
 use std::sync::atomic::AtomicU64;
 
@@ -44,7 +44,7 @@ fn a_gateway_is_pinged_though_operations_never_cease() {
         let mut decoder = frame::Decoder::default();
         let mut executor = Executor::new(Window { frames: 64, bytes: 4096 });
         let mut greeted = false;
-        // It greets, and is heard by nothing but pongs from then on.
+        // After the greeting, the gateway sends only pongs.
         loop {
             match stream.read() {
                 Ok(Message::Binary(bytes)) if !greeted => {
