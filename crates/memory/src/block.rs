@@ -1,20 +1,21 @@
-//! One piece of memory, from the allocator when it is small and from the system when it is not.
+//! A block of memory, from the allocator if it is small and from the system if it is large.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
 use crate::pool::{self, Mapping};
 
-/// Where each begins: XLA takes memory over as it is where it is aligned so.
+/// Alignment of every block in bytes. XLA uses memory with this alignment without copying it.
 pub const ALIGNMENT: usize = 64;
-/// From here on the system is asked: a page costs a fault only the first time, and these come again.
+/// Size in bytes from which a block comes from the system. Only the first access to a page costs a page fault, and the pool reuses the
+/// pages.
 const LARGE_BYTES: usize = 128 << 10;
 
-/// The system gives no memory.
+/// Error: the system provides no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no memory for {bytes} bytes")]
 pub struct OutOfMemory {
-    /// That were asked for.
+    /// Requested size.
     pub bytes: usize,
 }
 
@@ -28,13 +29,13 @@ pub(crate) struct Block {
 enum Kind {
     Empty,
     Small(NonNull<u8>),
-    /// `None` only while it is dropped.
+    /// `None` only while the block is being dropped.
     Large(Option<Mapping>),
 }
 
-// SAFETY: memory that this owns alone.
+// SAFETY: The block is the only owner of its memory.
 unsafe impl Send for Block {}
-// SAFETY: a block gives its address and nothing else; who writes where is `Filling`'s affair.
+// SAFETY: A shared block only returns its address. `Filling` is responsible for accesses to the memory.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -43,7 +44,7 @@ impl Block {
             0 => Kind::Empty,
             _ if bytes >= LARGE_BYTES => Kind::Large(Some(pool::take(bytes).ok_or(OutOfMemory { bytes })?)),
             _ => {
-                // SAFETY: the layout is not of zero bytes.
+                // SAFETY: The layout has a nonzero size.
                 let start = unsafe { alloc(layout(bytes)) };
                 Kind::Small(NonNull::new(start).ok_or(OutOfMemory { bytes })?)
             }
@@ -58,7 +59,7 @@ impl Block {
         }
     }
 
-    /// Bytes that it was made for.
+    /// Returns the size that was requested.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -76,7 +77,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         match &mut self.kind {
             Kind::Empty => {}
-            // SAFETY: allocated with this layout, once.
+            // SAFETY: The memory was allocated with this layout and is freed once.
             Kind::Small(start) => unsafe { dealloc(start.as_ptr(), layout(self.bytes)) },
             Kind::Large(mapping) => {
                 if let Some(mapping) = mapping.take() {

@@ -1,4 +1,4 @@
-//! Memory of tensors on their way between a socket and an engine or a caller.
+//! Memory for tensors in transit between a socket and an engine or a caller.
 //!
 //! ```text
 //!  socket ──read──► Filling ──split──► Region, Region …  ──join──► Region ──► engine, numpy
@@ -7,10 +7,10 @@
 //!                      └───────────────── pool ◄──────────────── its block
 //! ```
 //!
-//! A tensor's bytes are read from the socket to where they stay: a [`Filling`] is memory for the whole of it, and gives what
-//! is there as [`Region`]s, which join to one again without a copy. On a machine that moves gigabytes a second what is left is the
-//! first touch of fresh memory, which costs as much as the copy itself: so large blocks come in huge pages, and go to a
-//! pool when the last region of them is dropped. What lies in the pool is the system's to take whenever it needs memory.
+//! The bytes of a tensor are read from the socket directly into their final memory. A [`Filling`] is memory for the whole tensor; it hands
+//! out the bytes that have arrived as [`Region`]s, which can be joined without a copy. The remaining cost at gigabytes per second is the
+//! first access to fresh memory, which costs as much as the copy itself. So large blocks consist of huge pages, and return to a pool when
+//! their last region is dropped. The system may reclaim the memory in the pool at any time.
 
 mod block;
 mod pool;
@@ -28,21 +28,21 @@ pub use self::block::{ALIGNMENT, OutOfMemory};
 #[cfg(test)]
 mod tests;
 
-/// Memory that is being filled from its beginning.
+/// Memory that is filled from its beginning.
 #[derive(Debug)]
 pub struct Filling {
     block: Arc<Block>,
     bytes: usize,
     filled: usize,
-    /// Bytes from the beginning that are in regions: they are never written again.
+    /// Number of bytes, from the beginning, that were handed out as regions. They are never written again.
     given: usize,
 }
 
 impl Filling {
-    /// Empty memory for so many bytes, aligned to [`ALIGNMENT`].
+    /// Allocates empty memory for `bytes` bytes, aligned to [`ALIGNMENT`].
     ///
     /// # Errors
-    /// When the system gives none.
+    /// When the system provides no memory.
     pub fn new(bytes: usize) -> Result<Self, OutOfMemory> {
         Ok(Self {
             block: Arc::new(Block::new(bytes)?),
@@ -52,65 +52,65 @@ impl Filling {
         })
     }
 
-    /// Bytes that are there.
+    /// Returns the number of bytes that have been filled.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// Bytes that are not.
+    /// Returns the number of bytes that have not been filled yet.
     pub fn missing(&self) -> usize {
         self.bytes - self.filled
     }
 
-    /// Where the next bytes go: as many as are missing. [`Filling::advance`] says how many are there.
+    /// Returns the unfilled memory. After writing to its beginning, call [`Filling::advance`].
     pub fn spare(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: within the block. What was given away lies before it, and there is no other writer.
+        // SAFETY: The slice lies within the block, behind all regions that were handed out, and there is no other writer.
         unsafe { std::slice::from_raw_parts_mut(self.block.start().add(self.filled).cast(), self.missing()) }
     }
 
-    /// So many more bytes are there.
+    /// Marks `bytes` more bytes as filled.
     ///
     /// # Safety
-    /// They were written to [`Filling::spare`].
+    /// The bytes must have been written to [`Filling::spare`].
     pub unsafe fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.missing(), "more bytes than there is room for");
         self.filled += bytes;
     }
 
-    /// Appends a copy.
+    /// Appends a copy of the bytes.
     ///
     /// # Panics
-    /// When it is more than what is missing.
+    /// When `bytes` is longer than the unfilled memory.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         self.spare()[..bytes.len()].write_copy_of_slice(bytes);
-        // SAFETY: they were just written.
+        // SAFETY: The bytes were just written.
         unsafe { self.advance(bytes.len()) };
     }
 
-    /// Appends so many zeros and gives them to be written to.
+    /// Appends zeros, and returns them for writing.
     ///
     /// # Panics
-    /// When they are more than what is missing.
+    /// When `bytes` is more than the unfilled memory.
     pub fn extend_zeroed(&mut self, bytes: usize) -> &mut [u8] {
         let zeroed = &mut self.spare()[..bytes];
         zeroed.fill(MaybeUninit::new(0));
         let start = zeroed.as_mut_ptr().cast::<u8>();
-        // SAFETY: they were just written.
+        // SAFETY: The bytes were just written.
         unsafe { self.advance(bytes) };
-        // SAFETY: within the block, written to, and not given away.
+        // SAFETY: The bytes lie within the block, are initialized, and were not handed out.
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 
-    /// Forgets what came behind so many bytes.
+    /// Discards all bytes after the first `bytes`.
     ///
     /// # Panics
-    /// When they were given away.
+    /// When some of the discarded bytes were handed out as a region.
     pub fn truncate(&mut self, bytes: usize) {
         assert!(bytes >= self.given, "they were given away");
         self.filled = self.filled.min(bytes);
     }
 
-    /// What came since the last time.
+    /// Returns the bytes filled since the last call.
     pub fn split(&mut self) -> Region {
         let region = Region {
             block: Arc::clone(&self.block),
@@ -121,7 +121,7 @@ impl Filling {
         region
     }
 
-    /// Everything that is there.
+    /// Returns all filled bytes.
     pub fn finish(self) -> Region {
         Region {
             block: self.block,
@@ -142,14 +142,14 @@ impl PartialEq for Filling {
     }
 }
 
-// SAFETY: `chunk_mut` is what `advance_mut` counts in, and nothing else moves it.
+// SAFETY: `chunk_mut` returns the memory that `advance_mut` counts, and nothing else changes the position in between.
 unsafe impl BufMut for Filling {
     fn remaining_mut(&self) -> usize {
         self.missing()
     }
 
     unsafe fn advance_mut(&mut self, count: usize) {
-        // SAFETY: promised by the caller.
+        // SAFETY: Guaranteed by the caller.
         unsafe { self.advance(count) };
     }
 
@@ -158,7 +158,7 @@ unsafe impl BufMut for Filling {
     }
 }
 
-/// Immutable, initialised bytes. Clones share the memory.
+/// Immutable, initialized bytes. Clones share the memory.
 #[derive(Clone)]
 pub struct Region {
     block: Arc<Block>,
@@ -167,7 +167,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// None.
+    /// Returns a region without bytes.
     pub fn empty() -> Self {
         Self {
             block: Arc::new(Block::empty()),
@@ -176,10 +176,10 @@ impl Region {
         }
     }
 
-    /// Takes the bytes that follow in the same memory.
+    /// Appends the region that follows directly in the same memory.
     ///
     /// # Errors
-    /// Gives them back where they do not.
+    /// Returns `next` unchanged when it does not follow directly in the same memory.
     pub fn join(&mut self, next: Region) -> Result<(), Region> {
         if !Arc::ptr_eq(&self.block, &next.block) || next.start != self.end {
             return Err(next);
@@ -188,7 +188,7 @@ impl Region {
         Ok(())
     }
 
-    /// Whether these are the first bytes of memory that was made for so many.
+    /// Returns whether this region starts at the beginning of memory that was allocated for `bytes` bytes.
     pub fn begins(&self, bytes: usize) -> bool {
         self.start == 0 && self.block.bytes() == bytes
     }
@@ -198,7 +198,7 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: within the block, initialised before the region was made, and never written since.
+        // SAFETY: The slice lies within the block, was initialized before the region was created, and is never written again.
         unsafe { std::slice::from_raw_parts(self.block.start().add(self.start), self.end - self.start) }
     }
 }

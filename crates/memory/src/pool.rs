@@ -1,4 +1,5 @@
-//! Large pieces of memory that were used and are not: the next tensor of the same size takes one, whose pages are there already.
+//! Pool of large mappings that are not in use. The next tensor of the same size takes a mapping from the pool, whose pages are already
+//! present.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -7,11 +8,11 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Most bytes that lie unused. They are the system's to take: this bounds what a process seems to have.
+/// Maximum size of the pool in bytes. The system may reclaim this memory anyway; the limit bounds the apparent memory usage of the process.
 const MOST_BYTES: usize = 512 << 20;
-/// Sizes are multiples of it: what the system counts memory in, at most.
+/// Size in bytes of which all mappings are multiples: the largest page size of common systems.
 const GRAIN_BYTES: usize = 64 << 10;
-/// A huge page of most machines. What fills whole ones is asked for in them.
+/// Size of a huge page on most machines, in bytes. Mappings of at least this size request huge pages.
 const HUGE_BYTES: usize = 2 << 20;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
@@ -20,31 +21,32 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
 });
 
 struct Pool {
-    /// The one that was used last is at the end.
+    /// Unused mappings; the most recently used one is the last.
     unused: VecDeque<Mapping>,
     bytes: usize,
 }
 
-/// Memory of the system's.
+/// Anonymous memory mapping.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: *mut c_void,
     bytes: usize,
 }
 
-// SAFETY: the mapping is the only owner of its address.
+// SAFETY: The mapping is the only owner of its address.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
     fn new(bytes: usize) -> Option<Self> {
-        // What is before the first huge page goes back.
+        // The part before the first huge page boundary is unmapped again.
         let more = if bytes >= HUGE_BYTES { HUGE_BYTES } else { 0 };
         let all = bytes.checked_add(more)?;
-        // SAFETY: new memory, wherever the system likes.
+        // SAFETY: A new mapping at an address that the system chooses.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), all, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.ok()?;
         let before = if more > 0 { start.align_offset(HUGE_BYTES) } else { 0 };
         let kept = start.wrapping_byte_add(before);
-        // SAFETY: whole pages of the mapping before and behind what is kept; that they stay mapped costs addresses and nothing else.
+        // SAFETY: The unmapped ranges are whole pages of the new mapping, before and after the part that is kept. If a call fails, the
+        // pages only waste address space.
         unsafe {
             if before > 0 {
                 let _ = munmap(start, before);
@@ -62,21 +64,21 @@ impl Mapping {
         self.start.cast()
     }
 
-    /// Advice: that it is not taken costs time and nothing else. No more than what is used is taken.
+    /// Requests huge pages for the whole huge pages of the mapping. If the system ignores the advice, access is only slower.
     fn advise_huge(&self) {
         #[cfg(target_os = "linux")]
         if self.bytes >= HUGE_BYTES {
             let whole = self.bytes / HUGE_BYTES * HUGE_BYTES;
-            // SAFETY: pages of this mapping, of whose content nothing changes.
+            // SAFETY: The range consists of pages of this mapping, whose content does not change.
             let _ = unsafe { rustix::mm::madvise(self.start, whole, rustix::mm::Advice::LinuxHugepage) };
         }
     }
 
-    /// Nothing in it is needed: the system may take its pages when it needs them, until they are written to again.
+    /// Marks the content as unneeded. The system may reclaim the pages until they are written again.
     fn release(&self) {
         #[cfg(target_os = "linux")]
         {
-            // SAFETY: there are no references to the memory, so that it may become zeros at any time.
+            // SAFETY: There are no references to the memory, so it may become zero at any time.
             let _ = unsafe { rustix::mm::madvise(self.start, self.bytes, rustix::mm::Advice::LinuxFree) };
         }
     }
@@ -84,12 +86,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: there are no references to the memory. It was mapped: this does not fail.
+        // SAFETY: There are no references to the memory. It is mapped, so this does not fail.
         let _ = unsafe { munmap(self.start, self.bytes) };
     }
 }
 
-/// Memory for so many bytes, with anything in it.
+/// Returns a mapping of at least `bytes` bytes with arbitrary content, or `None` if the system provides no memory.
 pub(crate) fn take(bytes: usize) -> Option<Mapping> {
     let bytes = bytes.checked_next_multiple_of(GRAIN_BYTES)?;
     let used_before = {
@@ -105,7 +107,7 @@ pub(crate) fn take(bytes: usize) -> Option<Mapping> {
         return used_before;
     }
     Mapping::new(bytes).or_else(|| {
-        // There may be a limit to which what lies here counts.
+        // There may be a limit that includes the mappings in the pool.
         let unused = {
             let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
             pool.bytes = 0;
@@ -116,7 +118,7 @@ pub(crate) fn take(bytes: usize) -> Option<Mapping> {
     })
 }
 
-/// Returns a mapping without references to the pool.
+/// Returns a mapping to which no references exist to the pool.
 pub(crate) fn give(mapping: Mapping) {
     if mapping.bytes > MOST_BYTES {
         return;
@@ -134,7 +136,7 @@ pub(crate) fn give(mapping: Mapping) {
             surplus.push(oldest);
         }
     }
-    // To unmap takes a while.
+    // Unmapping takes time, so it happens after the lock was released.
     drop(surplus);
 }
 

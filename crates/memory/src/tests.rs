@@ -64,7 +64,7 @@ fn what_was_interrupted_is_filled_again() {
 
 #[test]
 fn memory_that_is_let_go_is_used_again_when_nobody_looks_at_it() {
-    // A size that no other test has.
+    // A size that no other test uses.
     let bytes = (9 << 20) + 12_345;
     let mut filling = Filling::new(bytes).unwrap();
     filling.extend_from_slice(&pattern(bytes));

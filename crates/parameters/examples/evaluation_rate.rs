@@ -1,4 +1,4 @@
-//! Prints how long the parameters of one chunk take: `cargo run --release --example evaluation_rate`.
+//! Prints the evaluation time of one chunk's parameters: `cargo run --release --example evaluation_rate`.
 
 use std::{hint::black_box, time::Instant};
 

@@ -1,4 +1,4 @@
-//! From `spec.chunks` to a [`Program`], or to the field that is wrong.
+//! Compilation of `spec.chunks` to a [`Program`], or to an error with the path of the invalid field.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::{
     source::{Source, not_representable},
 };
 
-/// Bounds of the schema.
+/// Limits from the schema.
 const MOST_PARAMETERS: usize = 32;
 const MOST_AXES: usize = 16;
 const LONGEST_LIST: usize = 4096;
 const LONGEST_NAME: usize = 63;
 
-/// How many chunks a formula is computed for at compilation: enough to find most mistakes, a few milliseconds at most.
+/// Number of chunks for which a formula is evaluated at compilation: enough to find most mistakes, in a few milliseconds at most.
 const SAMPLES: u64 = 4096;
 
-/// Numbers in manifests are binary64: whole ones are exact below 2^53, which 2^53 + 1 becomes too.
+/// Largest exact integer. Numbers in manifests are binary64, in which 2^53 may also be the result of rounding 2^53 + 1.
 const EXACT: f64 = 9_007_199_254_740_991.0;
 
 fn refuse<T>(path: impl Into<String>, message: impl Into<String>) -> Result<T, CompileError> {
@@ -94,7 +94,7 @@ pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
     })
 }
 
-/// The number of chunks.
+/// Returns the number of chunks.
 fn count(chunks: &Chunks) -> Result<u64, CompileError> {
     match (chunks.count, &chunks.product) {
         (Some(count), None) => match u64::try_from(count) {
@@ -118,7 +118,7 @@ fn combinations(axes: &[ProductAxis]) -> Result<u64, CompileError> {
     let mut count: u64 = 1;
     for (at, axis) in axes.iter().enumerate() {
         check_length(&format!("{path}[{at}].list"), &axis.list)?;
-        // At most 16 factors of at most 4096 each, refused as soon as the bound is passed: no overflow.
+        // At most 16 factors of at most 4096 each, and the loop ends as soon as the product exceeds the limit, so there is no overflow.
         count *= axis.list.len() as u64;
         if count > MOST_CHUNKS {
             let lengths: Vec<String> = axes.iter().map(|axis| axis.list.len().to_string()).collect();
@@ -169,14 +169,14 @@ fn source(path: &str, name: &str, spec: &ParameterSpec, seed: u64, count: u64) -
 }
 
 fn formula(path: &str, text: &str, type_: ScalarType, count: u64) -> Result<Source, CompileError> {
-    // `count` is at most 10 million: the conversion is exact.
+    // `count` is at most 10 million, so the conversion is exact.
     let formula = match Formula::compile(text, count as i64) {
         Ok(formula) => Source::Formula(formula),
         Err(message) => return refuse(path, message),
     };
     let samples = count.min(SAMPLES);
     for sample in 0..samples {
-        // The first, the last, and evenly between: all of them when there are no more than samples.
+        // Samples are the first index, the last, and evenly spaced ones in between; with at most `SAMPLES` chunks, all indices.
         let index = if samples == 1 { 0 } else { sample * (count - 1) / (samples - 1) };
         if let Err(refusal) = formula.value(type_, index, count) {
             return refuse(path, format!("at index {index}: {}", refusal.message(type_)));
@@ -193,10 +193,10 @@ fn values(path: &str, type_: ScalarType, list: &[f64]) -> Result<Box<[Scalar]>, 
         .collect()
 }
 
-/// A number of the manifest in the type.
+/// Converts a number of the manifest to the type.
 fn scalar(path: &str, type_: ScalarType, value: f64) -> Result<Scalar, CompileError> {
     match Scalar::from_f64(type_, value) {
-        // Before the range: 2^64 - 1 comes as 2^64.
+        // This check comes before that of the range, because 2^64 - 1 was read as 2^64.
         _ if matches!(type_, ScalarType::S64 | ScalarType::U64) && value.abs() > EXACT && value.is_finite() => refuse(
             path,
             format!(
@@ -266,7 +266,7 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
             let path = format!("{path}.uniform");
             let (min, max) = bounds(&path, type_, interval)?;
             if is_integer(type_) {
-                // Both are whole and below 2^53: the difference fits.
+                // Both bounds are whole numbers below 2^53, so the difference fits.
                 let length = (max as i128 - min as i128) as u64;
                 return Ok(Distribution::Whole { min: min as i128, length });
             }
@@ -295,11 +295,11 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
     }
 }
 
-/// Both bounds as the type has them; the interval between is not empty.
+/// Returns the bounds, converted to the type, of an interval that is not empty.
 fn bounds(path: &str, type_: ScalarType, interval: &Interval) -> Result<(f64, f64), CompileError> {
     let min = scalar(&format!("{path}.min"), type_, interval.min)?.as_f64();
     let max = match Scalar::from_f64(type_, interval.max) {
-        // The upper bound is excluded: for whole types it may be one above the largest.
+        // The upper bound is exclusive: for integer types, it may exceed the type's largest value by one.
         None if is_integer(type_) && Scalar::from_f64(type_, interval.max - 1.0).is_some() => interval.max,
         _ => scalar(&format!("{path}.max"), type_, interval.max)?.as_f64(),
     };

@@ -1,10 +1,10 @@
 //! Formulas: CEL expressions over `index` and `count`, compiled to typed trees.
 //!
-//! The `cel` crate parses. [`check`] then gives every part its type, which refuses at admission what an interpreter would
-//! refuse at some chunk (an unknown name, a double times an int, in whichever branch), and leaves a [`typed`] tree
-//! that is evaluated without allocation in time bounded by the formula's length. What CEL offers beyond numbers (text, maps,
-//! macros over lists) is refused by name. Results agree with CEL's definition of each operator; the tests hold them
-//! against the crate's own interpreter.
+//! The `cel` crate parses the text. [`check`] then determines the type of every subexpression. So errors that an interpreter would find at
+//! some chunk (an unknown name, a double times an int, in whichever branch) are reported when the burst is admitted. The result is a
+//! [`typed`] tree, whose evaluation does not allocate and takes time bounded by the formula's length. CEL features other than numbers
+//! (text, maps, macros over lists) are rejected with a message that names them. Results agree with CEL's definition of each operator; the
+//! tests compare them with the crate's own interpreter.
 
 use std::thread;
 
@@ -15,32 +15,31 @@ pub(crate) mod typed;
 
 use typed::{Double, Integer};
 
-/// Longest formula in characters, as in the schema.
+/// Maximum length of a formula in characters, as in the schema.
 pub(crate) const LONGEST: usize = 1024;
 
-/// Deepest nesting of brackets and conditions: more than any formula that a person reads.
+/// Maximum nesting of brackets and conditions, beyond that of any readable formula.
 const DEEPEST: usize = 48;
 
-/// What a text of [`LONGEST`] characters nested [`DEEPEST`] deep needs even in a debug build, twice over; only touched pages count.
+/// Stack size of the parser: twice what a text of [`LONGEST`] characters nested [`DEEPEST`] deep needs in a debug build. Pages that are
+/// never touched need no memory.
 const PARSER_STACK_BYTES: usize = 32 << 20;
 
-/// A checked formula.
+/// A type-checked formula.
 #[derive(Debug)]
 pub(crate) enum Formula {
-    /// Gives an int.
     Integer(Integer),
-    /// Gives a double.
     Double(Double),
 }
 
-/// What a formula gave.
+/// Result of a formula.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Number {
     Integer(i64),
     Double(f64),
 }
 
-/// Why a formula that is right in itself has no value at some index.
+/// Reason why a valid formula has no value at some index.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 pub(crate) enum Fault {
     #[error("division by zero: `/` of ints has a right side of 0")]
@@ -56,7 +55,7 @@ pub(crate) enum Fault {
 }
 
 impl Formula {
-    /// Parses and checks `text`; `count` is the number of chunks. The error says what is wrong and the remedy.
+    /// Parses and checks `text`. `count` is the number of chunks. An error describes the problem and the remedy.
     pub(crate) fn compile(text: &str, count: i64) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Err("the formula is empty: write one over index and count, such as `0.1 * double(index)`".to_owned());
@@ -70,7 +69,7 @@ impl Formula {
         parse_and_check(text, count)
     }
 
-    /// The value at `index`.
+    /// Returns the value at `index`.
     pub(crate) fn evaluate(&self, index: i64) -> Result<Number, Fault> {
         match self {
             Self::Integer(tree) => tree.evaluate(index).map(Number::Integer),
@@ -79,8 +78,9 @@ impl Formula {
     }
 }
 
-/// On a thread of its own, because the parser recurses about 20 times a nesting level with large frames, which a runtime's
-/// 2 MiB stacks do not hold, and because its depth counter panics on some wrong texts. Costs some 50 µs, once a formula.
+/// Parses and checks a formula on a thread of its own, for two reasons: the parser recurses about 20 times per nesting level with large
+/// frames, for which the 2 MiB stacks of a runtime are too small, and its depth counter panics on some invalid texts. The thread costs
+/// about 50 µs per formula.
 fn parse_and_check(text: &str, count: i64) -> Result<Formula, String> {
     let work = || {
         let program = cel::Program::compile(text).map_err(|errors| syntax(&errors))?;
@@ -100,7 +100,8 @@ fn parse_and_check(text: &str, count: i64) -> Result<Formula, String> {
     })
 }
 
-/// An upper bound of how deep brackets and conditions nest; counts those in text literals too, which no formula has.
+/// Returns an upper bound of the nesting of brackets and conditions. Also counts brackets in string literals, which no valid formula
+/// contains.
 fn nesting(text: &str) -> usize {
     let mut open: usize = 0;
     let mut deepest = 0;
@@ -117,7 +118,7 @@ fn nesting(text: &str) -> usize {
     deepest + conditions
 }
 
-/// The parser's first complaint in one line.
+/// Returns the parser's first error in one line.
 fn syntax(errors: &cel::ParseErrors) -> String {
     match errors.errors.first() {
         Some(error) => {

@@ -1,7 +1,7 @@
-//! Seeded random numbers that anyone can reproduce: a function of seed, parameter name and index alone.
+//! Seeded, reproducible random numbers: a function of the seed, the parameter's name and the index only.
 //!
-//! The numbers of a parameter are the outputs of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-//! generators", OOPSLA 2014), the index being the place in its sequence, so that any chunk is computed without the others:
+//! The numbers of a parameter are outputs of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA
+//! 2014). The chunk's index is the position in the sequence, so the number of any chunk can be computed without the others:
 //!
 //! ```text
 //! mix(z)     = z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *= 0x94d049bb133111eb; z ^ (z >> 31)
@@ -17,25 +17,25 @@
 //! logUniform            = exp(ln(min) + (ln(max) - ln(min)) * unit), rounded down for whole types
 //! ```
 //!
-//! All arithmetic is modulo 2^64 or IEEE binary64, `exp` and `ln` are musl's (crate `libm`), so that every platform
-//! gives the same bits. For `f32` the bounds are first rounded to `f32` and the result is rounded to nearest. A result that
-//! rounding carries to `max` becomes the number below it, one below `min` becomes `min`.
+//! All arithmetic is modulo 2^64 or IEEE binary64. `exp` and `ln` are musl's (crate `libm`), so that every platform computes the same bits.
+//! For `f32`, the bounds are first rounded to `f32`, and the result is rounded to nearest. A result that rounding raises to `max` becomes
+//! the next lower number, and one below `min` becomes `min`.
 
 use sahasra_crds::burst_job::ScalarType;
 
 use crate::scalar::Scalar;
 
-/// 2^64 divided by the golden ratio, made odd: SplitMix64's increment.
+/// 2^64 divided by the golden ratio, made odd: the increment of SplitMix64.
 const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Random bits of one parameter.
+/// Sequence of random bits of one parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     key: u64,
 }
 
 impl Stream {
-    /// The bits that `seed` gives to the parameter of that name.
+    /// Creates the sequence for a seed and a parameter's name.
     pub(crate) fn new(seed: u64, name: &str) -> Self {
         let name = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -45,18 +45,18 @@ impl Stream {
         }
     }
 
-    /// 64 random bits for that index.
+    /// Returns 64 random bits for the index.
     pub(crate) fn bits(self, index: u64) -> u64 {
         mix(self.key.wrapping_add(index.wrapping_add(1).wrapping_mul(INCREMENT)))
     }
 
-    /// Evenly in [0, 1), a multiple of 2^-53.
+    /// Returns a number uniformly distributed in [0, 1), a multiple of 2^-53.
     pub(crate) fn unit(self, index: u64) -> f64 {
         const TWO_TO_MINUS_53: f64 = 1.0 / 9_007_199_254_740_992.0;
         (self.bits(index) >> 11) as f64 * TWO_TO_MINUS_53
     }
 
-    /// A whole number in `0..length`; the odds of two numbers differ by less than `length` / 2^64.
+    /// Returns a whole number in `0..length`. The probabilities of two numbers differ by at most 2^-64.
     pub(crate) fn pick(self, index: u64, length: u64) -> u64 {
         ((u128::from(self.bits(index)) * u128::from(length)) >> 64) as u64
     }
@@ -68,21 +68,21 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// A distribution whose bounds the type has.
+/// A distribution whose bounds its type can represent.
 #[derive(Clone, Debug)]
 pub(crate) enum Distribution {
-    /// Evenly over the listed values.
+    /// Uniform over the listed values.
     Choice(Box<[Scalar]>),
-    /// Evenly over `length` whole numbers from `min`.
+    /// Uniform over `length` whole numbers from `min` on.
     Whole { min: i128, length: u64 },
-    /// Evenly in [min, max).
+    /// Uniform in [min, max).
     Uniform { min: f64, max: f64 },
-    /// Evenly in the logarithm, in [min, max).
+    /// Uniform in the logarithm, in [min, max).
     LogUniform { min: f64, max: f64, log_min: f64, log_span: f64 },
 }
 
 impl Distribution {
-    /// The value at that index; `None` only if the bounds were not the type's own.
+    /// Returns the value at the index, or `None` if the type cannot represent the bounds.
     pub(crate) fn sample(&self, stream: Stream, index: u64, type_: ScalarType) -> Option<Scalar> {
         match self {
             Self::Choice(values) => values.get(stream.pick(index, values.len() as u64) as usize).copied(),
@@ -98,7 +98,7 @@ impl Distribution {
     }
 }
 
-/// The value rounded to the type and kept in [min, max).
+/// Rounds the value to the type and clamps it to [min, max).
 fn within(type_: ScalarType, value: f64, min: f64, max: f64) -> Option<Scalar> {
     match type_ {
         ScalarType::F64 => Some(Scalar::F64(if value >= max { max.next_down() } else { value.max(min) })),
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn bits_are_the_published_sequence_of_splitmix64() {
-        // Outputs of the reference implementation for the seed 1234567, as in the test vectors others use.
+        // Outputs of the reference implementation for the seed 1234567, a widely used test vector.
         let stream = Stream { key: 1_234_567 };
         assert_eq!(
             [0, 1, 2, 3, 4].map(|index| stream.bits(index)),

@@ -1,31 +1,26 @@
-//! Values as a kernel takes them.
+//! Values of kernel parameters.
 
 use std::fmt;
 
 use sahasra_crds::burst_job::ScalarType;
 
-/// A value of one of the kernel's scalar types.
+/// Value of one of the kernel's scalar types.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
-    /// 8-bit unsigned integer.
     U8(u8),
-    /// 32-bit signed integer.
     S32(i32),
-    /// 32-bit unsigned integer.
     U32(u32),
-    /// 64-bit signed integer.
     S64(i64),
-    /// 64-bit unsigned integer.
     U64(u64),
-    /// IEEE 754 binary32, finite when it comes from a program.
+    /// IEEE 754 binary32. Values from a program are finite.
     F32(f32),
-    /// IEEE 754 binary64, finite when it comes from a program.
+    /// IEEE 754 binary64. Values from a program are finite.
     F64(f64),
 }
 
 impl Scalar {
-    /// The value in `type_`, when that type has it: integers must be whole and in range, floats finite. An `f32` is
-    /// the nearest one; a value that rounds to infinity is refused.
+    /// Converts `value` to `type_`. Returns `None` if the type cannot represent it: integers must be whole and in range, floats finite. An
+    /// `f32` is rounded to the nearest value; a value that rounds to infinity is rejected.
     pub fn from_f64(type_: ScalarType, value: f64) -> Option<Self> {
         if !value.is_finite() {
             return None;
@@ -34,13 +29,13 @@ impl Scalar {
             ScalarType::F64 => Some(Self::F64(value)),
             ScalarType::F32 => Some(value as f32).filter(|value| value.is_finite()).map(Self::F32),
             _ if value.trunc() != value => None,
-            // Whole and within ±2^64: the conversion is exact, and the range of the type decides.
+            // The value is whole and within ±2^64, so the conversion is exact. The range of the type decides.
             _ if value.abs() <= TWO_TO_64 => Self::from_integer(type_, value as i128),
             _ => None,
         }
     }
 
-    /// The value in `type_`, when that type has it: integers must be in range, floats take the nearest.
+    /// Converts `value` to `type_`. Returns `None` if an integer type cannot represent it; float types round to the nearest value.
     pub fn from_i64(type_: ScalarType, value: i64) -> Option<Self> {
         match type_ {
             ScalarType::F32 => Some(Self::F32(value as f32)),
@@ -60,7 +55,7 @@ impl Scalar {
         }
     }
 
-    /// Its type.
+    /// Returns the type of the value.
     pub const fn type_(self) -> ScalarType {
         match self {
             Self::U8(_) => ScalarType::U8,
@@ -73,7 +68,7 @@ impl Scalar {
         }
     }
 
-    /// The nearest binary64: exact for all but 64-bit integers beyond 2^53.
+    /// Returns the nearest binary64. It is exact for all values except 64-bit integers beyond 2^53.
     pub fn as_f64(self) -> f64 {
         match self {
             Self::U8(value) => value.into(),
@@ -86,8 +81,7 @@ impl Scalar {
         }
     }
 
-    /// Appends the value's bytes, least significant first, as a kernel's parameter space wants them:
-    /// [`ScalarType::bytes`] of them.
+    /// Appends the value's [`ScalarType::bytes`] bytes in little-endian order, as in a kernel's parameter space.
     pub fn write_le(self, bytes: &mut Vec<u8>) {
         match self {
             Self::U8(value) => bytes.push(value),
@@ -102,7 +96,7 @@ impl Scalar {
 }
 
 impl Scalar {
-    /// Reads what [`Scalar::write_le`] wrote; `None` when there are not [`ScalarType::bytes`] of them.
+    /// Reads a value that [`Scalar::write_le`] wrote. Returns `None` if the length of `bytes` is not [`ScalarType::bytes`].
     pub fn read_le(type_: ScalarType, bytes: &[u8]) -> Option<Self> {
         Some(match type_ {
             ScalarType::U8 => Self::U8(u8::from_le_bytes(bytes.try_into().ok()?)),
@@ -118,11 +112,11 @@ impl Scalar {
 
 const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
 
-/// Magnitudes from here on, and below the other one, are written with an exponent: `1e38` and not 39 digits.
+/// Magnitudes from `EXPONENT_FROM` on and below `EXPONENT_BELOW` are written with an exponent, such as `1e38` instead of 39 digits.
 const EXPONENT_FROM: f64 = 1e16;
 const EXPONENT_BELOW: f64 = 1e-5;
 
-/// The shortest text that reads back as the same value; `NaN`, `inf` and `-inf` where it is no number.
+/// Writes the shortest text that reads back as the same value; `NaN`, `inf` or `-inf` for values that are not finite.
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -143,7 +137,7 @@ fn is_long(value: f64) -> bool {
     value.is_finite() && value != 0.0 && !(EXPONENT_BELOW..EXPONENT_FROM).contains(&value.abs())
 }
 
-/// The type's name as manifests write it.
+/// Returns the name of the type in manifests.
 pub(crate) const fn type_name(type_: ScalarType) -> &'static str {
     match type_ {
         ScalarType::U8 => "u8",
@@ -156,12 +150,12 @@ pub(crate) const fn type_name(type_: ScalarType) -> &'static str {
     }
 }
 
-/// Whether the type is one of whole numbers.
+/// Returns whether the type is an integer type.
 pub(crate) const fn is_integer(type_: ScalarType) -> bool {
     !matches!(type_, ScalarType::F32 | ScalarType::F64)
 }
 
-/// What the type takes, for messages: "u32 takes whole numbers from 0 to 4294967295".
+/// Describes the values of the type for error messages: "u32 takes whole numbers from 0 to 4294967295".
 pub(crate) fn takes(type_: ScalarType) -> String {
     let name = type_name(type_);
     match type_ {

@@ -1,4 +1,4 @@
-//! Where a parameter's values come from, once checked.
+//! Validated sources of a parameter's values.
 
 use sahasra_crds::burst_job::ScalarType;
 
@@ -8,28 +8,28 @@ use crate::{
     scalar::{Scalar, takes},
 };
 
-/// A checked source of values.
+/// A validated source of values.
 #[derive(Debug)]
 pub(crate) enum Source {
     Formula(Formula),
-    /// Taken in turn.
+    /// Element `index % length`.
     List(Box<[Scalar]>),
-    /// Element `index / stride % length`: an axis of a product.
+    /// Element `index / stride % length`, for an axis of a product.
     Axis {
         values: Box<[Scalar]>,
         stride: u64,
     },
-    /// `start + step × index` for whole types.
+    /// `start + step × index`, for integer types.
     Steps {
         start: i128,
         step: i128,
     },
-    /// `start + step × index` for float types.
+    /// `start + step × index`, for float types.
     FloatSteps {
         start: f64,
         step: f64,
     },
-    /// From `start` to `stop` evenly, for float types.
+    /// Evenly spaced from `start` to `stop`, for float types.
     Between {
         start: f64,
         stop: f64,
@@ -40,18 +40,18 @@ pub(crate) enum Source {
     },
 }
 
-/// Why there is no value.
+/// Reason why a chunk has no value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Refusal {
     Fault(Fault),
-    /// The type does not have this int.
+    /// The type cannot represent this int.
     Integer(i128),
-    /// The type does not have this double.
+    /// The type cannot represent this double.
     Double(f64),
 }
 
 impl Refusal {
-    /// What is wrong, and the remedy.
+    /// Returns a description of the error, and the remedy.
     pub(crate) fn message(self, type_: ScalarType) -> String {
         match self {
             Self::Fault(fault) => fault.to_string(),
@@ -61,7 +61,7 @@ impl Refusal {
     }
 }
 
-/// Says that the type does not have the value, and what it takes.
+/// Returns a message that the type cannot represent the value, and which values it can represent.
 pub(crate) fn not_representable(value: f64, type_: ScalarType) -> String {
     if value.is_nan() {
         format!("not a number (NaN): {}", takes(type_))
@@ -73,10 +73,10 @@ pub(crate) fn not_representable(value: f64, type_: ScalarType) -> String {
 }
 
 impl Source {
-    /// The value of chunk `index` of `count`.
+    /// Returns the value of chunk `index` of `count` chunks.
     pub(crate) fn value(&self, type_: ScalarType, index: u64, count: u64) -> Result<Scalar, Refusal> {
         match self {
-            // `index` is below `count`, which is at most 10 million: the conversion is exact.
+            // `index` is below `count`, which is at most 10 million, so the conversion is exact.
             Self::Formula(formula) => match formula.evaluate(index as i64).map_err(Refusal::Fault)? {
                 Number::Integer(value) => Scalar::from_i64(type_, value).ok_or(Refusal::Integer(value.into())),
                 Number::Double(value) => Scalar::from_f64(type_, value).ok_or(Refusal::Double(value)),
@@ -100,7 +100,8 @@ impl Source {
     }
 }
 
-/// Evenly from `start` to `stop`; both are reached exactly, a single chunk gets `start`.
+/// Returns the value at `index` of `count` values evenly spaced from `start` to `stop`. The first is exactly `start`, the last exactly
+/// `stop`; a single value is `start`.
 fn between(start: f64, stop: f64, index: u64, count: u64) -> f64 {
     let last = count - 1;
     if index == 0 {

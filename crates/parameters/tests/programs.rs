@@ -1,4 +1,4 @@
-//! Programs by example: values, refusals, faults.
+//! Tests of programs by example: values, invalid fields, evaluation errors.
 
 #![allow(clippy::unwrap_used)]
 
@@ -204,7 +204,7 @@ fn every_refusal_names_the_field_and_the_remedy() {
             "spec.chunks.parameters.p.random.logUniform.min",
             "above 0",
         ),
-        // As a manifest's number 2^53 + 1 is 2^53.
+        // As a number in a manifest, 2^53 + 1 is read as 2^53.
         (
             parameter("{type: u64, list: [9007199254740993]}"),
             "spec.chunks.parameters.p.list[0]",
@@ -245,7 +245,7 @@ fn too_many_combinations_are_refused_with_their_lengths() {
 
 #[test]
 fn a_formula_that_fails_late_fails_its_chunk_with_name_and_index() {
-    // 4096 of 10 million chunks are computed at compilation; index 1 is not among them.
+    // At compilation, 4096 of the 10 million chunks are evaluated. Index 1 is not among them.
     let program = program("{count: 10000000, parameters: {p: {type: u8, cel: 'index == 1 ? 300 : 0'}}}");
     let error = program.evaluate(1, &mut Vec::new()).unwrap_err();
     assert_eq!((error.parameter.as_str(), error.index), ("p", 1));
@@ -272,7 +272,7 @@ fn the_last_list_of_a_product_varies_fastest() {
 
 #[test]
 fn random_values_are_those_of_the_documented_algorithm() {
-    // Computed independently, in Python, from the description in `random.rs`.
+    // Computed independently in Python from the description in `random.rs`.
     let program = program(
         "{count: 5, seed: 42, parameters: {
             u: {type: f64, random: {uniform: {min: -1, max: 3}}},
@@ -315,7 +315,7 @@ fn random_values_fill_their_interval_evenly() {
             count[quarter as usize] += 1;
         }
     }
-    // 25,000 expected, standard deviation 137: six of them on either side.
+    // Expected are 25,000 with a standard deviation of 137; the limits are six standard deviations away.
     for count in counts.as_flattened() {
         assert!((24_178..=25_822).contains(count), "{counts:?}");
     }

@@ -1,4 +1,4 @@
-//! What holds of every program.
+//! Property tests that hold for every program.
 
 #![allow(clippy::unwrap_used)]
 
@@ -120,7 +120,7 @@ proptest! {
                 prop_assert_eq!(bytes.len(), parameter.type_.bytes());
                 let random = chunks.parameters.get(&parameter.name).and_then(|spec| spec.random.as_ref());
                 if let Some(interval) = random.and_then(|random| random.uniform.as_ref().or(random.log_uniform.as_ref())) {
-                    // The bounds as the type has them.
+                    // The bounds, rounded to the type.
                     let round = |bound: f64| if parameter.type_ == ScalarType::F32 { f64::from(bound as f32) } else { bound };
                     let (min, max) = (round(interval.min), round(interval.max));
                     prop_assert!(value.as_f64() >= min && value.as_f64() < max, "{:?} outside [{}, {})", value, min, max);

@@ -1,4 +1,4 @@
-//! Gives every part of a parsed expression its type, or says why it has none.
+//! Type checking of a parsed expression.
 
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 
@@ -7,11 +7,11 @@ use super::{
     typed::{Boolean, Comparison, Double, DoubleOperator, Integer, IntegerOperator},
 };
 
-/// What can be called, for messages.
+/// The available functions, for error messages.
 const FUNCTIONS: &str = "double, int, math.least, math.greatest, math.abs, math.sign, math.floor, math.ceil, math.round, math.trunc, math.sqrt, \
                          math.exp, math.log, math.log2, math.log10, math.pow, math.sin, math.cos";
 
-/// An expression of any type.
+/// A checked expression of any type.
 enum Typed {
     Integer(Integer),
     Double(Double),
@@ -28,13 +28,13 @@ impl Typed {
     }
 }
 
-/// Elements of a list, all of one type.
+/// Elements of a list, all of the same type.
 enum List {
     Integers(Box<[Integer]>),
     Doubles(Box<[Double]>),
 }
 
-/// The formula that `expression` is, for `count` chunks.
+/// Checks an expression for `count` chunks. An error describes the problem and the remedy.
 pub(crate) fn formula(expression: &IdedExpr, count: i64) -> Result<Formula, String> {
     match (Checker { count }).expression(expression)? {
         Typed::Integer(tree) => Ok(Formula::Integer(tree)),
@@ -334,7 +334,7 @@ fn mixed(symbol: &str, left: &Typed, right: &Typed) -> String {
     )
 }
 
-/// -1, 0 or 1; NaN stays NaN, as `math.sign` in cel-go's library.
+/// Returns -1, 0 or 1, or NaN for NaN, like `math.sign` in cel-go's library.
 fn sign(value: f64) -> f64 {
     if value > 0.0 {
         1.0

@@ -113,8 +113,8 @@ fn hostile_texts_are_refused_or_computed_without_harm() {
     }
 }
 
-/// Texts of expressions of each type. What the crate's interpreter computes otherwise than CEL is left out: comparing NaN
-/// (an error there), negating the smallest int (a panic there).
+/// Generates expressions of type int; the other functions generate the other types. They avoid cases in which the crate's interpreter
+/// differs from CEL: comparisons of NaN (an error in the interpreter) and negation of the smallest int (a panic in the interpreter).
 fn integer() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("index".to_owned()),
@@ -168,7 +168,7 @@ fn double() -> impl Strategy<Value = String> {
     })
 }
 
-/// The interpreter's result, on a stack that holds its parser.
+/// Returns the interpreter's result, computed on a thread whose stack is large enough for the parser.
 fn interpreted(text: &str, index: i64, count: i64) -> Option<Number> {
     let interpret = || {
         let mut context = cel::Context::default();
@@ -205,7 +205,7 @@ proptest! {
             let theirs = interpreted(&text, index, count);
             prop_assert!(same(ours, theirs), "{text} at {index} of {count}: {ours:?}, the interpreter says {theirs:?}");
         } else {
-            // Only the parser's depth limit refuses what these strategies make.
+            // For generated texts, only the parser's depth limit is a valid reason for an error.
             let message = Formula::compile(&text, count).err().unwrap_or_default();
             prop_assert!(message.contains("not a CEL expression"), "{text}: {message}");
         }

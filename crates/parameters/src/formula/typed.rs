@@ -1,9 +1,9 @@
-//! Typed trees and their evaluation. Semantics are CEL's: ints are checked, doubles are IEEE binary64, `&&` and `||` give an
-//! answer when either side decides it.
+//! Typed expression trees and their evaluation. The semantics are CEL's: int arithmetic is checked, doubles are IEEE binary64, and `&&` and
+//! `||` have a value if either side determines it.
 
 use super::Fault;
 
-/// An expression that gives an int.
+/// Expression of type int.
 #[derive(Debug)]
 pub(crate) enum Integer {
     Constant(i64),
@@ -11,13 +11,13 @@ pub(crate) enum Integer {
     Negate(Box<Integer>),
     Absolute(Box<Integer>),
     Binary(IntegerOperator, Box<(Integer, Integer)>),
-    /// `double` truncated towards zero.
+    /// A double, truncated towards zero.
     Truncate(Box<Double>),
     Select(Box<(Boolean, Integer, Integer)>),
     Element(Box<[Integer]>, Box<Integer>),
 }
 
-/// An expression that gives a double.
+/// Expression of type double.
 #[derive(Debug)]
 pub(crate) enum Double {
     Constant(f64),
@@ -29,7 +29,7 @@ pub(crate) enum Double {
     Element(Box<[Double]>, Box<Integer>),
 }
 
-/// An expression that gives a bool.
+/// Expression of type bool.
 #[derive(Debug)]
 pub(crate) enum Boolean {
     Constant(bool),
@@ -147,7 +147,7 @@ impl DoubleOperator {
             Self::Subtract => left - right,
             Self::Multiply => left * right,
             Self::Divide => left / right,
-            // Not f64::min and max: they leave open which of 0.0 and -0.0 comes back.
+            // `f64::min` and `f64::max` do not specify which of 0.0 and -0.0 they return.
             Self::Least if right < left => right,
             Self::Greatest if right > left => right,
             Self::Least | Self::Greatest => left,
@@ -190,7 +190,8 @@ impl Boolean {
     }
 }
 
-/// `&&` (decided by false) and `||` (decided by true): a side that decides hides a fault of the other.
+/// Evaluates `&&` (`decisive` is false) or `||` (`decisive` is true). An operand with the decisive value hides an error of the other
+/// operand.
 fn decide(operands: &(Boolean, Boolean), decisive: bool, index: i64) -> Result<bool, Fault> {
     match operands.0.evaluate(index) {
         Ok(left) if left == decisive => Ok(decisive),
@@ -202,7 +203,7 @@ fn decide(operands: &(Boolean, Boolean), decisive: bool, index: i64) -> Result<b
     }
 }
 
-/// Element `at`. CEL makes the whole list first: a fault in any element is the list's.
+/// Returns element `at` of a list. CEL evaluates the whole list first, so an error in any element is an error of the list.
 fn element<E, V>(list: &[E], at: i64, evaluate: impl Fn(&E) -> Result<V, Fault>) -> Result<V, Fault> {
     let mut chosen = None;
     for (place, element) in list.iter().enumerate() {
@@ -219,7 +220,7 @@ fn element<E, V>(list: &[E], at: i64, evaluate: impl Fn(&E) -> Result<V, Fault>)
 
 fn truncate(value: f64) -> Result<i64, Fault> {
     const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
-    // CEL excludes both ends: https://github.com/google/cel-spec/blob/master/doc/langdef.md, "int".
+    // CEL excludes both bounds: https://github.com/google/cel-spec/blob/master/doc/langdef.md, "int".
     if value > -TWO_TO_63 && value < TWO_TO_63 {
         Ok(value as i64)
     } else {
