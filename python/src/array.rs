@@ -1,5 +1,5 @@
-//! Memory of arrays, passed between numpy and the stream without copies. The buffer protocol is not in the stable ABI of Python
-//! 3.10, the array interface needs none of it.
+//! Memory of arrays, passed between numpy and the session stream without copies. Uses numpy's array interface, because the buffer protocol
+//! is not part of the stable ABI of Python 3.10.
 
 use bytes::Bytes;
 use pyo3::{
@@ -10,10 +10,10 @@ use sahasra_client::{Filling, OutOfMemory, Region};
 
 use crate::process::Own;
 
-/// Bytes that came from a session. `numpy.asarray` takes them as they are, and holds this.
+/// Data downloaded from a session. `numpy.asarray` uses its memory without a copy and keeps this object alive.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Block {
-    /// Kept alive for numpy and read by `bytes`; a forked process must not free it.
+    /// Used by numpy through its address, or read by `bytes`. Not freed in a forked process.
     data: Own<Region>,
     address: usize,
     bytes: usize,
@@ -45,7 +45,7 @@ impl Block {
         self.dimensions.clone()
     }
 
-    /// A copy of the bytes, of a block that numpy has not taken.
+    /// Returns a copy of the bytes. Must not be used once numpy uses the memory.
     fn bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, self.data.get(py)?))
     }
@@ -56,13 +56,13 @@ impl Block {
         interface.set_item("version", 3)?;
         interface.set_item("typestr", "|u1")?;
         interface.set_item("shape", (self.bytes,))?;
-        // Only numpy writes to it from here on: Rust does not read it again.
+        // From here on, only numpy accesses the memory; Rust does not read it again.
         interface.set_item("data", (self.address, false))?;
         Ok(interface)
     }
 }
 
-/// Memory of an array, which is held until the stream needs it no more.
+/// Memory of an array that is kept alive until the stream does not need it any more.
 struct Borrowed {
     _owner: Py<PyAny>,
     address: usize,
@@ -74,16 +74,16 @@ impl AsRef<[u8]> for Borrowed {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: `borrow`'s caller says that so many bytes at the address belong to the owner, which is held, and that nobody
+        // SAFETY: The caller of `borrow` guarantees that the bytes at the address belong to the owner, which is kept alive, and that nobody
         // writes to them.
         unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes) }
     }
 }
 
-/// The bytes at the address.
+/// Returns the bytes at the address without a copy.
 ///
 /// # Safety
-/// They belong to `owner`, stay where they are while it lives, and are not written to.
+/// The bytes must belong to `owner`, stay in place while it lives, and not be written to.
 pub(crate) unsafe fn borrow(owner: Py<PyAny>, address: usize, bytes: usize) -> Bytes {
     Bytes::from_owner(Borrowed {
         _owner: owner,
@@ -92,17 +92,17 @@ pub(crate) unsafe fn borrow(owner: Py<PyAny>, address: usize, bytes: usize) -> B
     })
 }
 
-/// A copy of the bytes at the address, in memory that is used again.
+/// Copies the bytes at the address to memory that is reused later.
 ///
 /// # Errors
-/// When there is none.
+/// When the system provides no memory.
 ///
 /// # Safety
-/// So many bytes are there.
+/// `address` must point to `bytes` readable bytes.
 pub(crate) unsafe fn copy(address: usize, bytes: usize) -> Result<Bytes, OutOfMemory> {
     let mut copy = Filling::new(bytes)?;
     if bytes > 0 {
-        // SAFETY: promised by the caller.
+        // SAFETY: Guaranteed by the caller.
         copy.extend_from_slice(unsafe { std::slice::from_raw_parts(address as *const u8, bytes) });
     }
     Ok(copy.finish().into())

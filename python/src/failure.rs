@@ -1,4 +1,4 @@
-//! Errors as Python's exceptions, and waiting that a signal ends.
+//! Conversion of errors to Python exceptions, and waits that a signal interrupts.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use serde_json::Value;
 
 use crate::process;
 
-/// How long Ctrl-C may take.
+/// Interval at which waiting calls check for signals.
 pub(crate) const ATTENTION: Duration = Duration::from_millis(100);
 
-/// The exception for an error: an instance of the class in `sahasra.errors` that names its cause.
+/// Returns the exception for an error: an instance of the class in `sahasra.errors` for its cause.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let raised = raise_as(py, class(error), &error.chain());
     if let Error::WorkerLost(loss) = error {
         let exception = raised.value(py);
-        // Without them the text has it all the same.
+        // If an attribute cannot be set, the message still contains the information.
         let _ = exception.setattr("session", &loss.session);
         let _ = exception.setattr("worker", &loss.worker);
         let _ = exception.setattr("operation", &loss.operation);
@@ -24,7 +24,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     raised
 }
 
-/// An instance of the class of this name in `sahasra.errors`.
+/// Returns an instance of the named class in `sahasra.errors`.
 pub(crate) fn raise_as(py: Python<'_>, class: &str, message: &str) -> PyErr {
     let errors = py.import("sahasra.errors");
     let made = errors.and_then(|errors| errors.getattr(class)?.call1((message,)));
@@ -73,10 +73,10 @@ fn class(error: &Error) -> &'static str {
     }
 }
 
-/// How long a call that a signal ends waits until what it created is deleted.
+/// Timeout for deleting the created object when a signal interrupts a call.
 const UNDO: Duration = Duration::from_secs(2);
 
-/// Waits without the interpreter.
+/// Waits for an answer without holding the GIL.
 pub(crate) fn wait<T: Send>(py: Python<'_>, pending: &Pending<T>) -> PyResult<T> {
     loop {
         if let Some(answer) = wait_until(py, pending, Some(ATTENTION))? {
@@ -85,7 +85,7 @@ pub(crate) fn wait<T: Send>(py: Python<'_>, pending: &Pending<T>) -> PyResult<T>
     }
 }
 
-/// As [`wait`], no longer than that where it is given: `None` when there is no answer by then.
+/// Waits like [`wait`], but for at most `time` if it is given. Returns `None` if there is no answer by then.
 pub(crate) fn wait_until<T: Send>(py: Python<'_>, pending: &Pending<T>, time: Option<Duration>) -> PyResult<Option<Result<T, Error>>> {
     let end = time.map(|time| Instant::now() + time);
     loop {
@@ -100,14 +100,15 @@ pub(crate) fn wait_until<T: Send>(py: Python<'_>, pending: &Pending<T>, time: Op
     }
 }
 
-/// Runs a request to its end without the interpreter. A signal leaves it to end by itself.
+/// Runs a request to completion without holding the GIL. If a signal interrupts the wait, the request continues in the background.
 pub(crate) fn run<T: Send + 'static>(py: Python<'_>, request: impl Future<Output = Result<T, Error>> + Send + 'static) -> PyResult<T> {
     process::connects(py)?;
     let answer = sahasra_client::spawn(request).map_err(|error| raise(py, &error))?;
     wait(py, &answer)
 }
 
-/// As [`run`], for a request that creates an object: a signal has it deleted again, and waits for that no longer than [`UNDO`].
+/// Runs a request that creates an object, like [`run`]. If a signal arrives, the object is deleted again, for which the call waits for at
+/// most [`UNDO`].
 pub(crate) fn run_or_undo<Undo>(
     py: Python<'_>,
     request: impl Future<Output = Result<Value, Error>> + Send + 'static,
@@ -119,7 +120,7 @@ where
     process::connects(py)?;
     let answer = sahasra_client::spawn(request).map_err(|error| raise(py, &error))?;
     let waited = wait_until(py, &answer, None);
-    // The interpreter raises what came while it waited as soon as this returns, and the caller would not know what was created.
+    // The interpreter raises a pending signal as soon as this function returns, and then the caller would not know what was created.
     match (waited, py.check_signals()) {
         (Ok(Some(created)), Ok(())) => created.map_err(|error| raise(py, &error)),
         (Ok(created), Err(signal)) => undone(py, signal, async move { undo(created.unwrap_or(Err(Error::Closed))?).await }),
@@ -128,7 +129,7 @@ where
     }
 }
 
-/// Raises the signal once this has ended, or [`UNDO`] is over.
+/// Raises the signal after `undo` has ended or [`UNDO`] has elapsed.
 fn undone<T>(py: Python<'_>, signal: PyErr, undo: impl Future<Output = Result<(), Error>> + Send + 'static) -> PyResult<T> {
     if let Ok(undone) = sahasra_client::spawn(undo) {
         py.detach(|| undone.wait_for(UNDO));

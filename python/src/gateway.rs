@@ -1,4 +1,4 @@
-//! The gateway's REST. Objects go both ways as JSON text, which Python parses.
+//! Client of the gateway's REST API. Objects are passed to and from Python as JSON text.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::failure::{raise, run, run_or_undo};
 
-/// A gateway, or `sahasra up`.
+/// A gateway, or the API of `sahasra up`.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Gateway(pub(crate) sahasra_client::Gateway);
 
@@ -83,7 +83,8 @@ impl Gateway {
         run(py, async move { gateway.delete_session(&namespace, &name).await })
     }
 
-    /// Adds the job's name to `created` before a signal that came meanwhile is raised: the caller knows what there is to delete.
+    /// Creates a burst. Adds its name to `created` before raising a signal that arrived in the meantime, so that the caller knows what to
+    /// delete.
     fn create_burst(
         &self,
         py: Python<'_>,
@@ -121,7 +122,7 @@ impl Gateway {
     }
 }
 
-/// Half a year at the most: what is infinite is long enough then.
+/// Converts seconds to a duration between 0 and 15 million seconds (about half a year), which is long enough to represent infinity.
 pub(crate) fn duration(seconds: f64) -> Duration {
     Duration::from_secs_f64(if seconds.is_nan() { 0.0 } else { seconds.clamp(0.0, 15e6) })
 }

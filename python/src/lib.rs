@@ -1,9 +1,9 @@
-//! The transport below the Python package `sahasra`: `sahasra._native`, private to it.
+//! Native module `sahasra._native`, private to the Python package `sahasra`.
 //!
-//! Thin: arguments in, [`sahasra_client`] called, errors raised as the classes of `sahasra.errors`. The interpreter is let go while
-//! anything is waited for, and asked for signals ten times a second, so that Ctrl-C works. Bytes of arrays are not copied: uploads
-//! borrow an array's memory and hold the array, downloads are handed to numpy as they were read from the socket. What was made here
-//! belongs to this process alone: see `process`.
+//! The module converts arguments, calls [`sahasra_client`], and raises errors as the classes of `sahasra.errors`. The GIL is released while
+//! a call waits, and signals are checked ten times per second, so that Ctrl-C works. Array data is not copied: uploads borrow the memory of
+//! an array and keep the array alive, and downloads are passed to numpy in the memory into which they were read. All objects belong to the
+//! process that created them, see `process`.
 
 mod array;
 mod failure;
@@ -13,7 +13,7 @@ mod session;
 
 use pyo3::prelude::*;
 
-/// The module.
+/// Native module of the Python package `sahasra`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<gateway::Gateway>()?;

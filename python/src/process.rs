@@ -1,8 +1,8 @@
-//! The process that has the connections.
+//! Detection of forked processes.
 //!
-//! A process that is forked gets a copy of the memory, but of the threads only the one that forked: locks that another thread held at that
-//! moment stay locked in it for ever, and nobody works on its connections. What was made before the fork is therefore out of reach there,
-//! its end included. Python forks: `os.fork`, `multiprocessing` where it is told to.
+//! A forked process has a copy of its parent's memory, but only the thread that forked: locks that another thread held at that moment stay
+//! locked forever, and no thread serves the connections. So objects created before the fork cannot be used in the forked process, and are
+//! not dropped there. Python forks in `os.fork`, and in `multiprocessing` with the start method "fork".
 
 use std::{
     mem::ManuallyDrop,
@@ -13,23 +13,23 @@ use pyo3::prelude::*;
 
 use crate::failure::raise_as;
 
-/// This process was forked from one that had connections.
+/// Whether this process was forked from one that had called [`connects`].
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn forked() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// To be called before anything that needs connections. From then on what is forked from this process is told apart from it.
+/// Must be called before anything that needs connections. Processes forked afterwards are detected.
 ///
 /// # Errors
-/// `ForkedProcessError` in a process that was forked from one that has called it.
+/// `ForkedProcessError` in a process that was forked from one that has called this function.
 pub(crate) fn connects(py: Python<'_>) -> PyResult<()> {
     static TOLD: AtomicBool = AtomicBool::new(false);
     is_own(py)?;
     if !TOLD.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function is there for as long as the process: modules of Python are not unloaded. It stores one atomic, which may
-        // be done between fork and exec. When memory for it is short, the process is as it would be without it.
+        // SAFETY: The handler exists as long as the process, because Python does not unload native modules. It stores one atomic, which is
+        // allowed between fork and exec. If memory for the registration is short, forks are not detected.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     }
     Ok(())
@@ -44,7 +44,7 @@ fn is_own(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// What only the process that made it may use, and end.
+/// Value that only the process that created it may use and drop.
 pub(crate) struct Own<T>(ManuallyDrop<T>);
 
 impl<T> Own<T> {
@@ -52,8 +52,10 @@ impl<T> Own<T> {
         Self(ManuallyDrop::new(value))
     }
 
+    /// Returns the value.
+    ///
     /// # Errors
-    /// `ForkedProcessError` in another process.
+    /// `ForkedProcessError` in a forked process.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<&T> {
         is_own(py)?;
         Ok(&self.0)
@@ -63,7 +65,7 @@ impl<T> Own<T> {
 impl<T> Drop for Own<T> {
     fn drop(&mut self) {
         if !FORKED.load(Ordering::Relaxed) {
-            // SAFETY: nothing looks at it after this.
+            // SAFETY: The value is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.0) };
         }
     }

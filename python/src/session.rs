@@ -22,7 +22,7 @@ use crate::{
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Session(Own<sahasra_client::Session>);
 
-/// A tensor of a session; freed there when this is.
+/// A tensor of a session. It is freed in the session when this object is.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Tensor(Own<sahasra_client::Tensor>);
 
@@ -30,11 +30,11 @@ pub(crate) struct Tensor(Own<sahasra_client::Tensor>);
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Program(Own<sahasra_client::Program>);
 
-/// A download that was asked for.
+/// A download that has been requested.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Download(Own<Mutex<Option<Pending<Array>>>>);
 
-/// A tensor, or a scalar's bytes.
+/// Argument of a launch: a tensor, or the bytes of a scalar.
 #[derive(FromPyObject)]
 enum Passed<'py> {
     Tensor(PyRef<'py, Tensor>),
@@ -45,7 +45,7 @@ fn tensor(tensor: sahasra_client::Tensor) -> Tensor {
     Tensor(Own::new(tensor))
 }
 
-/// Raises the failure of an operation, if that is the answer; not what ended the session.
+/// Raises the failure of an operation, if that is the answer. Does not raise the error that ended the session.
 fn unreported_failure(py: Python<'_>, finished: Option<Result<(), Error>>) -> PyResult<()> {
     match finished {
         Some(Err(error @ Error::Failed(_))) => Err(raise(py, &error)),
@@ -53,7 +53,7 @@ fn unreported_failure(py: Python<'_>, finished: Option<Result<(), Error>>) -> Py
     }
 }
 
-/// Waits until the queue has room, and looks for signals meanwhile.
+/// Waits until the queue has space, and checks for signals in the meantime.
 fn room(py: Python<'_>, session: &sahasra_client::Session) -> PyResult<()> {
     while !session.room_within(Duration::ZERO) && !py.detach(|| session.room_within(ATTENTION)) {
         py.check_signals()?;
@@ -70,15 +70,15 @@ fn format(py: Python<'_>, name: &str) -> PyResult<Format> {
     })
 }
 
-/// What `Welcome` says: engine, platform, its version, device, limit in bytes, highest StableHLO version.
+/// Fields of `Welcome`: engine, platform, platform version, device, memory limit in bytes, highest StableHLO version.
 type Welcomed = (String, String, String, String, u64, String);
 
-/// What `Compiled` says, in its order, with the results as (element type, dimensions).
+/// Fields of `Compiled` in their order, with the results as (element type, dimensions).
 type Costs = (bool, u64, Vec<(String, Vec<i64>)>, u64, u64, u64, u64, u64, Option<f64>, u64, u64);
 
 #[pymethods]
 impl Session {
-    /// Connects through the gateway, or straight to the worker when its endpoint is given.
+    /// Connects through the gateway, or directly to the worker if `endpoint` is given.
     #[staticmethod]
     #[pyo3(signature = (gateway, namespace, name, endpoint=None, token=None, authority=None, connect=30.0, grace=60.0, replace=false, worker=None, compression="adaptive", server_name=None))]
     #[allow(clippy::too_many_arguments, reason = "they are named on Python's side")]
@@ -143,7 +143,7 @@ impl Session {
         Ok(Self(Own::new(session)))
     }
 
-    /// None before it is connected.
+    /// Returns what the executor reported in its greeting, or None before the first connection.
     fn welcome(&self, py: Python<'_>) -> PyResult<Option<Welcomed>> {
         Ok(self.0.get(py)?.welcome().map(|welcome| {
             (
@@ -157,13 +157,13 @@ impl Session {
         }))
     }
 
-    /// Bytes sent and received.
+    /// Returns the numbers of bytes sent and received.
     fn traffic(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let traffic = self.0.get(py)?.traffic();
         Ok((traffic.sent_bytes, traffic.received_bytes))
     }
 
-    /// Bytes of arrays and code that were sent, before any were compressed.
+    /// Returns the number of bytes of arrays and code that were sent, counted before compression.
     fn uploaded(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.0.get(py)?.traffic().uploaded_bytes)
     }
@@ -172,12 +172,13 @@ impl Session {
         Ok(self.0.get(py)?.resumed())
     }
 
-    /// Raises what ended the session, if anything did.
+    /// Raises the error that ended the session, if it has ended.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.0.get(py)?.ended().map_or(Ok(()), |error| Err(raise(py, &error)))
     }
 
-    /// The bytes at `address` belong to `owner`, and nobody writes to them any more, or they are to be copied now.
+    /// Uploads an array. The bytes at `address` belong to `owner`. Nobody may write to them any more, unless `copy` is true, which copies
+    /// them now.
     #[pyo3(signature = (owner, address, bytes, element_type, dimensions, copy=false))]
     #[allow(clippy::too_many_arguments, reason = "they are what an array is")]
     fn put(
@@ -192,11 +193,11 @@ impl Session {
     ) -> PyResult<Tensor> {
         let session = self.0.get(py)?;
         let data = if copy {
-            // SAFETY: the package passes the address that the array gives, which is an argument of this call.
+            // SAFETY: The package passes the address of the array's data. The array is an argument of this call.
             let copied = py.detach(|| unsafe { array::copy(address, bytes) });
             copied.map_err(|error| PyMemoryError::new_err(error.to_string()))?
         } else {
-            // SAFETY: the package passes the address that the array it holds gives, immutable or a copy of its own.
+            // SAFETY: The package passes the address of the data of an array that it holds and that is immutable or a copy of its own.
             unsafe { array::borrow(owner, address, bytes) }
         };
         room(py, session)?;
@@ -220,7 +221,7 @@ impl Session {
             .map_err(|error| raise(py, &error))
     }
 
-    /// Waits until it is compiled.
+    /// Compiles a program and waits until it is compiled.
     fn compile_and_ask(&self, py: Python<'_>, name: &str, kind: &str, code: Vec<u8>) -> PyResult<(Program, Costs)> {
         let (session, kind) = (self.0.get(py)?, format(py, kind)?);
         room(py, session)?;
@@ -259,7 +260,7 @@ impl Session {
         let (session, program) = (self.0.get(py)?, program.0.get(py)?);
         let arguments: Vec<_> = arguments.iter().map(|tensor| tensor.0.get(py)).collect::<PyResult<_>>()?;
         room(py, session)?;
-        // Without the interpreter, for another thread may have filled the queue.
+        // Releases the GIL, because another thread may have filled the queue.
         let executed = py.detach(|| session.execute(program, &arguments, outputs, &donated));
         let results = executed.map_err(|error| raise(py, &error))?;
         Ok(results.into_iter().map(tensor).collect())
@@ -293,7 +294,8 @@ impl Session {
         wait(py, &self.0.get(py)?.synchronise())
     }
 
-    /// Tensors, their bytes, limit in bytes, programs, executions that have not ended.
+    /// Returns the number of tensors, their bytes, the memory limit in bytes, the number of programs, and the number of executions that
+    /// have not ended.
     fn load(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64)> {
         let figures = wait(py, &self.0.get(py)?.load())?;
         Ok((
@@ -305,16 +307,16 @@ impl Session {
         ))
     }
 
-    /// Waits for everything so far. Raises the first failure that nobody was told of, and what ended the session where nobody was told
-    /// of that and something that was asked for may not have happened.
+    /// Waits for all operations so far. Raises the first failure that was not reported before. Also raises the error that ended the
+    /// session, if it was not reported before and some operations may not have been executed.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.0.get(py)?;
         unreported_failure(py, wait_until(py, &session.finish(), None)?)?;
         session.unreported_end().map_or(Ok(()), |error| Err(raise(py, &error)))
     }
 
-    /// Closes it and waits until it is closed, no longer than so many seconds where they are given. Gives whether it was there until now,
-    /// and the first failure that nobody was told of, as far as that is known.
+    /// Closes the session and waits until it is closed, for at most `seconds` if given. Returns whether the session worked until now, and
+    /// the first failure that was not reported before, as far as known.
     #[pyo3(signature = (seconds=None))]
     fn close(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<(bool, Option<Py<PyBaseException>>)> {
         let session = self.0.get(py)?;
@@ -332,7 +334,7 @@ impl Session {
 
 #[pymethods]
 impl Tensor {
-    /// Asks for its bytes, of which there are so many.
+    /// Requests the tensor's data, whose size must be `bytes`.
     fn download(&self, py: Python<'_>, bytes: u64) -> PyResult<Download> {
         let pending = self.0.get(py)?.download_expecting(Some(bytes));
         Ok(Download(Own::new(Mutex::new(Some(pending)))))
@@ -346,7 +348,7 @@ impl Download {
         Ok(pending.as_ref().is_none_or(Pending::is_there))
     }
 
-    /// Waits for the bytes, which can be had once.
+    /// Waits for the data. Can be called once.
     fn wait(&self, py: Python<'_>) -> PyResult<Block> {
         let taken = self.0.get(py)?.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(pending) = taken else {

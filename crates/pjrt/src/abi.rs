@@ -1,16 +1,15 @@
-//! What crosses the boundary: the table of functions and the structs that they take, as `pjrt_c_api.h` 0.114 lays them out.
+//! The C ABI of PJRT: the table of functions, and the structs that they take, with the layout of `pjrt_c_api.h` 0.114.
 //!
-//! Every function takes one struct that begins with its size; fields are only ever added at its end. A plugin refuses a
-//! struct that is smaller than the one it knows and ignores what it does not know, and an added input that is zero is
-//! an input that is not given. So each struct here ends with [`RESERVE`] zeros: a plugin newer than this file finds room for
-//! what it added.
+//! Every function takes one struct that begins with its size. New versions only add fields at the end. A plugin rejects a struct that is
+//! smaller than the version it knows, and ignores additional fields. An added input field that is zero counts as not given. So each struct
+//! here ends with [`RESERVE`] zeros, as room for the fields that plugins newer than this file have added.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Zeros at the end of each struct.
+/// Number of zero words at the end of each struct.
 const RESERVE: usize = 8;
 
-/// Things that only the plugin looks into.
+/// Types whose content only the plugin accesses.
 macro_rules! opaque {
     ($($name:ident)*) => {
         $(
@@ -24,7 +23,7 @@ macro_rules! opaque {
 
 opaque!(Extension RawError RawEvent RawClient RawDevice RawDescription RawMemory RawExecutable RawLoaded RawBuffer Layout);
 
-/// The version that a plugin was built with.
+/// Version of the API that a plugin implements.
 #[repr(C)]
 pub struct Version {
     pub struct_size: usize,
@@ -33,7 +32,7 @@ pub struct Version {
     pub minor: c_int,
 }
 
-/// What `GetPjrtApi` points to: the functions follow, one pointer each, as many as `struct_size` has room for.
+/// Head of the table that `GetPjrtApi` returns. It is followed by one pointer per function, as many as fit in `struct_size`.
 #[repr(C)]
 pub struct Api {
     pub struct_size: usize,
@@ -41,7 +40,7 @@ pub struct Api {
     pub version: Version,
 }
 
-/// `PJRT_NamedValue`: the union holds eight bytes whatever its type.
+/// `PJRT_NamedValue`. The union has eight bytes for any type.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NamedValue {
@@ -70,18 +69,19 @@ pub const INTEGERS: c_int = 2;
 pub const FLOAT: c_int = 3;
 pub const BOOLEAN: c_int = 4;
 
-/// `PJRT_HostBufferSemantics`: the buffer may be the host's memory itself, which stays as it is until an event says that it is not needed any more.
+/// `PJRT_HostBufferSemantics`: the buffer may share the host memory, which must not change until an event reports that it is not needed any
+/// more.
 pub const IMMUTABLE_ZERO_COPY: c_int = 2;
 
-/// A function of the table, by the struct that it takes.
+/// Function of the table, identified by the struct that it takes.
 pub trait Function {
-    /// Its place among the pointers.
+    /// Index of the function's pointer in the table.
     const PLACE: usize;
-    /// What the header calls it.
+    /// Name of the function in the header.
     const NAME: &str;
 }
 
-/// Structs that begin with their size and end with zeros.
+/// Defines structs that begin with their size and end with zeros.
 macro_rules! structs {
     ($($name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
         $(
@@ -94,9 +94,9 @@ macro_rules! structs {
             }
 
             impl $name {
-                /// All zero but the size.
+                /// Returns a struct in which everything but the size is zero.
                 pub fn new() -> Self {
-                    // SAFETY: integers, booleans and pointers, for all of which zero is a value.
+                    // SAFETY: All fields are integers, booleans and pointers, for which zero is valid.
                     let mut zeroed: Self = unsafe { std::mem::zeroed() };
                     zeroed.struct_size = size_of::<Self>();
                     zeroed
@@ -106,7 +106,7 @@ macro_rules! structs {
     };
 }
 
-/// Structs that functions take, with the function's place and name.
+/// Defines structs that functions take, with the index and name of the function.
 macro_rules! functions {
     ($($place:literal $called:literal $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
         structs! { $($name { $($field: $type),* })* }
@@ -209,7 +209,8 @@ functions! {
         largest_alloc_size_is_set: bool,
         bytes_limit: i64,
         bytes_limit_is_set: bool,
-        // Reserved, its peak and limit, largest free block, pool, its peak, peak allocated: a number and a flag each.
+        // Number and flag each: reserved bytes, peak reserved, limit of reserved, largest free block, pool, peak of the pool, peak
+        // allocated.
         more: [i64; 14],
     }
     40 "PJRT_Executable_Destroy" ExecutableDestroy { executable: *mut RawExecutable }
@@ -287,15 +288,16 @@ functions! {
         outputs: i64,
         aliased: i64,
         temporaries: i64,
-        // The same five in host memory.
+        // The same five values for host memory.
         host: [i64; 5],
         peak: i64,
-        // Totals, indefinite allocations, peak of the unpadded heap.
+        // Total, indefinite allocations, peak of the unpadded heap.
         more: [i64; 4],
     }
 }
 
-/// `PJRT_Buffer_MemoryLayout_Tiled` inside `PJRT_Buffer_MemoryLayout`, whose union it fills: dimensions from minor to major.
+/// `PJRT_Buffer_MemoryLayout` with a `PJRT_Buffer_MemoryLayout_Tiled`, which fills the whole union. Dimensions are listed from minor to
+/// major.
 #[repr(C)]
 pub struct HostLayout {
     pub struct_size: usize,
@@ -307,24 +309,24 @@ pub struct HostLayout {
     pub tile_dims: *const i64,
     pub tile_dim_sizes: *const usize,
     pub num_tiles: usize,
-    /// `PJRT_Buffer_MemoryLayout_Type`: 0 is tiled.
+    /// `PJRT_Buffer_MemoryLayout_Type`; 0 means tiled.
     pub kind: c_int,
 }
 
 impl HostLayout {
-    /// Whether it is row-major without tiles, for so many dimensions.
+    /// Returns whether the layout is row-major without tiles, for this number of dimensions.
     ///
     /// # Safety
-    /// What it points to is there.
+    /// The pointers in the layout must be valid.
     pub unsafe fn is_row_major(&self, dimensions: usize) -> bool {
         if self.kind != 0 || self.num_tiles != 0 || self.minor_to_major_size != dimensions {
             return false;
         }
-        // SAFETY: promised by the caller; an array of so many.
+        // SAFETY: Guaranteed by the caller; the array has `dimensions` elements.
         (0..dimensions).all(|place| unsafe { *self.minor_to_major.add(place) } == (dimensions - 1 - place) as i64)
     }
 
-    /// Dimensions in that order, without tiles. Valid for as long as the slice.
+    /// Returns a layout with this order of dimensions, without tiles. Valid as long as the slice.
     pub fn tiled(minor_to_major: &[i64]) -> Self {
         Self {
             struct_size: size_of::<Self>(),
@@ -345,7 +347,7 @@ impl HostLayout {
 mod tests {
     use super::*;
 
-    /// What the header's `static_assert`s say of the structs without our zeros.
+    /// Sizes in the header's `static_assert`s, which do not include the reserved zeros.
     #[test]
     fn structs_are_as_large_as_the_header_has_them() {
         let without = |bytes: usize| bytes - RESERVE * 8;

@@ -1,4 +1,4 @@
-//! An array in a device's memory.
+//! Arrays in the memory of a device.
 
 use std::{slice, sync::Arc};
 
@@ -12,24 +12,24 @@ use crate::{
     executable::Shape,
 };
 
-/// An array in a device's memory, or one that is on its way there: it may be used at once, and whoever uses it waits for it
-/// on the device.
+/// An array in the memory of a device. It can be used before its content has been transferred or computed; operations that use it wait for
+/// the content on the device.
 #[derive(Debug)]
 pub struct Buffer {
     client: Arc<Owned>,
     raw: *mut RawBuffer,
 }
 
-// SAFETY: buffers may be used from any thread (pjrt_c_api.h).
+// SAFETY: Buffers may be used from any thread (pjrt_c_api.h).
 unsafe impl Send for Buffer {}
-// SAFETY: as above.
+// SAFETY: Buffers may be used from any thread (pjrt_c_api.h).
 unsafe impl Sync for Buffer {}
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mut arguments = abi::BufferDestroy::new();
         arguments.buffer = self.raw;
-        // Nobody is there to be told.
+        // A destructor cannot report errors.
         let _ = self.client.plugin.call(&mut arguments);
     }
 }
@@ -46,10 +46,10 @@ impl Buffer {
         self.raw
     }
 
-    /// Type and dimensions.
+    /// Returns the element type and dimensions.
     ///
     /// # Errors
-    /// What the plugin reports; a type that this crate does not know is [`Code::Unimplemented`].
+    /// The plugin's error; [`Code::Unimplemented`] for an element type that this crate does not know.
     pub fn shape(&self) -> Result<Shape, Error> {
         let mut element = abi::BufferElementType::new();
         element.buffer = self.raw;
@@ -66,10 +66,10 @@ impl Buffer {
         Shape::new("PJRT_Buffer_ElementType", element.element_type, sizes)
     }
 
-    /// Bytes that it takes on the device.
+    /// Returns the size in device memory in bytes.
     ///
     /// # Errors
-    /// What the plugin reports.
+    /// The plugin's error.
     pub fn device_bytes(&self) -> Result<u64, Error> {
         let mut arguments = abi::BufferOnDeviceSizeInBytes::new();
         arguments.buffer = self.raw;
@@ -77,10 +77,10 @@ impl Buffer {
         Ok(arguments.bytes as u64)
     }
 
-    /// When its contents are there, or what became of them.
+    /// Returns the event that reports when the content is available, or why it is not.
     ///
     /// # Errors
-    /// What the plugin reports of the question.
+    /// The plugin's error of this call.
     pub fn ready(&self) -> Result<Event, Error> {
         let mut arguments = abi::BufferReadyEvent::new();
         arguments.buffer = self.raw;
@@ -88,15 +88,15 @@ impl Buffer {
         Ok(Event::new(&self.client.plugin, arguments.event, "PJRT_Buffer_ReadyEvent"))
     }
 
-    /// Its bytes where they lie, elements in row-major order: where the device's memory is the host's and the array lies there
-    /// so. `None` where it does not. It must be [ready](Buffer::ready). As long as the view is there the memory is.
+    /// Returns a view of the bytes without a copy, elements in row-major order. Returns `None` unless the array is in host memory in this
+    /// layout. The buffer must be [ready](Buffer::ready). The view keeps the memory alive.
     ///
     /// # Errors
-    /// What the plugin reports, also of what was to compute it.
+    /// The plugin's error, also that of the computation of the content.
     ///
     /// # Safety
-    /// While the view is there no program is given the buffer that may take its memory for results: it stands among those kept
-    /// in [`Executable::execute`](crate::Executable::execute). Not every plugin sees to that itself.
+    /// While the view exists, the buffer must not be passed to a program that may reuse its memory for results, unless its index is in
+    /// `kept` of [`Executable::execute`](crate::Executable::execute). Not every plugin ensures this itself.
     pub unsafe fn view(self: &Arc<Self>) -> Result<Option<View>, Error> {
         let plugin = &self.client.plugin;
         let mut place = abi::BufferIsOnCpu::new();
@@ -104,14 +104,14 @@ impl Buffer {
         plugin.call(&mut place)?;
         let shape = self.shape()?;
         let bytes = shape.host_bytes().unwrap_or(0);
-        // Elements of less than a byte may be packed there.
+        // Elements narrower than a byte may be packed in device memory.
         if !place.is_on_cpu || bytes == 0 || self.device_bytes()? != bytes as u64 || !self.is_row_major(shape.dimensions.len())? {
             return Ok(None);
         }
         let mut reference = abi::BufferIncreaseExternalReferenceCount::new();
         reference.buffer = self.raw;
         plugin.call(&mut reference)?;
-        // It gives the reference back, whatever comes.
+        // From here on, dropping `view` releases the reference in any case.
         let mut view = View {
             buffer: Arc::clone(self),
             start: std::ptr::null(),
@@ -131,23 +131,24 @@ impl Buffer {
         let mut arguments = abi::BufferGetMemoryLayout::new();
         arguments.buffer = self.raw;
         self.client.plugin.call(&mut arguments)?;
-        // SAFETY: what the layout points to lives as long as the buffer.
+        // SAFETY: The pointers in the layout are valid as long as the buffer.
         Ok(unsafe { arguments.layout.is_row_major(dimensions) })
     }
 
-    /// Copies it into host memory, elements in row-major order, and waits for it.
+    /// Copies the array to host memory, elements in row-major order, and waits for the end of the copy.
     ///
     /// # Errors
-    /// What the plugin reports, also of what was to compute it; [`Code::ResourceExhausted`] when the host has no memory for it.
+    /// The plugin's error, also that of the computation of the content; [`Code::ResourceExhausted`] when the host has no memory for the
+    /// copy.
     pub fn download(&self) -> Result<Region, Error> {
         self.start_download()?.finish()
     }
 
-    /// Starts to copy it into host memory, elements in row-major order.
+    /// Starts to copy the array to host memory, elements in row-major order.
     ///
     /// # Errors
-    /// [`Code::ResourceExhausted`] when the host has no memory for it; what the plugin reports of the wish. What comes later, also
-    /// of what was to compute it, [`Download::finish`] tells.
+    /// [`Code::ResourceExhausted`] when the host has no memory for the copy; the plugin's error of this call. Later errors, also that of
+    /// the computation of the content, are reported by [`Download::finish`].
     pub fn start_download(&self) -> Result<Download, Error> {
         let shape = self.shape()?;
         let refused = |code, message| Error {
@@ -160,7 +161,7 @@ impl Buffer {
             .ok_or_else(|| refused(Code::OutOfRange, format!("{shape} is larger than memory can be")))?;
         let mut host = Filling::new(bytes).map_err(|error| refused(Code::ResourceExhausted, error.to_string()))?;
         if bytes == 0 {
-            // What was to compute it may have failed all the same.
+            // Even for an empty array, the computation may have failed.
             let done = self.ready()?;
             return Ok(Download { done, host: Some(host) });
         }
@@ -177,7 +178,7 @@ impl Buffer {
     }
 }
 
-/// The bytes of a buffer where they lie: see [`Buffer::view`].
+/// Bytes of a buffer, without a copy; see [`Buffer::view`].
 #[derive(Debug)]
 pub struct View {
     buffer: Arc<Buffer>,
@@ -185,9 +186,9 @@ pub struct View {
     bytes: usize,
 }
 
-// SAFETY: memory that nobody writes to while the view is there, as its maker promised.
+// SAFETY: Nobody writes to the memory while the view exists, as the caller of [`Buffer::view`] guarantees.
 unsafe impl Send for View {}
-// SAFETY: as above.
+// SAFETY: Nobody writes to the memory while the view exists, as the caller of [`Buffer::view`] guarantees.
 unsafe impl Sync for View {}
 
 impl AsRef<[u8]> for View {
@@ -195,8 +196,8 @@ impl AsRef<[u8]> for View {
         if self.start.is_null() {
             return &[];
         }
-        // SAFETY: the array's bytes, of which there are so many, in memory that stays while the reference is held. Buffers do not
-        // change but by donation, which whoever made the view forbids.
+        // SAFETY: The array has this many bytes, and the reference keeps its memory alive. A buffer changes only by donation, which the
+        // caller of [`Buffer::view`] excludes.
         unsafe { slice::from_raw_parts(self.start, self.bytes) }
     }
 }
@@ -205,36 +206,36 @@ impl Drop for View {
     fn drop(&mut self) {
         let mut arguments = abi::BufferDecreaseExternalReferenceCount::new();
         arguments.buffer = self.buffer.raw;
-        // Nobody is there to be told.
+        // A destructor cannot report errors.
         let _ = self.buffer.client.plugin.call(&mut arguments);
     }
 }
 
-/// A copy to host memory that is under way.
+/// A copy to host memory in progress.
 #[derive(Debug)]
 pub struct Download {
     done: Event,
-    /// The plugin writes here until `done` is; none once it was taken.
+    /// Memory to which the plugin writes until `done` has finished. `None` after [`Download::finish`] took it.
     host: Option<Filling>,
 }
 
 impl Download {
-    /// When it is done.
+    /// Returns the event that reports the end of the copy.
     pub fn done(&self) -> &Event {
         &self.done
     }
 
-    /// Waits for it and gives the bytes.
+    /// Waits for the end of the copy, and returns the bytes.
     ///
     /// # Errors
-    /// What the plugin reports, also of what was to compute the array.
+    /// The plugin's error, also that of the computation of the array.
     pub fn finish(mut self) -> Result<Region, Error> {
         self.done.wait()?;
         let Some(mut host) = self.host.take() else {
             return Ok(Region::empty());
         };
         let bytes = host.missing();
-        // SAFETY: the plugin has written all of it.
+        // SAFETY: The plugin has written all bytes.
         unsafe { host.advance(bytes) };
         Ok(host.finish())
     }
@@ -242,7 +243,7 @@ impl Download {
 
 impl Drop for Download {
     fn drop(&mut self) {
-        // The plugin writes until then. How it went is nobody's concern any more.
+        // The plugin writes to the memory until the copy has ended. Its outcome does not matter any more.
         let _ = self.done.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! The device that a plugin drives, opened.
+//! Client of a plugin: its first device, opened.
 
 use std::{
     ffi::{CString, c_char},
@@ -19,51 +19,46 @@ use crate::{
     program::{CompileOptions, Program},
 };
 
-/// A value that has a name: of a plugin's attributes, or an option at a client's creation.
+/// Value with a name: an attribute of a plugin, or an option for the creation of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Setting {
-    /// A text.
     Text(String),
-    /// A whole number.
     Integer(i64),
-    /// Whole numbers.
     Integers(Vec<i64>),
-    /// A number.
     Float(f32),
-    /// Yes or no.
     Boolean(bool),
 }
 
-/// What owns a client of the plugin's.
+/// Owner of a plugin's client object.
 #[derive(Debug)]
 pub(crate) struct Owned {
     pub(crate) plugin: Arc<Plugin>,
     pub(crate) raw: *mut RawClient,
 }
 
-// SAFETY: clients may be used from any thread (pjrt_c_api.h).
+// SAFETY: Clients may be used from any thread (pjrt_c_api.h).
 unsafe impl Send for Owned {}
-// SAFETY: as above.
+// SAFETY: Clients may be used from any thread (pjrt_c_api.h).
 unsafe impl Sync for Owned {}
 
 impl Drop for Owned {
     fn drop(&mut self) {
         let mut arguments = abi::ClientDestroy::new();
         arguments.client = self.raw;
-        // Nobody is there to be told.
+        // A destructor cannot report errors.
         let _ = self.plugin.call(&mut arguments);
     }
 }
 
-/// A device, opened: the first of those that the plugin shows (`visible_devices` chooses, of CUDA's). What a client makes
-/// keeps it alive.
+/// Client of the first device that the plugin shows (the option `visible_devices` of the CUDA plugin selects devices). Objects created by a
+/// client keep the client alive.
 #[derive(Clone, Debug)]
 pub struct Client {
     owned: Arc<Owned>,
     device: Device,
 }
 
-/// The device of a client.
+/// Device of a client.
 #[derive(Clone)]
 pub struct Device {
     client: Arc<Owned>,
@@ -71,9 +66,9 @@ pub struct Device {
     kind: Arc<str>,
 }
 
-// SAFETY: devices may be used from any thread (pjrt_c_api.h).
+// SAFETY: Devices may be used from any thread (pjrt_c_api.h).
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: Devices may be used from any thread (pjrt_c_api.h).
 unsafe impl Sync for Device {}
 
 impl fmt::Debug for Device {
@@ -82,23 +77,23 @@ impl fmt::Debug for Device {
     }
 }
 
-/// Bytes of a device's memory, as its allocator counts them.
+/// Memory statistics of a device's allocator, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// In use now.
+    /// Memory in use now.
     pub in_use: u64,
-    /// Most that were in use at a time, if counted.
+    /// Maximum memory in use so far. `None` if the allocator does not record it.
     pub peak: Option<u64>,
-    /// Most that may be, if there is a limit.
+    /// Maximum that may be in use. `None` if there is no limit.
     pub limit: Option<u64>,
 }
 
 impl Client {
-    /// Opens the plugin's first device. Which options there are is the plugin's affair; CUDA's knows `allocator`,
-    /// `memory_fraction`, `preallocate`, `visible_devices`.
+    /// Opens the plugin's first device. The options depend on the plugin; the CUDA plugin supports `allocator`, `memory_fraction`,
+    /// `preallocate` and `visible_devices`.
     ///
     /// # Errors
-    /// What the plugin reports; options whose names hold a zero byte or whose type options cannot have are invalid.
+    /// The plugin's error; [`Code::InvalidArgument`] when the name of an option contains a zero byte.
     pub fn create(plugin: &Arc<Plugin>, options: &[(&str, Setting)]) -> Result<Self, Error> {
         let invalid = |name: &str, why: &str| Error {
             function: "PJRT_Client_Create",
@@ -152,49 +147,49 @@ impl Client {
         Ok(Self { owned, device })
     }
 
-    /// The plugin whose client it is.
+    /// Returns the plugin of the client.
     pub fn plugin(&self) -> &Arc<Plugin> {
         &self.owned.plugin
     }
 
-    /// Platform, such as `cpu` or `cuda`.
+    /// Returns the name of the platform, such as `cpu` or `cuda`.
     ///
     /// # Errors
-    /// What the plugin reports.
+    /// The plugin's error.
     pub fn platform_name(&self) -> Result<String, Error> {
         let mut arguments = abi::ClientPlatformName::new();
         arguments.client = self.owned.raw;
         self.owned.plugin.call(&mut arguments)?;
-        // SAFETY: a text that lives as long as the client.
+        // SAFETY: The text lives as long as the client.
         Ok(unsafe { text(arguments.name, arguments.name_size) })
     }
 
-    /// What the platform says of its version.
+    /// Returns the version of the platform, as reported by the plugin.
     ///
     /// # Errors
-    /// What the plugin reports.
+    /// The plugin's error.
     pub fn platform_version(&self) -> Result<String, Error> {
         let mut arguments = abi::ClientPlatformVersion::new();
         arguments.client = self.owned.raw;
         self.owned.plugin.call(&mut arguments)?;
-        // SAFETY: a text that lives as long as the client.
+        // SAFETY: The text lives as long as the client.
         Ok(unsafe { text(arguments.version, arguments.version_size) })
     }
 
-    /// Its device.
+    /// Returns the client's device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Compiles a program for the device. The plugin does it on this thread: it may take seconds.
+    /// Compiles a program for the device. The plugin compiles on this thread, which may take seconds.
     ///
     /// # Errors
-    /// What the plugin reports, with the compiler's own words.
+    /// The plugin's error, with the compiler's message.
     pub fn compile(&self, program: &Program, options: &CompileOptions) -> Result<Executable, Error> {
         let mut code = program.code.clone();
         let format = program.format.name();
         let mut text = abi::ProgramText::new();
-        // The header has it mutable; it is this function's own copy.
+        // The header declares the code mutable, so the plugin receives a copy of its own.
         text.code = code.as_mut_ptr().cast::<c_char>();
         text.code_size = code.len();
         text.format = format.as_ptr().cast();
@@ -209,10 +204,10 @@ impl Client {
         self.executable(arguments.executable)
     }
 
-    /// An executable that [`Executable::serialize`] wrote, by the same version of the plugin for the same kind of device.
+    /// Loads an executable that [`Executable::serialize`] returned, from the same version of the plugin and the same kind of device.
     ///
     /// # Errors
-    /// What the plugin reports: among others that it was written by another version.
+    /// The plugin's error, for example when another version wrote the executable.
     pub fn deserialize(&self, serialized: &[u8]) -> Result<Executable, Error> {
         let mut arguments = abi::ExecutableDeserializeAndLoad::new();
         arguments.client = self.owned.raw;
@@ -226,12 +221,12 @@ impl Client {
         Executable::new(&self.owned, raw)
     }
 
-    /// Makes a buffer of host memory, whose elements lie there in row-major order. Where the device's memory is the host's
-    /// the buffer may be `data` itself; it is kept for as long as the plugin needs it.
+    /// Creates a buffer from host memory with the elements in row-major order. If the device uses host memory, the buffer may share the
+    /// memory of `data`. `data` is kept as long as the plugin needs it.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`] when `data` is not as long as the shape says; what the plugin reports, such as
-    /// [`Code::ResourceExhausted`]. What goes wrong later shows in [`Buffer::ready`].
+    /// [`Code::InvalidArgument`] when the length of `data` does not match the shape; the plugin's error, such as
+    /// [`Code::ResourceExhausted`]. Later errors are reported by [`Buffer::ready`].
     pub fn upload(&self, element_type: ElementType, dimensions: &[i64], data: Bytes) -> Result<Buffer, Error> {
         let expected = dimensions.iter().try_fold(element_type.bytes(), |bytes, dimension| {
             bytes.checked_mul(usize::try_from(*dimension).ok()?)
@@ -260,7 +255,7 @@ impl Client {
         let buffer = Buffer::new(&self.owned, arguments.buffer);
         let kept = data.clone();
         if let Err(error) = done.on_ready(move |_| drop(kept)) {
-            // Nobody will say when the memory is free: it stays.
+            // The plugin will not report when it no longer needs the memory, so the memory is leaked.
             std::mem::forget(data);
             return Err(error);
         }
@@ -280,7 +275,7 @@ impl Device {
                 message: "the plugin found no device".to_owned(),
             });
         }
-        // SAFETY: an array of at least one that lives as long as the client.
+        // SAFETY: The array has at least one element and lives as long as the client.
         let raw = unsafe { *devices.devices };
         let mut description = abi::DeviceGetDescription::new();
         description.device = raw;
@@ -291,20 +286,20 @@ impl Device {
         Ok(Self {
             client: Arc::clone(client),
             raw,
-            // SAFETY: a text that lives as long as the description.
+            // SAFETY: The text lives as long as the description.
             kind: unsafe { text(kind.kind, kind.kind_size) }.into(),
         })
     }
 
-    /// What its vendor calls it.
+    /// Returns the vendor's name for the device.
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// Its memory.
+    /// Returns the device's memory statistics.
     ///
     /// # Errors
-    /// What the plugin reports: [`Code::Unimplemented`] where nobody counts, as on a CPU.
+    /// The plugin's error: [`Code::Unimplemented`] if it keeps no statistics, as on a CPU.
     pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
         let mut arguments = abi::DeviceMemoryStats::new();
         arguments.device = self.raw;

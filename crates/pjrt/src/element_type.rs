@@ -1,8 +1,8 @@
-//! Types of elements.
+//! Element types of buffers.
 
 use std::fmt;
 
-/// Type of a buffer's elements: those of `PJRT_Buffer_Type` that a program can take and give.
+/// Element type of a buffer: a value of `PJRT_Buffer_Type` that programs can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 #[allow(missing_docs)] // Their names say what they are.
@@ -61,7 +61,7 @@ const ALL: [(ElementType, &str, usize); 29] = {
         (F8E4M3B11Fnuz, "f8e4m3b11fnuz", 1),
         (F8E5M2Fnuz, "f8e5m2fnuz", 1),
         (F8E4M3Fnuz, "f8e4m3fnuz", 1),
-        // In host memory an element of fewer bits than a byte has one of its own.
+        // In host memory, an element narrower than a byte occupies a whole byte.
         (S4, "s4", 1),
         (U4, "u4", 1),
         (Token, "token", 0),
@@ -75,7 +75,7 @@ const ALL: [(ElementType, &str, usize); 29] = {
 };
 
 impl ElementType {
-    /// The type of that number in the header, if this crate knows it.
+    /// Returns the type with this number in the header, or `None` if this crate does not know it.
     pub fn of(number: i32) -> Option<Self> {
         let (found, _, _) = ALL.get(usize::try_from(number).ok()?.checked_sub(1)?)?;
         Some(*found)
@@ -85,12 +85,12 @@ impl ElementType {
         &ALL[self as usize - 1]
     }
 
-    /// Its name as XLA writes it.
+    /// Returns the name of the type in XLA's notation.
     pub fn name(self) -> &'static str {
         self.entry().1
     }
 
-    /// Bytes of an element in host memory.
+    /// Returns the size of one element in host memory in bytes.
     pub fn bytes(self) -> usize {
         self.entry().2
     }

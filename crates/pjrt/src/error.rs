@@ -1,41 +1,33 @@
-//! What a plugin says went wrong.
+//! Errors that a plugin reports.
 
 use std::fmt;
 
-/// Kinds of failure: those of `PJRT_Error_Code`, which are Abseil's.
+/// Error codes of `PJRT_Error_Code`, which are those of Abseil.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// The caller cancelled it.
+    /// The caller cancelled the operation.
     Cancelled,
-    /// None of the others, or one that this crate does not know.
+    /// Any other error, or a code that this crate does not know.
     Unknown,
-    /// The caller gave something that is wrong whatever the state: a program that cannot be compiled, a wrong argument.
+    /// An argument is invalid regardless of the state, such as a program that cannot be compiled.
     InvalidArgument,
-    /// It took too long.
     DeadlineExceeded,
-    /// Something named does not exist.
     NotFound,
-    /// Something to be made exists already.
     AlreadyExists,
-    /// The caller may not.
     PermissionDenied,
     /// Memory is exhausted.
     ResourceExhausted,
-    /// Not in this state: a buffer that was donated or deleted.
+    /// The operation is not possible in this state, for example on a buffer that was donated or deleted.
     FailedPrecondition,
-    /// It was given up.
     Aborted,
-    /// Beyond a range.
     OutOfRange,
-    /// The plugin does not have it.
+    /// The plugin does not implement the operation.
     Unimplemented,
-    /// The plugin is broken.
+    /// The plugin has an internal error.
     Internal,
-    /// Not now.
+    /// The operation is temporarily unavailable.
     Unavailable,
-    /// Data was lost.
     DataLoss,
-    /// The caller is nobody known.
     Unauthenticated,
 }
 
@@ -85,14 +77,13 @@ impl fmt::Display for Code {
     }
 }
 
-/// A failure that the plugin reports.
+/// Error reported by a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{function}: {code}: {message}")]
 pub struct Error {
-    /// The function of the C API that failed, or by whose event it failed later.
+    /// Function of the C API that failed, or that returned the event whose operation failed.
     pub function: &'static str,
-    /// What kind of failure.
     pub code: Code,
-    /// The plugin's own words.
+    /// Message from the plugin.
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! When something is done, and whether it went well.
+//! Completion of asynchronous operations of a plugin.
 
 use std::{ffi::c_void, sync::Arc};
 
@@ -8,30 +8,30 @@ use crate::{
     plugin::Plugin,
 };
 
-/// Something that goes on in the plugin.
+/// Completion of an asynchronous operation, successful or not.
 #[derive(Debug)]
 pub struct Event {
     plugin: Arc<Plugin>,
     raw: *mut RawEvent,
-    /// What it is of, for errors.
+    /// Function that started the operation, for errors.
     of: &'static str,
 }
 
-// SAFETY: events may be used from any thread (pjrt_c_api.h).
+// SAFETY: Events may be used from any thread (pjrt_c_api.h).
 unsafe impl Send for Event {}
-// SAFETY: as above.
+// SAFETY: Events may be used from any thread (pjrt_c_api.h).
 unsafe impl Sync for Event {}
 
 impl Drop for Event {
     fn drop(&mut self) {
         let mut arguments = abi::EventDestroy::new();
         arguments.event = self.raw;
-        // Nobody is there to be told.
+        // A destructor cannot report errors.
         let _ = self.plugin.call(&mut arguments);
     }
 }
 
-/// What is called once.
+/// Callback that is called once.
 type Told = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
 struct Notice {
@@ -41,10 +41,10 @@ struct Notice {
 }
 
 unsafe extern "C" fn notify(error: *mut RawError, notice: *mut c_void) {
-    // SAFETY: the box that `on_ready` gave away, given back once.
+    // SAFETY: `on_ready` passed the box to the plugin, which returns it once.
     let notice = unsafe { Box::from_raw(notice.cast::<Notice>()) };
     let outcome = notice.plugin.check(notice.of, error);
-    // A panic must not cross into the plugin.
+    // A panic must not unwind into the plugin.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (notice.told)(outcome)));
 }
 
@@ -57,10 +57,10 @@ impl Event {
         }
     }
 
-    /// Whether it is done, well or not.
+    /// Returns whether the operation has finished, successfully or not.
     ///
     /// # Errors
-    /// What the plugin reports of the question.
+    /// An error of the query itself.
     pub fn is_ready(&self) -> Result<bool, Error> {
         let mut arguments = abi::EventIsReady::new();
         arguments.event = self.raw;
@@ -68,10 +68,10 @@ impl Event {
         Ok(arguments.is_ready)
     }
 
-    /// Blocks until it is done.
+    /// Blocks until the operation has finished.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The error of the operation.
     pub fn wait(&self) -> Result<(), Error> {
         let mut arguments = abi::EventAwait::new();
         arguments.event = self.raw;
@@ -81,10 +81,11 @@ impl Event {
         })
     }
 
-    /// Has `told` called when it is done, on a thread of the plugin's or at once on this one: it must not block.
+    /// Registers a callback for the end of the operation. It is called on a thread of the plugin, or immediately on this thread, so it must
+    /// not block.
     ///
     /// # Errors
-    /// What the plugin reports of the wish; `told` is then not called.
+    /// An error of the registration; `told` is not called then.
     pub fn on_ready(&self, told: impl FnOnce(Result<(), Error>) + Send + 'static) -> Result<(), Error> {
         let notice = Box::into_raw(Box::new(Notice {
             plugin: Arc::clone(&self.plugin),
@@ -96,7 +97,7 @@ impl Event {
         arguments.callback = Some(notify);
         arguments.user_arg = notice.cast();
         self.plugin.call(&mut arguments).inspect_err(|_| {
-            // SAFETY: the plugin refused it: nobody else has it.
+            // SAFETY: The plugin rejected the callback, so nobody else owns the box.
             drop(unsafe { Box::from_raw(notice) });
         })
     }

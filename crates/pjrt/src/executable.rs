@@ -1,4 +1,4 @@
-//! A compiled program.
+//! Compiled programs.
 
 use std::{ffi::c_int, fmt, slice, sync::Arc};
 
@@ -12,12 +12,11 @@ use crate::{
     plugin::named_values,
 };
 
-/// Type and dimensions of an array.
+/// Element type and dimensions of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Of its elements.
     pub element_type: ElementType,
-    /// Elements along each dimension, outermost first; none for a scalar.
+    /// Number of elements along each dimension, outermost first; empty for a scalar.
     pub dimensions: Vec<i64>,
 }
 
@@ -34,7 +33,7 @@ impl Shape {
         })
     }
 
-    /// Bytes in host memory, if so many can be.
+    /// Returns the size in host memory in bytes, or `None` if it is too large for `usize` or a dimension is negative.
     pub fn host_bytes(&self) -> Option<usize> {
         self.dimensions.iter().try_fold(self.element_type.bytes(), |bytes, dimension| {
             bytes.checked_mul(usize::try_from(*dimension).ok()?)
@@ -48,18 +47,14 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Bytes of device memory that a program takes when it runs, as the compiler counts them.
+/// Device memory of an execution in bytes, as computed by the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompiledMemory {
-    /// The program itself.
     pub code: u64,
-    /// Its arguments.
     pub arguments: u64,
-    /// Its results.
     pub outputs: u64,
-    /// Results that take the place of arguments.
+    /// Results that reuse the memory of arguments.
     pub aliased: u64,
-    /// What is needed in between.
     pub temporaries: u64,
 }
 
@@ -72,14 +67,14 @@ pub struct Executable {
     outputs: Vec<Shape>,
 }
 
-// SAFETY: executables may be used from any thread (pjrt_c_api.h).
+// SAFETY: Executables may be used from any thread (pjrt_c_api.h).
 unsafe impl Send for Executable {}
-// SAFETY: as above.
+// SAFETY: Executables may be used from any thread (pjrt_c_api.h).
 unsafe impl Sync for Executable {}
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        // Nobody is there to be told.
+        // A destructor cannot report errors.
         if !self.description.is_null() {
             let mut arguments = abi::ExecutableDestroy::new();
             arguments.executable = self.description;
@@ -117,7 +112,7 @@ impl Executable {
         if types.num_output_types == 0 || dimensions.num_outputs == 0 {
             return Ok(Vec::new());
         }
-        // SAFETY: arrays of so many that live as long as the executable.
+        // SAFETY: Both arrays have the given lengths and live as long as the executable.
         let (types, ranks) = unsafe {
             (
                 slice::from_raw_parts(types.output_types, types.num_output_types),
@@ -128,7 +123,7 @@ impl Executable {
         let sizes = if all == 0 {
             &[]
         } else {
-            // SAFETY: the dimensions of all outputs one after the other: the sum of the ranks.
+            // SAFETY: The array holds the dimensions of all outputs in sequence; its length is the sum of the ranks.
             unsafe { slice::from_raw_parts(dimensions.dims, all) }
         };
         let mut rest = sizes;
@@ -143,15 +138,15 @@ impl Executable {
             .collect()
     }
 
-    /// Shapes of its results, in their order.
+    /// Returns the shapes of the results, in order.
     pub fn outputs(&self) -> &[Shape] {
         &self.outputs
     }
 
-    /// Memory that it takes, before it has ever run.
+    /// Returns the device memory that an execution needs. The program need not have run.
     ///
     /// # Errors
-    /// What the plugin reports: [`Code::Unimplemented`] where the compiler does not count.
+    /// The plugin's error: [`Code::Unimplemented`] if the compiler does not compute it.
     pub fn memory(&self) -> Result<CompiledMemory, Error> {
         let mut arguments = abi::ExecutableGetCompiledMemoryStats::new();
         arguments.executable = self.description;
@@ -166,10 +161,10 @@ impl Executable {
         })
     }
 
-    /// What the compiler thinks that it costs, such as `flops`.
+    /// Returns the compiler's cost estimates, such as `flops`.
     ///
     /// # Errors
-    /// What the plugin reports: [`Code::Unimplemented`] of many plugins.
+    /// The plugin's error: [`Code::Unimplemented`] from many plugins.
     pub fn cost(&self) -> Result<Vec<(String, Setting)>, Error> {
         let mut arguments = abi::ExecutableGetCostAnalysis::new();
         arguments.executable = self.description;
@@ -177,29 +172,29 @@ impl Executable {
         Ok(named_values(arguments.properties, arguments.num_properties))
     }
 
-    /// Its machine code, for [`Client::deserialize`](crate::Client::deserialize) by the same version of the plugin.
+    /// Returns the machine code, for [`Client::deserialize`](crate::Client::deserialize) with the same version of the plugin.
     ///
     /// # Errors
-    /// What the plugin reports.
+    /// The plugin's error.
     pub fn serialize(&self) -> Result<Vec<u8>, Error> {
         let mut arguments = abi::ExecutableSerialize::new();
         arguments.executable = self.description;
         self.client.plugin.call(&mut arguments)?;
-        // SAFETY: so many bytes that live until the deleter is called.
+        // SAFETY: The bytes have this length and live until the deleter is called.
         let bytes = unsafe { slice::from_raw_parts(arguments.serialized_bytes.cast::<u8>(), arguments.serialized_bytes_size) }.to_vec();
         if let Some(delete) = arguments.serialized_executable_deleter {
-            // SAFETY: the object that was given with the bytes, once.
+            // SAFETY: The deleter receives the object that came with the bytes, once.
             unsafe { delete(arguments.serialized_executable) };
         }
         Ok(bytes)
     }
 
-    /// Starts it on the client's device. The results can be used at once; the event says when all is computed, and whether it went
-    /// well. Arguments whose places stand in `kept` are left as they are even where the program would take their memory for
-    /// results (donation); of the others those that it takes cannot be used afterwards.
+    /// Starts an execution on the client's device. The results can be used at once; the event reports the end of the execution and its
+    /// error. The program may reuse the memory of donated arguments for results. Arguments whose indices are in `kept` are not donated; all
+    /// other arguments that the program donates cannot be used afterwards.
     ///
     /// # Errors
-    /// What the plugin reports: [`Code::InvalidArgument`] when arguments are not those of the program.
+    /// The plugin's error: [`Code::InvalidArgument`] when the arguments do not match the program's parameters.
     pub fn execute(&self, arguments: &[&Buffer], kept: &[i64]) -> Result<(Vec<Buffer>, Event), Error> {
         let inputs: Vec<*mut RawBuffer> = arguments.iter().map(|buffer| buffer.raw()).collect();
         let mut outputs: Vec<*mut RawBuffer> = vec![std::ptr::null_mut(); self.outputs.len()];

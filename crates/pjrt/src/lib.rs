@@ -1,12 +1,12 @@
-//! XLA programs on whatever device a PJRT plugin drives: bindings to the PJRT C API, with what it hands out owned and every
-//! error checked.
+//! Bindings to the PJRT C API, which runs XLA programs on any device with a PJRT plugin. Objects of the plugin are owned, and every error
+//! is checked.
 //!
-//! [`Plugin::load`] opens a plugin and agrees on a version; [`Client::create`] opens its devices. From there data flows
-//! through two kinds of object: a [`Program`] (StableHLO or HLO) is compiled to an [`Executable`], host memory is uploaded to
-//! a [`Buffer`], [`Executable::execute`] makes buffers of buffers, [`Buffer::download`] brings one back. Everything is
-//! asynchronous in the plugin: an [`Event`] says when, and whether it went well.
+//! [`Plugin::load`] opens a plugin and checks its version; [`Client::create`] opens the plugin's first device. A [`Program`] (StableHLO or
+//! HLO) is compiled to an [`Executable`]. Host memory is uploaded to a [`Buffer`], [`Executable::execute`] computes buffers from buffers,
+//! and [`Buffer::download`] copies a buffer to host memory. The plugin works asynchronously: an [`Event`] reports when an operation has
+//! finished and whether it succeeded.
 //!
-//! A plugin is loaded once and stays until the process ends: PJRT cannot take one out. Names, types and the order of
+//! A plugin is loaded once and stays loaded until the process ends, because PJRT cannot unload plugins. Names, types and the order of
 //! functions follow `xla/pjrt/c/pjrt_c_api.h` of OpenXLA, version 0.114.
 
 mod abi;

@@ -1,4 +1,4 @@
-//! A loaded plugin, and how its functions are called.
+//! Loading of a plugin, and calls of its functions.
 
 use std::{
     ffi::c_char,
@@ -16,53 +16,44 @@ use crate::{
     error::{Code, Error},
 };
 
-/// The major version that this crate speaks.
+/// Major version of the API that this crate supports.
 const MAJOR: i32 = 0;
-/// The oldest minor version that has every function and field that is used here.
+/// Oldest minor version of the API with all functions and fields that this crate needs.
 const OLDEST_MINOR: i32 = 72;
-/// `PJRT_Client_Create` and all before it: without them a table is none.
+/// Minimum number of functions in a valid table: `PJRT_Client_Create` and all functions before it.
 const FEWEST_FUNCTIONS: usize = 11;
 
-/// Why there is no plugin.
+/// Error from [`Plugin::load`].
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file is not there, or is no library for this machine.
+    /// The file does not exist, or is no library for this machine.
     #[error("load the PJRT plugin {path:?}")]
     Library {
-        /// Where.
         path: PathBuf,
-        /// The system's reason.
         source: libloading::Error,
     },
-    /// A library, but no plugin.
+    /// The file is a library, but no PJRT plugin.
     #[error("{path:?} is no PJRT plugin: it has no function GetPjrtApi")]
     NoPlugin {
-        /// Where.
         path: PathBuf,
-        /// The system's reason.
         source: libloading::Error,
     },
-    /// A plugin of a version with which nothing can be agreed.
+    /// The plugin has an unsupported version of the API.
     #[error("the PJRT plugin {path:?} has API {major}.{minor}; {MAJOR}.{OLDEST_MINOR} or newer is needed, below {}.0", MAJOR + 1)]
     Version {
-        /// Where.
         path: PathBuf,
-        /// Its major version.
         major: i32,
-        /// Its minor version.
         minor: i32,
     },
-    /// It could not set itself up.
+    /// The plugin could not be initialized.
     #[error("initialise the PJRT plugin {path:?}")]
     Initialise {
-        /// Where.
         path: PathBuf,
-        /// Why.
         source: Error,
     },
 }
 
-/// A plugin: the functions that drive one kind of device. It is never unloaded.
+/// A PJRT plugin: the functions for one kind of device. It is never unloaded.
 #[derive(Debug)]
 pub struct Plugin {
     api: *const Api,
@@ -70,31 +61,31 @@ pub struct Plugin {
     _library: ManuallyDrop<Library>,
 }
 
-// SAFETY: the table is constant and its functions may be called from any thread (pjrt_c_api.h).
+// SAFETY: The table is constant, and its functions may be called from any thread (pjrt_c_api.h).
 unsafe impl Send for Plugin {}
-// SAFETY: as above.
+// SAFETY: The table is constant, and its functions may be called from any thread (pjrt_c_api.h).
 unsafe impl Sync for Plugin {}
 
 impl Plugin {
-    /// Loads a plugin, checks its version and initialises it.
+    /// Loads a plugin, checks its version and initializes it.
     ///
     /// # Errors
-    /// When it is missing, is none, is of another version, or fails to initialise.
+    /// When the file is missing, is not a plugin, has an unsupported version, or fails to initialize.
     pub fn load(path: impl AsRef<Path>) -> Result<Arc<Self>, LoadError> {
         let path = path.as_ref().to_path_buf();
-        // SAFETY: runs the library's initialisers. Whoever names a plugin trusts it like this program itself.
+        // SAFETY: Loading runs the library's initializers. A caller that names a plugin must trust it like this program itself.
         let library = match unsafe { Library::new(&path) } {
             Ok(library) => ManuallyDrop::new(library),
             Err(source) => return Err(LoadError::Library { path, source }),
         };
-        // SAFETY: the type is that of the header's `GetPjrtApi`.
+        // SAFETY: The type is that of `GetPjrtApi` in the header.
         let entry = unsafe { library.get::<unsafe extern "C" fn() -> *const Api>(b"GetPjrtApi\0") };
         let api = match entry {
-            // SAFETY: takes nothing, and returns a table that lives as long as the library, which stays.
+            // SAFETY: The function has no parameters, and returns a table that lives as long as the library, which is never unloaded.
             Ok(entry) => unsafe { entry() },
             Err(source) => return Err(LoadError::NoPlugin { path, source }),
         };
-        // SAFETY: a table begins with its size and version; one that is null has none.
+        // SAFETY: A table that is not null begins with its size and version.
         let version = unsafe { api.as_ref() }.map_or((-1, -1), |api| (api.version.major, api.version.minor));
         let plugin = Self {
             api,
@@ -111,48 +102,48 @@ impl Plugin {
         }
     }
 
-    /// Where it was loaded from.
+    /// Returns the path of the plugin's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Major and minor version of its API.
+    /// Returns the major and minor version of the plugin's API.
     pub fn version(&self) -> (i32, i32) {
-        // SAFETY: checked when loaded.
+        // SAFETY: `load` checked the table.
         let version = unsafe { &(*self.api).version };
         (version.major, version.minor)
     }
 
-    /// What it says of itself: among others `stablehlo_current_version` and `stablehlo_minimum_version`, three numbers each.
+    /// Returns the plugin's attributes, such as `stablehlo_current_version` and `stablehlo_minimum_version` with three numbers each.
     ///
     /// # Errors
-    /// What the plugin reports.
+    /// The plugin's error.
     pub fn attributes(&self) -> Result<Vec<(String, Setting)>, Error> {
         let mut arguments = abi::PluginAttributes::new();
         self.call(&mut arguments)?;
         Ok(named_values(arguments.attributes, arguments.num_attributes))
     }
 
-    /// Functions in its table.
+    /// Returns the number of functions in the table.
     fn functions(&self) -> usize {
-        // SAFETY: checked when loaded.
+        // SAFETY: `load` checked the table.
         let size = unsafe { (*self.api).struct_size };
         size.saturating_sub(size_of::<Api>()) / size_of::<usize>()
     }
 
-    /// The pointer at a function's place.
+    /// Returns the pointer to a function, or `None` if the plugin does not have it.
     fn function<F: Function>(&self) -> Option<unsafe extern "C" fn(*mut F) -> *mut RawError> {
         if F::PLACE >= self.functions() {
             return None;
         }
-        // SAFETY: the place lies within the table, whose entries are pointers to functions of this shape or null.
+        // SAFETY: The index lies within the table, whose entries are null or pointers to functions with this signature.
         unsafe {
             let table = self.api.add(1).cast::<Option<unsafe extern "C" fn(*mut F) -> *mut RawError>>();
             *table.add(F::PLACE)
         }
     }
 
-    /// Calls the function that takes such arguments.
+    /// Calls the function that takes these arguments.
     pub(crate) fn call<F: Function>(&self, arguments: &mut F) -> Result<(), Error> {
         let Some(function) = self.function::<F>() else {
             let (major, minor) = self.version();
@@ -162,12 +153,12 @@ impl Plugin {
                 message: format!("the plugin {:?} of API {major}.{minor} does not have it", self.path),
             });
         };
-        // SAFETY: the arguments are those of this function, sized and initialised.
+        // SAFETY: The arguments are those of this function, and their size and fields are initialized.
         let error = unsafe { function(arguments) };
         self.check(F::NAME, error)
     }
 
-    /// Takes an error over, if it is one.
+    /// Converts an error of the plugin, and destroys the original.
     pub(crate) fn check(&self, function: &'static str, error: *mut RawError) -> Result<(), Error> {
         if error.is_null() {
             return Ok(());
@@ -178,20 +169,20 @@ impl Plugin {
         code.error = error;
         let mut destroy = abi::ErrorDestroy::new();
         destroy.error = error;
-        // `PJRT_Error_Message` and `_Destroy` return nothing: they are called by other types than the rest.
+        // `PJRT_Error_Message` and `PJRT_Error_Destroy` return nothing, so their type differs from that of the other functions.
         let text = self.void::<abi::ErrorMessage>().map(|function| {
-            // SAFETY: the error is alive, and the text lives as long as it.
+            // SAFETY: The error is alive, and the text lives as long as the error.
             unsafe {
                 function(&mut message);
                 text(message.message, message.message_size)
             }
         });
         if let Some(function) = self.function::<abi::ErrorGetCode>() {
-            // SAFETY: the error is alive. That its code cannot be had is no second error.
+            // SAFETY: The error is alive. A failure to get its code is ignored.
             unsafe { function(&mut code) };
         }
         if let Some(function) = self.void::<abi::ErrorDestroy>() {
-            // SAFETY: the error is alive and is not used afterwards.
+            // SAFETY: The error is alive and is not used afterwards.
             unsafe { function(&mut destroy) };
         }
         Err(Error {
@@ -201,14 +192,14 @@ impl Plugin {
         })
     }
 
-    /// A function that returns nothing.
+    /// Returns the pointer to a function that returns nothing.
     fn void<F: Function>(&self) -> Option<unsafe extern "C" fn(*mut F)> {
-        // SAFETY: same place and argument; only the result differs, which such a function does not have.
+        // SAFETY: The function at this index has this parameter and no result. Only the result differs in the type of `function`.
         self.function::<F>().map(|function| unsafe { std::mem::transmute(function) })
     }
 }
 
-/// A text of the plugin's.
+/// Copies a text of the plugin. Invalid UTF-8 is replaced.
 ///
 /// # Safety
 /// `start` must be null or point to `bytes` bytes.
@@ -216,19 +207,19 @@ pub(crate) unsafe fn text(start: *const c_char, bytes: usize) -> String {
     if start.is_null() {
         return String::new();
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: Guaranteed by the caller.
     let bytes = unsafe { slice::from_raw_parts(start.cast::<u8>(), bytes) };
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Named values of the plugin's: those of types that are not known are left out.
+/// Copies named values of the plugin. Values of unknown types are skipped.
 pub(crate) fn named_values(start: *const NamedValue, count: usize) -> Vec<(String, Setting)> {
     let mut values = Vec::new();
     let mut at = start;
     for _ in 0..if start.is_null() { 0 } else { count } {
-        // SAFETY: the plugin says that so many are there, each as long as it says itself.
+        // SAFETY: The plugin's array has `count` elements.
         let value = unsafe { &*at };
-        // SAFETY: the union is read as what `kind` says that it holds.
+        // SAFETY: `kind` says which field of the union is valid.
         let setting = unsafe {
             match value.kind {
                 abi::STRING => Some(Setting::Text(text(value.value.string, value.value_size))),
@@ -242,11 +233,11 @@ pub(crate) fn named_values(start: *const NamedValue, count: usize) -> Vec<(Strin
                 _ => None,
             }
         };
-        // SAFETY: names are texts of so many bytes.
+        // SAFETY: The name is a text of this length.
         let name = unsafe { text(value.name, value.name_size) };
         values.extend(setting.map(|setting| (name, setting)));
-        // The header's array has elements of the header's size, which is this struct's.
-        // SAFETY: stays within the array or one behind it.
+        // SAFETY: The header defines the element size, which is that of `NamedValue`. So the pointer stays within the array or one behind
+        // it.
         at = unsafe { at.add(1) };
     }
     values

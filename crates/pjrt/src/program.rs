@@ -1,13 +1,12 @@
-//! What is to be compiled, and how.
+//! Programs to compile, and compile options.
 
 use prost::Message;
 
-/// How a program is written.
+/// Format of a program's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// StableHLO: a portable artifact (bytecode), or MLIR as text.
+    /// StableHLO, as a portable artifact (bytecode) or as MLIR text.
     StableHlo,
-    /// A serialised `HloModuleProto`.
     Hlo,
 }
 
@@ -20,27 +19,26 @@ impl Format {
     }
 }
 
-/// A program.
+/// Code of a program.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// How it is written.
     pub format: Format,
-    /// The text or bytecode.
+    /// Text or bytecode, depending on the format.
     pub code: Vec<u8>,
 }
 
-/// How to compile: for one device, as `xla/pjrt/proto/compile_options.proto` has it.
+/// Compile options for one device, encoded as in `xla/pjrt/proto/compile_options.proto`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompileOptions {}
 
-/// `xla.CompileOptionsProto`, as far as it is used.
+/// The used fields of `xla.CompileOptionsProto`.
 #[derive(Clone, PartialEq, Message)]
 struct CompileOptionsProto {
     #[prost(message, optional, tag = "3")]
     executable_build_options: Option<ExecutableBuildOptionsProto>,
 }
 
-/// `xla.ExecutableBuildOptionsProto`, as far as it is used.
+/// The used fields of `xla.ExecutableBuildOptionsProto`.
 #[derive(Clone, PartialEq, Message)]
 struct ExecutableBuildOptionsProto {
     #[prost(int64, tag = "1")]
@@ -54,7 +52,7 @@ struct ExecutableBuildOptionsProto {
 impl CompileOptions {
     pub(crate) fn encode(self) -> Vec<u8> {
         let build = ExecutableBuildOptionsProto {
-            // None in particular.
+            // -1 selects no particular device.
             device_ordinal: -1,
             num_replicas: 1,
             num_partitions: 1,

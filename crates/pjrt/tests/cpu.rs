@@ -1,11 +1,11 @@
-//! A real plugin, on the CPU: `make test` installs it and names it in `SAHASRA_PJRT_PLUGIN`.
+//! Tests with a real plugin for the CPU: `make test` installs it and sets its path in `SAHASRA_PJRT_PLUGIN`.
 
 use std::{sync::Arc, sync::mpsc, time::Duration};
 
 use bytes::Bytes;
 use sahasra_pjrt::{Client, Code, CompileOptions, ElementType, Executable, Format, LoadError, Plugin, Program, Setting};
 
-/// The plugin's client; `None`, said loudly, when there is no plugin.
+/// Returns the plugin's client. Without a plugin, prints that the test is skipped and returns `None`.
 fn client() -> Option<Client> {
     let Some(path) = std::env::var_os("SAHASRA_PJRT_PLUGIN").filter(|path| !path.is_empty()) else {
         eprintln!("SKIPPED: no PJRT plugin is named in SAHASRA_PJRT_PLUGIN (crates/pjrt/plugin installs one and prints where)");
@@ -59,7 +59,7 @@ fn a_program_computes_and_says_what_it_takes() {
     let (outputs, done) = executable.execute(&[&a, &b], &[]).unwrap();
     done.wait().unwrap();
     assert_eq!(floats(&outputs[0].download().unwrap()), [4., 5., 10., 11.]);
-    // Row-major on the host, whatever the device keeps.
+    // In host memory, the layout is row-major regardless of that on the device.
     assert_eq!(floats(&outputs[1].download().unwrap()), [1., 4., 2., 5., 3., 6.]);
     assert_eq!(outputs[0].device_bytes().unwrap(), 16);
     assert_eq!(floats(&a.download().unwrap()), [1., 2., 3., 4., 5., 6.], "arguments stay");
@@ -121,12 +121,12 @@ fn a_view_shows_a_buffer_where_it_lies_and_keeps_it() {
     let mut outputs = executable.execute(&[&a, &b], &[]).unwrap().0;
     let product = Arc::new(outputs.remove(0));
     product.ready().unwrap().wait().unwrap();
-    // SAFETY: nothing is executed any more.
+    // SAFETY: No program is executed any more.
     let view = unsafe { product.view() }.unwrap().expect("it lies in the host's memory");
     drop((product, outputs, a, b, executable));
     assert_eq!(floats(view.as_ref()), [4., 5., 10., 11.]);
     let empty = Arc::new(client.upload(ElementType::F32, &[0], Bytes::new()).unwrap());
-    // SAFETY: as above.
+    // SAFETY: No program is executed any more.
     assert!(unsafe { empty.view() }.unwrap().is_none());
 }
 
@@ -138,7 +138,7 @@ fn what_is_looked_at_stays_as_it_is_where_a_program_has_to_keep_it() {
     let uploaded = client.upload(ElementType::F32, &[1 << 16], bytes_of(&values)).unwrap();
     let x = Arc::new(double.execute(&[&uploaded], &[]).unwrap().0.remove(0));
     x.ready().unwrap().wait().unwrap();
-    // SAFETY: kept below.
+    // SAFETY: The buffer's index is in `kept` below.
     let view = unsafe { x.view() }.unwrap().expect("it lies in the host's memory");
     let (outputs, _) = double.execute(&[&x], &[0]).unwrap();
     assert_eq!(floats(&outputs[0].download().unwrap())[3], 12.);
@@ -231,7 +231,7 @@ fn a_plugin_says_what_it_is() {
         matches!(stablehlo, Some((_, Setting::Integers(version))) if version.len() == 3),
         "{attributes:?}"
     );
-    // A CPU does not count its memory.
+    // The CPU plugin keeps no memory statistics.
     if let Err(error) = client.device().memory_stats() {
         assert_eq!(error.code, Code::Unimplemented, "{error}");
     }
@@ -254,7 +254,7 @@ fn events_tell_other_threads() {
 fn what_is_no_plugin_is_refused() {
     let error = Plugin::load("/nowhere/plugin.so").expect_err("it is not there");
     assert!(matches!(&error, LoadError::Library { .. }) && error.to_string().contains("/nowhere/plugin.so"));
-    // The C library is a library, and no plugin.
+    // The C library is a library, but no plugin.
     let error = Plugin::load("libc.so.6").expect_err("it is none");
     assert!(matches!(&error, LoadError::NoPlugin { .. }), "{error}");
 }
