@@ -60,7 +60,7 @@ impl Buffer {
         let sizes = if dimensions.num_dims == 0 {
             &[]
         } else {
-            // SAFETY: an array of so many that lives as long as the buffer.
+            // SAFETY: The array has this length and lives as long as the buffer.
             unsafe { slice::from_raw_parts(dimensions.dims, dimensions.num_dims) }
         };
         Shape::new("PJRT_Buffer_ElementType", element.element_type, sizes)

@@ -29,18 +29,21 @@ pub enum LoadError {
     /// The file does not exist, or is no library for this machine.
     #[error("load the PJRT plugin {path:?}")]
     Library {
+        /// Path of the file.
         path: PathBuf,
         source: libloading::Error,
     },
     /// The file is a library, but no PJRT plugin.
     #[error("{path:?} is no PJRT plugin: it has no function GetPjrtApi")]
     NoPlugin {
+        /// Path of the file.
         path: PathBuf,
         source: libloading::Error,
     },
     /// The plugin has an unsupported version of the API.
     #[error("the PJRT plugin {path:?} has API {major}.{minor}; {MAJOR}.{OLDEST_MINOR} or newer is needed, below {}.0", MAJOR + 1)]
     Version {
+        /// Path of the file.
         path: PathBuf,
         major: i32,
         minor: i32,
@@ -48,6 +51,7 @@ pub enum LoadError {
     /// The plugin could not be initialized.
     #[error("initialise the PJRT plugin {path:?}")]
     Initialise {
+        /// Path of the file.
         path: PathBuf,
         source: Error,
     },

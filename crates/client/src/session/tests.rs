@@ -26,12 +26,12 @@ const TOKEN: &str = "secret";
 /// Behavior of one connection of the scripted worker.
 #[derive(Clone, Copy, Debug)]
 enum Connection {
-    /// The worker closes the connection after so many bytes from the client.
+    /// The worker closes the connection after this number of bytes from the client.
     Cut(usize),
     Stands,
     /// The connection accepts only some megabytes per second.
     Slow,
-    /// The worker reads so many bytes, and then sends nothing more without closing the connection.
+    /// The worker reads this number of bytes, and then sends nothing more without closing the connection.
     Stalls(usize),
     /// The worker rejects the upgrade with this HTTP status.
     Refused(u16),

@@ -35,7 +35,7 @@ pub fn encode<M: Message>(message: &M, payload_bytes: usize, into: &mut BytesMut
         return Err(FrameError::PayloadTooLarge(payload_bytes));
     }
     into.reserve(HEAD_BYTES + message_bytes);
-    // Both are far below 2^32 by the limits.
+    // The limits above keep both lengths far below 2^32.
     into.put_u32_le(message_bytes as u32);
     into.put_u32_le(payload_bytes as u32);
     message.encode(into).expect("the buffer grows");

@@ -21,7 +21,7 @@ const LONGEST_FORGOTTEN: Duration = Duration::from_secs(300);
 pub(super) struct Line {
     /// Start of the current write phase, or end of the last write.
     since: Option<Instant>,
-    /// Bytes written without a pause.
+    /// Number of bytes written since the last pause.
     run_bytes: u64,
     /// Exponentially decayed sums of bytes written and seconds of writing.
     bytes: f64,
