@@ -1,41 +1,44 @@
-//! Assigns slices of VRAM of devices to claims.
+//! Assigns slices of device memory (VRAM) to claims.
 //!
-//! [`solve`] is a pure function: it is given what is known (a [`Problem`]: devices with their load, and the claims of
-//! bursts, sessions and leases), what is held (the previous [`Assignment`]s) and the time, and answers with the target
-//! (which assignments to hold) and with the reasons for every claim that gets nothing. It knows no Kubernetes, no clock,
-//! no environment and does no input or output. Its answer is a proposal: the agents alone grant, and one that says no
-//! comes back in [`Claim::refused`].
+//! [`solve`] is a pure function. Its input is a [`Problem`] (the devices with their load, and the claims of bursts, sessions and leases),
+//! the previous [`Assignment`]s and the current time. Its output, a [`Solution`], contains the target assignments, and for every claim
+//! without slices the reason for each device. The crate does no input or output and knows neither Kubernetes nor a clock. A solution is a
+//! proposal: only agents grant slices, and an agent's rejection is an input of the next call, in [`Claim::refused`].
 //!
 //! # Rules
 //!
-//! - **Capacity.** Slices on a device, times their size, plus [`Device::foreign_bytes`], never exceed its allocatable bytes.
-//! - **Minimum or nothing.** A claim holds 0 slices or at least [`Claim::min`]. What a claim holds above its minimum is its
-//!   *surplus*; a session has none.
-//! - **Importance.** Higher priority first, then the longer waiting, then the smaller id. Minima are served in this order.
-//! - **A minimum outranks every surplus** of the same or a lower priority; a session's outranks that of every burst. Below
-//!   its minimum only a *burst* can be pushed, all the way to nothing, and only for the minimum of a claim of strictly higher
-//!   priority: chunks can be run again, what lives in a session or a lease cannot.
-//! - **Surplus** goes to the highest priority that can use it; between equals to the one with fewest slices, until no single
-//!   hand-over from a claim with at least two more would help (max–min fairness). Of two equals the older is served first.
-//! - **Sticky.** What is held stays where it is unless a rule above takes it. Solving again with the answer as the previous
-//!   state gives the same answer: every step is taken only if the present state, not the way to it, asks for it.
-//! - **A session is pinned.** All its slices lie on one device, which it never leaves, even if the device fails:
+//! - **Capacity.** Slices on a device, times their size, plus [`Device::foreign_bytes`], never exceed the device's allocatable bytes.
+//! - **Minimum or nothing.** A claim holds 0 slices or at least [`Claim::min`]. The slices above the minimum are the claim's *surplus*. A
+//!   session has none.
+//! - **Importance.** Claims are ordered by priority (higher first), then by waiting time (longer first), then by id (smaller first). Minima
+//!   are served in this order.
+//! - **A minimum outranks every surplus** of the same or a lower priority. The minimum of a session outranks the surplus of every burst.
+//!   Only a *burst* can be preempted (lose its minimum, and with it all of its slices), and only for the minimum of a claim of strictly
+//!   higher priority: chunks can be run again, but the state of a session or a lease cannot be restored.
+//! - **Surplus** goes to the highest priority that can use it. Claims of equal priority share by max–min fairness: the claim with the
+//!   fewest slices is served first, and slices are transferred until no single transfer from a claim with at least two more slices would
+//!   help. Of two claims with equally many slices the older is served first.
+//! - **Sticky.** Slices stay where they are held unless a rule above takes them. Solving again with the solution as the previous state
+//!   gives the same solution, because every step depends on the present state only, not on the path to that state.
+//! - **A session is pinned.** All slices of a session are on one device. The session never leaves that device, even if the device fails:
 //!   the caller of `solve` decides when a session is lost.
-//! - **Backfill, without starving.** A claim that waits because no free room is large enough does not hold back others that fit. But a
-//!   claim that has waited for [`PATIENCE_MS`] reserves devices enough for its minimum: no less important claim starts or grows
-//!   there until it has started. A claim reserves nothing that could not be served if all bursts and all surplus were gone: sessions,
-//!   the minima of leases and what is no claim's may stay for days.
-//! - **Placement.** Idle devices first: by active executions, then stored tensor bytes, then tensors. A session goes where it
-//!   need not disturb anyone, if there is such a device, and counts there as an execution for the next one. The slices of a burst
-//!   spread over the devices in turn. The minimum of a lease spreads over the workers in turn, those first of which the smallest share
-//!   is lent, and on a worker over as few devices as it can: a worker that is lost takes few leases with it, and most devices stay
-//!   whole for large slices.
+//! - **Backfill without starvation.** A claim that waits because no device has enough free memory does not hold back other claims that fit.
+//!   But a claim that has waited for [`PATIENCE_MS`] reserves enough devices for its minimum, and until it has started, no less important
+//!   claim starts on them and only claims of higher priority grow on them. A claim reserves devices only if they have enough memory once
+//!   all bursts have ended and all surplus that yields to the claim is taken: sessions, the minima of leases and the foreign bytes of a
+//!   device may stay for days.
+//! - **Placement.** Idle devices come first, compared by active executions, then bytes of stored tensors, then number of tensors. A session
+//!   goes to a device where no other claim loses slices, if one exists, and counts there as one execution when later sessions are placed.
+//!   The slices of a burst are spread round-robin over the devices. The minimum of a lease is spread round-robin over the workers, those
+//!   with the smallest allocated share first, and on each worker over as few devices as possible. So the loss of a worker affects few
+//!   leases, and most devices keep enough free memory for large slices.
 //!
-//! # How it is solved
+//! # Algorithm
 //!
-//! `keep` takes over what is held and still stands; then `admit` (minima) and `grow` (surplus) alternate until neither
-//! changes anything; `explain` states why the rest waits. Each admission raises the number of served claims at its priority,
-//! and each hand-over the smallest share at its priority, without lowering any above: so it ends.
+//! The phase `keep` adopts the previous assignments that are still valid. Then `admit` (minima) and `grow` (surplus) alternate until
+//! neither changes anything. Finally `explain` derives the reasons for the waiting claims. The loop terminates: each admission raises the
+//! number of served claims of its priority, each transfer raises the smallest share of its priority, and neither lowers these values for a
+//! higher priority.
 
 mod pool;
 mod problem;

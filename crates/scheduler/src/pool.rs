@@ -1,29 +1,29 @@
-//! The state on which the phases work: who holds how many slices where, and what is free.
+//! Working state of the solver: the slices that each claim holds on each device, and the free bytes of each device.
 //!
-//! Devices and claims are numbers here: devices in the order of their ids, claims in the order of importance, so that a
-//! smaller claim number means "goes first". [`Pool::give`] and [`Pool::take`] are the only ways to change it, and keep
-//! every sum; a transaction ([`Pool::begin`]) can be rolled back.
+//! Devices and claims are identified by numbers: devices by their position in the order of ids, claims by their rank in the order of
+//! importance, so that a smaller rank is served first. All changes go through [`Pool::give`] and [`Pool::take`], which keep the sums up to
+//! date. A transaction ([`Pool::begin`]) can be rolled back.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{Claim, ClaimKind, Device, DeviceId, Load, Problem};
 
-/// Number of a device in [`Pool::devices`].
+/// Index into [`Pool::devices`].
 pub(crate) type DeviceIndex = u32;
-/// Number of a claim in [`Pool::demands`]: its rank.
+/// Index into [`Pool::demands`]: position of a claim in the order of importance.
 pub(crate) type Rank = u32;
 
-/// A claim, parsed.
+/// A claim with normalized values.
 #[derive(Debug)]
 pub(crate) struct Demand<'a> {
     pub claim: &'a Claim,
-    /// Bytes of one slice, at least 1.
+    /// In bytes, at least 1.
     pub slice: u64,
     /// At least 1.
     pub min: u32,
     /// At least `min`; `min` for a session.
     pub max: u32,
-    /// Which of [`Pool::groups`].
+    /// Index into [`Pool::groups`].
     pub group: usize,
 }
 
@@ -32,7 +32,7 @@ impl Demand<'_> {
         self.claim.kind == ClaimKind::Session
     }
 
-    /// Bytes that must fit on one device for the claim to get anything there.
+    /// Free bytes that a device must have before it can serve this claim: all slices of a session, one slice otherwise.
     pub fn unit(&self) -> u64 {
         if self.is_session() {
             self.slice.saturating_mul(u64::from(self.min))
@@ -42,10 +42,11 @@ impl Demand<'_> {
     }
 }
 
-/// Claims that the same devices can serve on the same terms: where one finds no room, the others of its group find none.
+/// Claims that have the same eligible devices and the same terms. If one claim of a group finds no room, no other claim of the group with
+/// an equal or larger minimum does.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
-    /// Devices on which new slices may be placed, idlest first.
+    /// Devices that can take new slices of this group, idlest first.
     pub eligible: Vec<DeviceIndex>,
 }
 
@@ -56,18 +57,18 @@ struct GroupKey<'a> {
     unit: u64,
     kind: ClaimKind,
     priority: i32,
-    /// A claim with wishes of its own is a group of its own.
+    /// Id of a claim that is pinned or has current rejections: such a claim forms a group of its own.
     own: Option<&'a str>,
 }
 
-/// Slices of one lease on one device.
+/// Slices that one lease holds on one device.
 #[derive(Clone, Copy, Debug)]
 struct LeaseSlices {
     minimum: u32,
     surplus: u32,
 }
 
-/// One change: a claim's slices on a device before it.
+/// Journal entry: the number of slices that a claim held on a device before a change.
 type Change = (Rank, DeviceIndex, u32);
 
 #[derive(Debug)]
@@ -79,7 +80,7 @@ pub(crate) struct Pool<'a> {
     level_starts: Vec<Rank>,
     free: Vec<u64>,
     session_bytes: Vec<u64>,
-    /// Sessions that this solution has put there, which show in no load yet.
+    /// Per device: sessions placed by this solution, which [`Device::load`] does not yet include.
     new_sessions: Vec<u64>,
     holders: Vec<BTreeMap<Rank, u32>>,
     holdings: Vec<BTreeMap<DeviceIndex, u32>>,
@@ -88,7 +89,7 @@ pub(crate) struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// The pool with nothing held.
+    /// Creates the pool without any assignment.
     pub fn new(problem: &'a Problem, now: u64) -> Self {
         let mut devices: Vec<&Device> = problem.devices.iter().collect();
         devices.sort_unstable();
@@ -176,7 +177,7 @@ impl<'a> Pool<'a> {
         self.demand(claim).claim.priority
     }
 
-    /// The first claim of the same priority: it and all after it are of that priority or a lower one.
+    /// Rank of the first claim with the same priority. This claim and all later ones have that priority or a lower one.
     pub fn level_start(&self, claim: Rank) -> Rank {
         self.level_starts[claim as usize]
     }
@@ -185,18 +186,18 @@ impl<'a> Pool<'a> {
         self.indices.get(id).copied()
     }
 
-    /// Devices on which new slices of the claim may be placed, idlest first.
+    /// Devices that can take new slices of `claim`, idlest first.
     pub fn eligible(&self, claim: Rank) -> &[DeviceIndex] {
         &self.groups[self.demand(claim).group].eligible
     }
 
-    /// Free bytes.
+    /// Free bytes of `device`.
     pub fn free(&self, device: DeviceIndex) -> u64 {
         self.free[device as usize]
     }
 
-    /// Bytes of each device without a known end: those of owners that are no claims, of sessions, and the
-    /// minima of leases. What returns, what bursts hold, and the surplus of leases are not among them.
+    /// Bytes of each device whose release time is unknown: foreign bytes that are not being released, the slices of sessions, and the
+    /// minima of leases. Excludes the slices of bursts and the surplus of leases.
     pub fn stuck(&self) -> Vec<u64> {
         let mut stuck: Vec<u64> = (self.devices.iter())
             .zip(&self.session_bytes)
@@ -213,14 +214,14 @@ impl<'a> Pool<'a> {
         stuck
     }
 
-    /// Where leases hold surplus, and how many bytes: it yields to claims of the same or a higher priority only.
+    /// Surplus of leases in bytes, per lease and device. The surplus of a lease yields only to claims of the same or a higher priority.
     pub fn surplus_of_leases(&self) -> Vec<(Rank, DeviceIndex, u64)> {
         let held = self.held_by_leases().filter(|(_, _, slices)| slices.surplus > 0);
         held.map(|(lease, device, slices)| (lease, device, u64::from(slices.surplus) * self.demand(lease).slice))
             .collect()
     }
 
-    /// What each lease holds on each device: the first of its slices count as its minimum.
+    /// Slices of each lease on each device. The first slices, in device order, count as the minimum.
     fn held_by_leases(&self) -> impl Iterator<Item = (Rank, DeviceIndex, LeaseSlices)> {
         let leases = self.ranks().filter(|&claim| self.demand(claim).claim.kind == ClaimKind::Lease);
         leases.flat_map(|lease| {
@@ -234,7 +235,8 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// For each device the share of its worker's bytes that is lent, in parts of 2^32.
+    /// For each device, the allocated share of its worker's allocatable bytes, in units of 2^-32. `u64::MAX` for a worker without
+    /// allocatable bytes.
     pub fn lent_shares(&self) -> Vec<u64> {
         let mut shares = Vec::with_capacity(self.devices.len());
         for worker in self.devices.chunk_by(|left, right| left.id.worker == right.id.worker) {
@@ -247,45 +249,45 @@ impl<'a> Pool<'a> {
         shares
     }
 
-    /// Slices of the claim that fit into what is free.
+    /// Number of slices of `claim` that fit into the free bytes of `device`.
     pub fn fit(&self, claim: Rank, device: DeviceIndex) -> u32 {
         u32::try_from(self.free(device) / self.demand(claim).slice).unwrap_or(u32::MAX)
     }
 
-    /// Slices of the claim on all devices.
+    /// Number of slices that `claim` holds on all devices.
     pub fn held(&self, claim: Rank) -> u32 {
         self.held[claim as usize]
     }
 
-    /// What the claim holds above its minimum.
+    /// Number of slices that `claim` holds above its minimum.
     pub fn surplus(&self, claim: Rank) -> u32 {
         self.held(claim).saturating_sub(self.demand(claim).min)
     }
 
-    /// Who holds slices on the device, most important first.
+    /// Claims with slices on `device` and their number of slices, most important claim first.
     pub fn holders(&self, device: DeviceIndex) -> &BTreeMap<Rank, u32> {
         &self.holders[device as usize]
     }
 
-    /// Where the claim holds slices.
+    /// Devices on which `claim` holds slices, with their number.
     pub fn holdings(&self, claim: Rank) -> &BTreeMap<DeviceIndex, u32> {
         &self.holdings[claim as usize]
     }
 
-    /// Hands free room to the claim; there must be enough.
+    /// Adds `slices` to what `claim` holds on `device`, which must have enough free bytes.
     pub fn give(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
         if slices > 0 {
             self.set(claim, device, self.slices(claim, device) + slices);
         }
     }
 
-    /// Puts a session that was nowhere on the device, where there must be room.
+    /// Places a session that holds no slices yet on `device`, which must have enough free bytes.
     pub fn give_session(&mut self, claim: Rank, device: DeviceIndex) {
         self.give(claim, device, self.demand(claim).min);
         self.new_sessions[device as usize] += 1;
     }
 
-    /// The device's load, with an execution of each session that was put there in this solution.
+    /// Load of `device`, including one execution for each session that this solution has placed there.
     pub fn load(&self, device: DeviceIndex) -> Load {
         let load = self.devices[device as usize].load;
         Load {
@@ -294,14 +296,14 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Takes slices from the claim; it must hold so many there.
+    /// Removes `slices` from what `claim` holds on `device`, which must be at least as many.
     pub fn take(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
         if slices > 0 {
             self.set(claim, device, self.slices(claim, device) - slices);
         }
     }
 
-    /// Takes everything from the claim; answers where it was.
+    /// Removes all slices of `claim`. Returns the slices that it held per device.
     pub fn evict(&mut self, claim: Rank) -> BTreeMap<DeviceIndex, u32> {
         let holdings = self.holdings[claim as usize].clone();
         for &device in holdings.keys() {
@@ -310,18 +312,18 @@ impl<'a> Pool<'a> {
         holdings
     }
 
-    /// Starts a transaction.
+    /// Starts a transaction. Transactions do not nest.
     pub fn begin(&mut self) {
         debug_assert!(self.journal.is_none(), "transactions do not nest");
         self.journal = Some(Vec::new());
     }
 
-    /// Ends the transaction: its changes stay.
+    /// Ends the transaction and keeps its changes.
     pub fn commit(&mut self) {
         self.journal = None;
     }
 
-    /// Ends the transaction: its changes are undone.
+    /// Ends the transaction and reverts its changes.
     pub fn roll_back(&mut self) {
         for (claim, device, before) in self.journal.take().unwrap_or_default().into_iter().rev() {
             self.set(claim, device, before);
@@ -344,7 +346,7 @@ impl<'a> Pool<'a> {
         }
         .unwrap_or(0);
         self.held[row] = self.held[row] - before + slices;
-        // Both products are at most the device's allocatable bytes: `give` was asked for no more than is free.
+        // Both products are at most the device's allocatable bytes, because `give` never adds more slices than fit.
         let (old, new) = (u64::from(before) * slice, u64::from(slices) * slice);
         debug_assert!(self.free[column] + old >= new, "more given than is free");
         self.free[column] = self.free[column] + old - new;
@@ -356,7 +358,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Whether all sums are right, and every claim holds only what the rules allow. For assertions.
+    /// Checks all sums, and that every claim holds a number of slices that the rules allow. For assertions.
     pub fn is_consistent(&self) -> bool {
         let devices_add_up = (0..self.devices.len()).all(|device| {
             let held: u64 = self.holders[device]
@@ -378,7 +380,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// The claims by importance, each id once.
+/// Claims in the order of importance, without duplicate ids.
 fn ranked(claims: &[Claim]) -> Vec<&Claim> {
     let mut claims: Vec<&Claim> = claims.iter().collect();
     claims.sort_unstable();
@@ -390,7 +392,7 @@ fn ranked(claims: &[Claim]) -> Vec<&Claim> {
     claims
 }
 
-/// Whether new slices of the claim may ever be placed on the device, as far as fixed properties say.
+/// Whether `device` can take new slices of `demand`, regardless of free bytes and reservations.
 fn accepts(device: &Device, demand: &Demand, now: u64) -> bool {
     let claim = demand.claim;
     claim.pinned.as_ref().is_none_or(|pinned| *pinned == device.id)

@@ -1,21 +1,20 @@
-//! What is known: devices, claims, and what is held.
+//! Input of the solver: devices, claims and the previous assignments.
 
 use std::{fmt, sync::Arc};
 
-/// A name or id, cheap to copy: answers repeat the same few names very often.
+/// A name or id. Cheap to clone, because solutions repeat the same few names very often.
 pub type Name = Arc<str>;
 
-/// A device: unique in the cluster.
+/// Id of a device, unique in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId {
-    /// Name of the worker that owns it.
     pub worker: Name,
-    /// Name of the device, unique on its worker: `gpu0`.
+    /// Unique on its worker, such as `gpu0`.
     pub device: Name,
 }
 
 impl DeviceId {
-    /// The device of that name on that worker.
+    /// Creates the id of a device from the names of its worker and of the device.
     pub fn new(worker: impl Into<Name>, device: impl Into<Name>) -> Self {
         Self {
             worker: worker.into(),
@@ -30,68 +29,65 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// Everything that [`crate::solve`] decides on, apart from what is held. The order of the lists means nothing.
+/// Input of [`crate::solve`], except for the previous assignments. The order of the lists has no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problem {
-    /// Every device known, usable or not. Ids are unique; of duplicates one is taken.
+    /// All known devices, including unusable ones. Of devices with the same id all but one are ignored.
     pub devices: Vec<Device>,
-    /// Everyone who holds or wants slices. Ids are unique; of duplicates one is taken.
+    /// All owners that hold or want slices. Of claims with the same id all but one are ignored.
     pub claims: Vec<Claim>,
 }
 
-/// One device and what is known of it.
+/// A device and its state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
-    /// Which device.
     pub id: DeviceId,
-    /// Its class, such as `g5` or `cpu`.
+    /// Class of the device, such as `g5` or `cpu`.
     pub class: Name,
-    /// Engines that can run on it: `ptx`, `xla`.
+    /// Engines that run on this device: `ptx`, `xla`.
     pub engines: Vec<Name>,
-    /// What may be lent of its memory, in bytes.
     pub allocatable_bytes: u64,
-    /// Bytes leased or draining there that no previous assignment of a claim stands for: other owners' grants, and what a
-    /// claim gave back but the device has not yet confirmed.
+    /// Bytes that are leased or draining on this device and belong to no previous assignment: grants of other owners, and slices that a
+    /// claim has released but whose release the device has not yet confirmed.
     pub foreign_bytes: u64,
-    /// How many of the foreign bytes are on their way back: given back and not yet confirmed, or draining. They come free within a
-    /// grace period, whatever is decided.
+    /// Part of `foreign_bytes` that is being released: release not yet confirmed, or draining. These bytes become free within a grace
+    /// period, whatever the solver decides.
     pub returning_bytes: u64,
-    /// Whether new slices may be placed there, or why not.
+    /// Whether the device takes new slices, or the reason why it does not.
     pub usable: Result<(), Unusable>,
-    /// How busy it is.
     pub load: Load,
 }
 
-/// Why a device takes nothing new.
+/// Reason why a device takes no new slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unusable {
-    /// Its worker's heartbeat stands still. What bursts and leases hold there counts as lost; sessions stay.
+    /// The worker's heartbeat has stopped. The slices of bursts and leases on this device count as lost; sessions stay.
     NotReady,
-    /// The device reported an error that requires a reset. As for `NotReady`.
+    /// The device reported an error that requires a reset. Same effect as `NotReady`.
     Unhealthy,
-    /// It is being emptied: what is held there stays, nothing new comes.
+    /// The device is being emptied: present slices stay, new ones are not placed.
     Cordoned,
 }
 
-/// How busy a device is. Smaller is idler; the fields decide in this order.
+/// Load of a device. A smaller value is idler; the fields are compared in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Load {
-    /// Kernels and programs running now.
+    /// Number of running kernels and programs.
     pub active_executions: u64,
-    /// Bytes of tensors that sessions keep there.
+    /// Bytes of tensors that sessions store on this device.
     pub stored_tensor_bytes: u64,
-    /// How many tensors those are.
+    /// Number of those tensors.
     pub tensor_count: u64,
 }
 
-/// What kind of owner claims slices.
+/// Kind of owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClaimKind {
-    /// Chunks that can run anywhere, and again: elastic, and the only kind that a higher priority can push out.
+    /// Chunks that can run on any device and can be run again. Elastic, and the only kind that a higher priority can preempt.
     Burst,
-    /// A client pinned to one device: exactly `min` slices, all there.
+    /// A client pinned to one device: exactly `min` slices, all on that device.
     Session,
-    /// Slices held for someone outside: keeps at least `min` until it is released.
+    /// Slices held for an external user: at least `min` slices until the lease is released.
     Lease,
 }
 
@@ -105,49 +101,46 @@ impl fmt::Display for ClaimKind {
     }
 }
 
-/// One owner's wish for slices.
+/// Request of one owner for slices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
-    /// The owner's uid.
+    /// Uid of the owner.
     pub id: Name,
-    /// What kind of owner.
     pub kind: ClaimKind,
-    /// Bytes of one slice; 0 counts as 1.
+    /// In bytes; 0 counts as 1.
     pub slice_bytes: u64,
-    /// Fewest slices of use; 0 counts as 1.
+    /// Smallest useful number of slices; 0 counts as 1.
     pub min: u32,
-    /// Most slices of use; less than `min` counts as `min`. A session never gets more than `min`.
+    /// Largest useful number of slices; a value below `min` counts as `min`. A session never gets more than `min`.
     pub max: u32,
-    /// Class of device it needs; any when absent.
+    /// Required class of device; any class if absent.
     pub class: Option<Name>,
-    /// Engine it needs; any when absent.
+    /// Required engine; any engine if absent.
     pub engine: Option<Name>,
-    /// Higher is more important.
+    /// A higher value is more important.
     pub priority: i32,
-    /// Since when it waits, in milliseconds on the clock of `now`.
+    /// Start of waiting, in milliseconds on the clock of `now`.
     pub since: u64,
-    /// The device on which a session was once placed: it goes nowhere else. Absent before, and for other kinds.
+    /// The device of a session that has been placed: the session cannot move to another one. Absent before placement and for other kinds.
     pub pinned: Option<DeviceId>,
-    /// Agents that lately refused what was proposed for this claim.
+    /// Devices whose agents recently rejected a proposal for this claim.
     pub refused: Vec<Refused>,
 }
 
-/// A device that lately refused a claim's slices.
+/// A device whose agent recently rejected slices of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refused {
-    /// Which device.
     pub device: DeviceId,
-    /// Until when not to ask again, in milliseconds on the clock of `now`.
+    /// Time before which the device is not proposed again, in milliseconds on the clock of `now`.
     pub until: u64,
 }
 
-/// Slices of one claim on one device: what is held, or what is to be held.
+/// Slices of one claim on one device, either held now or as a target.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Assignment {
-    /// The claim's id.
+    /// Id of the claim.
     pub claim: Name,
-    /// Where.
     pub device: DeviceId,
-    /// How many; at least 1 in an answer.
+    /// Number of slices, at least 1 in a solution.
     pub slices: u32,
 }

@@ -1,27 +1,28 @@
-//! The answer.
+//! Output of the solver.
 
 use std::sync::Arc;
 
 use crate::{Assignment, DeviceId, Name, WhyNot};
 
-/// What to hold, and why the others wait.
+/// Target assignments, and the reasons why other claims get nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Solution {
-    /// What each claim is to hold, sorted by claim and device; a pair stands here once at most.
+    /// Target slices, sorted by claim and device, without duplicate pairs of claim and device.
     pub assignments: Vec<Assignment>,
-    /// Claims that get nothing, sorted by claim.
+    /// Claims without slices, sorted by claim.
     pub refusals: Vec<Refusal>,
-    /// When time alone may change the answer: a refusal by an agent lapses, or someone's patience ends.
+    /// Next time at which the solution may change by the passage of time alone, in milliseconds on the clock of `now`: a rejection by an
+    /// agent expires, or a claim has waited for [`crate::PATIENCE_MS`].
     pub revisit_at: Option<u64>,
 }
 
 impl Solution {
-    /// Slices of that claim on all devices.
+    /// Number of slices assigned to `claim` on all devices.
     pub fn slices_of(&self, claim: &str) -> u64 {
         self.assignments_of(claim).map(|assignment| u64::from(assignment.slices)).sum()
     }
 
-    /// Where that claim holds slices.
+    /// Assignments of `claim`, sorted by device.
     pub fn assignments_of<'a>(&'a self, claim: &'a str) -> impl Iterator<Item = &'a Assignment> {
         let start = self.assignments.partition_point(|assignment| &*assignment.claim < claim);
         self.assignments[start..]
@@ -29,7 +30,7 @@ impl Solution {
             .take_while(move |assignment| &*assignment.claim == claim)
     }
 
-    /// Why that claim gets nothing, if so.
+    /// Reason why `claim` received no slices in this solution, or `None` if it received some or is unknown.
     pub fn refusal_of(&self, claim: &str) -> Option<&Refusal> {
         self.refusals
             .binary_search_by(|refusal| (*refusal.claim).cmp(claim))
@@ -38,15 +39,15 @@ impl Solution {
     }
 }
 
-/// Why a claim gets nothing.
+/// Reason why a claim received no slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The claim's id.
+    /// Id of the claim.
     pub claim: Name,
-    /// For every device why it does not serve, sorted by device. Claims that wait for the same reasons share one list.
+    /// For every device the reason why it does not serve the claim, sorted by device. Claims with the same reasons share one list.
     pub why_not: Arc<[(DeviceId, WhyNot)]>,
-    /// The place among those of the device that comes nearest to serving: the summary names it.
+    /// Index into `why_not` of the device that comes nearest to serving the claim, which `summary` names. `None` if there are no devices.
     pub nearest: Option<usize>,
-    /// All of it in one sentence, for a condition's message.
+    /// All reasons in one sentence, for the message of a condition.
     pub summary: Arc<str>,
 }

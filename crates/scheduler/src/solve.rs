@@ -1,4 +1,4 @@
-//! The phases, one after the other.
+//! Runs the phases of the solver in order.
 
 use crate::{Assignment, Problem, Solution, pool::Pool};
 
@@ -12,7 +12,7 @@ mod reserve;
 pub use reserve::PATIENCE_MS;
 use reserve::Reservations;
 
-/// What each claim is to hold, given what it holds now. See the crate's own page for the rules.
+/// Computes the slices that each claim should hold, given the slices that it holds now (`previous`). The crate documentation has the rules.
 ///
 /// `now` is in milliseconds, on the clock of [`crate::Claim::since`] and [`crate::Refused::until`].
 pub fn solve(problem: &Problem, previous: &[Assignment], now: u64) -> Solution {

@@ -1,64 +1,62 @@
-//! Why a device does not serve a claim.
+//! Reasons why a device does not serve a claim.
 
 use std::fmt;
 
 use crate::{DeviceId, Name};
 
-/// Why one device does not serve one claim. Reads on after the device's name: "worker-a/gpu0: 3 GiB free, slice needs 8 GiB".
+/// Reason why one device does not serve one claim. The text continues the device's name: "worker-a/gpu0: 3 GiB free, slice needs 8 GiB".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNot {
-    /// The session lives on another device and never leaves it.
+    /// The session is on another device and cannot move.
     PinnedTo {
-        /// That device.
+        /// Device of the session.
         device: DeviceId,
     },
-    /// Another class is asked for.
+    /// The claim requires another class.
     ClassMismatch {
-        /// The class asked for.
         wanted: Name,
-        /// The device's class.
+        /// Class of the device.
         has: Name,
     },
-    /// The device has not the engine that is asked for.
+    /// The device does not have the engine that the claim requires.
     EngineMissing {
-        /// The engine asked for.
         wanted: Name,
     },
-    /// The worker's heartbeat stands still.
+    /// The worker's heartbeat has stopped.
     NotReady,
     /// The device reported an error that requires a reset.
     Unhealthy,
     /// The device is being emptied.
     Cordoned,
-    /// Not even an empty device would do.
+    /// Even the empty device would be too small.
     TooSmall {
-        /// Bytes needed on this device.
+        /// Bytes that the claim needs on this device.
         slice: u64,
-        /// Bytes that it can lend at all.
+        /// Allocatable bytes of the device.
         allocatable: u64,
     },
-    /// Its agent refused lately.
+    /// The device's agent recently rejected this claim.
     RefusedRecently {
-        /// Until when it is not asked again, in milliseconds on the clock of `now`.
+        /// Time before which the device is not proposed again, in milliseconds on the clock of `now`.
         until: u64,
     },
-    /// Someone more important has waited too long and goes first here.
+    /// Reserved for a more important claim that has waited longer than [`crate::PATIENCE_MS`].
     ReservedFor {
-        /// That claim's id.
+        /// Id of that claim.
         claim: Name,
     },
-    /// What is not lent does not suffice.
+    /// The free bytes do not suffice.
     Full {
-        /// Bytes not lent.
+        /// Free bytes of the device.
         free: u64,
-        /// Bytes needed on this device.
+        /// Bytes that the claim needs on this device.
         needed: u64,
     },
-    /// It has room, but all devices together have not room for the minimum.
+    /// The device has room for some slices, but all devices together do not have room for the minimum.
     TooFew {
-        /// Slices that fit on this device.
+        /// Number of slices that fit on this device.
         fit: u32,
-        /// Slices that must start together.
+        /// Number of slices that must start together: the claim's minimum.
         needed: u32,
     },
 }
@@ -81,7 +79,7 @@ impl WhyNot {
         }
     }
 
-    /// The reason in words for a count of devices: "2 full, 1 not ready".
+    /// Adjective for a count of devices with this reason: "2 full, 1 not ready".
     pub(crate) fn adjective(&self) -> &'static str {
         match self {
             Self::PinnedTo { .. } => "not the session's own",
@@ -98,7 +96,7 @@ impl WhyNot {
         }
     }
 
-    /// How near the device is to serving, nearest first: which one to name in a summary.
+    /// Rank of the reason by how close the device is to serving the claim, closest first. A summary names the device with the lowest rank.
     pub(crate) fn distance(&self) -> u8 {
         match self {
             Self::TooFew { .. } => 0,
@@ -121,7 +119,7 @@ impl fmt::Display for WhyNot {
         match self {
             Self::PinnedTo { device } => write!(formatter, "the session lives on {device}"),
             Self::ClassMismatch { wanted, has } => write!(formatter, "class is {has}, wanted {wanted}"),
-            // The one that is brought along.
+            // Engine `xla` is a PJRT plugin, which a worker may lack.
             Self::EngineMissing { wanted } if &**wanted == "xla" => formatter.write_str("has no engine xla: its worker has no PJRT plugin"),
             Self::EngineMissing { wanted } => write!(formatter, "has no engine {wanted}"),
             Self::NotReady => formatter.write_str("worker is not ready"),
@@ -143,7 +141,7 @@ impl fmt::Display for WhyNot {
     }
 }
 
-/// The first beside the second: "8 GiB", or "1 MiB more" where both would read the same.
+/// Formats the first number of bytes for comparison with the second: "8 GiB", or "1 MiB more" if both would read the same.
 struct Against(u64, u64);
 
 impl fmt::Display for Against {
@@ -157,7 +155,7 @@ impl fmt::Display for Against {
     }
 }
 
-/// Bytes as people write them: `512 MiB`, `1.5 GiB`. Rounded down, so that what is free never looks like enough when it is not.
+/// Bytes in readable units: `512 MiB`, `1.5 GiB`. Rounded down, so that free bytes never look sufficient when they are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 

@@ -1,4 +1,4 @@
-//! What holds for every problem, whatever is held before.
+//! Properties that hold for every problem and every previous state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,7 +100,7 @@ fn problem() -> impl Strategy<Value = Problem> {
     })
 }
 
-/// Anything at all, as it may be found after crashes: over capacity, for claims and devices that are gone, twice.
+/// Arbitrary previous assignments, as they may exist after crashes: over capacity, of removed claims and devices, or duplicated.
 fn holdings() -> impl Strategy<Value = Vec<Assignment>> {
     proptest::collection::vec((0..12_usize, 0..9_usize, 0..9_u32), 0..20).prop_map(|held| {
         let assignment = |(claim, device, slices)| Assignment {
@@ -112,7 +112,7 @@ fn holdings() -> impl Strategy<Value = Vec<Assignment>> {
     })
 }
 
-/// A pool in which every claim can use every device and all slices are equal.
+/// A pool in which every claim can use every device and all slices have the same size.
 fn uniform_problem() -> impl Strategy<Value = Problem> {
     problem().prop_map(|mut problem| {
         problem.devices.iter_mut().for_each(|device| device.usable = Ok(()));
@@ -316,7 +316,8 @@ proptest! {
 
     #[test]
     fn who_reserves_is_served_once_bursts_have_ended_and_what_returns_is_back(mut problem in problem(), previous in holdings()) {
-        // Which part of a lease's surplus yields is found greedily: that alone may not suffice.
+        // A greedy search selects the surplus of a lease that yields. That search may miss a solution that exists, so leases have no
+        // surplus here.
         for lease in problem.claims.iter_mut().filter(|claim| claim.kind == ClaimKind::Lease) {
             lease.max = lease.min;
         }

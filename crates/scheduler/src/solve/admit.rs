@@ -1,4 +1,4 @@
-//! Serves minima, in the order of importance.
+//! Serves minima in the order of importance.
 
 use std::{
     cmp::Reverse,
@@ -12,11 +12,11 @@ use crate::{
 
 use super::{Reservations, keep::Lost, reclaim::make_room};
 
-/// Tries to serve the minimum of every claim that has nothing; who stays without, and has waited too long, reserves.
-/// Answers whether anyone was served.
+/// Tries to serve the minimum of every claim without slices. A claim that is not served and has waited too long reserves devices. Returns
+/// whether any claim was served.
 pub(crate) fn admit(pool: &mut Pool, reservations: &mut Reservations, lost: &mut Lost, now: u64) -> bool {
     let mut served = false;
-    // The smallest minimum that found no room, for each group: who asks for as much on the same terms need not try.
+    // Per group: the smallest minimum that found no room. Claims of the group with an equal or larger minimum are skipped.
     let mut hopeless: Vec<u32> = vec![u32::MAX; pool.groups.len()];
     for claim in pool.ranks() {
         if pool.held(claim) > 0 {
@@ -42,7 +42,7 @@ pub(crate) fn admit(pool: &mut Pool, reservations: &mut Reservations, lost: &mut
     served
 }
 
-/// How many slices `holder` may lose to the minimum of `claim` without being pushed below its own.
+/// Number of slices that `holder` may lose to the minimum of `claim` without falling below its own minimum.
 fn surplus_for(pool: &Pool, claim: Rank, holder: Rank) -> u32 {
     let (asking, losing) = (pool.demand(claim), pool.demand(holder));
     let session_over_burst = asking.is_session() && losing.claim.kind == ClaimKind::Burst;
@@ -53,7 +53,7 @@ fn surplus_for(pool: &Pool, claim: Rank, holder: Rank) -> u32 {
     }
 }
 
-/// The most important claim that may have to yield to `claim`.
+/// Rank of the most important claim that may have to yield to `claim`.
 fn yields_from(pool: &Pool, claim: Rank) -> Rank {
     if pool.demand(claim).is_session() {
         0
@@ -62,7 +62,7 @@ fn yields_from(pool: &Pool, claim: Rank) -> Rank {
     }
 }
 
-/// Takes surplus on the device until `needed` bytes are free for `claim`.
+/// Takes surplus on `device` until `needed` bytes are free for `claim`. Returns whether that succeeded.
 fn reclaim(pool: &mut Pool, claim: Rank, device: DeviceIndex, needed: u64) -> bool {
     let from = yields_from(pool, claim);
     make_room(pool, device, needed, from, |pool, holder| {
@@ -70,12 +70,12 @@ fn reclaim(pool: &mut Pool, claim: Rank, device: DeviceIndex, needed: u64) -> bo
     })
 }
 
-/// Whether `holder` may be pushed out for the minimum of `claim`.
+/// Whether `holder` may be preempted for the minimum of `claim`.
 fn can_push_out(pool: &Pool, claim: Rank, holder: Rank) -> bool {
     pool.demand(holder).claim.kind == ClaimKind::Burst && pool.priority(holder) < pool.priority(claim)
 }
 
-/// Devices for the claim, where it was before first, then idlest first.
+/// Devices that can serve `claim`: those it held before first, then idlest first.
 fn candidates(pool: &Pool, reservations: &Reservations, claim: Rank, before: &[DeviceIndex]) -> Vec<DeviceIndex> {
     let mut devices: Vec<DeviceIndex> = pool
         .eligible(claim)
@@ -89,7 +89,8 @@ fn candidates(pool: &Pool, reservations: &Reservations, claim: Rank, before: &[D
     devices
 }
 
-/// Puts a session on one device: one with room, else one where surplus makes room, else one where bursts of lower priority do.
+/// Places a session on one device: one with enough free bytes, else one where taking surplus suffices, else one where preempting bursts of
+/// lower priority does.
 fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, claim: Rank, before: &[DeviceIndex]) -> bool {
     let needed = pool.demand(claim).unit();
     let devices = candidates(pool, reservations, claim, before);
@@ -99,7 +100,7 @@ fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, 
             .filter(|&&holder| pool.demand(holder).is_session())
             .count()
     };
-    // Equally idle devices take turns.
+    // The number of sessions and the free bytes break ties between equally idle devices.
     let idlest = devices
         .iter()
         .copied()
@@ -123,7 +124,7 @@ fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, 
             return true;
         }
     }
-    // Where the most important burst to be pushed out is the least important.
+    // Choose the device where the most important preempted burst is the least important.
     let cheapest = devices
         .iter()
         .copied()
@@ -136,7 +137,7 @@ fn admit_session(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, 
     true
 }
 
-/// The most important claim to be pushed out so that `needed` bytes come free on the device; `None` when that cannot be.
+/// Rank of the most important claim that must be preempted to free `needed` bytes on `device`, or `None` if that is impossible.
 fn price(pool: &Pool, claim: Rank, device: DeviceIndex, needed: u64) -> Option<Rank> {
     let mut room = pool.free(device);
     for (&holder, &slices) in pool.holders(device).range(yields_from(pool, claim)..) {
@@ -159,7 +160,7 @@ fn price(pool: &Pool, claim: Rank, device: DeviceIndex, needed: u64) -> Option<R
     None
 }
 
-/// Pushes bursts of lower priority out, least important first, until surplus does the rest on the device.
+/// Preempts bursts of lower priority, least important first, until taking surplus frees the rest of `needed` on `device`.
 fn push_out(pool: &mut Pool, lost: &mut Lost, claim: Rank, device: DeviceIndex, needed: u64) {
     let victims: Vec<Rank> = pool
         .holders(device)
@@ -178,7 +179,7 @@ fn push_out(pool: &mut Pool, lost: &mut Lost, claim: Rank, device: DeviceIndex, 
     debug_assert!(made, "the price was affordable");
 }
 
-/// Gives a burst or lease all of its minimum over any devices, or nothing.
+/// Assigns the whole minimum of a burst or lease, over any number of devices, or nothing.
 fn admit_gang(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, claim: Rank, before: &[DeviceIndex]) -> bool {
     let min = pool.demand(claim).min;
     let devices = candidates(pool, reservations, claim, before);
@@ -225,7 +226,7 @@ fn admit_gang(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, cla
     true
 }
 
-/// Whether the minimum would fit if every claim that can yield slices yielded all of them: a cheap check before the exact one.
+/// Whether the minimum would fit if every claim yielded all slices that it can. A cheap check before the exact one.
 fn within_reach(pool: &Pool, claim: Rank, devices: &[DeviceIndex]) -> bool {
     let (slice, min) = (pool.demand(claim).slice, u64::from(pool.demand(claim).min));
     let mut fits = 0_u64;
@@ -253,9 +254,9 @@ fn within_reach(pool: &Pool, claim: Rank, devices: &[DeviceIndex]) -> bool {
     false
 }
 
-/// The devices by turns: in each round every turn gives one slice, on the first of its devices that has room. For a burst each device
-/// is a turn of its own: its chunks run at the same time. For a lease each worker is one, those first of which the smallest share is
-/// lent, and the fullest of a worker's devices comes first.
+/// Groups the devices into turns. In each round every turn provides one slice, on the first of its devices that has room. For a burst each
+/// device is a turn of its own, because its chunks run at the same time. For a lease each worker is a turn: the worker with the smallest
+/// allocated share comes first, and of a worker's devices the fullest.
 fn turns(pool: &Pool, claim: Rank, devices: &[DeviceIndex], before: &[DeviceIndex]) -> Vec<VecDeque<DeviceIndex>> {
     if pool.demand(claim).claim.kind != ClaimKind::Lease {
         return devices.iter().map(|&device| VecDeque::from([device])).collect();
@@ -278,7 +279,7 @@ fn turns(pool: &Pool, claim: Rank, devices: &[DeviceIndex], before: &[DeviceInde
     turns
 }
 
-/// Gives slices one by one, turn by turn, until the claim holds its minimum or no device has room.
+/// Assigns slices one by one, round-robin over the turns, until the claim holds its minimum or no device has room.
 fn spread(pool: &mut Pool, claim: Rank, mut turns: Vec<VecDeque<DeviceIndex>>, mut has_room: impl FnMut(&mut Pool, DeviceIndex) -> bool) {
     let min = pool.demand(claim).min;
     while pool.held(claim) < min && !turns.is_empty() {

@@ -1,4 +1,4 @@
-//! Puts the answer into words.
+//! Builds the solution from the final pool state: assignments, reasons and their summary.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,7 +12,7 @@ use crate::{
 
 use super::{PATIENCE_MS, Reservations};
 
-/// Reasons that claims share, whichever of them they are told to.
+/// Reasons of one claim, independent of its id, so that claims can share them.
 #[derive(Clone)]
 struct Reasons {
     why_not: Arc<[(DeviceId, WhyNot)]>,
@@ -20,7 +20,7 @@ struct Reasons {
     summary: Arc<str>,
 }
 
-/// The assignments, and for each claim without any the reason for every device.
+/// Builds the assignments, and for each claim without slices the reason for every device.
 pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Solution {
     let mut solution = Solution {
         revisit_at: revisit_at(pool, now),
@@ -32,7 +32,7 @@ pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Sol
     for claim in by_id {
         let demand = pool.demand(claim);
         if pool.held(claim) == 0 {
-            // Nothing else of a claim shows in its reasons.
+            // The reasons depend on these three values of a claim only.
             let terms = (demand.group, demand.min, reservations.before(claim));
             let reasons = known
                 .entry(terms)
@@ -45,7 +45,7 @@ pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Sol
                 summary: reasons.summary,
             });
         }
-        // Devices are numbered by id: what is pushed in their order is sorted.
+        // Devices are numbered in the order of ids, so the assignments are pushed in sorted order.
         for (&device, &slices) in pool.holdings(claim) {
             solution.assignments.push(Assignment {
                 claim: demand.claim.id.clone(),
@@ -58,7 +58,7 @@ pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Sol
     solution
 }
 
-/// When a refusal lapses or someone's patience ends, whichever comes first.
+/// Time at which the next rejection by an agent expires or the next waiting claim reaches [`PATIENCE_MS`], whichever comes first.
 fn revisit_at(pool: &Pool, now: u64) -> Option<u64> {
     pool.ranks()
         .filter(|&claim| pool.held(claim) < pool.demand(claim).max)
@@ -72,7 +72,7 @@ fn revisit_at(pool: &Pool, now: u64) -> Option<u64> {
         .min()
 }
 
-/// The reason for every device, and all of them in one sentence.
+/// The reason for every device, and their summary.
 fn reasons(pool: &Pool, reservations: &Reservations, claim: Rank, now: u64) -> Reasons {
     let why_not: Vec<(DeviceId, WhyNot)> = (0..pool.devices.len() as DeviceIndex)
         .map(|device| {
@@ -141,8 +141,8 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
     }
 }
 
-/// "needs 1 slice of 8 GiB on class g5; none of 3 devices serves: 2 full, 1 not ready; nearest worker-a/gpu0: 3 GiB free, slice
-/// needs 8 GiB".
+/// Summary such as "needs 1 slice of 8 GiB on class g5; none of 3 devices serves: 2 full, 1 not ready; nearest worker-a/gpu0: 3 GiB free,
+/// slice needs 8 GiB".
 fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)], nearest: Option<usize>) -> String {
     let demand = pool.demand(claim);
     let plural = if demand.min == 1 { "" } else { "s" };
@@ -171,7 +171,7 @@ fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)], nearest: Op
     format!("{text}; nearest {device}: {reason}")
 }
 
-/// Among devices that fail for the same reason, the one that came nearest.
+/// Missing amount, to find the nearest among devices with the same reason.
 fn shortfall(why_not: &WhyNot) -> u64 {
     match why_not {
         WhyNot::Full { free, needed } => needed.saturating_sub(*free),

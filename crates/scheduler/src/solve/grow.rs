@@ -1,4 +1,4 @@
-//! Shares out what is left above the minima.
+//! Distributes the slices that remain after all minima are served.
 
 use std::{
     cmp::Reverse,
@@ -12,13 +12,13 @@ use crate::{
 
 use super::{Reservations, reclaim::make_room};
 
-/// Gives free room to the claims that can use it, then moves surplus from those who have more than their share. Answers
-/// whether anything changed.
+/// Assigns free bytes to claims that can use them, then transfers surplus from claims with more than their share. Returns whether anything
+/// changed.
 pub(crate) fn grow(pool: &mut Pool, reservations: &Reservations) -> bool {
     let mut changed = false;
     loop {
         let grown = share(pool, reservations, |_, _| true, |pool, claim, device| pool.fit(claim, device) > 0);
-        // A hand-over may leave a rest that is too small for the claim that received and large enough for another: hence again.
+        // A transfer may leave free bytes that are too few for the receiving claim but enough for another, so the loop repeats.
         let richest = Richest::of(pool);
         let moved = share(pool, reservations, |pool, claim| richest.could_yield_to(pool, claim), hand_over);
         changed |= grown || moved;
@@ -28,7 +28,8 @@ pub(crate) fn grow(pool: &mut Pool, reservations: &Reservations) -> bool {
     }
 }
 
-/// Makes room for one slice of `claim` on the device at the cost of lower priorities, or of equals who keep more than it has.
+/// Frees one slice of `claim` on `device`, from the surplus of lower priorities or of equal claims that still keep more slices than `claim`
+/// has.
 fn hand_over(pool: &mut Pool, claim: Rank, device: DeviceIndex) -> bool {
     let (slice, priority, held) = (pool.demand(claim).slice, pool.priority(claim), pool.held(claim));
     let from = pool.level_start(claim);
@@ -43,11 +44,11 @@ fn hand_over(pool: &mut Pool, claim: Rank, device: DeviceIndex) -> bool {
     })
 }
 
-/// Surplus of claims by priority: a quick check that no claim can yield anything to another, without a pass over the devices.
+/// Surplus of claims by priority. A quick check whether any claim can yield slices to another, without a pass over the devices.
 struct Richest {
-    /// For each claim: whether one of a lower priority has surplus.
+    /// Per claim: whether a claim of lower priority has surplus.
     lower_has_surplus: Vec<bool>,
-    /// For each claim: the most slices that one of its priority holds and may yield of.
+    /// Per claim: the largest number of slices held by a claim with surplus and the same priority.
     equal_holds: Vec<u32>,
 }
 
@@ -80,9 +81,9 @@ impl Richest {
     }
 }
 
-/// Gives slices one by one to those that `may_ask`: higher priority first, then to the claim with fewest, then to the older;
-/// `has_room` finds or makes room for one slice. A group's devices take turns; one without room is left out for the rest of this pass, since room only
-/// shrinks in it. Answers whether anything was given.
+/// Assigns slices one by one to the claims for which `may_ask` is true: higher priority first, then the claim with the fewest slices, then
+/// the older. `has_room` finds or frees one slice. The devices of a group are used round-robin. A device without room is skipped for the
+/// rest of this pass, because room only shrinks during a pass. Returns whether any slice was assigned.
 fn share(
     pool: &mut Pool,
     reservations: &Reservations,
@@ -99,7 +100,7 @@ fn share(
         .collect();
     while let Some(Reverse((priority, held, claim))) = hungry.pop() {
         if held != pool.held(claim) {
-            // It lost slices to someone meanwhile; it asks again in its new place.
+            // The claim has lost slices since it was queued: queue it again under its new number of slices.
             hungry.push(Reverse((priority, pool.held(claim), claim)));
             continue;
         }
@@ -111,7 +112,7 @@ fn share(
             let eligible = pool.groups[group].eligible.iter().copied();
             let mut devices: Vec<DeviceIndex> = eligible.filter(|&device| reservations.may_grow(pool, claim, device)).collect();
             if pool.demand(claim).claim.kind == ClaimKind::Lease {
-                // Their load shows in nothing else: who comes next would begin at the same device.
+                // No load metric shows the slices of leases, so without this order every lease would begin at the same device.
                 let shares = pool.lent_shares();
                 devices.sort_by_key(|&device| shares[device as usize]);
             }

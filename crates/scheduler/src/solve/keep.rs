@@ -1,4 +1,4 @@
-//! Takes over what is held, as far as it still stands.
+//! Adopts the previous assignments that are still valid.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,12 @@ use crate::{
     pool::{DeviceIndex, Pool, Rank},
 };
 
-/// Where claims held slices that they lost by no longer having their minimum: they get them back there first, if at all.
+/// Former devices of the claims that lost their minimum. These devices are preferred when such a claim is admitted again.
 pub(crate) type Lost = BTreeMap<Rank, BTreeMap<DeviceIndex, u32>>;
 
-/// Gives to each claim what it held, unless the claim, the device or the room is gone. Where a device lends less than is
-/// held there, surplus goes before minima, bursts before leases before sessions, the less important before the more.
+/// Assigns to each claim the slices that it held before, unless the claim, the device or the free bytes are gone. If a device has fewer
+/// allocatable bytes than are held there, surplus is dropped before minima, bursts before leases before sessions, and less important claims
+/// before more important ones.
 pub(crate) fn keep(pool: &mut Pool, previous: &[Assignment]) -> Lost {
     let mut wanted = standing(pool, previous);
     let mut lost = Lost::new();
@@ -40,7 +41,7 @@ pub(crate) fn keep(pool: &mut Pool, previous: &[Assignment]) -> Lost {
     lost
 }
 
-/// What is held by known claims on known devices that still have it.
+/// Previous slices of known claims on known devices, without those that count as lost.
 fn standing(pool: &Pool, previous: &[Assignment]) -> BTreeMap<Rank, BTreeMap<DeviceIndex, u32>> {
     let ranks: std::collections::HashMap<&str, Rank> = pool.ranks().map(|rank| (&*pool.demand(rank).claim.id, rank)).collect();
     let mut standing: BTreeMap<Rank, BTreeMap<DeviceIndex, u32>> = BTreeMap::new();
@@ -51,7 +52,7 @@ fn standing(pool: &Pool, previous: &[Assignment]) -> BTreeMap<Rank, BTreeMap<Dev
         let demand = pool.demand(claim);
         let stands = match pool.devices[device as usize].usable {
             Ok(()) | Err(Unusable::Cordoned) => true,
-            // The client's own stream may keep a session alive while the rest of the world cannot see its worker.
+            // The client's connection may keep a session alive even while the operator cannot see its worker.
             Err(Unusable::NotReady | Unusable::Unhealthy) => demand.is_session(),
         };
         let at_home = demand.claim.pinned.as_ref().is_none_or(|pinned| *pinned == assignment.device);
@@ -63,7 +64,7 @@ fn standing(pool: &Pool, previous: &[Assignment]) -> BTreeMap<Rank, BTreeMap<Dev
     standing
 }
 
-/// All slices of a session stay on the first device that holds enough of them.
+/// Keeps all slices of a session on the first device that holds enough of them.
 fn keep_on_one_device(pool: &mut Pool, claim: Rank, devices: &BTreeMap<DeviceIndex, u32>) {
     let min = pool.demand(claim).min;
     let home = devices
@@ -74,7 +75,7 @@ fn keep_on_one_device(pool: &mut Pool, claim: Rank, devices: &BTreeMap<DeviceInd
     }
 }
 
-/// Gives back held slices, device by device, until the claim has `limit`.
+/// Restores previous slices, device by device, until the claim has `limit` slices.
 fn keep_up_to(pool: &mut Pool, claim: Rank, devices: &BTreeMap<DeviceIndex, u32>, limit: u32) {
     for (&device, &slices) in devices {
         let already = pool.holdings(claim).get(&device).copied().unwrap_or(0);

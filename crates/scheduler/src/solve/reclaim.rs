@@ -1,13 +1,14 @@
-//! Takes surplus back on one device.
+//! Takes slices from holders on one device.
 
 use std::cmp::Reverse;
 
 use crate::pool::{DeviceIndex, Pool, Rank};
 
-/// Takes slices of others on `device` until `needed` bytes are free there; takes nothing when that cannot be reached.
+/// Takes slices of other claims on `device` until `needed` bytes are free. Returns `false` and takes nothing if that many bytes cannot be
+/// freed.
 ///
-/// Only holders from rank `from` on are asked; `yields` says how many slices one may lose, at most what it holds there. The
-/// lowest priority loses first, then the one with most slices, then the younger.
+/// Only holders of rank `from` or later lose slices. `yields` returns how many slices a holder may lose, capped at what it holds on the
+/// device. The claim with the lowest priority loses first, then the one with the most slices, then the younger.
 pub(crate) fn make_room(pool: &mut Pool, device: DeviceIndex, needed: u64, from: Rank, yields: impl Fn(&Pool, Rank) -> u32) -> bool {
     let mut missing = needed.saturating_sub(pool.free(device));
     if missing == 0 {

@@ -1,18 +1,18 @@
-//! Keeps devices for claims that have waited too long, so that backfill does not starve them.
+//! Reserves devices for claims that have waited too long, so that backfill does not starve them.
 
 use crate::pool::{DeviceIndex, Pool, Rank};
 
-/// After so many milliseconds without its minimum a claim reserves devices. One minute: most bursts come and go in less, so
-/// that room mostly appears by itself; and an endless stream of small work delays a claim for no longer than that plus
-/// the time until the work that runs there has ended.
+/// Time without its minimum, in milliseconds, after which a claim reserves devices. One minute, because most bursts take less, so that
+/// devices usually become free without a reservation. An endless stream of small claims delays a claim by at most this time plus the time
+/// until the work that runs on the reserved devices has ended.
 pub const PATIENCE_MS: u64 = 60_000;
 
-/// The claim for which each device is reserved. Computed in every round, in the order of importance.
+/// For each device, the claim that has reserved it. Recomputed in every round, in the order of importance.
 #[derive(Debug)]
 pub(crate) struct Reservations {
     holder: Vec<Option<Rank>>,
     unreserved: usize,
-    /// As the round began: a round that changes any of it is followed by another.
+    /// Pool state at the start of the round. A round that changes this state is followed by another one.
     stuck: Vec<u64>,
     surplus_of_leases: Vec<(Rank, DeviceIndex, u64)>,
 }
@@ -27,28 +27,30 @@ impl Reservations {
         }
     }
 
-    /// The claim for which the device is reserved.
+    /// The claim that has reserved `device`.
     pub fn of(&self, device: DeviceIndex) -> Option<Rank> {
         self.holder[device as usize]
     }
 
-    /// How many devices are reserved for more important claims: as many means the same ones.
+    /// Number of devices reserved for claims that are more important than `claim`. Two claims with the same number see the same reserved
+    /// devices.
     pub fn before(&self, claim: Rank) -> usize {
         self.holder.iter().flatten().filter(|&&holder| holder < claim).count()
     }
 
-    /// Whether the claim may start on the device: no more important claim has reserved it.
+    /// Whether `claim` may start on `device`: no more important claim has reserved the device.
     pub fn may_start(&self, claim: Rank, device: DeviceIndex) -> bool {
         self.of(device).is_none_or(|holder| claim <= holder)
     }
 
-    /// Whether the claim may grow on the device: only with a higher priority than the claim that has reserved it.
+    /// Whether `claim` may grow on `device`: the device is not reserved, or is reserved for a claim of lower priority.
     pub fn may_grow(&self, pool: &Pool, claim: Rank, device: DeviceIndex) -> bool {
         self.of(device).is_none_or(|holder| pool.priority(claim) > pool.priority(holder))
     }
 
-    /// Reserves devices that, once empty of what can end, serve the claim's minimum. Reserves none while something without a known
-    /// end stands in the way: others would wait without any use for the claim. It reserves once that has gone.
+    /// Reserves devices that can serve the claim's minimum once all slices that can be taken or will end are gone. Reserves nothing while
+    /// bytes without a known release time leave too little room, because other claims would wait without any benefit for this one. A later
+    /// call reserves once those bytes are released.
     pub fn reserve(&mut self, pool: &Pool, claim: Rank, now: u64) {
         let demand = pool.demand(claim);
         if self.unreserved == 0 || now < demand.claim.since.saturating_add(PATIENCE_MS) {
@@ -80,7 +82,8 @@ impl Reservations {
     }
 }
 
-/// The first of the candidates whose room adds up to `min` units (to one, for a session), or none.
+/// The first candidates whose room adds up to `min` units (to one unit for a session), or `None` if all candidates together have too
+/// little.
 fn enough(candidates: &[DeviceIndex], unit: u64, min: u32, session: bool, room: impl Fn(DeviceIndex) -> u64) -> Option<Vec<DeviceIndex>> {
     let needed = if session { 1 } else { u64::from(min) };
     let (mut sum, mut chosen) = (0_u64, Vec::new());

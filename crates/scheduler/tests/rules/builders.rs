@@ -1,4 +1,4 @@
-//! Pools and claims, and what a solution says of them.
+//! Builders of pools and claims, and accessors of a solution.
 
 use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, Solution, WhyNot};
 

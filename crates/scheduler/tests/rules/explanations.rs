@@ -1,4 +1,4 @@
-//! What the reasons of a refusal say.
+//! Reasons and summaries of claims without slices.
 
 use sahasra_scheduler::{Claim, Device, Unusable, WhyNot, solve};
 

@@ -1,4 +1,4 @@
-//! Each rule once, as a story.
+//! One scenario for each rule of the scheduler.
 
 mod builders;
 mod explanations;

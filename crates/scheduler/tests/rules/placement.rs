@@ -1,4 +1,4 @@
-//! On which device a session or a lease stands.
+//! Choice of the device for sessions and leases.
 
 use sahasra_scheduler::{Claim, ClaimKind, Device, Load, Refused, Solution, Unusable, WhyNot, solve};
 
@@ -97,7 +97,7 @@ fn leases_spread_over_workers_and_fill_a_workers_devices_one_after_the_other() {
         kind: ClaimKind::Lease,
         ..burst(&format!("lease-{index:02}"), 1, 1, max)
     };
-    // One after the other, as they come, and all at once.
+    // Solve once per added lease, then once for all leases together.
     let (mut claims, mut solution) = (Vec::new(), Solution::default());
     for index in 0..30 {
         claims.push(lease(index, 1));
@@ -110,7 +110,7 @@ fn leases_spread_over_workers_and_fill_a_workers_devices_one_after_the_other() {
             assert_eq!(slices, (8, 2), "{worker}");
         }
     }
-    // One that wants many slices spreads too, and what it holds above its minimum.
+    // A lease with many slices is spread too, including its surplus.
     let wide = pool(
         &devices,
         &[Claim {

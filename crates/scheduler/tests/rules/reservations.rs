@@ -1,4 +1,4 @@
-//! Large work that waits, and small work that goes ahead of it.
+//! Backfill: a large claim waits while smaller ones start before it.
 
 use sahasra_scheduler::{Claim, ClaimKind, Device, PATIENCE_MS, WhyNot, solve};
 
@@ -51,7 +51,7 @@ fn a_claim_that_no_device_can_serve_delays_no_other() {
 
 #[test]
 fn a_claim_that_waits_for_a_session_delays_no_other() {
-    // The session was served: it is no claim any more, and has no known end.
+    // A session that has been served is no claim any more: its slices are foreign bytes without a known release time.
     let occupied = Device {
         foreign_bytes: GIB,
         ..gpu("a/gpu0", 8)
@@ -69,7 +69,7 @@ fn a_claim_that_waits_for_a_session_delays_no_other() {
         ),
         (1, 4, 0)
     );
-    // As a claim, before its agent has answered, and a lease's minimum.
+    // Both block the reservation: a session claim whose agent has not answered yet, and the minimum of a lease.
     for stays in [
         session("stays", 1),
         Claim {
@@ -82,7 +82,7 @@ fn a_claim_that_waits_for_a_session_delays_no_other() {
         let solution = solve(&problem, &[held("stays", "a/gpu0", 1)], 10 * PATIENCE_MS);
         assert_eq!(solution.slices_of("later"), 1);
     }
-    // Once it has gone, the claim's turn has come.
+    // After that claim is gone, the waiting claim gets its reservation.
     let gone = pool(&[gpu("a/gpu0", 8), gpu("b/gpu0", 8)], &claims);
     let solution = solve(&gone, &[held("growing", "b/gpu0", 1)], 10 * PATIENCE_MS);
     assert_eq!((solution.slices_of("later"), solution.slices_of("growing")), (0, 1));

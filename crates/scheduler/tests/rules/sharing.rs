@@ -1,4 +1,4 @@
-//! Shares of bursts of equal and unequal priority, and preemption between claims.
+//! Sharing among bursts of equal and unequal priority, and preemption between claims.
 
 use sahasra_scheduler::{Claim, ClaimKind, Device, Unusable, WhyNot, solve};
 
