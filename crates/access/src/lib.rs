@@ -1,14 +1,14 @@
-//! Whether a caller may do something, as the API server decides it.
+//! Authorisation of callers by the API server.
 //!
 //! ```text
 //! request's token ─► Access::check ─► cache (seconds) ─► SelfSubjectAccessReview, sent with that same token ─► API server
 //! ```
 //!
-//! The process that asks needs no rights and has none: the review is sent with the caller's token, so that the API server
-//! authenticates the caller, and its authoriser (usually RBAC) decides. A server without rights of its own cannot be tricked into
-//! anything that its caller could not do directly.
+//! The process that checks needs no rights and has none: the review is sent with the caller's token, so the API server authenticates the
+//! caller, and its authoriser (usually RBAC) decides. A server without rights of its own cannot be tricked into actions that its caller
+//! could not do directly.
 //!
-//! The embedded control plane of `sahasra up` has one token for everything: there the check is a comparison ([`Access::token`]).
+//! The embedded control plane of `sahasra up` has a single token: the check is a comparison with it ([`Access::token`]).
 
 use std::{
     collections::HashMap,
@@ -32,28 +32,27 @@ const YES_HOLDS: Duration = Duration::from_secs(5);
 const NO_HOLDS: Duration = Duration::from_secs(1);
 /// How long the user name of a token is cached.
 const CALLER_HOLDS: Duration = Duration::from_secs(60);
-/// Most entries of each cache: a hundred bytes each.
+/// Maximum number of entries of each cache. An entry takes about a hundred bytes.
 const MAX_ANSWERS: usize = 4096;
-/// Longest accepted token, in bytes: a service account's is about 1 KiB.
+/// Maximum length of a token in bytes. A service account's token has about 1 KiB.
 const MAX_TOKEN: usize = 16 << 10;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// A request in the terms of RBAC.
+/// A request in RBAC terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Action {
     /// `get`, `create`, ...
     pub verb: &'static str,
-    /// API group.
     pub group: &'static str,
-    /// Plural.
+    /// Plural name, such as `gpusessions`.
     pub resource: &'static str,
-    /// Empty: the resource itself.
+    /// Empty for the resource itself.
     pub subresource: &'static str,
-    /// Empty: of no namespace, or of all.
+    /// Empty for a cluster-scoped resource, or for all namespaces.
     pub namespace: String,
-    /// Empty: all of them.
+    /// Empty for all objects.
     pub name: String,
 }
 
@@ -111,15 +110,14 @@ pub enum AccessError {
     /// The caller is authenticated, but not allowed to do this.
     #[error("you may not {action}: a Role must allow it{}", in_brackets(.reason))]
     Forbidden {
-        /// What was asked for.
         action: Box<Action>,
         /// The API server's reason; often empty.
         reason: String,
     },
-    /// The review failed, or its answer was invalid: nothing is decided.
+    /// The review failed or its response was invalid, so there is no verdict.
     #[error("the API server cannot be asked who may do that: try again")]
     Unavailable(#[source] Box<kube::Error>),
-    /// It did not answer in time.
+    /// The API server did not respond in time.
     #[error("the API server did not say within {} s who may do that: try again", ANSWER_WITHIN.as_secs())]
     Timeout,
     /// There is no API server: every request is rejected ([`Access::deny_all`]).
@@ -173,7 +171,7 @@ enum Authority {
 
 impl fmt::Debug for Authority {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the token.
+        // Omits the token.
         formatter.write_str(match self {
             Self::ApiServer(_) => "ApiServer",
             Self::Token(_) => "Token",
@@ -234,7 +232,7 @@ impl Access {
         Self(Authority::DenyAll)
     }
 
-    /// Checks that the caller with this token may do this. Verdicts are cached for a few seconds.
+    /// Checks that the caller with `token` may perform `action`. Verdicts are cached for a few seconds.
     ///
     /// # Errors
     /// [`AccessError`] when the action is not allowed, or when the API server cannot be asked.
@@ -259,10 +257,10 @@ impl Access {
 }
 
 impl Access {
-    /// Name under which the streams of this token's user are counted; not for authorisation. `None` where there is a single identity.
+    /// Name under which the streams of the token's user are counted; not for authorisation. `None` if there is a single identity.
     ///
     /// # Errors
-    /// [`AccessError`]: the token is unknown, or the API server cannot be asked.
+    /// [`AccessError`] if the token is unknown, or the API server cannot be asked.
     pub async fn caller(&self, token: &str) -> Result<Option<Arc<str>>, AccessError> {
         match &self.0 {
             Authority::ApiServer(reviews) => reviews.caller(token).await.map(Some),
@@ -271,7 +269,7 @@ impl Access {
     }
 }
 
-/// Compares in a time that depends on the lengths alone.
+/// Compares two byte strings in constant time: the duration depends only on the lengths.
 pub fn is_same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (left, right)| differs | (left ^ right)) == 0
 }
@@ -362,7 +360,7 @@ impl Reviews {
                 })
             }
             Err(kube::Error::Api(status)) if status.code == 401 => Ok(Verdict::UnknownToken),
-            // Self-reviews are forbidden here.
+            // The API server forbids self-reviews.
             Err(kube::Error::Api(status)) if status.code == 403 => Ok(Verdict::Forbidden(status.message)),
             Err(error) => Err(AccessError::Unavailable(Box::new(error))),
         }
@@ -383,7 +381,7 @@ impl Reviews {
         let name = match asked.map_err(|_| AccessError::Timeout)? {
             Ok(review) => review.status.and_then(|status| status.user_info?.username),
             Err(kube::Error::Api(status)) if status.code == 401 => return Err(AccessError::UnknownToken),
-            // An API server before 1.28, or one where this may not be asked: each token is a caller of its own.
+            // Self-reviews of users require Kubernetes 1.28 and may be forbidden. In both cases each token counts as a user of its own.
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => None,
             Err(error) => return Err(AccessError::Unavailable(Box::new(error))),
         };

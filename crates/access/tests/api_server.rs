@@ -1,4 +1,4 @@
-//! Asking API servers: the embedded one over HTTPS, and one that answers as it is told.
+//! Access checks against two API servers: the embedded one over HTTPS, and one with canned responses.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -29,7 +29,7 @@ async fn the_embedded_api_knows_its_token_and_no_other() {
         .unwrap();
     let stop = CancellationToken::new();
     let serving = tokio::spawn(server.serve(stop.clone()));
-    // The kubeconfig holds the right token, and it is not used.
+    // The kubeconfig contains a valid token, which must not be used.
     let access = Access::of_api_server(config).unwrap();
     let action = Action::stream("default", "mine");
     access.check("secret", &action).await.unwrap();
@@ -41,7 +41,7 @@ async fn the_embedded_api_knows_its_token_and_no_other() {
     serving.await.unwrap();
 }
 
-/// A server that gives one answer to every request, and how many it was asked.
+/// Starts a server that sends the same response to every request. Returns its address and the counter of its requests.
 fn server(status: &'static str, body: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -52,7 +52,7 @@ fn server(status: &'static str, body: &'static str) -> (SocketAddr, Arc<AtomicUs
             let mut stream = stream.unwrap();
             let mut request = Vec::new();
             let mut buffer = [0; 4096];
-            // The body ends the request: it has no blank line of its own.
+            // Read until the end of the JSON body, which has no blank line after it.
             while !String::from_utf8_lossy(&request).contains("\"subresource\":\"stream\"") {
                 match stream.read(&mut buffer) {
                     Ok(read @ 1..) => request.extend_from_slice(&buffer[..read]),

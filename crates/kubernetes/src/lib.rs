@@ -1,4 +1,4 @@
-//! How every process of Sahasra connects to the API server.
+//! Client of the API server, for all processes of Sahasra.
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -14,19 +14,20 @@ use kube::{
 use tower::{BoxError, ServiceBuilder, ServiceExt, retry::RetryLayer, util::BoxService};
 use tower_http::{ServiceExt as _, trace::TraceLayer};
 
-/// HTTP to and from the API server, as [`ClientBuilder::try_from`] makes it.
+/// HTTP client for the API server, with the type that [`ClientBuilder::try_from`] uses.
 pub type HttpService = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
-/// A builder with the layers of [`ClientBuilder::try_from`], over sockets with `TCP_NODELAY`.
+/// Creates a builder with the layers of [`ClientBuilder::try_from`], over sockets with `TCP_NODELAY`.
 ///
-/// Without it the first request on a new TLS connection waits about 40 ms: the client's last message of the handshake has no answer, so the
-/// kernel holds the request back until the server's delayed acknowledgement arrives. `kube` has no setting for it.
+/// Without `TCP_NODELAY` the first request on a new TLS connection waits about 40 ms: the server does not reply to the client's last
+/// handshake message, so the kernel holds the request back until the server's delayed acknowledgement arrives. `kube` has no setting for
+/// `TCP_NODELAY`.
 ///
 /// # Errors
-/// When the certificates, credentials or headers of `config` cannot be used.
+/// If the certificates, credentials or headers of `config` cannot be used.
 pub fn client_builder(config: Config) -> kube::Result<ClientBuilder<HttpService>> {
     if config.proxy_url.is_some() {
-        // The proxy's connection is `kube`'s own, which says if it is built without.
+        // `kube` connects to proxies by itself, and returns an error if it is built without that feature.
         return ClientBuilder::try_from(config);
     }
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
@@ -49,17 +50,17 @@ pub fn client_builder(config: Config) -> kube::Result<ClientBuilder<HttpService>
     Ok(ClientBuilder::new(service, config.default_namespace))
 }
 
-/// A client of [`client_builder`].
+/// Creates a client with [`client_builder`].
 ///
 /// # Errors
-/// As [`client_builder`].
+/// Like [`client_builder`].
 pub fn client(config: Config) -> kube::Result<Client> {
     Ok(client_builder(config)?.build())
 }
 
 fn tcp() -> HttpConnector {
     let mut connector = HttpConnector::new();
-    // TLS is a layer above: `https` URLs come here too.
+    // The TLS layer above passes `https` URLs to this connector too.
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector

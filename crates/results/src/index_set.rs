@@ -1,5 +1,5 @@
-//! Sets of chunk indices as a bitmap: ten million indices take 1.25 MB however they are scattered, and a change of a range
-//! costs as much as the range is long.
+//! Sets of chunk indices as a bitmap. Ten million indices take 1.25 MB regardless of their distribution, and the cost of changing a range
+//! is proportional to its length.
 
 use std::fmt::Write;
 
@@ -154,11 +154,11 @@ impl IndexSet {
             .unwrap_or_default()
     }
 
-    /// The first index in [from, end) that is in the set, or that is not.
+    /// The first index in [from, end) that is in the set (`held`), or that is not in the set (not `held`).
     fn find(&self, from: u64, end: u64, held: bool) -> Option<u64> {
         let flip = if held { 0 } else { u64::MAX };
         let mut place = from / WORD;
-        // What lies before `from` in its word is masked out.
+        // Bits below `from` in its word are masked out.
         let mut word = (self.word(place) ^ flip) & (u64::MAX << (from % WORD));
         if from >= end {
             return None;
@@ -176,7 +176,7 @@ impl IndexSet {
         }
     }
 
-    /// Applies `change` to the words of [first, end) with the bits that are meant. They must be there.
+    /// Applies `change` to each word that overlaps [first, end), with a mask of the affected bits. The words must exist.
     fn change(&mut self, first: u64, end: u64, change: impl Fn(&mut u64, u64)) {
         let (start, stop) = (first / WORD, (end - 1) / WORD);
         for place in start..=stop {
@@ -224,7 +224,7 @@ pub fn ranges_text(ranges: impl IntoIterator<Item = (u64, u64)>, limit: usize) -
             write!(text, "{comma}{first}-{}", first + count - 1)
         };
         written.expect("a String takes all");
-        // 4 bytes are kept for the mark of a cut.
+        // Reserve 4 bytes for the mark of a cut.
         if text.len().saturating_add(4) > limit {
             text.truncate(start);
             text.push_str(if text.is_empty() { "..." } else { ",..." });

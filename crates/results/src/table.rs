@@ -65,7 +65,7 @@ impl Columns<'_> {
     /// Appends the line of chunk `index`, whose outputs are `record`, with its line break. `values` is scratch space.
     pub fn row(&self, index: u64, record: &[u8], values: &mut Vec<Scalar>, text: &mut String) {
         text.push_str(&index.to_string());
-        // A chunk that succeeded has parameters; those of a spec that is not the one it ran with may fail.
+        // A chunk that succeeded has parameters. Evaluation may fail only if the spec is not the one that the chunk ran with.
         let evaluated = self.program.evaluate(index, values).is_ok();
         if evaluated {
             for value in values.iter() {
@@ -84,7 +84,7 @@ impl Columns<'_> {
 
     /// Header and rows of the completed chunks; `None` when they would exceed `limit` bytes. `records` has a record for every chunk.
     pub fn text(&self, completed: &IndexSet, records: &[u8], limit: usize) -> Option<String> {
-        // Two bytes a cell at the least: what cannot fit is not written first.
+        // Every cell takes at least two bytes. This lower bound avoids formatting a table that cannot fit.
         let cells: usize = self.layout.outputs().iter().map(|output| output.count).sum();
         let least = usize::try_from(completed.len()).unwrap_or(usize::MAX).saturating_mul(2 + 2 * cells);
         if least > limit || cells.saturating_mul(8) > limit {

@@ -1,4 +1,4 @@
-//! Requests to the API server: under which name they go, and how they end.
+//! Metrics and user agent of requests to the API server.
 
 use std::{
     pin::Pin,
@@ -10,7 +10,7 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// How a request may end: the values of the label `result`.
+/// Values of the label `result`: the outcomes of a request.
 const RESULTS: [&str; 8] = [
     "ok",
     "not_found",
@@ -22,24 +22,25 @@ const RESULTS: [&str; 8] = [
     "unreachable",
 ];
 
-/// The header `User-Agent` of a component's requests: `sahasra-operator/0.1.0`. Audit logs and the API server's metrics show it.
+/// Value of the header `User-Agent` for requests of a component, such as `sahasra-operator/0.1.0`. Shown in audit logs and in the API
+/// server's metrics.
 #[must_use]
 pub fn user_agent(program: &'static str) -> HeaderValue {
     let text = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
     HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("sahasra"))
 }
 
-/// Counts requests to the API server by result: a layer of the client.
+/// Tower layer that counts requests to the API server by result.
 #[derive(Clone, Debug)]
 pub struct ApiRequests {
     requests: IntCounterVec,
 }
 
 impl ApiRequests {
-    /// Counters of every result, at 0.
+    /// Creates the counters of all results, at 0.
     ///
     /// # Errors
-    /// Never in practice: the name is a constant.
+    /// Never in practice, because the name is a constant.
     pub fn new() -> Result<Self, prometheus::Error> {
         let options = Opts::new(
             "sahasra_api_requests_total",
@@ -52,10 +53,10 @@ impl ApiRequests {
         Ok(Self { requests })
     }
 
-    /// Shows the counters at `/metrics`.
+    /// Registers the counters, so that `/metrics` shows them.
     ///
     /// # Errors
-    /// When the registry has them already.
+    /// If the counters are already registered.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
         registry.register(Box::new(self.requests.clone()))
     }
@@ -89,7 +90,7 @@ impl<S> Layer<S> for ApiRequests {
     }
 }
 
-/// A client whose requests are counted.
+/// Service that counts the requests to its inner service.
 #[derive(Clone, Debug)]
 pub struct Counted<S> {
     inner: S,
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
     use std::future::ready;
 
-    /// Answers every request with the status that its path names, or not at all.
+    /// Responds with the status code in the request's path, or with an error if the path contains no number.
     #[derive(Clone)]
     struct Echo;
 

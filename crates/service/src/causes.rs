@@ -1,8 +1,9 @@
-//! What an error comes from, as people read it.
+//! Formatting of error chains.
 
 use std::error::Error;
 
-/// An error with its causes, in one line: `what failed: why: why that`. A cause that the text before ends with already is not said twice.
+/// Formats an error and its source chain on one line: `what failed: why: why that`. A source is omitted if the text before it already ends
+/// with it.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     for cause in std::iter::successors(error.source(), |cause| Error::source(*cause)) {

@@ -1,20 +1,20 @@
-//! The monotonic time that decisions see, counted from a process's beginning.
+//! Monotonic time for decisions, counted from the creation of the clock.
 //!
-//! It follows the runtime's clock, so that it stands still where that is paused. Where several parts live in one runtime
-//! (the simulation), each may have a clock that runs a little fast or slow, as those of different machines do.
+//! The time follows the clock of the Tokio runtime, so it stops when that clock is paused. In the simulation, where several parts share one
+//! runtime, each part can have a clock that runs slightly fast or slow, like the clocks of different machines.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Parts in a whole, of which [`Clock::drifting`] gains some.
+/// Divisor of the parts per million in [`Clock::drifting`].
 const MILLION: i128 = 1_000_000;
 
-/// Counts from its making. Copies share the origin.
+/// Clock that counts from its creation. Copies share the origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
-    /// Parts per million that it gains on the runtime's clock.
+    /// Deviation from the runtime's clock, in parts per million. A positive value is a fast clock.
     gain: i32,
 }
 
@@ -25,7 +25,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// A clock that gains so many parts per million on the runtime's; loses them when negative.
+    /// Creates a clock that gains `gain` parts per million on the runtime's clock, or loses them if `gain` is negative.
     pub fn drifting(gain: i32) -> Self {
         Self {
             origin: Instant::now(),
@@ -61,7 +61,7 @@ impl Clock {
     pub fn instant_of(&self, time: Duration) -> Instant {
         match self.gain {
             0 => self.origin + time,
-            // Rounded up, so that it has been reached by then.
+            // Rounded up, so that the clock has reached `time` at that instant.
             gain => self.origin + scaled(time, MILLION, MILLION + i128::from(gain)) + Duration::from_nanos(2),
         }
     }

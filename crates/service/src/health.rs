@@ -1,29 +1,30 @@
-//! `/healthz` (the process lives) and `/readyz` (it takes work, else 503 with what it waits for).
+//! Routes `/healthz` (the process is alive) and `/readyz` (the process accepts work; otherwise 503 with the names of the parts that are not
+//! ready).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warp::{Filter, Rejection, Reply, http::StatusCode};
 
-/// What a process still waits for before it is ready. Clones share the state.
+/// Names of the parts of a process that are not ready yet. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     waiting: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl Readiness {
-    /// Not ready until each of `parts` is [`Readiness::ready`].
+    /// Creates a state in which each of `parts` is not ready until [`Readiness::ready`] is called for it.
     pub fn waiting_for(parts: &[&'static str]) -> Self {
         Self {
             waiting: Arc::new(Mutex::new(parts.to_vec())),
         }
     }
 
-    /// That part is ready now.
+    /// Marks `part` as ready.
     pub fn ready(&self, part: &'static str) {
         self.lock().retain(|waiting| *waiting != part);
     }
 
-    /// That part is not, or no longer, ready.
+    /// Marks `part` as not ready.
     pub fn not_ready(&self, part: &'static str) {
         let mut waiting = self.lock();
         if !waiting.contains(&part) {
@@ -31,7 +32,7 @@ impl Readiness {
         }
     }
 
-    /// Whether nothing is waited for.
+    /// Whether all parts are ready.
     pub fn is_ready(&self) -> bool {
         self.lock().is_empty()
     }
@@ -41,7 +42,7 @@ impl Readiness {
     }
 }
 
-/// The routes.
+/// The routes `/healthz` and `/readyz`.
 pub fn routes(readiness: Readiness) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
     let health = warp::path!("healthz").map(|| warp::reply::with_status("ok\n".to_owned(), StatusCode::OK));
     let ready = warp::path!("readyz").map(move || {

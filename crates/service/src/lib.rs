@@ -1,11 +1,11 @@
-//! How every process of Sahasra serves HTTP, is told to stop, logs, tells the time and ties its tasks together.
+//! Infrastructure that all processes of Sahasra share: HTTP server, TLS, health and metrics routes, graceful shutdown, logging, time, and
+//! groups of tasks.
 //!
-//! Routes are warp filters; [`server::serve`] runs them under an accept loop of our own (warp 0.4 has no public one), where
-//! HTTP/2 settings, limits on slow clients and graceful shutdown live; [`tls`] is its handshake where there are certificates, and a
-//! client's side of it.
-//! [`health`] and [`metrics`] are the routes that every process has; [`api_requests`] counts what goes to the API server; [`shutdown`] turns SIGTERM and SIGINT into a
-//! token that all tasks watch. [`clock`] and [`part`] are what lets several operators and agents live, and crash, in one
-//! runtime under a clock that stands still: the whole-system simulation.
+//! Routes are warp filters. [`server::serve`] runs them with an accept loop of its own, because warp 0.4 has no public one. The loop
+//! applies the HTTP/2 settings, the limits on slow clients and the graceful shutdown. [`tls`] contains the TLS handshake of the server and
+//! of clients. [`health`] and [`metrics`] are the routes of every process. [`api_requests`] counts requests to the API server. [`shutdown`]
+//! turns SIGTERM and SIGINT into a cancellation token for all tasks. [`clock`] and [`part`] let the whole-system simulation run, and crash,
+//! several operators and agents in one runtime with a paused clock.
 
 pub mod api_requests;
 mod causes;

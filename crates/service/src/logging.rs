@@ -1,4 +1,4 @@
-//! Logs: one line an event on standard error, with fields; JSON where a collector reads them.
+//! Logging to standard error: one line with fields per event, as text, or as JSON for log collectors.
 
 use clap::ValueEnum;
 use tracing_subscriber::{EnvFilter, fmt};
@@ -13,7 +13,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts logging with `filter` (such as `info` or `info,sahasra_operator=debug`). Called once, by `main`.
+/// Initializes logging with `filter`, such as `info` or `info,sahasra_operator=debug`. `main` calls it once.
 pub fn start(filter: &str, format: LogFormat) {
     let builder = fmt().with_env_filter(EnvFilter::new(filter)).with_writer(std::io::stderr);
     let outcome = match format {

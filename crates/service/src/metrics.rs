@@ -1,14 +1,14 @@
-//! `/metrics` in the Prometheus text format, and the metrics that every process has.
+//! Route `/metrics` in the Prometheus text format, and the metrics that every process has.
 
 use prometheus::{Encoder, IntGauge, Opts, Registry, TextEncoder};
 use warp::{Filter, Rejection, Reply, http::StatusCode};
 
 pub mod lint;
 
-/// A registry with what every process shows: `sahasra_build_info` and, on Linux, the `process_*` metrics.
+/// Creates a registry with the metrics of every process: `sahasra_build_info` and, on Linux, `process_*`.
 ///
 /// # Errors
-/// Never in practice: names are constants and distinct.
+/// Never in practice, because the names are constants and distinct.
 pub fn registry(component: &'static str) -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
     let build = Opts::new("sahasra_build_info", "Always 1; its labels tell the component and its version.")
@@ -22,7 +22,7 @@ pub fn registry(component: &'static str) -> Result<Registry, prometheus::Error> 
     Ok(registry)
 }
 
-/// The route. `before` runs at each scrape, for metrics that are computed then.
+/// The route `/metrics`. `before` runs at each scrape, to update metrics that are computed on demand.
 pub fn route(
     registry: Registry,
     before: impl Fn() + Clone + Send + Sync,

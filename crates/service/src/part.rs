@@ -1,9 +1,9 @@
-//! The tasks of one part of the system (an operator, an agent), tied together so that the part can be crashed: all of
-//! its tasks at once, at whatever await they are.
+//! Groups of tasks that can be crashed together. A group (a [`Part`]) consists of all tasks of one operator or agent. A crash ends all of
+//! them at once, at whatever await point they are.
 //!
-//! A process is one part, and ends with its runtime: there [`spawn`] and [`tied`] add nothing. Where several parts live in
-//! one runtime (the simulation), each is started with [`Part::start`]; what its tasks start through [`spawn`] and [`tied`]
-//! belongs to it as well, and nothing of it runs any more after [`Part::crash`].
+//! A normal process is one group and ends with its runtime: there [`spawn`] and [`tied`] only wrap Tokio. In the simulation, where several
+//! groups share one runtime, each group is started with [`Part::start`]. Tasks that its tasks start through [`spawn`] and [`tied`] belong
+//! to the same group. After [`Part::crash`] no task of the group runs any more.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ tokio::task_local! {
     static PART: Part;
 }
 
-/// Some tasks that end together. Clones are the same part.
+/// A group of tasks that end together. Clones refer to the same group.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
     state: Arc<Mutex<State>>,
@@ -30,7 +30,7 @@ pub struct Part {
 #[derive(Debug, Default)]
 struct State {
     crashed: bool,
-    /// Steps of its tasks so far.
+    /// Number of polls of the group's tasks so far.
     steps: u64,
     crash_at: Option<u64>,
     tasks: u64,
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl Part {
-    /// Starts a task of this part.
+    /// Starts a task in this group.
     pub fn start<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -47,7 +47,7 @@ impl Part {
         tokio::spawn(Tied::to(Some(self.clone()), future))
     }
 
-    /// Ends every task of the part: none of them runs on, all are dropped.
+    /// Ends every task of the group: none of them is polled again, and all of them are dropped.
     pub fn crash(&self) {
         let wakers = {
             let mut state = self.state();
@@ -58,23 +58,23 @@ impl Part {
         self.crash.cancel();
     }
 
-    /// Returns once it has crashed.
+    /// Waits until the group has crashed.
     pub async fn crashed(&self) {
         self.crash.cancelled().await;
     }
 
-    /// Crashes the part right before the step after next `steps` of its tasks (a step goes from one await to the next).
+    /// Crashes the group after `steps` more polls of its tasks, immediately before the next poll.
     pub fn crash_after(&self, steps: u64) {
         let mut state = self.state();
         state.crash_at = Some(state.steps + steps);
     }
 
-    /// Whether it has crashed.
+    /// Whether the group has crashed.
     pub fn has_crashed(&self) -> bool {
         self.state().crashed
     }
 
-    /// Takes note of a step; `false` when there is to be none.
+    /// Counts a poll. Returns `false` if the group has crashed and the task must not be polled.
     fn step(&self, task: u64, waker: &Waker) -> bool {
         let crashes = {
             let mut state = self.state();
@@ -96,7 +96,7 @@ impl Part {
     }
 }
 
-/// As [`tokio::spawn`], for a task that belongs to the part of the one that starts it.
+/// Like [`tokio::spawn`]; the new task belongs to the group of the current task.
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -105,8 +105,8 @@ where
     tokio::spawn(tied(future))
 }
 
-/// Runs blocking work on a thread of tokio's blocking pool. In a [`Part`] of a simulation it runs inline: the end of a thread depends on the
-/// scheduler of the machine, and a run has to be reproducible from its seed.
+/// Runs blocking work on a thread of Tokio's blocking pool. Within a [`Part`] of a simulation the work runs inline, because the time at
+/// which a thread ends depends on the operating system's scheduler, and a run must be reproducible from its seed.
 pub async fn blocking<T>(work: impl FnOnce() -> T + Send + 'static) -> T
 where
     T: Send + 'static,
@@ -118,18 +118,18 @@ where
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime ends, and with it the task that waits.
+            // The runtime is shutting down, and the waiting task ends with it.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// Ties a future, to be spawned elsewhere (in a `JoinSet`), to the part of the task that makes it.
+/// Ties a future that is spawned elsewhere, such as in a `JoinSet`, to the group of the current task.
 pub fn tied<F: Future>(future: F) -> Tied<F> {
     Tied::to(PART.try_with(Part::clone).ok(), future)
 }
 
-/// A future that ends with its part: from then on it is pending and holds nothing.
+/// A future that ends when its group crashes: it then stays pending, and its inner future is dropped.
 #[derive(Debug)]
 pub struct Tied<F> {
     part: Option<(Part, u64)>,
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use tokio::sync::{mpsc, oneshot};
 
-    /// Says when it is dropped.
+    /// Sends its name when it is dropped.
     struct Dropped(mpsc::UnboundedSender<&'static str>, &'static str);
 
     impl Drop for Dropped {

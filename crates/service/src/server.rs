@@ -1,4 +1,4 @@
-//! The accept loop.
+//! HTTP server: accept loop, limits and graceful shutdown.
 
 use std::{
     convert::Infallible,
@@ -21,20 +21,20 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Limits of a server. The defaults suit both the operator and an agent.
+/// Limits of a server. The defaults suit both the operator and the agent.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at the same time; further ones wait in the listen queue.
+    /// Maximum number of simultaneous connections. Further connections wait in the listen queue.
     pub connections: usize,
-    /// Requests at the same time on one HTTP/2 connection; further ones wait at the client.
+    /// Maximum number of simultaneous requests on one HTTP/2 connection. Further requests wait at the client.
     pub streams: u32,
-    /// A client that has not sent its request head by then is cut off.
+    /// Timeout of the TLS handshake, and of the head of an HTTP/1.1 request. A slower client is disconnected.
     pub header_timeout: Duration,
-    /// HTTP/2 ping interval: a peer that vanished without a word is noticed within this and `keep_alive_timeout`.
+    /// Interval of HTTP/2 pings. A peer that vanished is detected within this interval plus `keep_alive_timeout`.
     pub keep_alive_interval: Duration,
-    /// How long a ping may go unanswered.
+    /// Timeout of an HTTP/2 ping.
     pub keep_alive_timeout: Duration,
-    /// How long open requests may take to end once shutdown began.
+    /// Maximum duration of open requests after the shutdown has begun.
     pub drain_timeout: Duration,
 }
 
@@ -51,24 +51,23 @@ impl Default for Limits {
     }
 }
 
-/// Turns an accepted TCP connection into the stream that HTTP is spoken on: as it is, or through a TLS handshake.
+/// Turns an accepted TCP connection into the stream for HTTP: unchanged, or by a TLS handshake.
 pub trait Handshake: Clone + Send + Sync + 'static {
-    /// The stream.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    /// Performs it. An error ends this connection alone.
+    /// Performs the handshake. An error closes this connection only.
     fn handshake(&self, stream: TcpStream) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// Whether the client has shown a certificate that was verified: its requests are [`Certified`].
+    /// Whether the client presented a certificate that was verified. Requests of such a client have the extension [`Certified`].
     fn is_certified(_stream: &Self::Stream) -> bool {
         false
     }
 }
 
-/// Among the extensions of a request: it came from a client whose certificate is of the authority that the server names.
+/// Request extension: the client presented a certificate of the authority that the server is configured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Certified;
 
-/// A service, for one connection.
+/// Service for the requests of one connection.
 #[derive(Clone)]
 struct Of<S> {
     service: S,
@@ -95,7 +94,7 @@ where
     }
 }
 
-/// No TLS: for loopback and for networks closed by policy.
+/// No TLS: for loopback and for networks that policies isolate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cleartext;
 
@@ -106,8 +105,8 @@ impl Handshake for Cleartext {
     }
 }
 
-/// Serves `filter` (from [`warp::service`]) on `listener` until `shutdown`, then lets open requests end within
-/// [`Limits::drain_timeout`]. HTTP/1.1 and HTTP/2 with prior knowledge on the same port.
+/// Serves `service`, such as that of [`warp::service`], on `listener` until `shutdown` is cancelled, then waits for open requests for up to
+/// [`Limits::drain_timeout`]. Speaks HTTP/1.1 and HTTP/2 with prior knowledge on the same port.
 pub async fn serve<S, B, H>(listener: TcpListener, handshake: H, service: S, limits: Limits, shutdown: CancellationToken)
 where
     S: tower_service::Service<http::Request<Incoming>, Response = http::Response<B>, Error = Infallible> + Clone + Send + 'static,
@@ -123,7 +122,7 @@ where
         .timer(TokioTimer::new())
         .keep_alive_interval(limits.keep_alive_interval)
         .keep_alive_timeout(limits.keep_alive_timeout)
-        // A result stream is as wide as the operator reads: 1 MiB a stream covers a loopback or cluster round trip.
+        // A result stream is as fast as the operator reads: 1 MiB per stream covers the round trip in a cluster or over loopback.
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(8 << 20)
         .max_concurrent_streams(limits.streams);
@@ -138,7 +137,7 @@ where
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of file descriptors, or a client that left again: neither is a reason to stop serving.
+                    // The process ran out of file descriptors, or the client disconnected: neither is a reason to stop serving.
                     tracing::warn!(%error, "accept failed");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -161,7 +160,7 @@ where
                 is_certified: H::is_certified(&stream),
             };
             let connection = builder
-                // A connection that a route takes over (101) is that route's from then on, and holds no slot here.
+                // A connection upgraded by a route (status 101) belongs to that route from then on and no longer occupies a slot.
                 .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
                 .into_owned();
             if let Err(error) = watcher.watch(connection).await {
@@ -206,7 +205,7 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
     }
 
-    /// Takes every connection over and sends back the four bytes that come on it.
+    /// Upgrades every connection and sends back the first four bytes.
     #[derive(Clone)]
     struct Echo;
 

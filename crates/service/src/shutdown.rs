@@ -1,11 +1,12 @@
-//! SIGTERM and SIGINT as a token.
+//! Conversion of SIGTERM and SIGINT into a cancellation token.
 
 use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by the first SIGTERM or SIGINT. Must be called on a tokio runtime.
+/// Returns a token that the first SIGTERM or SIGINT cancels. Must be called within a Tokio runtime. Fails if the signal handlers cannot be
+/// installed.
 pub fn on_signal() -> io::Result<CancellationToken> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let token = CancellationToken::new();

@@ -1,12 +1,12 @@
-//! TLS of every process: certificates and authorities in PEM files, reloaded when the files change.
+//! TLS of all processes: certificates and authorities in PEM files, which are reloaded when the files change.
 //!
 //! ```text
 //! tls.crt, tls.key, client-ca.crt ── Files ──► Acceptor   a server's side of the handshake
 //! ca.crt, tls.crt, tls.key ───────── Trust ──► Connector  a client's side of it
 //! ```
 //!
-//! Both compare the contents of their files, not the times: a Secret's volume replaces a symbolic link to a folder.
-//! Open connections keep the certificates of their handshake.
+//! Both sides detect changes by comparing the contents of the files. Modification times are not used, because the volume of a Secret is
+//! updated by replacing a symbolic link to a directory. Open connections keep the certificates of their handshake.
 
 use std::{
     fs, io,
@@ -33,51 +33,45 @@ use crate::causes;
 /// Poll interval of the files. Short against the minute or two that a kubelet takes to update a Secret's volume.
 pub const RENEW_EVERY: Duration = Duration::from_secs(5);
 
-/// Why files cannot be used.
+/// Error of loading certificates or keys.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error("read {}", path.display())]
     Read {
-        /// Which.
         path: PathBuf,
-        /// The system's reason.
         source: io::Error,
     },
-    /// A file holds something else.
+    /// The file does not contain the expected item.
     #[error("{} holds no {what} in PEM", path.display())]
     Pem {
-        /// Which.
         path: PathBuf,
-        /// What was looked for.
+        /// The expected item: certificate or private key.
         what: &'static str,
     },
-    /// Certificate and key do not serve together.
+    /// Certificate and key do not match, or are not supported.
     #[error("certificate and key cannot be used")]
     Use(#[source] rustls::Error),
-    /// The certificates of an authority are of no use as such.
+    /// The certificates cannot be used as an authority.
     #[error("{} cannot be used as an authority", path.display())]
     Authority {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with them.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// Some files, and what is made of them.
+/// A list of files, and the value built from their contents.
 trait Source {
     type Made: Clone;
-    /// Which, in an order of their own.
+    /// Paths of the files, in a fixed order.
     fn paths(&self) -> Vec<&Path>;
-    /// Makes it of their contents, in that order.
+    /// Builds the value from the contents of the files, in the order of [`Source::paths`].
     fn make(&self, contents: &[Vec<u8>]) -> Result<Self::Made, TlsError>;
 }
 
-/// What files hold, in their source's order: what tells a change.
+/// Contents of the files of a [`Source`], in the order of [`Source::paths`]. Compared to detect changes.
 type Contents = Vec<Vec<u8>>;
 
-/// What a source gave last. Clones share it.
+/// The latest valid value of a [`Source`]. Clones share it.
 #[derive(Clone)]
 struct Renewing<S: Source> {
     source: Arc<S>,
@@ -98,8 +92,8 @@ impl<S: Source> Renewing<S> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// Reads the files again every `interval` and takes what has changed. What cannot be used is complained of once, and what was
-    /// there before stays.
+    /// Reads the files every `interval` and replaces the value if they have changed. If the new contents are invalid, the previous value
+    /// stays, and a warning is logged once for these contents.
     async fn renew(&self, interval: Duration) {
         let files = self
             .source
@@ -151,12 +145,12 @@ fn read<S: Source>(source: &S) -> Result<Contents, TlsError> {
     source.paths().into_iter().map(read).collect()
 }
 
-/// Cryptography of every connection.
+/// Cryptography provider of all connections.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// All certificates of a file; one at the least.
+/// All certificates in a PEM file, at least one.
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let certificates = certificates.ok().filter(|certificates| !certificates.is_empty());

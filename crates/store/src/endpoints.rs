@@ -14,7 +14,7 @@ use url::{Host, Url};
 pub struct Endpoint {
     scheme: Scheme,
     host: HostPattern,
-    /// `None`: any port (`:*`).
+    /// `None` matches any port (`:*`).
     port: Option<u16>,
 }
 
@@ -49,7 +49,7 @@ impl FromStr for Endpoint {
             _ => return Err(wrong()),
         };
         let (rest, any_port) = rest.strip_suffix(":*").map_or((rest, false), |rest| (rest, true));
-        // The URL parser knows how hosts are written, but no stars.
+        // The URL parser validates hosts, but does not accept wildcards.
         let (plain, wild) = match rest.strip_prefix('*') {
             Some(rest) if rest.starts_with('.') => (rest[1..].to_owned(), true),
             Some(rest) if rest.is_empty() || rest.starts_with(':') => (format!("any{rest}"), true),
@@ -225,7 +225,7 @@ fn is_of_a_cloud(url: &Url) -> bool {
         return false;
     }
     let below = |domain: &str| host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
-    // The last label before the domain's is a region; the service stands before it, buckets before that.
+    // The last label before the domain's is a region. The service precedes it, and buckets precede the service.
     let s3 = |domain: &str| {
         below(domain)
             && host

@@ -1,10 +1,9 @@
 //! Object stores for results, opened with the job's own credentials only.
 //!
-//! A job names a folder by URL and a Secret of its namespace with settings for it. [`open`] makes a store of the two; the
-//! agent writes [`segment`]s there, the operator checkpoints. The process has rights of its own (an
-//! instance role, a workload identity, files): settings that would use them are rejected, and a job without credentials
-//! is anonymous. The same holds for the process's place in the network: requests go to the clouds' own stores and to
-//! [`endpoints`] that the administrator allows.
+//! A job names a directory by URL, and a Secret in its namespace with the settings for it. [`open`] opens a store from both. The agent
+//! writes [`segment`]s to the store, the operator writes checkpoints. The process itself has credentials (an instance role, a workload
+//! identity, local files), so settings that would use them are rejected, and a job without credentials is anonymous. The process's position
+//! in the network is protected the same way: requests go only to the clouds' own stores and to [`endpoints`] that the administrator allows.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +35,7 @@ pub use args::StoreArgs;
 pub use endpoints::{Endpoint, EndpointError, Endpoints, Forbidden};
 use guard::Guard;
 
-/// What the administrator of this process allows.
+/// Stores that the administrator of this process allows.
 #[derive(Clone, Debug)]
 pub struct StorePolicy {
     file_root: Option<PathBuf>,
@@ -50,7 +49,7 @@ impl Default for StorePolicy {
     }
 }
 
-/// Makes the HTTP clients of all stores that are opened with one policy.
+/// Creates the HTTP clients of all stores that are opened with one policy.
 #[derive(Clone, Debug)]
 struct Connector(Arc<dyn HttpConnector>);
 
@@ -61,7 +60,7 @@ impl HttpConnector for Connector {
 }
 
 impl StorePolicy {
-    /// Files below `file_root`, nowhere when absent; and over the network the clouds' own stores and `endpoints`.
+    /// Allows files below `file_root` (no files if absent), and over the network the clouds' own stores and `endpoints`.
     pub fn new(file_root: Option<PathBuf>, endpoints: Endpoints) -> Self {
         let connector = Arc::new(Guard::new(endpoints.clone()));
         Self {
@@ -70,7 +69,8 @@ impl StorePolicy {
         }
     }
 
-    /// No files; requests to the clouds' own stores and to `endpoints` go through `connector`, where the network is not the process's own.
+    /// Allows no files; requests to the clouds' own stores and to `endpoints` go through `connector`, for tests and simulations that
+    /// replace the network.
     pub fn over(endpoints: Endpoints, connector: Arc<dyn HttpConnector>) -> Self {
         Self {
             file_root: None,
@@ -79,57 +79,53 @@ impl StorePolicy {
         }
     }
 
-    /// `file://` URLs are allowed below this folder, which is made when missing; nowhere when absent.
+    /// Directory below which `file://` URLs are allowed, created if missing. Without it no `file://` URL is allowed.
     pub fn file_root(&self) -> Option<&FilePath> {
         self.file_root.as_deref()
     }
 }
 
-/// Why there is no store.
+/// Error of opening a store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The text is no URL.
+    /// The text is not a valid URL.
     #[error("store URL {url:?} cannot be read")]
     Url {
-        /// The text.
         url: String,
-        /// Why.
         source: url::ParseError,
     },
-    /// No kind of store has such URLs.
+    /// No kind of store uses this URL scheme.
     #[error("store URL {0:?} is none of s3://, gs://, az:// or file://")]
     Scheme(String),
-    /// A file outside the allowed folder.
+    /// The file is outside the allowed directory.
     #[error(
         "file stores are not allowed here, or not in {0:?}: --file-store-root (fileStore in the chart's values) is the folder below which they are"
     )]
     FileNotAllowed(String),
-    /// The URL names a folder where an object is wanted.
+    /// The URL names a directory, but an object is required.
     #[error("store URL {0:?} names no object")]
     NoObject(String),
-    /// A setting that is unknown or would use rights that are not the job's.
+    /// The setting is unknown, or would use credentials that are not the job's.
     #[error("store setting {0:?} is unknown or not a job's to use")]
     Setting(String),
-    /// A setting names an endpoint that the administrator does not allow.
+    /// The setting names an endpoint that the administrator does not allow.
     #[error("store setting {setting:?}: {forbidden}")]
     Endpoint {
-        /// Name of the setting.
         setting: String,
-        /// Why the endpoint is not allowed.
         forbidden: Forbidden,
     },
-    /// A setting that should be a URL, or hold one, cannot be read.
+    /// The setting must be a URL or contain one, but cannot be parsed.
     #[error("store setting {0:?} cannot be read")]
     Unreadable(String),
-    /// The store's own refusal.
+    /// Error reported by the store.
     #[error("store cannot be opened")]
     Store(#[from] object_store::Error),
-    /// The folder cannot be made, or the file not be found.
+    /// The directory cannot be created, or the file does not exist.
     #[error("file or folder cannot be reached")]
     Folder(#[from] std::io::Error),
 }
 
-/// Settings of a job for S3, lowercase and without `aws_`.
+/// Settings that a job may use for S3, in lowercase and without the prefix `aws_`.
 const S3_SETTINGS: &[&str] = &[
     "access_key_id",
     "secret_access_key",
@@ -152,10 +148,10 @@ const S3_SETTINGS: &[&str] = &[
     "sse_customer_key_base64",
 ];
 
-/// For Google Cloud Storage, without `google_`.
+/// Settings that a job may use for Google Cloud Storage, without the prefix `google_`.
 const GCS_SETTINGS: &[&str] = &["service_account_key", "bearer_token", "base_url", "allow_http", "skip_signature"];
 
-/// For Azure, without `azure_` and `storage_`.
+/// Settings that a job may use for Azure, without the prefixes `azure_` and `storage_`.
 const AZURE_SETTINGS: &[&str] = &[
     "account_name",
     "account_key",
@@ -175,7 +171,7 @@ const AZURE_SETTINGS: &[&str] = &[
     "disable_tagging",
 ];
 
-/// Gives up well before a burst's results pile up: what is not written then is reported and tried again later.
+/// Limits retries, so that an unreachable store fails long before a burst's results pile up. A failed write is reported and repeated later.
 fn retries() -> RetryConfig {
     RetryConfig {
         max_retries: 4,
@@ -184,7 +180,7 @@ fn retries() -> RetryConfig {
     }
 }
 
-/// The settings with their prefixes off, each one known.
+/// The settings without their prefixes. Fails if a setting is unknown.
 fn checked(options: &BTreeMap<String, String>, prefixes: &[&str], known: &[&str]) -> Result<BTreeMap<String, String>, OpenError> {
     let mut settings = BTreeMap::new();
     for (key, value) in options {
@@ -201,7 +197,7 @@ fn checked(options: &BTreeMap<String, String>, prefixes: &[&str], known: &[&str]
     Ok(settings)
 }
 
-/// Each endpoint that the settings name is allowed: found here it is told with its setting, before anything is asked of it.
+/// Checks that all endpoints in the settings are allowed. This check runs before any request, so that its error can name the setting.
 fn check_endpoints(endpoints: &Endpoints, settings: &BTreeMap<String, String>) -> Result<(), OpenError> {
     let check = |setting: &str, text: &str| {
         let url = Url::parse(text).map_err(|_| OpenError::Unreadable(setting.to_owned()))?;
@@ -228,16 +224,16 @@ fn check_endpoints(endpoints: &Endpoints, settings: &BTreeMap<String, String>) -
     Ok(())
 }
 
-/// Where `object_store` expects Azure's emulator.
+/// Address at which `object_store` expects Azure's emulator.
 const EMULATOR: &str = "http://127.0.0.1:10000";
 
-/// What is of interest here of a Google service account's key.
+/// Fields of a Google service account's key that contain endpoints.
 #[derive(serde::Deserialize)]
 struct ServiceAccount {
     gcs_base_url: Option<String>,
 }
 
-/// A description of a store's error for the job's user. Without the store's own text, which may hold data that only this process can read.
+/// A description of a store's error for the job's user. Omits the store's own text, which may contain data that only this process can read.
 pub fn summary(error: &object_store::Error) -> String {
     use object_store::Error;
     match error {
@@ -260,16 +256,16 @@ pub fn summary(error: &object_store::Error) -> String {
                     return error.to_string();
                 }
             }
-            // The guard leaves no text of the store's in it.
+            // [`Guard`] has removed the store's own text.
             other.to_string()
         }
     }
 }
 
-/// The bytes of an object, of which there are `most` or fewer: a store that sends more than it said is cut off.
+/// Reads an object of at most `most` bytes. Stops reading if the store sends more than it announced.
 ///
 /// # Errors
-/// What the store reports; an error without a source for what is longer.
+/// Errors of the store, or [`object_store::Error::Generic`] if the object is longer.
 pub async fn bytes_within(found: GetResult, most: u64) -> Result<Bytes, object_store::Error> {
     let mut stream = found.into_stream();
     let mut bytes = BytesMut::new();
@@ -285,32 +281,33 @@ pub async fn bytes_within(found: GetResult, most: u64) -> Result<Bytes, object_s
     Ok(bytes.freeze())
 }
 
-/// Opens the folder that `url` names with the job's `options`: names of objects are relative to it.
+/// Opens the directory that `url` names, with the job's `options`. Names of objects are relative to it. A missing `file://` directory is
+/// created.
 ///
 /// # Errors
-/// [`OpenError`]. Whether the rights suffice shows at the first use.
+/// [`OpenError`]. Whether the credentials suffice is known only after the first request.
 pub fn open(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn ObjectStore>, OpenError> {
-    // The HTTP client asks the process for its TLS provider; an error says that it has one.
+    // The HTTP client uses the process-wide TLS provider. An error only means that one is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     open_parsed(policy, &parse(url)?, options, Missing::Make)
 }
 
-/// Opens the folder of the object that `url` names, for reading: the folder, and the object's name in it.
+/// Opens the directory of the object that `url` names, for reading. Returns the directory and the object's name in it.
 ///
 /// # Errors
-/// As [`open`]; and when a `file://` folder does not exist.
+/// Like [`open`]; also if a `file://` directory does not exist.
 pub fn open_object(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn ObjectStore>, Path), OpenError> {
     let mut folder = parse(url)?;
     let whole = Path::from_url_path(folder.path()).map_err(object_store::Error::from)?;
     let name = whole.filename().ok_or_else(|| OpenError::NoObject(url.to_owned()))?.to_owned();
-    // Only ever shorter: what the policy allows for the folder it allows for what lies in it.
+    // Removing the last segment shortens the path, so a policy that allows this directory also allows the object.
     folder
         .path_segments_mut()
         .map_err(|()| OpenError::Scheme(url.to_owned()))?
         .pop_if_empty()
         .pop();
     let store = open_parsed(policy, &folder, options, Missing::Refuse)?;
-    // Other writers of a shared folder can place a symbolic link there, to files that only this process may read.
+    // Other writers of a shared directory can place a symbolic link there that points to files that only this process may read.
     if let (Ok(file), Some(root)) = (parse(url)?.to_file_path(), policy.file_root())
         && folder.scheme() == "file"
         && !file.canonicalize()?.starts_with(root.canonicalize()?)
@@ -327,7 +324,7 @@ fn parse(url: &str) -> Result<Url, OpenError> {
     })
 }
 
-/// What becomes of a `file://` folder that does not exist.
+/// Handling of a `file://` directory that does not exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Make,
@@ -403,7 +400,7 @@ fn open_folder(policy: &StorePolicy, url: &Url, missing: Missing) -> Result<Arc<
     std::fs::create_dir_all(root)?;
     let root = root.canonicalize()?;
     let wanted = url.to_file_path().map_err(|()| refused())?;
-    // The URL parser has resolved `..`; a link below the root must lead to within it.
+    // The URL parser has resolved `..`. A symbolic link below the root must point to a path within the root.
     let below = wanted
         .strip_prefix(&root)
         .or_else(|_| wanted.strip_prefix(policy.file_root().unwrap_or(&root)))

@@ -1,34 +1,33 @@
-//! A segment: an object that holds the outputs of chunks.
+//! Segments: objects that contain the outputs of chunks.
 //!
-//! All numbers are little-endian. A header of 16 bytes: the eight bytes `SAHASRA1`, then the number of bytes that the
-//! outputs of one chunk have (u64, B). Then one record a chunk, each of 8 + B bytes: the chunk's index (u64), its outputs
-//! in the kernel's own order. Records are in the order of the index; an object's length tells how many there are.
+//! All numbers are little-endian. A segment begins with a header of 16 bytes: the eight bytes `SAHASRA1`, then B, the number of output
+//! bytes of one chunk (u64). One record per chunk follows, each of 8 + B bytes: the index of the chunk (u64), then its outputs in the
+//! kernel's order. Records are sorted by index. The number of records follows from the object's length.
 //!
-//! The same index may stand in several segments when an attempt was repeated: the job's index of segments says which
-//! counts. Segments are named so that no writer ever overwrites another's: see [`SegmentName`].
+//! The same index may be in several segments if an attempt was repeated: the job's index of segments determines which record counts. The
+//! names of segments are unique, so that no writer overwrites the segment of another: see [`SegmentName`].
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// First bytes of every segment.
 pub const MAGIC: [u8; 8] = *b"SAHASRA1";
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 16;
 
-/// What names a segment for ever: who wrote it, and its number there.
+/// Unique and permanent name of a segment: its writer, and a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentName {
-    /// Term of the coordinator for which it was written.
+    /// Term of the coordinator for which the segment was written.
     pub term: u64,
-    /// Highest attempt among its chunks.
+    /// Highest attempt among the chunks of the segment.
     pub attempt: u32,
-    /// Start of the agent that wrote it.
+    /// Boot id of the agent that wrote the segment.
     pub boot_id: String,
-    /// Number of the segment within that start.
+    /// Number of the segment within that boot.
     pub counter: u64,
 }
 
 impl SegmentName {
-    /// The object's name under the job's folder.
+    /// Name of the object, relative to the job's directory.
     pub fn text(&self) -> String {
         format!(
             "segments/term-{}/attempt-{}/{}-{:08}.segment",
@@ -37,23 +36,23 @@ impl SegmentName {
     }
 }
 
-/// Why bytes are no segment.
+/// Error of parsing a segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
-    /// It does not begin as one.
+    /// The header is incomplete or does not begin with [`MAGIC`].
     #[error("object is not a segment")]
     Magic,
-    /// It ends within a record.
+    /// The object ends within a record.
     #[error("segment of {bytes} bytes does not hold whole records of {record}")]
     Length {
         /// Bytes of the object.
         bytes: usize,
-        /// Bytes of a record.
+        /// Bytes of one record.
         record: u64,
     },
 }
 
-/// Collects records. The caller adds them in the order of the index.
+/// Builds a segment. The caller adds records in the order of their index.
 #[derive(Debug)]
 pub struct SegmentWriter {
     bytes: BytesMut,
@@ -61,7 +60,7 @@ pub struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    /// A segment of chunks with so many bytes of outputs each.
+    /// Creates an empty segment for chunks with `output_bytes` bytes of outputs each.
     pub fn new(output_bytes: usize) -> Self {
         let mut bytes = BytesMut::with_capacity(HEADER_BYTES);
         bytes.put_slice(&MAGIC);
@@ -69,10 +68,10 @@ impl SegmentWriter {
         Self { bytes, output_bytes }
     }
 
-    /// Adds consecutive chunks from `first` on, with their outputs one after the other.
+    /// Adds `count` consecutive chunks, beginning with index `first`. `outputs` contains their concatenated outputs.
     ///
     /// # Panics
-    /// When `outputs` are not `count` times the bytes of a chunk.
+    /// If the length of `outputs` is not `count` times the output bytes of one chunk.
     pub fn add(&mut self, first: u64, count: u64, outputs: &[u8]) {
         assert_eq!(outputs.len() as u64, count * self.output_bytes as u64, "outputs of other chunks");
         self.bytes.reserve((8 + self.output_bytes) * count as usize);
@@ -83,16 +82,16 @@ impl SegmentWriter {
         }
     }
 
-    /// The object's bytes.
+    /// The bytes of the object.
     pub fn finish(self) -> Bytes {
         self.bytes.freeze()
     }
 }
 
-/// The records of a segment: index and outputs of each chunk.
+/// Iterates over the records of a segment: index and outputs of each chunk.
 ///
 /// # Errors
-/// [`SegmentError`] when the bytes are no segment.
+/// [`SegmentError`] if the bytes are not a segment.
 pub fn records(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, &[u8])>, SegmentError> {
     let header = bytes.first_chunk::<HEADER_BYTES>().ok_or(SegmentError::Magic)?;
     let (magic, size) = header.split_at(8);

@@ -173,7 +173,7 @@ fn an_endpoint_that_is_not_allowed_is_refused_with_its_setting() {
 async fn no_setting_leads_a_request_elsewhere() {
     let (endpoint, requests) = answering("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nmine");
     let host = endpoint.strip_prefix("http://").unwrap();
-    // Settings that become part of a host's name.
+    // Settings that become part of a host name.
     for (url, pairs) in [
         ("s3://bucket/job/a", vec![("region", format!("x@{host}/"))]),
         ("s3://bucket/job/a", vec![("region", format!("@{host}#"))]),
@@ -212,7 +212,7 @@ async fn what_a_store_says_when_it_refuses_is_not_passed_on() {
 
 #[tokio::test]
 async fn a_name_that_resolves_to_this_machine_must_be_allowed_by_name() {
-    // Every resolver knows this one, and it is under no rule for names by itself.
+    // Every resolver knows `localhost`, and the resolver has no special rule for it.
     let everything = ["http://*:*".parse::<Endpoint>().unwrap()].into_iter().collect::<Endpoints>();
     let names = guard::Names::of(everything);
     let resolve = |names: &guard::Names| reqwest::dns::Resolve::resolve(names, "localhost".parse().unwrap());

@@ -1,26 +1,26 @@
-//! [`IndexSet`] as bytes, for the checkpoint: as ranges where there are few, as a compressed bitmap where there are many.
+//! Encoding of an [`IndexSet`] for checkpoints: as ranges if there are few, as a compressed bitmap if there are many.
 //!
-//! The first byte says which. `0`: gap and length of each range as variable-length integers (LEB128). `1`: the bitmap, its
-//! words little-endian, as one LZ4 block. What every second index gives compresses to almost nothing; what is scattered
-//! without a pattern takes one bit an index.
+//! The first byte is the format. `0`: gap and length of each range as variable-length integers (LEB128). `1`: the bitmap, with
+//! little-endian words, as one LZ4 block. A regular pattern, such as every second index, compresses to almost nothing; indices without a
+//! pattern take one bit each.
 
 use super::{IndexSet, WORD};
 
 const RANGES: u8 = 0;
 const BITMAP: u8 = 1;
-/// Ranges that take fewer bytes than this are not worth compressing.
+/// Ranges that take at most this many bytes are not compressed.
 const FEW_BYTES: usize = 1 << 10;
 
-/// Bytes that are no encoded [`IndexSet`] of that burst.
+/// Error of decoding an [`IndexSet`]: the bytes are invalid, or contain an index beyond the burst's total.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the bytes are no set of indices below {total}")]
 pub struct DecodeError {
-    /// Chunks of the burst.
+    /// Number of chunks of the burst.
     pub total: u64,
 }
 
 impl IndexSet {
-    /// Compact bytes.
+    /// Encodes the set.
     pub fn encode(&self) -> Vec<u8> {
         let mut ranges = vec![RANGES];
         let mut cursor = 0;
@@ -38,7 +38,7 @@ impl IndexSet {
         let words: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let mut bitmap = vec![BITMAP];
         bitmap.extend(lz4_flex::block::compress(&words));
-        // Ranges that were cut short are longer than the bitmap before it was compressed, and LZ4 adds less than 1 %.
+        // If the loop above stopped early, the ranges are longer than the uncompressed bitmap, and LZ4 adds less than 1 %.
         if bitmap.len() < ranges.len() || cursor < self.end() {
             bitmap
         } else {
@@ -46,7 +46,7 @@ impl IndexSet {
         }
     }
 
-    /// Reads what [`IndexSet::encode`] wrote, all of whose indices must be below `total`.
+    /// Decodes the bytes of [`IndexSet::encode`]. All indices must be below `total`.
     ///
     /// # Errors
     /// [`DecodeError`] for any other bytes.

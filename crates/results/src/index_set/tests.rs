@@ -81,7 +81,7 @@ fn scattered_indices_are_read_back_and_stay_small() {
     let bytes = alternating.encode();
     assert!(bytes.len() < 1_000, "{} bytes", bytes.len());
     assert_eq!(IndexSet::decode(&bytes, TOTAL).unwrap(), alternating);
-    // Without a pattern one bit an index is all that can be had.
+    // Indices without a pattern need one bit each.
     let mut state = 1_u64;
     let mut coin = || {
         state = state

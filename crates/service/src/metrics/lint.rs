@@ -1,11 +1,12 @@
-//! Checks of the metrics of a registry, for the tests of those who have some.
+//! Checks of the metrics in a registry, for tests.
 //!
-//! Not behind a feature: a feature for tests would build every dependent crate twice.
+//! Part of the library even though only tests call it: behind a feature for tests, every dependent crate would be built twice, with and
+//! without the feature.
 
 use prometheus::{Registry, proto::MetricType};
 
-/// What is wrong with the metrics of a registry by the rules of `promtool check metrics`. A metric without a sample is
-/// not in a registry's output and so not found here; `expected` are the names that have to be there.
+/// Violations of the rules of `promtool check metrics` in a registry. A registry omits metrics without a sample, so they are not checked.
+/// `expected` contains the names of metrics that must be present.
 pub fn problems(registry: &Registry, expected: &[&str]) -> Vec<String> {
     let mut problems = Vec::new();
     let families = registry.gather();
@@ -43,8 +44,9 @@ pub fn problems(registry: &Registry, expected: &[&str]) -> Vec<String> {
     problems
 }
 
-/// Where a registry and the table of metrics in a page of the docs differ. `table` is the first cell of the table's head; names
-/// stand in backticks in the first cell of each row, with labels in braces. What every process has need not be there.
+/// Differences between the metrics of a registry and a table of metrics in a page of the docs. `table` is the first cell of the table's
+/// header. Names are in backticks in the first cell of each row, with labels in braces. The metrics of every process may be absent from the
+/// table.
 pub fn undocumented(registry: &Registry, page: &str, table: &str) -> Vec<String> {
     let head = format!("| {table} | |");
     let rows = page

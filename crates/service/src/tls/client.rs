@@ -1,4 +1,4 @@
-//! A client's side.
+//! Client side of TLS.
 
 use std::{
     error::Error,
@@ -14,25 +14,25 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{Renewing, Source, TlsError, authority, certificates, private_key, provider};
 
-/// Authority that a client trusts, and its own certificate.
+/// Authority that a client trusts, and the client's own certificate.
 #[derive(Clone, Debug)]
 pub struct Trust {
-    /// Certificates of the authority that servers' certificates are of, PEM.
+    /// PEM file with the certificates of the authority that issues server certificates.
     pub authority: PathBuf,
-    /// Name that a server's certificate has to be for; the URL's host when absent.
+    /// Name that a server's certificate must be valid for; the host of the URL if absent.
     pub server_name: Option<ServerName<'static>>,
     /// Certificate for servers that request one.
     pub identity: Option<Identity>,
-    /// The protocol above, as ALPN calls it (RFC 7301 §6): `h2`, `http/1.1`.
+    /// ALPN identifier (RFC 7301 §6) of the protocol over TLS: `h2`, `http/1.1`.
     pub protocol: &'static str,
 }
 
-/// Where a client's own certificate stands.
+/// Files of a client's own certificate.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The chain, PEM.
+    /// Certificate chain, PEM.
     pub certificate: PathBuf,
-    /// Its key, PEM.
+    /// Private key, PEM.
     pub key: PathBuf,
 }
 
@@ -62,7 +62,7 @@ impl Source for Trust {
     }
 }
 
-/// Makes connections, with certificates as they are now. Clones share them.
+/// Performs TLS handshakes as a client, with the current certificates. Clones share the certificates.
 #[derive(Clone)]
 pub struct Connector(Renewing<Trust>);
 
@@ -81,20 +81,20 @@ impl Connector {
         Renewing::new(trust).map(Self)
     }
 
-    /// Takes what changes in the files, looking every `interval`, until dropped: connections from then on see it.
+    /// Reloads the files every `interval` until the future is dropped. New connections use the reloaded certificates.
     pub async fn renew(&self, interval: Duration) {
         self.0.renew(interval).await;
     }
 
-    /// What a connection is made with now.
+    /// Configuration for new connections.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.0.current()
     }
 
-    /// The name that a server's certificate has to be for, where its URL has this host. An address of IPv6 may stand in brackets.
+    /// Name that a server's certificate must be valid for, if its URL has this host. An IPv6 address may be in brackets.
     ///
     /// # Errors
-    /// When the host is neither a name nor an address.
+    /// If the host is neither a name nor an address.
     pub fn server_name(&self, host: &str) -> io::Result<ServerName<'static>> {
         if let Some(name) = &self.0.source.server_name {
             return Ok(name.clone());
@@ -103,36 +103,36 @@ impl Connector {
         ServerName::try_from(host.to_owned()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{host:?}: {error}")))
     }
 
-    /// The handshake, on a connection to `host`.
+    /// Performs the TLS handshake on a connection to `host`.
     ///
     /// # Errors
-    /// The connection's; a [`fault`] where TLS is what went wrong.
+    /// Errors of the connection. [`fault`] tells whether the error was one of TLS.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let name = self.server_name(host)?;
         TlsConnector::from(self.config()).connect(name, stream).await
     }
 }
 
-/// What went wrong with TLS, and on whose side.
+/// A TLS error and the side that caused it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
-    /// The server's certificate is for other names.
+    /// The server's certificate is valid for other names.
     #[error("{0}")]
     Name(String),
-    /// The server's certificate is not accepted for another reason: its authority, its time.
+    /// The server's certificate is rejected for another reason, such as its authority or its validity period.
     #[error("{0}")]
     Certificate(String),
-    /// The server does not accept this side's certificate.
+    /// The server rejects the client's certificate.
     #[error("{0}")]
     Identity(String),
-    /// The other side speaks something else.
+    /// Any other TLS error, for example because the peer does not speak TLS.
     #[error("{0}")]
     Protocol(String),
 }
 
-/// Prefix of rustls's message for an alert.
+/// Prefix of rustls's message for a received alert.
 const ALERT: &str = "received fatal alert: ";
-/// What a client reads when the server does not accept its certificate (RFC 8446 §6.2).
+/// Alerts with which a server rejects the client's certificate (RFC 8446 §6.2).
 const REFUSALS: [Alert; 9] = [
     Alert::BadCertificate,
     Alert::UnsupportedCertificate,
@@ -145,14 +145,14 @@ const REFUSALS: [Alert; 9] = [
     Alert::CertificateRequired,
 ];
 
-/// The TLS that an error is about, if it is, however deep it lies.
+/// The TLS error in the source chain of `error`, at any depth, or `None` if there is none.
 pub fn fault(error: &(dyn Error + 'static)) -> Option<TlsFault> {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<rustls::Error>() {
             return Some(TlsFault::from(error));
         }
-        // HTTP/2 keeps of an error that ends the connection the text alone.
+        // An HTTP/2 error that ends the connection keeps only the text of its source.
         let text = error.to_string();
         if let Some(at) = text.find(ALERT)
             && REFUSALS
@@ -161,7 +161,7 @@ pub fn fault(error: &(dyn Error + 'static)) -> Option<TlsFault> {
         {
             return Some(TlsFault::Identity(text[at..].to_owned()));
         }
-        // Of what it was made of an I/O error names the cause alone as its source.
+        // The `source` of an I/O error skips the error that it wraps, so look at the wrapped error directly.
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         cause = match inner {
             Some(inner) => Some(inner),

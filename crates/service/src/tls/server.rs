@@ -1,4 +1,4 @@
-//! A server's side.
+//! Server side of TLS.
 
 use std::{
     io,
@@ -14,15 +14,15 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use super::{Renewing, Source, TlsError, authority, certificates, private_key, provider};
 use crate::server::Handshake;
 
-/// Where a server's certificate stands.
+/// Files of a server's certificate.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The chain, PEM.
+    /// Certificate chain, PEM.
     pub certificate: PathBuf,
-    /// Its key, PEM.
+    /// Private key, PEM.
     pub key: PathBuf,
-    /// Certificates of the authority whose clients are [`Certified`](crate::server::Certified), PEM. Clients without a certificate
-    /// get in all the same, with one of another authority they do not.
+    /// PEM file with the certificates of the authority whose clients are [`Certified`](crate::server::Certified). Clients without a
+    /// certificate are accepted too; clients with a certificate of another authority are rejected.
     pub client_authority: Option<PathBuf>,
 }
 
@@ -54,13 +54,13 @@ impl Source for Files {
             }
         };
         let mut config = builder.with_single_cert(chain, key).map_err(TlsError::Use)?;
-        // What upgrades a connection needs HTTP/1.1; clients that do offer that alone.
+        // Upgrading a connection requires HTTP/1.1; clients that upgrade offer only HTTP/1.1.
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }
 
-/// Accepts connections with the certificate as it is now. Clones share it.
+/// Performs TLS handshakes as a server, with the current certificate. Clones share the certificate.
 #[derive(Clone)]
 pub struct Acceptor(Renewing<Files>);
 
@@ -73,7 +73,7 @@ impl Acceptor {
         Renewing::new(files).map(Self)
     }
 
-    /// Takes what changes in the files, looking every `interval`, until dropped: connections from then on see it.
+    /// Reloads the files every `interval` until the future is dropped. New connections use the reloaded certificate.
     pub async fn renew(&self, interval: Duration) {
         self.0.renew(interval).await;
     }
@@ -87,7 +87,7 @@ impl Handshake for Acceptor {
     }
 
     fn is_certified(stream: &Self::Stream) -> bool {
-        // One that could not be verified has ended the handshake.
+        // A certificate that could not be verified has failed the handshake before.
         stream.get_ref().1.peer_certificates().is_some()
     }
 }

@@ -12,7 +12,7 @@ use warp::Filter;
 use super::*;
 use crate::server::{self, Cleartext, Limits};
 
-/// Who signs.
+/// A certificate authority.
 struct Signer(CertifiedIssuer<'static, KeyPair>);
 
 impl Signer {
@@ -31,7 +31,7 @@ impl Signer {
     }
 }
 
-/// A folder with the files of all sides.
+/// A temporary directory with the certificate files of both sides.
 struct Folder(TempDir);
 
 impl Folder {
@@ -45,7 +45,7 @@ impl Folder {
         path
     }
 
-    /// A server of `localhost`, whose authority is in `ca.crt`.
+    /// Files of a server certificate for `localhost`. Writes the certificate of its authority to `ca.crt`.
     fn server(&self, signer: &Signer) -> Files {
         let (certificate, key) = signer.sign("localhost", ExtendedKeyUsagePurpose::ServerAuth);
         self.write("ca.crt", &signer.0.pem());
@@ -74,7 +74,7 @@ impl Folder {
     }
 }
 
-/// Says whether a client is certified.
+/// Starts a server that responds whether the client is certified.
 async fn serve<H: server::Handshake>(handshake: H) -> (SocketAddr, DropGuard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
@@ -92,7 +92,7 @@ async fn serve<H: server::Handshake>(handshake: H) -> (SocketAddr, DropGuard) {
     (address, stop.drop_guard())
 }
 
-/// What the server answers a client that connects to `localhost` there.
+/// Sends a request for `localhost` to `address` and returns the response.
 async fn ask(address: SocketAddr, connector: &Connector) -> Result<String, Option<TlsFault>> {
     let exchange = async {
         let mut stream = connector.connect("localhost", TcpStream::connect(address).await?).await?;
@@ -122,11 +122,11 @@ async fn who_shows_a_certificate_of_the_authority_is_certified_and_nobody_else()
     };
     assert_eq!(ask(address, &with(None)).await.unwrap(), "anybody");
     assert_eq!(ask(address, &with(Some(folder.identity(&clients)))).await.unwrap(), "certified");
-    // The authority of servers is none of clients.
+    // The authority of server certificates does not authenticate clients.
     let stranger = with(Some(folder.identity(&servers)));
     let since = tokio::time::Instant::now();
     loop {
-        // The connection may break under a request before the reason has come.
+        // The connection may break before the TLS alert with the reason arrives.
         match ask(address, &stranger).await.unwrap_err() {
             Some(fault) => break assert!(matches!(fault, TlsFault::Identity(_)), "{fault:?}"),
             None => assert!(since.elapsed() < Duration::from_secs(60), "no reason comes"),
@@ -169,14 +169,14 @@ async fn both_sides_take_new_files_and_keep_the_old_ones_while_they_are_half_wri
     let (address, _serving) = serve(acceptor).await;
     let before = Connector::new(folder.trust()).unwrap();
     assert_eq!(ask(address, &connector).await.unwrap(), "anybody");
-    // A certificate without its key, as between two writes.
+    // A certificate without its key, as between the writes of the two files.
     folder.write("tls.key", &KeyPair::generate().unwrap().serialize_pem());
     for _ in 0..5 {
         tokio::time::sleep(2 * soon).await;
         assert_eq!(ask(address, &before).await.unwrap(), "anybody");
     }
     folder.server(&new);
-    // Either may be the faster one.
+    // Either side may reload its files first.
     let since = tokio::time::Instant::now();
     while ask(address, &connector).await.is_err() || ask(address, &before).await.is_ok() {
         assert!(since.elapsed() < Duration::from_secs(60), "they do not find to each other");
