@@ -1,4 +1,4 @@
-//! What the built-in kinds do besides what all kinds do.
+//! Behaviour specific to built-in kinds.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,13 +8,14 @@ use crate::names;
 use crate::refusal::{FieldError, Mistake};
 use crate::resource::{Behaviour, Resource};
 
-/// All data of a ConfigMap or Secret together, in bytes.
+/// Maximum total size of the data of a ConfigMap or Secret, in bytes.
 const DATA_LIMIT: i64 = 1024 * 1024;
 
 /// Namespaces that cannot be deleted.
 pub(crate) const LASTING_NAMESPACES: [&str; 3] = ["default", "kube-public", "kube-system"];
 
-/// Brings an object into the form in which it is kept: what is null or empty is absent.
+/// Normalizes an object for storage: removes null fields and empty data, `spec` and `status`, and moves `stringData` of a Secret into
+/// `data`.
 pub(crate) fn normalise(object: &mut Value, resource: &Resource) {
     drop_nulls(object);
     let Some(fields) = object.as_object_mut() else { return };
@@ -44,7 +45,7 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Fills in what a new object has that its maker need not say.
+/// Sets the fields of a new object that the server provides.
 pub(crate) fn prepare_new(object: &mut Value, resource: &Resource) {
     match resource.behaviour {
         Behaviour::Secret if object["type"].as_str().is_none_or(str::is_empty) => object["type"] = json!("Opaque"),
@@ -58,7 +59,7 @@ pub(crate) fn prepare_new(object: &mut Value, resource: &Resource) {
     }
 }
 
-/// Brings a changed object in line with what an update may change.
+/// Reverts changes to fields that an update of the object or of its subresource must not change.
 pub(crate) fn prepare_update(object: &mut Value, old: &Value, resource: &Resource, is_status: bool) {
     if !matches!(resource.behaviour, Behaviour::Namespace | Behaviour::Node) {
         return;
@@ -77,7 +78,7 @@ pub(crate) fn prepare_update(object: &mut Value, old: &Value, resource: &Resourc
     }
 }
 
-/// Puts back what stood in a field, absence included.
+/// Restores the old value of a field, or removes the field if `old` does not have it.
 pub(crate) fn restore(object: &mut Value, old: &Value, field: &str) {
     let Some(fields) = object.as_object_mut() else { return };
     match old.get(field) {
@@ -86,7 +87,7 @@ pub(crate) fn restore(object: &mut Value, old: &Value, field: &str) {
     };
 }
 
-/// Mistakes in an object of a built-in kind, given what it replaces.
+/// Errors of an object of a built-in kind, given the object that it replaces.
 pub(crate) fn validate(object: &Value, old: Option<&Value>, resource: &Resource) -> Vec<FieldError> {
     let mut errors = Vec::new();
     match resource.behaviour {

@@ -1,7 +1,7 @@
-//! Garbage collection: what belongs to owners that are gone goes too, and namespaces take their content with them.
+//! Garbage collection: deletes the dependents of deleted owners, and the content of deleted namespaces.
 //!
-//! The real collector works some time later on what it has watched. Here every write is followed by as much collection as
-//! it makes necessary, in one go and in a fixed order; a simulation that wants it late says so and calls it itself.
+//! The garbage collector of Kubernetes works asynchronously on watched changes. Here, every write is followed by all the garbage collection
+//! that becomes necessary, in a fixed order. A simulation can disable this and run garbage collection later.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use crate::resource::NAMESPACES;
 use crate::store::Key;
 use crate::write::{Deletion, Propagation, Transaction};
 
-/// What an owner reference is worth.
+/// State of an owner, as far as a dependent is concerned.
 enum Owner {
-    /// The owner is there.
+    /// The owner exists.
     Solid,
-    /// It is gone, or another object has its name.
+    /// The owner does not exist, or another object has its name.
     Dangling,
-    /// It waits for its dependents to go first.
+    /// The owner waits until its dependents have been deleted.
     Waiting,
 }
 
 impl Transaction<'_> {
-    /// Has a new object looked at: its owners may be gone already.
+    /// Queues a new object for garbage collection, because its owners may already be gone.
     pub fn suspect_new(&mut self, key: &Key, object: &Value) {
         if !object::owners(object).is_empty() {
             self.store.suspects.push_back(key.clone());
         }
     }
 
-    /// Has a changed object looked at.
+    /// Queues a changed object for garbage collection if necessary.
     pub fn suspect_changed(&mut self, key: &Key, old: &Value, object: &Value) {
         let owners_changed = object::owners(old) != object::owners(object);
         if owners_changed || (object::is_deleting(object) && awaits_collection(object)) {
@@ -45,14 +45,14 @@ impl Transaction<'_> {
         }
     }
 
-    /// Collects now, if this control plane does so by itself.
+    /// Runs garbage collection, if it is enabled after every write.
     pub fn collect(&mut self) {
         if self.collects_at_once {
             self.collect_all();
         }
     }
 
-    /// Collects until nothing is left to look at.
+    /// Runs garbage collection until the queue is empty.
     pub fn collect_all(&mut self) {
         while let Some(key) = self.store.suspects.pop_front() {
             let Some(object) = self.store.get(&key).cloned() else { continue };
@@ -79,7 +79,7 @@ impl Transaction<'_> {
         }
         let worth: Vec<Option<Owner>> = owners.iter().map(|owner| self.worth(owner, key)).collect();
         if worth.iter().any(Option::is_none) {
-            // A kind that is not served here: whether the owner exists is unknown.
+            // The control plane does not serve the owner's kind, so it is unknown whether the owner exists.
             return;
         }
         let is_solid = |worth: &Option<Owner>| matches!(worth, Some(Owner::Solid));
@@ -113,7 +113,7 @@ impl Transaction<'_> {
         self.delete_quietly(key, propagation);
     }
 
-    /// What a reference is worth; none when its kind is not served.
+    /// State of the owner that a reference names; `None` if its kind is not served.
     fn worth(&self, owner: &Value, dependent: &Key) -> Option<Owner> {
         let text = |field: &str| owner[field].as_str().unwrap_or_default();
         let resource = self.catalogue.find_kind(text("apiVersion"), text("kind"))?;
@@ -148,7 +148,7 @@ impl Transaction<'_> {
             propagation: Some(propagation),
             ..Deletion::default()
         };
-        // It was there a moment ago, and there are no preconditions: nothing can refuse this.
+        // The object existed a moment ago and there are no preconditions, so the deletion cannot fail.
         let _ = self.delete_uncollected(key, &deletion);
     }
 
@@ -207,7 +207,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Deletes what lies in a namespace that is to go; the namespace goes when nothing is left.
+    /// Deletes the content of a namespace that is being deleted. Removes the namespace once it is empty.
     fn finish_namespace(&mut self, key: &Key, namespace: &Value) {
         if !object::is_deleting(namespace) {
             return;
@@ -225,7 +225,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Whether a finalizer waits for the collector.
+/// Whether an object has a finalizer that garbage collection removes.
 fn awaits_collection(object: &Value) -> bool {
     let finalizers = object::finalizers(object);
     finalizers.contains(&"orphan") || finalizers.contains(&"foregroundDeletion")

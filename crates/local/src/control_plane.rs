@@ -1,4 +1,4 @@
-//! The handle: what a control plane is made of, and the clients of it.
+//! Entry point of the crate: options of a control plane, its handle, and the creation of clients.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,27 +11,27 @@ use crate::service::ApiService;
 use crate::store::{Store, WatchEnd};
 use crate::write::{Transaction, Writing};
 
-/// Where timestamps come from.
+/// Source of timestamps.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Changes that are remembered unless said otherwise: some hundred bursts' worth.
+/// Default of [`Options::watch_history`]: enough for about a hundred bursts.
 const WATCH_HISTORY: usize = 10_000;
 
-/// How long an Event is kept after it was last written: what kube-apiserver's `--event-ttl` is unless set.
+/// Default of [`Options::event_lifetime`], the same as the default of kube-apiserver's `--event-ttl`.
 const EVENT_LIFETIME: Duration = Duration::from_secs(60 * 60);
 
-/// What a control plane is made from.
+/// Options of a control plane.
 #[derive(Clone)]
 pub struct Options {
-    /// Gives `creationTimestamp` and the like. The default stands still at the Unix epoch.
+    /// Source of `creationTimestamp` and other timestamps. The default always returns the Unix epoch.
     pub clock: Clock,
     /// Seed of uids and generated names.
     pub seed: u64,
-    /// Changes remembered for watches and lists; what is older is answered with 410.
+    /// Number of changes kept for watches and lists. Requests for older revisions fail with status 410.
     pub watch_history: usize,
-    /// Whether each write is followed by garbage collection; else [`ControlPlane::collect_garbage`] does it.
+    /// Whether garbage collection runs after each write. Otherwise [`ControlPlane::collect_garbage`] runs it.
     pub collect_at_once: bool,
-    /// An Event is deleted by the first request that comes when it was last written so long ago, by `clock`.
+    /// Time since the last write of an Event, by `clock`, after which the next request deletes the Event.
     pub event_lifetime: Duration,
 }
 
@@ -60,35 +60,35 @@ impl std::fmt::Debug for Options {
 }
 
 impl Options {
-    /// With timestamps from `clock`.
+    /// Takes timestamps from `clock`.
     #[must_use]
     pub fn clock(mut self, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// With uids and generated names from `seed`.
+    /// Derives uids and generated names from `seed`.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Remembers so many changes.
+    /// Keeps the latest `changes` changes for watches and lists.
     #[must_use]
     pub fn watch_history(mut self, changes: usize) -> Self {
         self.watch_history = changes;
         self
     }
 
-    /// Keeps Events for so long.
+    /// Deletes Events that have not been written for `lifetime`.
     #[must_use]
     pub fn event_lifetime(mut self, lifetime: Duration) -> Self {
         self.event_lifetime = lifetime;
         self
     }
 
-    /// Collects garbage only when [`ControlPlane::collect_garbage`] says so.
+    /// Runs garbage collection only when [`ControlPlane::collect_garbage`] is called.
     #[must_use]
     pub fn collect_on_demand(mut self) -> Self {
         self.collect_at_once = false;
@@ -96,7 +96,7 @@ impl Options {
     }
 }
 
-/// What all handles, clients and watches of one control plane share.
+/// State shared by all handles, clients and watches of one control plane.
 pub(crate) struct Shared {
     store: Mutex<Store>,
     options: Options,
@@ -112,7 +112,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// The store, for reading. A panic while it was held has changed nothing half: writes are single calls.
+    /// Locks the store for reading. A poisoned lock is still consistent, because each write to the store is a single call.
     pub fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +121,7 @@ impl Shared {
         (self.options.clock)()
     }
 
-    /// Deletes the Events whose time is over.
+    /// Deletes the Events whose lifetime is over.
     pub fn expire_events(&self) {
         let now = self.now();
         if self.store().expired(now).is_some() {
@@ -149,17 +149,17 @@ impl Shared {
     }
 }
 
-/// An in-memory Kubernetes API. Cheap to clone: clones are handles of the same.
+/// An in-memory Kubernetes API. Cheap to clone: clones are handles of the same control plane.
 ///
-/// It is a function of its options and of what is asked of it, in that order: no clock, randomness or thread of its own. It
-/// works inside a paused single-threaded tokio runtime.
+/// The responses are a function of the options and the sequence of requests. The control plane has no clock, randomness or thread of its
+/// own, and works within a paused single-threaded Tokio runtime.
 #[derive(Clone, Debug)]
 pub struct ControlPlane {
     shared: Arc<Shared>,
 }
 
 impl ControlPlane {
-    /// A control plane with the namespaces that every cluster has, and nothing in them.
+    /// Creates a control plane with the empty namespaces that every new cluster has.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let shared = Arc::new(Shared {
@@ -182,35 +182,36 @@ impl ControlPlane {
         Self { shared }
     }
 
-    /// A client whose default namespace is `namespace`. It has to be called inside a tokio runtime.
+    /// Creates a client whose default namespace is `namespace`. Must be called within a Tokio runtime.
     #[must_use]
     pub fn client(&self, namespace: &str) -> kube::Client {
         kube::Client::new(self.service(), namespace)
     }
 
-    /// The API as a tower service: to be wrapped, or served over HTTP.
+    /// The API as a tower service, which can be wrapped or served over HTTP.
     #[must_use]
     pub fn service(&self) -> ApiService {
         ApiService::new(self.shared.clone())
     }
 
-    /// Revision of the last write: the resource version of whatever was written last.
+    /// Revision of the last write, which is the resource version of the most recently written object.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.shared.store().revision()
     }
 
-    /// Drops the history of changes, like a compaction of etcd: a watch from an earlier revision gets 410, and its client has to list again.
+    /// Drops the history of changes, like a compaction of etcd. A watch from an earlier revision then fails with status 410, and its client
+    /// must list again.
     pub fn compact(&self) {
         self.shared.transact(|transaction| transaction.store.compact());
     }
 
-    /// Ends every open watch as a time-out would.
+    /// Ends every open watch without an error, as if its timeout had expired.
     pub fn close_watches(&self) {
         self.shared.transact(|transaction| transaction.store.end_watches(WatchEnd::Closed));
     }
 
-    /// Ends every open watch with 410.
+    /// Ends every open watch with status 410.
     pub fn expire_watches(&self) {
         self.shared.transact(|transaction| transaction.store.end_watches(WatchEnd::Expired));
     }
@@ -221,7 +222,7 @@ impl ControlPlane {
         self.shared.store().open_watches()
     }
 
-    /// Does what garbage collection is due; see [`Options::collect_on_demand`].
+    /// Runs all pending garbage collection; see [`Options::collect_on_demand`].
     pub fn collect_garbage(&self) {
         self.shared.transact(|transaction| transaction.collect_all());
     }

@@ -1,4 +1,4 @@
-//! From the bytes of a request to an object in the form in which it is kept.
+//! Decoding of request bodies to normalized objects.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::refusal::{FieldError, Mistake, Refusal};
 use crate::resource::{Behaviour, Catalogue, Resource};
 use crate::schema;
 
-/// How unknown fields are treated (`fieldValidation`).
+/// Treatment of unknown fields (`fieldValidation`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Ignore,
@@ -18,10 +18,10 @@ pub(crate) enum FieldValidation {
 }
 
 impl FieldValidation {
-    /// As the parameter `fieldValidation` says.
+    /// Parses the parameter `fieldValidation`.
     ///
     /// # Errors
-    /// When it says something else.
+    /// [`Refusal::BadRequest`] for an unknown value.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         match text {
             "" | "Warn" => Ok(Self::Warn),
@@ -35,10 +35,10 @@ impl FieldValidation {
     }
 }
 
-/// An object as it came: JSON.
+/// Parses a JSON object.
 ///
 /// # Errors
-/// When it is none, or of another kind.
+/// [`Refusal::BadRequest`] if the body is not a JSON object; also the errors of [`check_type`].
 pub(crate) fn parse(body: &[u8], resource: &Resource) -> Result<Value, Refusal> {
     let mut object: Value = serde_json::from_slice(body).map_err(|error| {
         Refusal::BadRequest(format!(
@@ -56,7 +56,7 @@ pub(crate) fn parse(body: &[u8], resource: &Resource) -> Result<Value, Refusal> 
     Ok(object)
 }
 
-/// Refuses an object of another kind than the request's path says.
+/// Checks that an object has the kind and API version of the request's path. Sets absent ones if the kind allows that.
 pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), Refusal> {
     let api_version = resource.api_version();
     for (field, expected, what) in [
@@ -96,10 +96,10 @@ pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), 
     Ok(())
 }
 
-/// Takes unknown fields away and fills defaults in; tells the unknown fields' paths.
+/// Removes unknown fields and sets defaults. Returns the paths of the unknown fields.
 ///
 /// # Errors
-/// When a field of a built-in kind or of metadata has another type than it must have.
+/// [`Refusal::BadRequest`] if a field of a built-in kind or of metadata has the wrong type.
 pub(crate) fn normalise(object: &mut Value, resource: &Resource, catalogue: &Catalogue) -> Result<Vec<String>, Refusal> {
     let mut unknown = schema::prune::prune(object, &resource.schema);
     if resource.is_custom() {
@@ -123,7 +123,7 @@ pub(crate) fn normalise(object: &mut Value, resource: &Resource, catalogue: &Cat
     Ok(unknown)
 }
 
-/// The built-in kinds are structs on the other side: a wrong type fails before anything is validated.
+/// Rejects wrong types before validation: the API server decodes built-in kinds into Go structs, which fails for a wrong type.
 fn refuse_wrong_types(value: &Value, schema: &schema::Schema, kind: &str, resource: &Resource) -> Result<(), Refusal> {
     let errors = schema::validate::validate(value, None, schema, "");
     let Some(error) = errors.into_iter().find(|error| error.mistake == Mistake::TypeInvalid) else {
@@ -132,7 +132,7 @@ fn refuse_wrong_types(value: &Value, schema: &schema::Schema, kind: &str, resour
     let found = match error.value.as_ref().and_then(Value::as_str).unwrap_or_default() {
         "integer" => "number",
         "boolean" => "bool",
-        // Null is the zero value of everything.
+        // Go decodes null as the zero value of any type.
         "null" => return Ok(()),
         found => found,
     };
@@ -152,7 +152,7 @@ fn refuse_wrong_types(value: &Value, schema: &schema::Schema, kind: &str, resour
     )))
 }
 
-/// The fields of a path without keys of maps and places in lists: a struct's name has none.
+/// The field names of a path, without map keys and list indices, because Go's error message contains only struct fields.
 fn declared(path: &str, schema: &schema::Schema) -> String {
     let (mut at, mut fields) = (Some(schema), Vec::new());
     for part in path.split('.') {
@@ -168,7 +168,7 @@ fn declared(path: &str, schema: &schema::Schema) -> String {
     fields.join(".")
 }
 
-/// What a strict decoder says of unknown fields.
+/// Message of the strict decoder about unknown fields.
 pub(crate) fn strict_message(unknown: &[String]) -> String {
     let list: Vec<String> = unknown
         .iter()

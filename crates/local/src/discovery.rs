@@ -1,4 +1,4 @@
-//! What a client asks before it asks for objects: which kinds there are, what version this is, whether it is well.
+//! Paths other than objects: discovery, version, health and OpenAPI.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -8,16 +8,16 @@ use crate::refusal::Refusal;
 use crate::resource::{Behaviour, Catalogue, Resource, catalogue};
 use crate::service::Answer;
 
-/// The Kubernetes version whose behaviour this API has.
+/// Kubernetes version whose behaviour this API implements: major, minor and full version.
 const KUBERNETES: (&str, &str, &str) = ("1", "34", "v1.34.4+sahasra");
 
 /// Content type of aggregated discovery.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Answers what is no request for objects.
+/// Responds to a request for a path other than objects.
 ///
 /// # Errors
-/// When there is nothing at this path.
+/// [`Refusal::NoSuchPath`] if the path does not exist.
 pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
     let catalogue = catalogue();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -79,7 +79,7 @@ fn wants_aggregated(accept: &str) -> bool {
         .any(|media| media.contains("as=APIGroupDiscoveryList") && media.contains("v=v2") && !media.contains("v2beta1"))
 }
 
-/// Groups with their version, each once, in the order of the catalogue.
+/// Distinct groups with their version, in the order of the catalogue.
 fn groups(catalogue: &Catalogue) -> Vec<(&str, &str)> {
     let mut groups: Vec<(&str, &str)> = Vec::new();
     for resource in &catalogue.resources {
@@ -96,7 +96,7 @@ fn api_group(group: &str, version: &str) -> Value {
     json!({"name": group, "versions": [version], "preferredVersion": version})
 }
 
-/// What can be done to objects of a kind.
+/// Verbs that a kind supports.
 fn verbs(resource: &Resource) -> Vec<&'static str> {
     let mut verbs = vec!["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
     if resource.behaviour == Behaviour::Namespace {

@@ -1,8 +1,9 @@
-//! Events of the two groups are the same objects: kept as core/v1 has them, shown as events.k8s.io/v1 has them.
+//! Conversion of Events. Both groups share the same objects, which are stored in the format of core/v1 and converted for requests of
+//! events.k8s.io/v1.
 
 use serde_json::{Value, json};
 
-/// Names in events.k8s.io/v1 and in core/v1.
+/// Pairs of field names in events.k8s.io/v1 and core/v1.
 const FIELDS: [(&str, &str); 7] = [
     ("note", "message"),
     ("regarding", "involvedObject"),
@@ -13,7 +14,7 @@ const FIELDS: [(&str, &str); 7] = [
     ("deprecatedCount", "count"),
 ];
 
-/// From events.k8s.io/v1 to core/v1.
+/// Converts an Event from events.k8s.io/v1 to core/v1.
 pub(crate) fn to_core(event: &mut Value) {
     rename(event, |(new, core)| (new, core));
     event["apiVersion"] = json!("v1");
@@ -24,7 +25,7 @@ pub(crate) fn to_core(event: &mut Value) {
     }
 }
 
-/// From core/v1 to events.k8s.io/v1.
+/// Converts an Event from core/v1 to events.k8s.io/v1.
 pub(crate) fn from_core(event: &mut Value) {
     rename(event, |(new, core)| (core, new));
     event["apiVersion"] = json!("events.k8s.io/v1");

@@ -1,4 +1,4 @@
-//! From a request to its answer.
+//! Handling of API requests, by path and verb.
 
 mod patching;
 
@@ -25,10 +25,10 @@ use crate::view::View;
 use crate::watch::{WatchStream, Watched};
 use crate::write::{Deleted, Deletion, Propagation, Transaction, Writing};
 
-/// Answers a request.
+/// Handles a request.
 ///
 /// # Errors
-/// A refusal, to be answered as a metav1 `Status`.
+/// A [`Refusal`], which the caller converts to a metav1 `Status`.
 pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result<Answer, Refusal> {
     let target = request::target(parts.uri.path(), catalogue());
     let query = Query::parse(parts.uri.query().unwrap_or_default());
@@ -159,7 +159,7 @@ impl Objects<'_> {
         Ok(Answer::watch(WatchStream::open(self.shared, watched, &self.request.query)?))
     }
 
-    /// The object in the body, pruned and defaulted, and warnings about what it holds besides.
+    /// Decodes the body. Returns the pruned and defaulted object, and warnings about unknown fields.
     fn decoded(&self) -> Result<(Value, Vec<String>), Refusal> {
         let validation = FieldValidation::parse(self.request.query.text("fieldValidation"))?;
         let mut object = match self.request.content_type() {
@@ -282,7 +282,7 @@ impl Objects<'_> {
         let deletion = self.deletion()?;
         let deleted = self.shared.transact(|transaction| transaction.delete(&self.key(), &deletion));
         let deleted = deleted.map_err(|refusal| match refusal {
-            // The same objects have two kinds: the request's is meant.
+            // Events are served under two kinds. Report the kind of the request.
             Refusal::NotFound { .. } => self.kind.not_found(&self.request.name),
             other => other,
         })?;
@@ -311,7 +311,7 @@ impl Objects<'_> {
             for object in &page.items {
                 let key = crate::write::key_of(self.kept_at(), object);
                 match transaction.delete(&key, &deletion) {
-                    // One may have gone with another that owned it.
+                    // An earlier deletion may have deleted this object together with its owner.
                     Ok(_) | Err(Refusal::NotFound { .. }) => {}
                     Err(other) => return Err(other),
                 }

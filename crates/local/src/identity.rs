@@ -1,14 +1,13 @@
-//! Uids and name suffixes: a function of a seed, so that a run can be repeated.
+//! Generation of uids and name suffixes from a seed, so that a run can be reproduced.
 
-/// A seeded source of uids and suffixes of generated names.
+/// Seeded generator of uids and suffixes of generated names.
 #[derive(Clone, Debug)]
 pub(crate) struct Identities {
     state: u64,
 }
 
-/// The letters of a generated suffix: no vowels and nothing that reads like another letter, as Kubernetes has them.
+/// Characters of a generated suffix, the same as in Kubernetes: no vowels and no characters that look alike.
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Letters in a generated suffix.
 const SUFFIX_LENGTH: usize = 5;
 
 impl Identities {
@@ -16,7 +15,7 @@ impl Identities {
         Self { state: seed }
     }
 
-    /// SplitMix64 (Steele, Lea and Flood, 2014): every state is visited once, so that no uid comes twice.
+    /// SplitMix64 (Steele, Lea and Flood, 2014). The generator visits every state once, so uids do not repeat.
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -25,7 +24,7 @@ impl Identities {
         mixed ^ (mixed >> 31)
     }
 
-    /// A uid in the form of a version 4 UUID.
+    /// A uid in the format of a version 4 UUID.
     pub fn uid(&mut self) -> String {
         let (high, low) = (self.next(), self.next());
         format!(
@@ -38,7 +37,7 @@ impl Identities {
         )
     }
 
-    /// `prefix` with a suffix of five letters; a long prefix is cut so that the name stays within 63.
+    /// `prefix` with a random suffix of five characters. A long prefix is truncated so that the name has at most 63 characters.
     pub fn generated_name(&mut self, prefix: &str) -> String {
         let longest = 63 - SUFFIX_LENGTH;
         let mut name: String = prefix.chars().take(longest).collect();

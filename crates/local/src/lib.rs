@@ -1,5 +1,5 @@
-//! The embedded control plane: an in-memory Kubernetes API for Sahasra's kinds and what they need beside them, behind
-//! [`kube::Client`] and, for kubectl, over HTTPS ([`Server`]).
+//! The embedded control plane: an in-memory implementation of the Kubernetes API for Sahasra's kinds and the built-in kinds that they need.
+//! Clients use [`kube::Client`] within the process, or HTTPS ([`Server`]), for example with kubectl.
 //!
 //! ```text
 //! kube::Client ─┐
@@ -8,31 +8,30 @@
 //!                                                                  collect ◄─┘
 //! ```
 //!
-//! A [`ControlPlane`] is made from [`Options`]: a clock, a seed and how many changes are remembered. It does nothing by
-//! itself, has no thread and uses no other source of time or randomness: the same requests in the same order give the same
-//! answers, watch events included, also under a paused clock. [`ControlPlane::compact`], [`ControlPlane::close_watches`] and
-//! [`ControlPlane::expire_watches`] are what a simulation does to its clients.
+//! A [`ControlPlane`] is created from [`Options`]: a clock, a seed and the number of changes to keep. The control plane acts only on
+//! requests, has no thread and uses no other source of time or randomness. The same requests in the same order give the same responses and
+//! watch events, also under a paused clock. Simulations disturb clients with [`ControlPlane::compact`], [`ControlPlane::close_watches`] and
+//! [`ControlPlane::expire_watches`].
 //!
-//! # What is not as on a real API server
+//! # Differences from a real API server
 //!
-//! The decision record *The embedded control plane is our own* lists what is served. Of what is, these differ:
+//! The decision record *The embedded control plane is our own* lists the supported features. The supported features differ as follows:
 //!
-//! - **Time.** Garbage collection and the deletion of a namespace's content happen within the write that makes them
-//!   necessary (see [`Options::collect_on_demand`]), not some time later. An Event that has not been written for an hour
-//!   ([`Options::event_lifetime`]) is deleted by the next request, whatever that asks for: nothing happens without one.
-//! - **CEL rules** are evaluated by `kube-cel` 0.8, which refuses what it cannot evaluate: `sortBy`, `cel.bind`, two-variable
-//!   comprehensions, schemas deeper than 64 levels, the authorizer. Costs are not counted: no rule runs out of budget here.
-//!   `oldSelf` of an `optionalOldSelf` rule is the value or null, not an optional. Messages of rules that fail to evaluate
-//!   differ. Our definitions use none of these: `e2e/tests/rules.rs` evaluates their rules.
-//! - **Schemas**: `allOf`, `anyOf`, `oneOf`, `not`, `uniqueItems`, `multipleOf` and formats other than `date-time` and `byte`
-//!   are not looked at. Ours have none. Of lists in the schema, mistakes come in the order of the fields, on a real server in a
-//!   random one.
-//! - **Strict decoding** tells unknown fields, not fields given twice: JSON is read into a map first.
-//! - **Built-in kinds** are validated where Sahasra or its users write them: metadata, data keys and sizes, immutability,
-//!   leases. Nodes, Namespaces and Events are checked for types alone.
-//! - **Reviews**: `SelfSubjectAccessReview` is answered, always with yes, and `SelfSubjectReview`, always with the same name; they are
-//!   not listed among the kinds that are served.
-//! - **Versions** begin at 1 and are contiguous; a list of all namespaces is ordered by namespace, then name.
+//! - **Time.** Garbage collection and the deletion of a namespace's content happen within the write that makes them necessary (see
+//!   [`Options::collect_on_demand`]), not some time later. An Event that has not been written for an hour ([`Options::event_lifetime`]) is
+//!   deleted by the next request, whatever its target: without a request nothing is deleted.
+//! - **CEL rules** are evaluated by `kube-cel` 0.8, which rejects unsupported features: `sortBy`, `cel.bind`, two-variable comprehensions,
+//!   schemas deeper than 64 levels, the authorizer. Costs are not counted, so no rule exceeds a cost budget. `oldSelf` of an
+//!   `optionalOldSelf` rule is the value or null, not an optional. Messages of rules that fail to evaluate differ. Sahasra's definitions
+//!   use none of these; a test in `crds` checks that their rules compile.
+//! - **Schemas**: `allOf`, `anyOf`, `oneOf`, `not`, `uniqueItems`, `multipleOf` and formats other than `date-time` and `byte` are ignored.
+//!   Sahasra's definitions contain none of them. Schema errors are ordered by field; on a real server the order is random.
+//! - **Strict decoding** reports unknown fields, but not duplicate fields, because JSON is parsed into a map first.
+//! - **Built-in kinds** are validated where Sahasra or its users write them: metadata, data keys and sizes, immutability, leases. Nodes,
+//!   Namespaces and Events are only checked for field types.
+//! - **Reviews**: `SelfSubjectAccessReview` always allows the action, and `SelfSubjectReview` always returns the same user name. Discovery
+//!   does not list these kinds.
+//! - **Resource versions** begin at 1 and are contiguous. A list of all namespaces is ordered by namespace, then name.
 
 mod built_in;
 mod collect;

@@ -1,4 +1,4 @@
-//! Lists: narrowed, in pages, and as of a revision.
+//! Lists: selectors, pages, and lists as of a revision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::request::Query;
 use crate::selector::Selector;
 use crate::store::{Key, Store};
 
-/// What a page of a list holds.
+/// A page of a list.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub items: Vec<Arc<Value>>,
@@ -40,7 +40,7 @@ const EXPIRED: &str = "The provided continue parameter is too old to display a c
      provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk \
      was returned and now may show up in the list.";
 
-/// A continue token, in the API server's form: the revision of the list and the key after which it goes on.
+/// Encodes a continue token in the API server's format: the revision of the list, and the key after which the next page begins.
 fn encode(revision: i64, start: &str) -> String {
     URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": revision, "start": start}).to_string())
 }
@@ -56,7 +56,7 @@ fn decode(token: &str) -> Result<(i64, String), Refusal> {
     ))
 }
 
-/// The key as a continue token has it.
+/// The key in the format of a continue token.
 fn path(key: &Key, namespace: Option<&str>) -> String {
     if namespace.is_some() || key.namespace.is_empty() {
         key.name.clone()
@@ -68,7 +68,8 @@ fn path(key: &Key, namespace: Option<&str>) -> String {
 /// Lists objects of a kind.
 ///
 /// # Errors
-/// 410 when the list cannot be finished as it began, 400 for parameters that make no sense.
+/// [`Refusal::Expired`] (410) if the revision of a list or of its continue token is no longer available, [`Refusal::BadRequest`] (400) for
+/// invalid parameters, [`Refusal::TooLargeResourceVersion`] for a revision in the future.
 pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, selector: &Selector, query: &Query) -> Result<Page, Refusal> {
     let limit = query.number("limit")?.unwrap_or_default();
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! Validation of `metadata`, which all kinds share.
+//! Validation of `metadata`, which is the same for all kinds.
 
 use serde_json::Value;
 
@@ -7,12 +7,12 @@ use crate::object;
 use crate::refusal::{FieldError, Mistake};
 use crate::resource::{Behaviour, Resource};
 
-/// All annotations together, in bytes: keys and values.
+/// Maximum total size of the keys and values of all annotations, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
 type NameRule = fn(&str) -> Vec<String>;
 
-/// Mistakes in the metadata of a new object.
+/// Errors in the metadata of a new object.
 pub(crate) fn validate_new(object: &Value, resource: &Resource) -> Vec<FieldError> {
     let rule: NameRule = if resource.behaviour == Behaviour::Namespace {
         names::label
@@ -22,11 +22,11 @@ pub(crate) fn validate_new(object: &Value, resource: &Resource) -> Vec<FieldErro
     validate(object, resource, rule)
 }
 
-/// Mistakes in the metadata of an object that replaces another.
+/// Errors in the metadata of an updated object.
 pub(crate) fn validate_update(object: &Value, old: &Value, resource: &Resource) -> Vec<FieldError> {
     let mut errors = validate(object, resource, names::path_segment);
-    // The API server's common validation and that of the kind both look at changes: the message names each once, the
-    // causes twice.
+    // For custom kinds, both the generic and the kind-specific validation of the API server check changes: the message contains each error
+    // once, the causes contain it twice.
     for _ in 0..2 {
         validate_change(object, old, &mut errors);
         if !resource.is_custom() {
@@ -41,7 +41,7 @@ fn validate(object: &Value, resource: &Resource, name_rule: NameRule) -> Vec<Fie
     let mut errors = Vec::new();
     let prefix = object::metadata(object, "generateName");
     if !prefix.is_empty() {
-        // A dash at the end is right in a prefix: as in Kubernetes, an `a` replaces it and the character before it.
+        // A prefix may end in a dash, although a name may not: as in Kubernetes, an `a` replaces it and the character before it.
         let masked = prefix.strip_suffix('-').and_then(|stem| {
             let mut characters = stem.chars();
             characters.next_back()?;

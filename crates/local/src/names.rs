@@ -1,4 +1,4 @@
-//! What names, labels and finalizers may look like, with the API server's texts.
+//! Validation of names, labels and finalizers, with the API server's messages. The functions return all violations.
 
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
 
-/// What is wrong with a DNS label of at most 63 characters, such as a namespace's name.
+/// Checks a DNS label of at most 63 characters, such as a namespace's name.
 pub(crate) fn label(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if name.len() > 63 {
@@ -41,7 +41,7 @@ pub(crate) fn label(name: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a DNS subdomain, such as most objects' names.
+/// Checks a DNS subdomain of at most 253 characters, such as the names of most objects.
 pub(crate) fn subdomain(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if name.len() > 253 {
@@ -56,7 +56,7 @@ pub(crate) fn subdomain(name: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a qualified name, such as a label's key or a finalizer.
+/// Checks a qualified name, such as the key of a label or a finalizer.
 pub(crate) fn qualified(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let parts: Vec<&str> = name.split('/').collect();
@@ -92,7 +92,7 @@ pub(crate) fn qualified(name: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a label's value.
+/// Checks the value of a label.
 pub(crate) fn label_value(value: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if value.len() > 63 {
@@ -108,7 +108,7 @@ pub(crate) fn label_value(value: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a key of a ConfigMap or Secret.
+/// Checks a key of a ConfigMap or Secret.
 pub(crate) fn config_key(key: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if key.len() > 253 {
@@ -129,7 +129,7 @@ pub(crate) fn config_key(key: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a part of a path: asked of every name on every update.
+/// Checks a segment of a path. Every update checks the name of its object with this rule.
 pub(crate) fn path_segment(name: &str) -> Vec<String> {
     if name == "." || name == ".." {
         return vec![format!("may not be '{name}'")];

@@ -1,49 +1,45 @@
-//! Reading and writing the parts of an object that every kind has.
+//! Access to the parts of an object that are the same for all kinds.
 
 use serde_json::{Map, Value, json};
 
-/// A string at `metadata.{field}`; empty when absent.
+/// The string `metadata.{field}`; empty if absent.
 pub(crate) fn metadata<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"][field].as_str().unwrap_or_default()
 }
 
-/// Name.
 pub(crate) fn name(object: &Value) -> &str {
     metadata(object, "name")
 }
 
-/// Namespace; empty for what has none.
+/// Empty for cluster-scoped kinds.
 pub(crate) fn namespace(object: &Value) -> &str {
     metadata(object, "namespace")
 }
 
-/// Uid.
 pub(crate) fn uid(object: &Value) -> &str {
     metadata(object, "uid")
 }
 
-/// Resource version as text; empty when absent.
+/// Resource version as text; empty if absent.
 pub(crate) fn resource_version(object: &Value) -> &str {
     metadata(object, "resourceVersion")
 }
 
-/// Whether a deletion was asked for.
+/// Whether the object has a deletion timestamp.
 pub(crate) fn is_deleting(object: &Value) -> bool {
     !metadata(object, "deletionTimestamp").is_empty()
 }
 
-/// The finalizers.
 pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
     let list = object["metadata"]["finalizers"].as_array();
     list.map(|list| list.iter().filter_map(Value::as_str).collect()).unwrap_or_default()
 }
 
-/// The owner references.
 pub(crate) fn owners(object: &Value) -> &[Value] {
     object["metadata"]["ownerReferences"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The metadata, made when there is none.
+/// Mutable metadata, created if absent.
 pub(crate) fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});
@@ -56,7 +52,7 @@ pub(crate) fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     metadata.as_object_mut().expect("made an object above")
 }
 
-/// Writes `metadata.{field}`; null takes it away.
+/// Sets `metadata.{field}`, or removes the field if `value` is null.
 pub(crate) fn set_metadata(object: &mut Value, field: &str, value: Value) {
     let map = metadata_mut(object);
     if value.is_null() {
@@ -66,18 +62,18 @@ pub(crate) fn set_metadata(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// Sets the finalizers; none takes the field away.
+/// Sets the finalizers, or removes the field if the list is empty.
 pub(crate) fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     let value = if finalizers.is_empty() { Value::Null } else { json!(finalizers) };
     set_metadata(object, "finalizers", value);
 }
 
-/// Copies `metadata.{field}` from one object to another, absence included.
+/// Copies `metadata.{field}` to another object, or removes the field there if it is absent.
 pub(crate) fn copy_metadata(from: &Value, to: &mut Value, field: &str) {
     set_metadata(to, field, from["metadata"][field].clone());
 }
 
-/// Takes fields of metadata away that hold nothing: an absent list and an empty one are the same to the API.
+/// Removes empty fields of the metadata, because the API does not distinguish absent and empty lists.
 pub(crate) fn tidy_metadata(object: &mut Value) {
     let map = metadata_mut(object);
     map.retain(|_, value| match value {
@@ -89,7 +85,7 @@ pub(crate) fn tidy_metadata(object: &mut Value) {
     });
 }
 
-/// What a number reads as in a message: as Go's `%v` prints it.
+/// A number as Go's `%v` formats it in messages.
 pub(crate) fn number(number: &serde_json::Number) -> String {
     if number.is_i64() || number.is_u64() {
         number.to_string()
@@ -98,7 +94,7 @@ pub(crate) fn number(number: &serde_json::Number) -> String {
     }
 }
 
-/// A float as Go's `%v` prints it: shortest digits, an exponent of two digits below 1e-4 and from 1e6 on.
+/// A float as Go's `%v` formats it: shortest representation, with an exponent of at least two digits below 1e-4 and from 1e6.
 pub(crate) fn float(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -113,7 +109,7 @@ pub(crate) fn float(value: f64) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.abs())
 }
 
-/// A string as Go's `%q` prints it.
+/// A string as Go's `%q` formats it.
 pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -136,7 +132,7 @@ pub(crate) fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A value as Go's `encoding/json` writes it into a message.
+/// A value as Go's `encoding/json` formats it in messages.
 pub(crate) fn go_json(value: &Value) -> String {
     let text = value.to_string();
     text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")

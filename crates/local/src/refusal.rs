@@ -1,11 +1,11 @@
-//! Why a request is refused: metav1 `Status` objects in the API server's own words.
+//! Errors of requests, as metav1 `Status` objects with the API server's messages.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::object;
 
-/// What kind of mistake a field holds.
+/// Type of an error in a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     Required,
@@ -19,7 +19,7 @@ pub(crate) enum Mistake {
 }
 
 impl Mistake {
-    /// Reason of the cause, as metav1 names it.
+    /// Reason of the cause in metav1.
     fn reason(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
@@ -45,7 +45,7 @@ impl Mistake {
         }
     }
 
-    /// Whether the rules are not looked at when there is such a mistake: they could not be evaluated.
+    /// Whether rules are skipped after this type of error, because they could not be evaluated.
     pub(crate) fn blocks_rules(self) -> bool {
         matches!(
             self,
@@ -54,7 +54,7 @@ impl Mistake {
     }
 }
 
-/// One mistake in one field.
+/// An error in one field.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FieldError {
     pub mistake: Mistake,
@@ -95,7 +95,7 @@ impl FieldError {
         Self::new(Mistake::TooMany, field, count, format!("must have at most {limit} {unit}"))
     }
 
-    /// The message without the field.
+    /// The message without the field's path.
     pub fn body(&self) -> String {
         let mut text = self.mistake.text().to_owned();
         let shows_value = !matches!(self.mistake, Mistake::Required | Mistake::Forbidden | Mistake::TooLong);
@@ -118,11 +118,11 @@ impl FieldError {
     }
 }
 
-/// What a refusal is about.
+/// Identification of the object that an error concerns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct About {
     pub group: String,
-    /// Plural for most refusals, the kind for `Invalid`: as the API server has it.
+    /// The plural for most errors, the kind for `Invalid`, like the API server.
     pub kind: String,
     pub name: String,
 }
@@ -148,7 +148,7 @@ impl About {
     }
 }
 
-/// Why a request is refused.
+/// Error of a request.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub(crate) enum Refusal {
     #[error("{} {} not found", about.qualified(), object::quoted(&about.name))]
@@ -191,7 +191,7 @@ pub(crate) enum Refusal {
     TooLarge { limit: usize },
     #[error("the body did not come within {} s", .0.as_secs())]
     TooSlow(std::time::Duration),
-    /// An error that the API server passes on as it is, without a reason.
+    /// An error that the API server returns without a reason.
     #[error("{0}")]
     Plain(String),
 }
@@ -213,7 +213,6 @@ fn invalid_message(about: &About, errors: &[FieldError]) -> String {
 }
 
 impl Refusal {
-    /// The HTTP status.
     pub fn code(&self) -> StatusCode {
         match self {
             Self::NotFound { .. } | Self::NoSuchPath => StatusCode::NOT_FOUND,
@@ -289,7 +288,7 @@ impl Refusal {
         }
     }
 
-    /// The metav1 `Status`.
+    /// The error as a metav1 `Status`.
     pub fn status(&self) -> Value {
         let mut metadata = json!({});
         if let Self::Expired { continue_token, .. } = self

@@ -1,4 +1,4 @@
-//! What a request asks for: path and query, taken apart.
+//! Parsing of a request's path and query.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, header};
 use crate::refusal::Refusal;
 use crate::resource::Catalogue;
 
-/// Path and query parameters.
+/// Query parameters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query(BTreeMap<String, String>);
 
@@ -18,7 +18,7 @@ impl Query {
         Self(pairs.into_owned().collect())
     }
 
-    /// A parameter; empty when it is not given.
+    /// Value of a parameter; empty if absent.
     pub fn text(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
@@ -27,15 +27,15 @@ impl Query {
         matches!(self.text(name), "true" | "1")
     }
 
-    /// Whether nothing is to be kept.
+    /// Whether the request must not be persisted (`dryRun=All`).
     pub fn is_dry_run(&self) -> bool {
         self.text("dryRun") == "All"
     }
 
-    /// A number; none when it is not given.
+    /// Value of a numeric parameter; `None` if absent.
     ///
     /// # Errors
-    /// When it is no number.
+    /// [`Refusal::BadRequest`] if the value is not a number.
     pub fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
         match self.text(name) {
             "" => Ok(None),
@@ -47,7 +47,7 @@ impl Query {
     }
 }
 
-/// What is done to objects.
+/// API verb of a request for objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -66,10 +66,10 @@ pub(crate) struct Request {
     pub verb: Verb,
     /// Index in the catalogue.
     pub resource: usize,
-    /// Absent: all namespaces, or a kind that has none.
+    /// Absent for all namespaces or a cluster-scoped kind.
     pub namespace: Option<String>,
     pub name: String,
-    /// Whether it is for `/status` (or a namespace's `/finalize`).
+    /// `status`, `finalize` (namespaces only), or empty for the object itself.
     pub subresource: String,
     pub query: Query,
     pub headers: HeaderMap,
@@ -87,7 +87,7 @@ impl Request {
         whole.split(';').next().unwrap_or_default().trim()
     }
 
-    /// Who writes: what the request says, or the first word of its user agent.
+    /// Field manager of the write: the parameter `fieldManager`, or the first word of the user agent.
     pub fn manager(&self) -> String {
         match self.query.text("fieldManager") {
             "" => {
@@ -100,21 +100,20 @@ impl Request {
     }
 }
 
-/// What a path means.
+/// Target that a path names.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// Objects of a kind.
     Objects {
         resource: usize,
         namespace: Option<String>,
         name: String,
         subresource: String,
     },
-    /// Anything else: discovery and the like.
+    /// All other paths, such as discovery.
     Other,
 }
 
-/// Takes a path apart: `/api/v1/...` or `/apis/{group}/{version}/...`.
+/// Parses a path: `/api/v1/...` or `/apis/{group}/{version}/...`.
 pub(crate) fn target(path: &str, catalogue: &Catalogue) -> Target {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version, rest) = match parts[..] {
@@ -142,7 +141,7 @@ pub(crate) fn target(path: &str, catalogue: &Catalogue) -> Target {
     };
     match rest {
         ["namespaces"] => objects("namespaces", None, &[]),
-        // `namespaces/x/status` is a namespace's own; `namespaces/x/configmaps` what lies in it.
+        // `namespaces/x/status` is a subresource of the namespace; `namespaces/x/configmaps` is a collection in the namespace.
         ["namespaces", name, part] if group.is_empty() && matches!(*part, "status" | "finalize") => {
             objects("namespaces", None, &[*name, *part])
         }
@@ -154,16 +153,16 @@ pub(crate) fn target(path: &str, catalogue: &Catalogue) -> Target {
 }
 
 fn decoded(part: &str) -> String {
-    // A plus is a plus in a path.
+    // In a path, a plus sign does not mean a space.
     let escaped = format!("x={}", part.replace('+', "%2B").replace('&', "%26"));
     let mut pairs = url::form_urlencoded::parse(escaped.as_bytes());
     pairs.next().map(|(_, value)| value.into_owned()).unwrap_or_default()
 }
 
-/// What a method does to a target.
+/// Verb of an HTTP method for a target. `name` is empty for a collection.
 ///
 /// # Errors
-/// When the method is not one for it.
+/// [`Refusal::MethodNotAllowed`] if the target does not support the method.
 pub(crate) fn verb(method: &Method, name: &str, query: &Query) -> Result<Verb, Refusal> {
     Ok(match (method.as_str(), name.is_empty()) {
         ("GET", true) if query.is_true("watch") => Verb::Watch,

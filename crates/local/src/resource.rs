@@ -1,4 +1,4 @@
-//! The kinds that are served: ours from their definitions, and the built-in ones that they need beside them.
+//! Catalogue of the served kinds: Sahasra's kinds from their definitions, and the built-in kinds that they need.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::refusal::{About, FieldError, Refusal};
 use crate::schema::{Schema, built_in};
 
-/// What a kind is for the API, apart from its schema.
+/// Behaviour of a kind, apart from its schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     Custom,
@@ -21,9 +21,9 @@ pub(crate) enum Behaviour {
     Namespace,
     Node,
     Lease,
-    /// core/v1
+    /// Kind of core/v1.
     Event,
-    /// events.k8s.io/v1: another view of the same objects
+    /// Kind of events.k8s.io/v1: another view of the same objects.
     NewEvent,
 }
 
@@ -34,13 +34,13 @@ pub(crate) struct Column {
     pub kind: String,
     pub format: String,
     pub description: String,
-    /// 0 is shown always, more only with `-o wide`.
+    /// 0 for columns that are always shown. Columns with a higher priority are shown only with `-o wide`.
     pub priority: i64,
-    /// JSONPath of a definition's column; empty for a built-in kind's.
+    /// JSONPath of a column of a custom resource definition; empty for a built-in kind.
     pub path: String,
 }
 
-/// One kind.
+/// A served kind.
 #[derive(Debug)]
 pub(crate) struct Resource {
     pub behaviour: Behaviour,
@@ -53,9 +53,9 @@ pub(crate) struct Resource {
     pub categories: Vec<String>,
     pub namespaced: bool,
     pub schema: Schema,
-    /// The schema with all of `metadata`, for merging; absent when `schema` has it.
+    /// Schema that includes the fields of `metadata`, for merging. Absent if `schema` includes them.
     merge_schema: Option<Schema>,
-    /// The schema as JSON, for OpenAPI.
+    /// `schema` as JSON, for OpenAPI.
     pub json_schema: Value,
     pub columns: Vec<Column>,
 }
@@ -70,32 +70,32 @@ impl Resource {
         }
     }
 
-    /// Whether it is one of ours.
+    /// Whether the kind is one of Sahasra's.
     pub fn is_custom(&self) -> bool {
         self.behaviour == Behaviour::Custom
     }
 
-    /// Whether it has a status that is written at a place of its own.
+    /// Whether the kind has the subresource `status`.
     pub fn has_status(&self) -> bool {
         matches!(self.behaviour, Behaviour::Custom | Behaviour::Namespace | Behaviour::Node)
     }
 
-    /// The schema by which values are merged.
+    /// Schema for merging values.
     pub fn merge_schema(&self) -> &Schema {
         self.merge_schema.as_ref().unwrap_or(&self.schema)
     }
 
-    /// Whether a PUT without a resource version replaces whatever is there.
+    /// Whether a PUT without a resource version replaces the current object.
     pub fn allows_unconditional_update(&self) -> bool {
         !matches!(self.behaviour, Behaviour::Custom | Behaviour::Lease)
     }
 
-    /// Whether a PUT makes what is not there.
+    /// Whether a PUT creates an object that does not exist.
     pub fn allows_create_on_update(&self) -> bool {
         matches!(self.behaviour, Behaviour::Lease | Behaviour::Event | Behaviour::NewEvent)
     }
 
-    /// What a refusal says of an object.
+    /// Identification of an object in errors.
     pub fn about(&self, name: &str) -> About {
         About {
             group: self.group.clone(),
@@ -104,7 +104,7 @@ impl Resource {
         }
     }
 
-    /// Of an object that breaks rules: refusals name the kind then.
+    /// Error for an invalid object. Like the API server, this error contains the kind instead of the plural.
     pub fn invalid(&self, name: &str, errors: Vec<FieldError>) -> Refusal {
         let about = About {
             kind: self.kind.clone(),
@@ -117,7 +117,7 @@ impl Resource {
         Refusal::NotFound { about: self.about(name) }
     }
 
-    /// Where a real API server keeps an object in etcd: some refusals tell it.
+    /// Key of an object in the etcd of a real API server. Some error messages contain this key.
     pub fn storage_key(&self, namespace: Option<&str>, name: &str) -> String {
         let plural = match self.behaviour {
             Behaviour::Custom => format!("{}/{}", self.group, self.plural),
@@ -138,21 +138,20 @@ impl Resource {
     }
 }
 
-/// All kinds. Objects are kept under the index of their kind; events.k8s.io's under that of core events.
+/// All served kinds. The store keeps objects under the index of their kind, and Events of events.k8s.io under the index of core Events.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
     pub resources: Vec<Resource>,
-    /// Schema of `metadata`, which definitions leave out.
+    /// Schema of `metadata`, which custom resource definitions omit.
     pub metadata: Schema,
     pub metadata_json: Value,
 }
 
-/// Index of namespaces.
 pub(crate) const NAMESPACES: usize = 0;
-/// Index of core events, under which events.k8s.io's are kept too.
+/// Index of core Events, which also contains the Events of events.k8s.io.
 pub(crate) const EVENTS: usize = 5;
 
-/// The catalogue; compiling the rules takes a while, so once a process.
+/// The catalogue. Built once per process, because compiling the rules takes a while.
 pub(crate) fn catalogue() -> &'static Catalogue {
     static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(Catalogue::build);
     &CATALOGUE
@@ -202,13 +201,13 @@ impl Catalogue {
         }
     }
 
-    /// The kind at `/apis/{group}/{version}/{plural}`.
+    /// Index of the kind at `/apis/{group}/{version}/{plural}`.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<usize> {
         let is = |resource: &Resource| resource.group == group && resource.version == version && resource.plural == plural;
         self.resources.iter().position(is)
     }
 
-    /// The kind that an owner reference names; the version does not matter.
+    /// Index of the kind that an owner reference names. The version is ignored.
     pub fn find_kind(&self, api_version: &str, kind: &str) -> Option<usize> {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         self.resources
@@ -216,7 +215,7 @@ impl Catalogue {
             .position(|resource| resource.group == group && resource.kind == kind)
     }
 
-    /// Where objects of a kind are kept.
+    /// Index under which the store keeps objects of a kind.
     pub fn kept_at(&self, resource: usize) -> usize {
         if self.resources[resource].behaviour == Behaviour::NewEvent {
             EVENTS
@@ -226,7 +225,8 @@ impl Catalogue {
     }
 }
 
-/// The schema of a definition with what every object has: the rest of `metadata` is looked at apart from it.
+/// The schema of a definition with `apiVersion`, `kind` and `metadata` added. If `metadata` is `None`, all fields of the metadata are
+/// accepted, because they are validated separately.
 fn with_type_and_metadata(schema: &Value, metadata: Option<&Value>) -> Schema {
     let mut schema = schema.clone();
     let is_whole = metadata.is_some();
@@ -235,7 +235,7 @@ fn with_type_and_metadata(schema: &Value, metadata: Option<&Value>) -> Schema {
     }
     let unknown = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     schema["properties"]["metadata"] = metadata.cloned().unwrap_or(unknown);
-    // Rules are evaluated on the other one.
+    // Only the schema without the fields of `metadata` has rules and defaults.
     Schema::parse(&schema, !is_whole)
 }
 
@@ -361,9 +361,9 @@ fn built_in_resources() -> Vec<Resource> {
     ]
 }
 
-/// What the API server says of the column `Name`.
+/// Description of the column `Name`, with the API server's text.
 pub(crate) const NAME: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
-/// What the API server says of the column `Age`.
+/// Description of the column `Age`, with the API server's text.
 pub(crate) const CREATED: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
 #[cfg(test)]

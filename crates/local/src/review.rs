@@ -30,7 +30,7 @@ impl Review {
         }
     }
 
-    /// Answers a review, in JSON or, for an access review, also in protobuf: kubectl sends it so.
+    /// Responds to a review in JSON. Accepts JSON, and for an access review also protobuf, which kubectl sends.
     ///
     /// # Errors
     /// [`Refusal::MethodNotAllowed`] for a method other than POST; [`Refusal::BadRequest`] for a body that cannot be decoded;

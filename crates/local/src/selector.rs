@@ -6,7 +6,7 @@ use crate::object;
 use crate::refusal::Refusal;
 use crate::resource::{Behaviour, Resource};
 
-/// What a list or watch is narrowed to.
+/// Label and field selector of a list or watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selector {
     labels: Vec<Requirement>,
@@ -24,10 +24,10 @@ enum Requirement {
 }
 
 impl Selector {
-    /// Reads both selectors of a request.
+    /// Parses both selectors of a request.
     ///
     /// # Errors
-    /// When one cannot be parsed, or names a field that the kind cannot be selected by.
+    /// [`Refusal::BadRequest`] if a selector cannot be parsed, or names a field that the kind does not support as a selector.
     pub fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Self, Refusal> {
         let mut selector = Self::default();
         for term in split(labels) {
@@ -55,7 +55,7 @@ impl Selector {
         Ok(selector)
     }
 
-    /// Whether it narrows nothing.
+    /// Whether the selector matches all objects.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
@@ -83,7 +83,7 @@ impl Selector {
     }
 }
 
-/// Terms between commas that stand in no parentheses.
+/// Splits a selector at the commas outside parentheses.
 fn split(text: &str) -> Vec<&str> {
     let (mut terms, mut depth, mut start) = (Vec::new(), 0, 0);
     for (index, character) in text.char_indices() {
@@ -98,7 +98,7 @@ fn split(text: &str) -> Vec<&str> {
         }
     }
     terms.push(&text[start..]);
-    // Nothing at all selects everything; nothing beside a comma is a mistake.
+    // An empty selector matches everything, but an empty term next to a comma is an error.
     if text.trim().is_empty() { Vec::new() } else { terms }
 }
 

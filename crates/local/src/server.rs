@@ -1,7 +1,6 @@
 //! The API over HTTPS, for kubectl and other clients outside the process.
 //!
-//! kubectl sends a token over TLS alone, so each server generates a self-signed certificate, which is
-//! written into the kubeconfig.
+//! kubectl sends a token over TLS only, so each server generates a self-signed certificate and writes it into the kubeconfig.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,26 +21,24 @@ pub use access::{Credentials, Guarded};
 /// Drain timeout of open requests at shutdown. Short, because a watch never ends by itself.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// Why a control plane cannot be served.
+/// Error of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The port is not there for us.
+    /// The address is not available.
     #[error("listen on {address}")]
     Listen {
-        /// What was asked for.
         address: SocketAddr,
-        /// The system's reason.
         source: io::Error,
     },
-    /// No key or certificate could be made.
+    /// The key or certificate cannot be generated.
     #[error("make a certificate")]
     Certificate(#[from] rcgen::Error),
-    /// TLS could not be set up.
+    /// TLS cannot be configured.
     #[error("set up TLS")]
     Tls(#[from] rustls::Error),
 }
 
-/// A control plane's API on a port, not yet served: where it will be, and how clients get in.
+/// Server of a control plane's API, bound to a port but not yet serving.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
@@ -59,11 +56,11 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Takes the port (0: any that is free) and makes a certificate for it. Only who has the token is let in; bind it to
-    /// loopback all the same.
+    /// Binds `address` (port 0 selects a free port) and generates a certificate for it. Only requests with the token are accepted; bind to
+    /// loopback nevertheless.
     ///
     /// # Errors
-    /// When the port is taken, or the machine gives no randomness for a key.
+    /// If the address is not available, or the system provides no randomness for the key.
     pub async fn bind(control_plane: &ControlPlane, address: SocketAddr, token: String) -> Result<Self, ServeError> {
         let listen = |source| ServeError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
@@ -76,25 +73,24 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// URL of the API.
     #[must_use]
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// A kubeconfig with which its user gets in: JSON, which is YAML too. It holds the token.
+    /// A kubeconfig with full access to the server, in JSON, which is also YAML. Contains the token.
     #[must_use]
     pub fn kubeconfig(&self, namespace: &str) -> String {
         self.credentials.kubeconfig(self.address, namespace)
     }
 
-    /// Serves until `shutdown`.
+    /// Serves until `shutdown` is cancelled.
     pub async fn serve(self, shutdown: CancellationToken) {
         let guarded = Guarded::new(self.service, self.credentials.token());
         let limits = Limits {
@@ -105,7 +101,7 @@ impl Server {
     }
 }
 
-/// TLS on accepted connections.
+/// TLS handshake of accepted connections.
 #[derive(Clone)]
 struct Tls(TlsAcceptor);
 

@@ -1,4 +1,5 @@
-//! The API as a tower service: `http::Request` in, `http::Response` out, the same for clients in the process and over HTTP.
+//! The API as a tower service: `http::Request` in, `http::Response` out. Clients within the process and the HTTPS server use the same
+//! service.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,10 +17,10 @@ use crate::handle;
 use crate::refusal::Refusal;
 use crate::watch::WatchStream;
 
-/// A body that is larger is refused, in bytes: the API server's own limit.
+/// Maximum size of a request body in bytes, the same as the API server's.
 pub(crate) const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
-/// The service. Cheap to clone.
+/// Tower service of a control plane. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ApiService {
     shared: Arc<Shared>,
@@ -64,7 +65,7 @@ where
     }
 }
 
-/// What a request is answered with.
+/// Response to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: StatusCode,
@@ -73,7 +74,6 @@ pub(crate) struct Answer {
     pub warnings: Vec<String>,
 }
 
-/// The content of an answer.
 #[derive(Debug)]
 pub(crate) enum AnswerBody {
     Whole(Bytes),
@@ -127,7 +127,7 @@ impl Answer {
     }
 }
 
-/// The body of a response: one piece, or the events of a watch.
+/// Body of a response: a single chunk, or the events of a watch.
 #[derive(Debug)]
 pub struct ResponseBody(Option<AnswerBody>);
 

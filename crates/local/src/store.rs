@@ -1,7 +1,7 @@
-//! What there is: objects by kind, namespace and name, and the changes that led there.
+//! In-memory storage: objects by kind, namespace and name, and the history of changes.
 //!
-//! Every write takes the next revision, which is the object's resource version. A bounded number of changes is
-//! remembered, so that a watch can go on where it was and a list can be finished as it began; what is older is gone.
+//! Every write increments the revision, which becomes the object's resource version. The store keeps a bounded number of changes, so that a
+//! watch can resume and a paged list can continue at its revision. Older changes are dropped.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,58 +13,56 @@ use serde_json::{Value, json};
 use crate::identity::Identities;
 use crate::object;
 
-/// Where an object is kept.
+/// Key of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// Index in the catalogue.
     pub resource: usize,
-    /// Empty for what has none.
+    /// Empty for cluster-scoped kinds.
     pub namespace: String,
     pub name: String,
 }
 
-/// One write.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub revision: u64,
     pub key: Key,
-    /// What stood there before.
+    /// The object before the write.
     pub before: Option<Arc<Value>>,
-    /// What stands there since; of a deletion what was deleted, with the revision of the deletion.
+    /// The object after the write; for a deletion, the deleted object with the revision of the deletion.
     pub after: Arc<Value>,
     pub is_deletion: bool,
 }
 
-/// Why watches end at once.
+/// Reason why the control plane ends watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEnd {
-    /// The stream ends.
+    /// The stream ends without an error.
     Closed,
-    /// 410: the client has to list again.
+    /// The stream ends with status 410, so the client must list again.
     Expired,
 }
 
-/// Everything that is kept.
 #[derive(Debug)]
 pub(crate) struct Store {
     revision: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     by_uid: BTreeMap<String, Key>,
-    /// Who names an owner's uid.
+    /// Objects with an owner reference to a uid.
     dependents: BTreeMap<String, BTreeSet<Key>>,
-    /// When what does not stay expires, and the same the other way round.
+    /// Expiry times of objects, sorted by time, and per object.
     expiries: BTreeSet<(Timestamp, Key)>,
     expires_at: BTreeMap<Key, Timestamp>,
     changes: VecDeque<Change>,
-    /// Changes up to this revision are forgotten.
+    /// Revision up to which changes have been dropped.
     forgotten: u64,
     history: usize,
     pub identities: Identities,
     watchers: BTreeMap<u64, Option<Waker>>,
     next_watcher: u64,
-    /// Watchers with an id below end so.
+    /// Watches to be ended, and how.
     ended: BTreeMap<u64, WatchEnd>,
-    /// What garbage collection has to look at.
+    /// Objects that garbage collection must check.
     pub suspects: VecDeque<Key>,
     has_changed: bool,
 }
@@ -95,7 +93,7 @@ impl Store {
         self.revision
     }
 
-    /// Changes up to this revision are forgotten.
+    /// Revision up to which changes have been dropped.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -117,13 +115,13 @@ impl Store {
             .take_while(move |(key, _)| key.resource == resource && wanted.as_ref().is_none_or(|namespace| *namespace == key.namespace))
     }
 
-    /// Everything in a namespace.
+    /// Keys of all objects in a namespace.
     pub fn content(&self, namespace: &str) -> Vec<Key> {
         let inside = self.objects.keys().filter(|key| key.namespace == namespace);
         inside.cloned().collect()
     }
 
-    /// Objects of a kind as of a revision; none when changes since are forgotten.
+    /// Objects of a kind as of a revision; `None` if later changes have been dropped.
     pub fn objects_at(&self, resource: usize, namespace: Option<&str>, revision: u64) -> Option<BTreeMap<Key, Arc<Value>>> {
         if revision < self.forgotten {
             return None;
@@ -145,7 +143,7 @@ impl Store {
         self.by_uid.get(uid)
     }
 
-    /// Who names this uid as an owner.
+    /// Objects with an owner reference to `uid`.
     pub fn dependents(&self, uid: &str) -> Vec<Key> {
         self.dependents
             .get(uid)
@@ -153,7 +151,7 @@ impl Store {
             .unwrap_or_default()
     }
 
-    /// Writes an object and gives it the next resource version.
+    /// Stores an object under the next resource version.
     pub fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
         self.revision += 1;
         object::set_metadata(&mut object, "resourceVersion", json!(self.revision.to_string()));
@@ -171,7 +169,7 @@ impl Store {
         object
     }
 
-    /// Takes an object away; what it was (or `last`, when something was changed on the way), with the revision of the deletion.
+    /// Removes an object. Returns `last`, or the stored object if `last` is `None`, with the revision of the deletion.
     pub fn remove(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Value>> {
         let before = self.objects.remove(key)?;
         self.revision += 1;
@@ -185,7 +183,7 @@ impl Store {
         Some(last)
     }
 
-    /// Has an object expire at a time, and no longer at an earlier one.
+    /// Sets the time at which an object expires, and replaces an earlier setting.
     pub fn expire_at(&mut self, key: &Key, at: Timestamp) {
         self.forget_expiry(key);
         self.expiries.insert((at, key.clone()));
@@ -198,7 +196,7 @@ impl Store {
         }
     }
 
-    /// What has expired by now, of that what did so first.
+    /// The first object, by expiry time, that has expired at `now`.
     pub fn expired(&self, now: Timestamp) -> Option<&Key> {
         self.expiries.first().filter(|(at, _)| *at <= now).map(|(_, key)| key)
     }
@@ -231,49 +229,48 @@ impl Store {
         self.has_changed = true;
     }
 
-    /// Changes after a revision, oldest first.
+    /// Changes after `revision`, oldest first.
     pub fn changes_since(&self, revision: u64) -> impl Iterator<Item = &Change> {
         let first = self.changes.partition_point(|change| change.revision <= revision);
         self.changes.range(first..)
     }
 
-    /// Forgets every change so far: what has not been seen by now can no longer be.
+    /// Drops the whole history of changes.
     pub fn compact(&mut self) {
         self.changes.clear();
         self.forgotten = self.revision;
         self.has_changed = true;
     }
 
-    /// A place for a new watch.
+    /// Registers a watch and returns its id.
     pub fn watch(&mut self) -> u64 {
         self.next_watcher += 1;
         self.watchers.insert(self.next_watcher, None);
         self.next_watcher
     }
 
-    /// Keeps a watch's waker until the next change.
+    /// Stores the waker of a watch until the next change. Returns the replaced waker.
     pub fn wait(&mut self, watcher: u64, waker: &Waker) -> Option<Waker> {
         self.watchers.insert(watcher, Some(waker.clone())).flatten()
     }
 
-    /// Forgets a watch.
+    /// Removes a watch. Returns its waker.
     pub fn unwatch(&mut self, watcher: u64) -> Option<Waker> {
         self.ended.remove(&watcher);
         self.watchers.remove(&watcher).flatten()
     }
 
-    /// Whether a watch has to end, and how.
+    /// Whether, and how, a watch must end.
     pub fn end_of(&self, watcher: u64) -> Option<WatchEnd> {
         self.ended.get(&watcher).copied()
     }
 
-    /// Ends every open watch.
+    /// Marks every open watch as ended.
     pub fn end_watches(&mut self, end: WatchEnd) {
         self.ended = self.watchers.keys().map(|watcher| (*watcher, end)).collect();
         self.has_changed = true;
     }
 
-    /// Number of open watches.
     pub fn open_watches(&self) -> usize {
         self.watchers.len()
     }

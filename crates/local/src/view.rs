@@ -1,4 +1,4 @@
-//! How objects are shown: whole, as metadata alone, or as a table.
+//! Representations of objects: complete, metadata only, or as a table.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::list::Page;
 use crate::resource::{Behaviour, Resource, catalogue};
 use crate::table::Table;
 
-/// In what form a client wants objects.
+/// Representation that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Whole,
@@ -15,18 +15,18 @@ enum Form {
     Table,
 }
 
-/// What a client sees of objects of a kind.
+/// Representation of the objects of one kind for one request.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     resource: usize,
     form: Form,
-    /// For tables: what of each object is in its row.
+    /// Parameter `includeObject` of a table: the part of each object that its row includes.
     include_object: String,
     now: jiff::Timestamp,
 }
 
 impl View {
-    /// By the header `Accept`: the first form in it that is known.
+    /// Chooses the first supported representation in the header `Accept`.
     pub fn choose(resource: usize, accept: &str, include_object: &str, now: jiff::Timestamp) -> Self {
         let known = accept.split(',').find_map(|media| {
             let parts: Vec<&str> = media.split(';').map(str::trim).collect();
@@ -54,7 +54,7 @@ impl View {
         &catalogue().resources[self.resource]
     }
 
-    /// One object as an answer.
+    /// Response for a single object.
     pub fn object(&self, object: &Value) -> Value {
         match self.form {
             Form::Whole => self.whole(object),
@@ -66,7 +66,7 @@ impl View {
         }
     }
 
-    /// A page of a list as an answer.
+    /// Response for a page of a list.
     pub fn list(&self, page: &Page) -> Value {
         let resource = self.resource();
         match self.form {
@@ -90,7 +90,7 @@ impl View {
         }
     }
 
-    /// The object of a bookmark.
+    /// Object of a bookmark event.
     pub fn bookmark(&self, revision: u64, ends_initial: bool) -> Value {
         let resource = self.resource();
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
@@ -104,7 +104,7 @@ impl View {
         }
     }
 
-    /// The object under the name of its own kind and version.
+    /// The object under the kind and version of the request.
     fn whole(&self, object: &Value) -> Value {
         let resource = self.resource();
         let mut shown = object.clone();

@@ -1,4 +1,4 @@
-//! Watches: a response body that follows the changes.
+//! Watches: response bodies that stream changes.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,28 +18,28 @@ use crate::selector::Selector;
 use crate::store::WatchEnd;
 use crate::view::View;
 
-/// A bookmark comes that often when a client wants them.
+/// Interval of bookmarks, for clients that request them.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// And so long before a watch ends by its time-out.
+/// Time between the last bookmark and the timeout of a watch.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
-/// What is watched.
+/// Objects that a watch covers.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// Index under which the objects are kept.
+    /// Index under which the store keeps the objects.
     pub resource: usize,
     pub namespace: Option<String>,
     pub selector: Selector,
     pub view: View,
 }
 
-/// The events of one watch.
+/// The event stream of one watch.
 #[derive(Debug)]
 pub(crate) struct WatchStream {
     shared: Arc<Shared>,
     watched: Watched,
     watcher: u64,
-    /// Revision up to which changes have been looked at.
+    /// Revision up to which changes have been processed.
     seen: u64,
     pending: VecDeque<Bytes>,
     has_ended: bool,
@@ -50,10 +50,10 @@ pub(crate) struct WatchStream {
 }
 
 impl WatchStream {
-    /// Begins a watch as a request asks: after a resource version, or with what there is.
+    /// Starts a watch at the requested resource version, or with the current objects.
     ///
     /// # Errors
-    /// 400 for parameters that make no sense.
+    /// [`Refusal::BadRequest`] (400) for invalid parameters.
     pub fn open(shared: &Arc<Shared>, watched: Watched, query: &Query) -> Result<Self, Refusal> {
         let version = query.number("resourceVersion")?.unwrap_or_default();
         let sends_initial = query.is_true("sendInitialEvents");
@@ -132,7 +132,7 @@ impl WatchStream {
         self.next_bookmark = Some(at);
     }
 
-    /// Takes in what changed since the last look; false when nothing did for this watch.
+    /// Adds events for the changes since the last call to `pending`.
     fn advance(&mut self) {
         let shared = self.shared.clone();
         let store = shared.store();
@@ -166,7 +166,7 @@ impl WatchStream {
                 (true, true) => self.push("MODIFIED", &change.after),
                 (true, false) if change.is_deletion => self.push("DELETED", &change.after),
                 (true, false) => {
-                    // It is no longer selected: the last selected state, with the version that ended it.
+                    // The object no longer matches the selector: send its last matching state, with the resource version of the change.
                     let mut last = change.before.as_deref().cloned().unwrap_or_default();
                     crate::object::copy_metadata(&change.after, &mut last, "resourceVersion");
                     self.push("DELETED", &last);
@@ -185,7 +185,7 @@ impl WatchStream {
         self.push_event("ERROR", &refusal.status());
     }
 
-    /// The next event, or the end.
+    /// The next event, or `None` at the end of the stream.
     pub fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             if let Some(event) = self.pending.pop_front() {
@@ -199,7 +199,7 @@ impl WatchStream {
                 continue;
             }
             let replaced = self.shared.store().wait(self.watcher, context.waker());
-            // Dropped after the lock: a waker may hold the last of a task, and that a watch.
+            // Dropped after the lock is released, because dropping a waker may drop a task, and with it another watch.
             drop(replaced);
             let now = Instant::now();
             if self.next_bookmark.is_some_and(|at| at <= now) {

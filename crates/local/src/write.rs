@@ -1,4 +1,4 @@
-//! Creating, changing and deleting: one transaction a request.
+//! Create, update and delete operations, each as one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,18 +23,18 @@ const NAME_ATTEMPTS: usize = 8;
 /// Target and manager of a write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writing {
-    /// Index of the kind under which the object is kept.
+    /// Index under which the store keeps the object.
     pub resource: usize,
     pub namespace: Option<String>,
-    /// Empty: the object itself; or `status`, `finalize`.
+    /// `status`, `finalize`, or empty for the object itself.
     pub subresource: String,
     pub manager: String,
-    /// Managed fields that an apply has worked out.
+    /// Managed fields computed by server-side apply.
     pub applied: Option<Value>,
     pub dry_run: bool,
 }
 
-/// How the dependents of what is deleted are treated.
+/// Propagation policy of a deletion: the treatment of dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Propagation {
     Background,
@@ -42,7 +42,6 @@ pub(crate) enum Propagation {
     Orphan,
 }
 
-/// Options of a deletion.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deletion {
     pub propagation: Option<Propagation>,
@@ -51,21 +50,21 @@ pub(crate) struct Deletion {
     pub dry_run: bool,
 }
 
-/// What became of a deletion.
+/// Outcome of a deletion.
 #[derive(Debug)]
 pub(crate) enum Deleted {
-    /// It is gone.
+    /// The object has been deleted.
     Gone(Arc<Value>),
-    /// It waits for its finalizers.
+    /// The object is marked as deleted and waits for its finalizers.
     Waiting(Arc<Value>),
 }
 
-/// The state, for as long as one request works on it.
+/// Access to the state for one request.
 pub(crate) struct Transaction<'a> {
     pub catalogue: &'static Catalogue,
     pub store: &'a mut Store,
     pub now: Timestamp,
-    /// Whether every write is followed by collection.
+    /// Whether garbage collection runs after every write.
     pub collects_at_once: bool,
     pub event_lifetime: Duration,
 }
@@ -75,12 +74,12 @@ impl Transaction<'_> {
         &self.catalogue.resources[index]
     }
 
-    /// Now, as metadata has it: in whole seconds.
+    /// Current time in the format of metadata timestamps, in whole seconds.
     pub fn seconds(&self) -> String {
         self.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
-    /// Makes an object. `object` is decoded: pruned and defaulted.
+    /// Creates an object. `object` must be decoded, pruned and defaulted.
     pub fn create(&mut self, writing: &Writing, mut object: Value) -> Result<Arc<Value>, Refusal> {
         let resource = self.resource(writing.resource);
         place(&mut object, writing.namespace.as_deref())?;
@@ -104,7 +103,7 @@ impl Transaction<'_> {
         object::set_metadata(&mut object, "creationTimestamp", json!(self.seconds()));
         object::set_metadata(&mut object, "uid", json!(self.store.identities.uid()));
         if resource.is_custom() {
-            // The status is written at its own place.
+            // The status is written through the subresource only.
             if let Some(fields) = object.as_object_mut() {
                 fields.remove("status");
             }
@@ -162,7 +161,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Deletes what has expired: as etcd ends a lease, whatever finalizers say.
+    /// Deletes expired objects regardless of their finalizers, like an expired etcd lease.
     pub fn expire(&mut self) {
         while let Some(key) = self.store.expired(self.now).cloned() {
             self.take_away(&key, None);
@@ -170,7 +169,7 @@ impl Transaction<'_> {
         self.collect();
     }
 
-    /// Whether the namespace is there and takes new objects.
+    /// Checks that the namespace exists and accepts new objects.
     fn check_namespace(&self, resource: &Resource, object: &Value, namespace: Option<&str>) -> Result<(), Refusal> {
         let Some(name) = namespace.filter(|_| resource.namespaced) else {
             return Ok(());
@@ -197,7 +196,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Replaces `old` by `object`, which is decoded. Nothing is written when nothing changes.
+    /// Replaces `old` by `object`, which must be decoded, pruned and defaulted. An update without a change is not stored.
     pub fn update(&mut self, writing: &Writing, old: &Arc<Value>, mut object: Value) -> Result<Arc<Value>, Refusal> {
         let resource = self.resource(writing.resource);
         let name = object::name(old).to_owned();
@@ -230,7 +229,7 @@ impl Transaction<'_> {
         if object::is_deleting(old) && object::finalizers(&object).is_empty() {
             if !writing.dry_run {
                 let key = key_of(writing.resource, &object);
-                // What the last update changed is seen in the deletion.
+                // The deletion event contains the changes of the last update.
                 self.take_away(&key, Some(object.clone()));
                 self.collect();
             }
@@ -257,7 +256,7 @@ impl Transaction<'_> {
                 return Ok(());
             }
             let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
-            // The API server names the plural here, and says so in its source.
+            // Like the API server, which deliberately uses the plural instead of the kind here.
             return Err(Refusal::Invalid {
                 about: resource.about(name),
                 errors: vec![error],
@@ -269,7 +268,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// What breaks the schema, the rules or what is asked of metadata.
+    /// Errors of an object by its schema, the CEL rules and the rules for metadata.
     fn mistakes(&self, resource: &Resource, object: &Value, old: Option<&Value>, subresource: &str) -> Vec<FieldError> {
         let mut errors = match old {
             None => metadata::validate_new(object, resource),
@@ -280,10 +279,10 @@ impl Transaction<'_> {
             return errors;
         }
         if subresource == "status" {
-            // Only the status is looked at: what else changed was put back.
+            // Only the status is validated: all other changes have been reverted.
             if let (Some(status), Some(schema)) = (object.get("status"), resource.schema.properties.get("status")) {
                 let before = old.and_then(|old| old.get("status"));
-                // The API server validates the status by itself: texts begin there, fields at the object.
+                // The API server validates the status separately: paths in messages begin at the status, `field` begins at the object.
                 errors.extend(schema::validate::validate(status, before, schema, "").into_iter().map(|mut error| {
                     error.field = if error.field.is_empty() {
                         "status".to_owned()
@@ -313,14 +312,14 @@ impl Transaction<'_> {
         errors
     }
 
-    /// Deletes an object, or marks it and waits for its finalizers.
+    /// Deletes an object, or marks it as deleted if it has finalizers.
     pub fn delete(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
         let deleted = self.delete_uncollected(key, deletion)?;
         self.collect();
         Ok(deleted)
     }
 
-    /// As [`Transaction::delete`], and leaves it to the caller to collect.
+    /// Like [`Transaction::delete`], but without garbage collection.
     pub fn delete_uncollected(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
         let resource = self.resource(key.resource);
         let Some(existing) = self.store.get(key).cloned() else {
@@ -377,7 +376,7 @@ impl Transaction<'_> {
     }
 
     fn check_preconditions(&self, resource: &Resource, existing: &Value, deletion: &Deletion) -> Result<(), Refusal> {
-        // The API server names the kind here, where it names the plural elsewhere.
+        // The API server uses the kind here, and the plural in other conflicts.
         let conflict = |why: String| {
             let mut about = resource.about(object::name(existing));
             about.kind.clone_from(&resource.kind);
@@ -420,7 +419,8 @@ impl Transaction<'_> {
         Ok(Deleted::Waiting(marked))
     }
 
-    /// Removes an object from the store, as `last` when something was changed on the way, and tells garbage collection.
+    /// Removes an object from the store and queues related objects for garbage collection. `last` is the final state of the object if it
+    /// differs from the stored one.
     pub fn take_away(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Value>> {
         let dependents = self.store.dependents(object::uid(self.store.get(key)?));
         let removed = self.store.remove(key, last)?;
@@ -440,7 +440,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Where an object is kept.
+/// Key of an object.
 pub(crate) fn key_of(resource: usize, object: &Value) -> Key {
     Key {
         resource,
@@ -449,7 +449,7 @@ pub(crate) fn key_of(resource: usize, object: &Value) -> Key {
     }
 }
 
-/// Puts an object into the namespace of the request.
+/// Moves an object to the namespace of the request.
 fn place(object: &mut Value, namespace: Option<&str>) -> Result<(), Refusal> {
     let wanted = namespace.unwrap_or_default();
     let given = object::namespace(object);
@@ -461,13 +461,13 @@ fn place(object: &mut Value, namespace: Option<&str>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Keeps a write to its place, the status or the rest, and counts changes of the rest.
+/// Restricts an update to the status, or to everything except the status, and increments the generation if the latter changes.
 fn prepare_custom(object: &mut Value, old: &Value, subresource: &str) {
     if subresource == "status" {
         let status = object.get("status").cloned();
         let given = object["metadata"].take();
         *object = old.clone();
-        // Of the metadata the API server keeps managed fields alone; the rest is put back.
+        // Of the metadata in a status update, the API server accepts only the managed fields.
         object::set_metadata(object, "managedFields", given["managedFields"].clone());
         if let Some(fields) = object.as_object_mut() {
             match status {

@@ -1,4 +1,4 @@
-//! Patches of every kind, server-side apply among them.
+//! Patches of all types, including server-side apply.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ impl Objects<'_> {
         Ok(self.answer_object(StatusCode::OK, &written, warnings))
     }
 
-    /// Server-side apply: makes the object, or merges what is applied into it.
+    /// Server-side apply: creates the object, or merges the configuration into it.
     fn apply(&self) -> Result<Answer, Refusal> {
         let query = &self.request.query;
         let name = &self.request.name;
@@ -84,7 +84,7 @@ impl Objects<'_> {
         Ok(self.answer_object(status, &written, Vec::new()))
     }
 
-    /// The applied configuration: JSON or YAML, of the right kind and name, without unknown fields.
+    /// The applied configuration, in JSON or YAML. Fails if its kind or name is wrong, or if it has unknown fields.
     fn configuration(&self) -> Result<Value, Refusal> {
         let parsed = serde_json::from_slice(&self.request.body).ok();
         let mut config: Value = match parsed {

@@ -1,4 +1,4 @@
-//! Authentication by a single token, over a self-signed certificate; both are in the kubeconfig.
+//! Authentication by a single token over TLS with a self-signed certificate. The kubeconfig contains both.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -24,10 +24,10 @@ use super::ServeError;
 use crate::refusal::Refusal;
 use crate::service::{Answer, ApiService, BODY_LIMIT, ResponseBody};
 
-/// A body that has not come by then is given up: the gateway's own limit.
+/// Timeout for receiving a request's body, the same as the gateway's.
 const BODY_WITHIN: Duration = Duration::from_secs(20);
 
-/// What a control plane proves itself with, and the token that its clients send.
+/// Certificate of a control plane, and the token of its clients.
 #[derive(Clone)]
 pub struct Credentials {
     token: String,
@@ -37,16 +37,16 @@ pub struct Credentials {
 
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Neither the key nor the token is anybody's business.
+        // Omits the key and the token.
         formatter.debug_struct("Credentials").finish_non_exhaustive()
     }
 }
 
 impl Credentials {
-    /// A new certificate for `localhost` and this address.
+    /// Generates a certificate for `localhost` and `address`.
     ///
     /// # Errors
-    /// When the machine gives no randomness for a key.
+    /// If the system provides no randomness for the key.
     pub fn new(address: IpAddr, token: String) -> Result<Self, ServeError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
@@ -68,19 +68,19 @@ impl Credentials {
         })
     }
 
-    /// What a client sends.
+    /// Token that clients send.
     #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// What answers handshakes.
+    /// Acceptor of TLS connections with the certificate.
     #[must_use]
     pub fn acceptor(&self) -> TlsAcceptor {
         self.acceptor.clone()
     }
 
-    /// A kubeconfig with which its user gets in at that address: JSON, which is YAML too. It holds the token.
+    /// A kubeconfig with full access to the server at `address`, in JSON, which is also YAML. Contains the token.
     #[must_use]
     pub fn kubeconfig(&self, address: SocketAddr, namespace: &str) -> String {
         let name = "sahasra";
@@ -97,7 +97,7 @@ impl Credentials {
     }
 }
 
-/// The API, for requests with the token; the health check, for all.
+/// Service that requires the token for all requests except health checks.
 #[derive(Clone)]
 pub struct Guarded {
     service: ApiService,
@@ -105,7 +105,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Rejects requests without `token`.
+    /// Creates a service that rejects requests without `token`.
     #[must_use]
     pub fn new(service: ApiService, token: &str) -> Self {
         Self {
@@ -122,7 +122,7 @@ impl Guarded {
         let given = request.headers().get(header::AUTHORIZATION).map(header::HeaderValue::as_bytes);
         let given = given.and_then(|given| given.strip_prefix(b"Bearer ")).unwrap_or_default();
         let wanted = self.token.as_bytes();
-        // Every byte is looked at: how long a refusal takes tells nothing of the token.
+        // Constant-time comparison: the duration of a rejection must not reveal the token.
         let differs = given.iter().zip(wanted).fold(0, |differs, (one, other)| differs | (one ^ other));
         given.len() == wanted.len() && differs == 0
     }
