@@ -1,4 +1,4 @@
-//! Server-side apply: ownership of fields, conflicts, force, and what is taken away.
+//! Server-side apply: ownership of fields, conflicts, force, and removal of fields.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::subject::{Subject, answered, causes, said};
 
-/// Applies a ConfigMap's data as a manager.
+/// Applies the data of a ConfigMap as `manager`.
 async fn apply_data(subject: &Subject, manager: &str, force: bool, data: Value) -> Result<ConfigMap, Status> {
     let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
     let mut parameters = PatchParams::apply(manager);
@@ -16,7 +16,7 @@ async fn apply_data(subject: &Subject, manager: &str, force: bool, data: Value) 
     answered(subject.config_maps().patch("a", &parameters, &Patch::Apply(config)).await)
 }
 
-/// Applies a session's spec as a manager.
+/// Applies the spec of a session as `manager`.
 async fn apply_session(subject: &Subject, manager: &str, force: bool, spec: Value) -> Result<DynamicObject, Status> {
     let config = json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "metadata": {"name": "a"}, "spec": spec});
     let mut parameters = PatchParams::apply(manager);
@@ -24,7 +24,7 @@ async fn apply_session(subject: &Subject, manager: &str, force: bool, spec: Valu
     answered(subject.sessions().patch("a", &parameters, &Patch::Apply(config)).await)
 }
 
-/// Applies a status.
+/// Applies the status of a session as `manager`.
 async fn apply_status(subject: &Subject, manager: &str, status: Value) -> Result<DynamicObject, Status> {
     let config = json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "metadata": {"name": "a"}, "status": status});
     answered(
@@ -35,7 +35,7 @@ async fn apply_status(subject: &Subject, manager: &str, status: Value) -> Result
     )
 }
 
-/// `manager operation subresource` and fields of every entry.
+/// The entries of `managedFields`: `manager operation subresource`, and the fields.
 fn managed(object: &impl ResourceExt) -> Vec<(String, Value)> {
     let entries = object.managed_fields().iter().map(|entry| {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -95,7 +95,7 @@ pub async fn an_apply_that_would_change_anothers_field_conflicts(subject: &Subje
     let status = apply_data(subject, "two", false, json!({"k": "w", "l": "w"})).await.unwrap_err();
     let expected = "Apply failed with 2 conflicts: conflicts with \"one\":\n- .data.k\n- .data.l";
     assert_eq!(said(&status), (409, "Conflict", expected));
-    // The same value is no conflict: both own it.
+    // Applying the same value causes no conflict: both managers own the field.
     let both = apply_data(subject, "two", false, json!({"k": "v"})).await.unwrap();
     assert_eq!(managed(&both).len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Both ends of the ranges of specs.
+//! Bounds of the ranges in specs.
 
 use kube::api::PostParams;
 use kube::core::response::Status;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::subject::{Subject, answered, burst, causes, object};
 use crate::validation::merge;
 
-/// What the server says to a new object whose spec is a right one with changes merged in. Nothing is kept of it.
+/// Response to a dry run that creates an object whose spec is a valid one with `changes` merged in.
 async fn tried(subject: &Subject, kind: &str, changes: &Value) -> Result<(), Status> {
     let mut spec = match kind {
         "BurstJob" => burst(),
@@ -23,7 +23,7 @@ async fn tried(subject: &Subject, kind: &str, changes: &Value) -> Result<(), Sta
     answered(subject.own(kind).create(&dry, &object(made)).await).map(drop)
 }
 
-/// So many parameters or lists of a product, by name.
+/// Distinct names of parameters or lists of a product.
 fn names(count: usize) -> impl Iterator<Item = String> {
     (0..count).map(|number| format!("p{number}"))
 }
@@ -33,23 +33,22 @@ fn parameters(count: usize) -> Value {
     json!({"chunks": {"parameters": parameters}})
 }
 
-/// One parameter, of this name.
 fn named(name: &str) -> Value {
     json!({"chunks": {"parameters": {name: {"type": "u32", "cel": "index"}}}})
 }
 
-/// One parameter, with a formula of so many characters.
+/// One parameter with a formula of `characters` characters.
 fn formula(characters: usize) -> Value {
     let text = format!("{}1", "1+".repeat((characters - 1) / 2));
     json!({"chunks": {"parameters": {"p": {"type": "u32", "cel": format!("{text:<characters$}")}}}})
 }
 
-/// One parameter, with a list of so many values.
+/// One parameter with a list of `values` values.
 fn list(values: usize) -> Value {
     json!({"chunks": {"parameters": {"p": {"type": "u32", "list": vec![1; values]}}}})
 }
 
-/// A product of so many lists, the first of so many values.
+/// A product of `lists` lists, the first with `values` values.
 fn product(lists: usize, values: usize) -> Value {
     let lists: Vec<Value> = names(lists)
         .enumerate()
@@ -62,7 +61,7 @@ fn arguments(count: usize) -> Value {
     json!({"kernel": {"args": vec![json!({"scalar": {"type": "u32", "value": 1}}); count]}})
 }
 
-/// A kernel with one output, of so many elements of four bytes, and what is made of it.
+/// A kernel with one output of `elements` elements of four bytes each, and its aggregate.
 fn aggregated(elements: u64, aggregate: Value) -> Value {
     json!({"kernel": {"args": [{"output": {"type": "u32", "count": elements}}]}, "aggregate": aggregate})
 }
@@ -75,7 +74,7 @@ fn ptx(characters: usize) -> Value {
     json!({"kernel": {"ptx": {"inline": "/".repeat(characters)}}})
 }
 
-/// What docs/limits.md says of specs: the field, what is taken and what is refused.
+/// The limits in docs/limits.md: field, last accepted value and first rejected value.
 pub async fn the_ends_of_every_range_are_taken_and_nothing_beyond(subject: &Subject) {
     const LONGEST_NAME: &str = "n23456789_123456789_123456789_123456789_123456789_123456789_123";
     let output = |elements: u64| json!({"kernel": {"args": [{"output": {"type": "u32", "count": elements}}]}});

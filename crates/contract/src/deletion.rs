@@ -39,7 +39,7 @@ pub async fn a_finalizer_holds_an_object_until_it_is_dropped(subject: &Subject) 
     let deleting = deleting.left().expect("it is still there");
     assert!(deleting.metadata.deletion_timestamp.is_some());
     assert_eq!(deleting.metadata.deletion_grace_period_seconds, Some(0));
-    // Asked again, nothing changes.
+    // A second deletion changes nothing.
     let again = subject
         .sessions()
         .delete("a", &DeleteParams::default())

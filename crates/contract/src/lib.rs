@@ -1,10 +1,10 @@
-//! What a control plane has to do for Sahasra, as cases written against [`kube::Client`] alone.
+//! Required behaviour of a control plane for Sahasra, as test cases that use only [`kube::Client`].
 //!
-//! [`contract!`] makes a test of each case; it is called for the embedded control plane (`crates/local/tests`) and for a real
-//! kube-apiserver (`e2e/tests/contract.rs`). Where they differ, the embedded one is wrong. Cases panic on what they did not
-//! expect; messages that users see are compared to the letter.
+//! [`contract!`] generates a test for each case. The embedded control plane (`crates/local/tests`) and a real kube-apiserver
+//! (`e2e/tests/contract.rs`) run the same cases. Where they differ, the embedded one is wrong. Cases panic on unexpected behaviour, and
+//! compare messages that users see exactly.
 
-// Cases are tests: they may unwrap, and their names say what they expect.
+// Cases are tests: they may unwrap, and their names describe the expectation.
 #![allow(clippy::unwrap_used, clippy::result_large_err, missing_docs)]
 
 pub mod applies;
@@ -22,8 +22,8 @@ pub mod watches;
 
 pub use subject::Subject;
 
-/// Makes a test of every case. `$subject` is an async function without arguments that gives something that dereferences to
-/// a [`Subject`] with a namespace of its own.
+/// Generates a test for every case. `$subject` is an async function without arguments that returns a value that dereferences to a
+/// [`Subject`] with its own namespace.
 #[macro_export]
 macro_rules! contract {
     ($subject:ident) => {
@@ -181,7 +181,7 @@ macro_rules! contract {
     };
 }
 
-/// What [`contract!`] expands to.
+/// Helper macro for [`contract!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! cases {

@@ -1,4 +1,4 @@
-//! Lists: selectors, pages, versions.
+//! Lists: selectors, pages and resource versions.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
@@ -24,7 +24,7 @@ async fn names(subject: &Subject, parameters: ListParams) -> Vec<String> {
     list.items.iter().map(ResourceExt::name_any).collect()
 }
 
-/// Namespaces of a real cluster have a ConfigMap of their own.
+/// A real cluster creates a ConfigMap in each namespace, which this label excludes.
 fn ours() -> ListParams {
     ListParams::default().labels("case=1")
 }

@@ -1,4 +1,4 @@
-//! Making, reading and replacing.
+//! Creating, reading and replacing objects.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -183,7 +183,7 @@ pub async fn generation_counts_changes_of_the_spec_alone(subject: &Subject) {
     assert_eq!(session.metadata.generation, Some(1));
     let mut session = session;
     session.data["spec"]["idleTimeoutSeconds"] = json!(60);
-    // What a client says of the generation does not matter.
+    // The server ignores the generation in a client's request.
     session.metadata.generation = Some(7);
     let session = subject.sessions().replace("a", &plain(), &session).await.unwrap();
     assert_eq!(session.metadata.generation, Some(2));
@@ -354,7 +354,8 @@ pub async fn a_config_map_that_is_too_large_is_refused(subject: &Subject) {
 }
 
 pub async fn doubles_are_kept_to_the_last_bit(subject: &Subject) {
-    // Of 17 significant digits and any exponent that a parameter may have: the ones that a fast reader takes for their neighbours.
+    // Numbers with 17 significant digits and any exponent that a parameter may have: some of them are numbers that an inexact parser rounds
+    // to a neighbour.
     let mut bits = 1_u64;
     let doubles: Vec<f64> = std::iter::repeat_with(|| {
         bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! Patches of every kind but apply.
+//! Patches of all types except apply.
 
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};

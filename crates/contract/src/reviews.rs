@@ -1,4 +1,4 @@
-//! Callers that ask what they may do.
+//! Reviews of the caller's own access and identity.
 
 use serde_json::{Value, json};
 

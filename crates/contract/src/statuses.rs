@@ -1,4 +1,4 @@
-//! The status and its place of its own.
+//! The status and its subresource.
 
 use kube::ResourceExt;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -94,7 +94,7 @@ pub async fn a_status_write_counts_no_generation(subject: &Subject) {
         .await
         .unwrap();
     assert_eq!(again.resource_version(), patched.resource_version());
-    // Defaults stand in a status too, once there is one.
+    // Once a status exists, its defaults are set too.
     assert_eq!(again.data["status"]["tensorCount"], 0);
 }
 

@@ -1,4 +1,4 @@
-//! What a case works on, and how it speaks to it.
+//! The control plane under test, and requests to it.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use kube::core::{GroupVersionKind, response::Status};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// How long something asynchronous, such as garbage collection, may take.
+/// Timeout of asynchronous operations, such as garbage collection.
 pub const WITHIN: Duration = Duration::from_secs(30);
 
-/// A control plane, and a namespace in it that belongs to one case.
+/// A control plane, and the namespace of one case in it.
 #[derive(Clone)]
 pub struct Subject {
     pub client: Client,
@@ -24,7 +24,7 @@ impl Subject {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// One of our namespaced kinds.
+    /// Client of one of Sahasra's namespaced kinds.
     #[must_use]
     pub fn own(&self, kind: &str) -> Api<DynamicObject> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("sahasra.dev", "v1alpha1", kind));
@@ -41,7 +41,7 @@ impl Subject {
         self.own("BurstJob")
     }
 
-    /// Makes a session of 1 GiB.
+    /// Creates a session of 1 GiB.
     pub async fn session(&self, name: &str) -> DynamicObject {
         let session = object(json!({
             "apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession",
@@ -50,15 +50,15 @@ impl Subject {
         self.sessions().create(&PostParams::default(), &session).await.unwrap()
     }
 
-    /// Makes a ConfigMap with `data`.
+    /// Creates a ConfigMap with `data`.
     pub async fn config_map(&self, name: &str, data: Value) -> ConfigMap {
         let config_map = typed(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}));
         self.config_maps().create(&PostParams::default(), &config_map).await.unwrap()
     }
 
-    /// Sends a request with a JSON body; `path` begins below the namespace: `configmaps/a?dryRun=All`.
+    /// Sends a request with a JSON body. `path` is relative to the namespace: `configmaps/a?dryRun=All`.
     pub async fn send(&self, method: &str, path: &str, content_type: &str, body: &Value) -> Result<Value, Status> {
-        // Other groups name themselves: `sahasra.dev/v1alpha1:gpusessions/a`.
+        // Paths of other groups begin with the group and version: `sahasra.dev/v1alpha1:gpusessions/a`.
         let uri = match path.split_once(':') {
             Some((group, rest)) => format!("/apis/{group}/namespaces/{}/{rest}", self.namespace),
             None => format!("/api/v1/namespaces/{}/{path}", self.namespace),
@@ -79,7 +79,7 @@ impl Subject {
         }
     }
 
-    /// Makes an object of one of our namespaced kinds from JSON.
+    /// Creates an object of one of Sahasra's namespaced kinds.
     pub async fn create_own(&self, kind: &str, name: &str, spec: Value) -> Result<DynamicObject, Status> {
         let made = object(json!({
             "apiVersion": "sahasra.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
@@ -88,7 +88,7 @@ impl Subject {
     }
 }
 
-/// A spec of a burst that is right.
+/// A valid spec of a burst.
 #[must_use]
 pub fn burst() -> Value {
     json!({
@@ -98,19 +98,19 @@ pub fn burst() -> Value {
     })
 }
 
-/// A value as a type.
+/// Deserializes a value as `K`.
 #[must_use]
 pub fn typed<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
-/// A value as an object.
+/// Deserializes a value as a dynamic object.
 #[must_use]
 pub fn object(value: Value) -> DynamicObject {
     serde_json::from_value(value).unwrap()
 }
 
-/// What the server answered: something, or a refusal.
+/// Converts a client's result: the response, or the status of the rejection. Panics for any other error.
 pub fn answered<T>(result: Result<T, kube::Error>) -> Result<T, Status> {
     match result {
         Ok(value) => Ok(value),
@@ -119,7 +119,7 @@ pub fn answered<T>(result: Result<T, kube::Error>) -> Result<T, Status> {
     }
 }
 
-/// The refusal that was expected.
+/// The status of a rejection. Panics if the request was accepted.
 pub fn refused<T>(result: Result<T, kube::Error>) -> Status {
     match answered(result) {
         Ok(_) => panic!("it was not refused"),
@@ -127,13 +127,13 @@ pub fn refused<T>(result: Result<T, kube::Error>) -> Status {
     }
 }
 
-/// Code, reason and message of a refusal, for a comparison.
+/// Code, reason and message of a rejection, for comparisons.
 #[must_use]
 pub fn said(status: &Status) -> (u16, &str, &str) {
     (status.code, &status.reason, &status.message)
 }
 
-/// `field: message` of each cause, sorted.
+/// Reason, field and message of each cause of a rejection, sorted.
 #[must_use]
 pub fn causes(status: &Status) -> Vec<(String, String, String)> {
     let causes = status.details.clone().map(|details| details.causes).unwrap_or_default();
@@ -142,7 +142,7 @@ pub fn causes(status: &Status) -> Vec<(String, String, String)> {
     causes
 }
 
-/// Asks until something is so.
+/// Polls `ask` until it returns a value, up to [`WITHIN`].
 pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = tokio::time::Instant::now() + WITHIN;
     loop {

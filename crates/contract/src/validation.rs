@@ -1,4 +1,4 @@
-//! Schemas, defaults and rules, with the texts that users see.
+//! Schemas, defaults and CEL rules, with the messages that users see.
 
 use kube::api::{Patch, PatchParams};
 use kube::core::response::Status;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::subject::{Subject, answered, burst, causes, said};
 
-/// Makes a burst whose spec is a right one with changes merged in.
+/// Creates a burst whose spec is a valid one with `changes` merged in.
 async fn apply(subject: &Subject, changes: Value) -> Result<Value, Status> {
     let mut spec = burst();
     merge(&mut spec, &changes);
@@ -35,7 +35,7 @@ async fn refusal(subject: &Subject, changes: Value) -> Status {
     status
 }
 
-/// The message is that prefix and one mistake.
+/// Asserts that the message contains only this error.
 fn assert_mistake(status: &Status, mistake: &str) {
     assert_eq!(status.message, format!("BurstJob.sahasra.dev \"a\" is invalid: {mistake}"));
 }
@@ -249,7 +249,7 @@ pub async fn a_rule_of_a_map_value_names_its_key(subject: &Subject) {
         &status,
         "spec.chunks.parameters[rate]: Invalid value: \"object\": give exactly one of cel, list, range, random",
     );
-    // A number is a number, written as an integer or not.
+    // A number is compared as a number, whether or not it is written as an integer.
     let reversed = json!({"chunks": {"parameters": {"rate": {"type": "f32", "random": {"uniform": {"min": 2, "max": 1.5}}}}}});
     let status = refusal(subject, reversed).await;
     assert_mistake(
@@ -275,7 +275,7 @@ pub async fn rules_wait_until_the_schema_is_kept(subject: &Subject) {
         "{}",
         status.message
     );
-    // A bound that is broken holds no rule back.
+    // A violated bound does not prevent the evaluation of rules.
     let status = refusal(subject, json!({"slices": {"min": 5, "max": 2}, "chunkTimeoutSeconds": 0})).await;
     assert!(status.message.contains("min must not exceed max"), "{}", status.message);
 }

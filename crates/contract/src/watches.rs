@@ -1,4 +1,4 @@
-//! Watches: from where they begin, what they show, how they end.
+//! Watches: start, events and end.
 
 use std::pin::Pin;
 
@@ -25,7 +25,7 @@ async fn next<K: std::fmt::Debug>(events: &mut Events<K>) -> WatchEvent<K> {
     event.expect("the stream goes on").unwrap()
 }
 
-/// Kind and name of an event.
+/// Type of an event and name of its object.
 fn shown<K: ResourceExt>(event: &WatchEvent<K>) -> String {
     match event {
         WatchEvent::Added(object) => format!("added {}", object.name_any()),
@@ -110,7 +110,7 @@ pub async fn a_watch_selects_by_label_as_labels_change(subject: &Subject) {
     let WatchEvent::Deleted(last) = next(&mut events).await else {
         panic!("it is no longer selected")
     };
-    // As it was when it was last selected, with the version at which it no longer was.
+    // The last state that matched the selector, with the resource version of the change after which it no longer matched.
     assert_eq!(last.labels()["team"], "one");
     assert_eq!(last.resource_version(), out.resource_version());
 }
@@ -129,7 +129,7 @@ pub async fn a_watch_of_a_version_that_is_forgotten_expires(subject: &Subject) {
 pub async fn a_watch_ends_in_time_with_a_bookmark_before(subject: &Subject) {
     subject.session("a").await;
     let start = version(subject).await;
-    // A busy server may be late with it: one of a few watches has one.
+    // A busy server may send the bookmark too late: one watch out of a few receives it.
     for _ in 0..5 {
         let events = watch(&subject.sessions(), &WatchParams::default().timeout(4), &start).await;
         let events: Vec<_> = tokio::time::timeout(WITHIN, events.try_collect()).await.expect("it ends").unwrap();

@@ -1,8 +1,8 @@
-//! Managers of fields: `metadata.managedFields`, and server-side apply on top of it.
+//! Field management (`metadata.managedFields`) and server-side apply.
 //!
-//! Every write records the fields that it changed under its manager's name; an apply owns all fields of its configuration. It conflicts with
-//! other owners of a field that it would change, and removes fields of its last configuration that are not in the new one and have no other
-//! owner (KEP 555).
+//! Every write records the fields that it changed under the name of its field manager. An apply owns all fields of its configuration. An
+//! apply conflicts with other owners of a field that it would change, and removes the fields that its previous configuration contained if
+//! the new configuration does not contain them and they have no other owner (KEP 555).
 
 pub(crate) mod set;
 pub(crate) mod typed;
@@ -18,10 +18,10 @@ use crate::resource::{Behaviour, Resource};
 use crate::schema::Schema;
 use crate::write::{Transaction, Writing};
 
-/// Entries of writers that do not apply; the oldest are joined beyond that, as the API server does.
+/// Maximum number of entries of managers that do not apply. Like in the API server, the oldest entries beyond this limit are merged.
 const UPDATERS_LIMIT: usize = 10;
 
-/// What one writer manages.
+/// An entry of `managedFields`: the fields of one manager.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     manager: String,
@@ -68,13 +68,13 @@ impl Entry {
         entry
     }
 
-    /// Whether both are entries of the same writer.
+    /// Whether both entries belong to the same manager and operation.
     fn is_of(&self, other: &Self) -> bool {
         let same = self.manager == other.manager && self.is_apply == other.is_apply && self.subresource == other.subresource;
         same && (self.is_apply || self.api_version == other.api_version)
     }
 
-    /// As a conflict names the writer.
+    /// Description of the manager in the message of a conflict.
     fn shown(&self) -> String {
         let mut shown = object::quoted(&self.manager);
         if !self.subresource.is_empty() {
@@ -91,7 +91,7 @@ fn decode(list: &Value) -> Option<Vec<Entry>> {
     list.as_array()?.iter().map(Entry::decode).collect()
 }
 
-/// Entries in the order in which the API server keeps them.
+/// Encodes entries in the order in which the API server stores them.
 fn encode(mut entries: Vec<Entry>) -> Value {
     entries.retain(|entry| !entry.fields.is_empty());
     entries.sort_by(|one, two| {
@@ -121,7 +121,7 @@ fn unmanaged(object: &Value) -> Value {
     bare
 }
 
-/// Fields without a manager: the object's identity and the fields that the server sets.
+/// Fields that have no manager: the object's identity and the fields that the server sets.
 fn stripped() -> FieldSet {
     let mut set = FieldSet::default();
     let field = |name: &str| Element::Field(name.to_owned());
@@ -144,7 +144,7 @@ fn stripped() -> FieldSet {
     set
 }
 
-/// Without what a write to this place cannot change.
+/// Removes the fields that a write to this subresource cannot change.
 fn filtered(set: FieldSet, resource: &Resource, subresource: &str) -> FieldSet {
     match (resource.behaviour, subresource) {
         (Behaviour::Custom | Behaviour::Node | Behaviour::Namespace, "status") => set.without("spec"),
@@ -157,7 +157,7 @@ fn filtered(set: FieldSet, resource: &Resource, subresource: &str) -> FieldSet {
 pub(crate) fn record(transaction: &Transaction<'_>, writing: &Writing, old: Option<&Arc<Value>>, object: &mut Value) {
     let resource = &transaction.catalogue.resources[writing.resource];
     if let Some(entries) = &writing.applied {
-        // An apply has written its entries already.
+        // The apply has already computed its entries.
         object::set_metadata(object, "managedFields", entries.clone());
         keep_times(old, object);
         return;
@@ -169,7 +169,7 @@ pub(crate) fn record(transaction: &Transaction<'_>, writing: &Writing, old: Opti
     let entries = if is_reset { Vec::new() } else { given.unwrap_or_else(live) };
     let bare = unmanaged(object);
     if entries.is_empty() && old.is_some() {
-        // The object has no managed fields, and only an apply adds the first.
+        // Only an apply adds the first managed fields to an object without any.
         *object = bare;
         return;
     }
@@ -181,7 +181,7 @@ pub(crate) fn record(transaction: &Transaction<'_>, writing: &Writing, old: Opti
     keep_times(old, object);
 }
 
-/// The entries after a write that is no apply.
+/// The entries after a write other than an apply.
 fn updated(
     transaction: &Transaction<'_>,
     writing: &Writing,
@@ -225,7 +225,7 @@ fn named(manager: &str) -> String {
     }
 }
 
-/// Joins the oldest updaters' entries while there are too many.
+/// Merges the oldest entries of managers that do not apply until their number is within the limit.
 fn cap(mut entries: Vec<Entry>) -> Vec<Entry> {
     loop {
         let mut updaters: Vec<usize> = (0..entries.len()).filter(|index| !entries[*index].is_apply).collect();
@@ -245,7 +245,7 @@ fn cap(mut entries: Vec<Entry>) -> Vec<Entry> {
     }
 }
 
-/// Puts the old entries back when nothing but their times differs.
+/// Restores the old entries if the objects differ in the entries' times only.
 fn keep_times(old: Option<&Arc<Value>>, object: &mut Value) {
     let Some(old) = old else { return };
     let timeless = |object: &Value| {
@@ -264,7 +264,7 @@ fn keep_times(old: Option<&Arc<Value>>, object: &mut Value) {
     }
 }
 
-/// An apply: what the object becomes, and the entries that go with it.
+/// Applies a configuration. Returns the new object and its managed fields.
 pub(crate) fn apply(
     transaction: &Transaction<'_>,
     writing: &Writing,
@@ -278,7 +278,7 @@ pub(crate) fn apply(
     let live = old.map_or_else(|| empty.clone(), unmanaged);
     let mut entries = old.and_then(|old| decode(&old["metadata"]["managedFields"])).unwrap_or_default();
     if entries.is_empty() && old.is_some() {
-        // What was there before anybody's fields were kept belongs to a writer of that name.
+        // Fields that were set before fields had managers belong to the manager `before-first-apply`.
         let before = Writing {
             manager: "before-first-apply".to_owned(),
             subresource: writing.subresource.clone(),
@@ -322,7 +322,7 @@ pub(crate) fn apply(
 }
 
 fn refuse_conflicts(entries: &[Entry], changed: &FieldSet, writing: &Writing, old: Option<&Value>, schema: &Schema) -> Result<(), Refusal> {
-    // What client-side apply wrote may be taken over by kubectl without force.
+    // kubectl may take over the fields of its own client-side apply without force.
     let taken_over = old.filter(|_| writing.manager == "kubectl").and_then(|old| {
         let annotation = &old["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
         let last: Value = serde_json::from_str(annotation.as_str()?).ok()?;
@@ -369,7 +369,7 @@ fn refuse_conflicts(entries: &[Entry], changed: &FieldSet, writing: &Writing, ol
     Err(Refusal::ApplyConflict { message, causes })
 }
 
-/// Removes the fields of the last apply that are not in this one and have no other owner.
+/// Removes the fields of the previous apply that this apply does not contain and that have no other owner.
 fn prune(merged: &Value, last: &FieldSet, own: &Entry, others: &[Entry], schema: &Schema) -> Value {
     let declared = |path: &[Element]| typed::declares(schema, path);
     let with_declared = |set: &FieldSet| set.with_declared(&declared);
@@ -378,10 +378,10 @@ fn prune(merged: &Value, last: &FieldSet, own: &Entry, others: &[Entry], schema:
     let pruned = typed::remove(merged, &last, schema);
     let owned = others.iter().fold(own.fields.clone(), |owned, entry| owned.union(&entry.fields));
     let merged_fields = fields(merged);
-    // What others own comes back.
+    // Restore the fields that other managers own.
     let gone = merged_fields.difference(&fields(&pruned).union(&with_declared(&owned)));
     let pruned = typed::remove(merged, &gone, schema);
-    // So does what was never this applier's.
+    // Also restore the fields that the previous apply did not own.
     let gone = merged_fields.difference(&fields(&pruned)).intersection(&last);
     typed::remove(merged, &gone, schema)
 }

@@ -1,4 +1,4 @@
-//! OpenAPI v3: as much as kubectl asks for to explain kinds, and to know that fields and dry runs are looked at by the server.
+//! OpenAPI v3: the parts that kubectl needs to explain kinds, and to detect that the server validates fields and supports dry runs.
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -6,10 +6,11 @@ use serde_json::{Map, Value, json};
 use crate::resource::{Catalogue, Resource};
 use crate::service::Answer;
 
-/// Name of the schema of metadata.
+/// Name of the schema of `metadata`.
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// The documents there are. The hash that clients keep them by is the crate's version: definitions change with it alone.
+/// Index of the documents. Clients cache documents by their hash, which is the version of the crate because definitions change only with
+/// it.
 pub(crate) fn index(groups: &[(&str, &str)]) -> Value {
     let mut paths = Map::new();
     for (group, version) in groups {
@@ -24,10 +25,10 @@ pub(crate) fn index(groups: &[(&str, &str)]) -> Value {
     json!({ "paths": paths })
 }
 
-/// OpenAPI v2 that describes nothing: kubectl asks for it before it takes a `v1 List` apart, and leaves to the server what it does not find
-/// there. To clients of the Kubernetes project it is Protocol Buffers.
+/// An empty OpenAPI v2 document. kubectl requests it before it splits a `v1 List`, and leaves the validation of kinds that are missing from
+/// it to the server. Kubernetes clients receive it as Protocol Buffers.
 pub(crate) fn version_two(accept: &str) -> Answer {
-    // Clients ask for `spec.v2@v1.0`, which is no media type: kube-apiserver answers with this one, and Go refuses the other.
+    // Clients request `spec.v2@v1.0`, which is not a valid media type. kube-apiserver responds with this one, and Go rejects the other.
     const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     if !accept.contains("proto-openapi.spec.v2") {
         let info = json!({"title": "Sahasra's embedded control plane", "version": env!("CARGO_PKG_VERSION")});
@@ -36,13 +37,13 @@ pub(crate) fn version_two(accept: &str) -> Answer {
             &json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}}),
         );
     }
-    // The message `openapi.v2.Document` with its first field alone, `swagger`.
+    // The message `openapi.v2.Document` with only its first field, `swagger`.
     let mut answer = Answer::text("\x0a\x032.0");
     answer.content_type = PROTOBUF;
     answer
 }
 
-/// The document of one group and version; none when there is no such group.
+/// The document of a group and version; `None` if they do not exist.
 pub(crate) fn document(catalogue: &Catalogue, group: &str, version: &str) -> Option<Value> {
     let resources: Vec<&Resource> = catalogue
         .resources
@@ -88,10 +89,10 @@ pub(crate) fn document(catalogue: &Catalogue, group: &str, version: &str) -> Opt
     }))
 }
 
-/// Metadata and what it refers to, under the names by which explanations call them.
+/// Adds the schema of `metadata` and the schemas that it refers to, under their Kubernetes names.
 fn describe_metadata(catalogue: &Catalogue, schemas: &mut Map<String, Value>) {
     let mut metadata = catalogue.metadata_json.clone();
-    // What lies deeper comes first: it is taken out of what holds it.
+    // Nested schemas come first, because each schema is removed from the one that contains it.
     for (pointer, name) in [
         ("/properties/managedFields/items/properties/fieldsV1", "FieldsV1"),
         ("/properties/managedFields/items", "ManagedFieldsEntry"),
@@ -99,7 +100,7 @@ fn describe_metadata(catalogue: &Catalogue, schemas: &mut Map<String, Value>) {
     ] {
         if let Some(place) = metadata.pointer_mut(pointer) {
             let full = METADATA.replace("ObjectMeta", name);
-            // What is said of the field stays with it.
+            // The description of the field stays at the field.
             let description = place["description"].clone();
             let reference = json!({"$ref": format!("#/components/schemas/{full}")});
             let described = json!({"description": description, "allOf": [reference]});
@@ -149,7 +150,7 @@ fn patch(resource: &Resource) -> Value {
     operation
 }
 
-/// Name of a kind's schema: the group reversed, as in `dev.sahasra.v1alpha1.BurstJob`.
+/// Name of a kind's schema, beginning with the group in reverse order: `dev.sahasra.v1alpha1.BurstJob`.
 fn schema_name(resource: &Resource) -> String {
     let mut parts: Vec<&str> = if resource.is_custom() {
         resource.group.rsplit('.').collect()

@@ -1,16 +1,16 @@
-//! Patches: JSON merge (RFC 7386), JSON (RFC 6902), and strategic merge for built-in kinds.
+//! Patches: JSON merge patch (RFC 7386), JSON patch (RFC 6902), and strategic merge patch for built-in kinds.
 
 use serde_json::{Map, Value};
 
 use crate::resource::{Behaviour, Resource};
 
-/// Why a patch cannot be applied.
+/// Error of applying a patch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PatchError {
-    /// The text is no JSON patch.
+    /// The body is not a JSON patch.
     #[error("error decoding patch: {0}")]
     Json(#[source] serde_json::Error),
-    /// An operation does not apply.
+    /// An operation of the patch fails.
     #[error("the server rejected our request due to an error in our request")]
     Operation(#[source] json_patch::PatchError),
 }
@@ -18,13 +18,13 @@ pub(crate) enum PatchError {
 /// Applies the operations of a JSON patch.
 ///
 /// # Errors
-/// When the patch is none, a path is not there or a test fails.
+/// If the patch is invalid, a path does not exist, or a test operation fails.
 pub(crate) fn operations(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let patch: json_patch::Patch = serde_json::from_value(patch.clone()).map_err(PatchError::Json)?;
     json_patch::patch(document, &patch).map_err(PatchError::Operation)
 }
 
-/// The key by which a strategic merge tells the items of a list apart.
+/// Key that identifies the items of a list in a strategic merge patch; `None` for atomic lists.
 fn merge_key(path: &[String], resource: &Resource) -> Option<&'static str> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     match path[..] {
@@ -34,13 +34,13 @@ fn merge_key(path: &[String], resource: &Resource) -> Option<&'static str> {
     }
 }
 
-/// Lists of scalars that a strategic merge adds to.
+/// Whether a strategic merge patch adds to this list of scalars instead of replacing it.
 fn is_set(path: &[String]) -> bool {
     matches!(path.iter().map(String::as_str).collect::<Vec<_>>()[..], ["metadata", "finalizers"])
 }
 
-/// Merges as kubectl's strategic merge patches are meant: `$patch`, `$retainKeys`, `$setElementOrder/...` and
-/// `$deleteFromPrimitiveList/...` included.
+/// Applies a strategic merge patch, including the directives `$patch`, `$retainKeys` and `$deleteFromPrimitiveList/...`.
+/// `$setElementOrder/...` is accepted and ignored.
 pub(crate) fn strategic(document: &mut Value, patch: &Value, resource: &Resource) {
     strategic_at(document, patch, resource, &mut Vec::new());
 }

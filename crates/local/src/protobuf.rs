@@ -1,5 +1,5 @@
-//! Bodies in Protocol Buffers: as kubectl sends the ConfigMaps, Secrets and Namespaces that it makes itself
-//! (`kubectl create configmap --from-file`). Answers are always JSON: clients that send this take that too.
+//! Decoding of Protocol Buffers. kubectl sends them for ConfigMaps, Secrets and Namespaces that it creates from flags (`kubectl create
+//! configmap --from-file`). Responses are always JSON, which these clients accept too.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,20 @@ use serde_json::{Map, Value, json};
 
 use crate::resource::{Behaviour, Resource};
 
-/// Media type of such a body.
+/// Media type of Kubernetes objects in Protocol Buffers.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
-/// What each begins with.
+/// Prefix of every body with this media type.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Why a body cannot be read.
+/// Error of decoding a body.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProtobufError {
-    /// It does not begin as it has to.
     #[error("the body does not begin with the prefix of Kubernetes objects")]
     Prefix,
-    /// It is cut off or of another kind.
+    /// The body is truncated or contains another kind.
     #[error("the body is no message of its kind")]
     Message(#[from] prost::DecodeError),
-    /// This kind is read as JSON alone.
+    /// Objects of this kind are accepted as JSON only.
     #[error("objects of this kind are read as JSON")]
     Kind,
 }
@@ -139,10 +138,10 @@ struct NonResourceAttributes {
     verb: String,
 }
 
-/// The `SelfSubjectAccessReview` in a body, as JSON: what `kubectl auth can-i` sends.
+/// Decodes a `SelfSubjectAccessReview`, which `kubectl auth can-i` sends, and returns it as JSON.
 ///
 /// # Errors
-/// When it is none.
+/// [`ProtobufError::Prefix`] or [`ProtobufError::Message`] if the body is not a review.
 pub(crate) fn access_review(body: &[u8]) -> Result<Value, ProtobufError> {
     let envelope = Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?;
     let spec = AccessReview::decode(envelope.raw.as_slice())?.spec.unwrap_or_default();
@@ -156,10 +155,11 @@ pub(crate) fn access_review(body: &[u8]) -> Result<Value, ProtobufError> {
     Ok(json!({"spec": {"resourceAttributes": resource, "nonResourceAttributes": other}}))
 }
 
-/// The object in a body, as JSON.
+/// Decodes an object and returns it as JSON.
 ///
 /// # Errors
-/// When it is none, or of a kind that is read as JSON alone.
+/// [`ProtobufError::Prefix`] or [`ProtobufError::Message`] if the body is not an object of this kind; [`ProtobufError::Kind`] if the kind
+/// is accepted as JSON only.
 pub(crate) fn decode(body: &[u8], resource: &Resource) -> Result<Value, ProtobufError> {
     let envelope = Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?;
     let (types, raw) = (envelope.types.unwrap_or_default(), envelope.raw.as_slice());
@@ -194,7 +194,7 @@ fn metadata(metadata: Option<Metadata>) -> Value {
     })
 }
 
-/// Bytes as JSON has them.
+/// Encodes the values in base64, as in JSON.
 fn encoded(data: &BTreeMap<String, Vec<u8>>) -> Value {
     let fields = data.iter().map(|(key, bytes)| (key.clone(), json!(STANDARD.encode(bytes))));
     Value::Object(fields.collect::<Map<_, _>>())

@@ -1,8 +1,7 @@
-//! Structural schemas: of our kinds from their definitions, of the built-in ones from `k8s-openapi`.
+//! Structural schemas: those of Sahasra's kinds from their definitions, those of built-in kinds from `k8s-openapi`.
 //!
-//! A schema prunes what it does not know ([`prune`]), fills defaults in ([`default`]), refuses what breaks it
-//! ([`validate`]) with the API server's field paths and texts, evaluates the CEL rules ([`rules`]), and tells
-//! server-side apply which lists are merged by which keys.
+//! A schema is used to remove unknown fields ([`prune`]), to set defaults ([`default`]), to validate values with the API server's field
+//! paths and messages ([`validate`]) and CEL rules ([`rules`]), and to merge lists by their keys in server-side apply.
 
 pub(crate) mod default;
 pub(crate) mod prune;
@@ -15,7 +14,6 @@ use serde_json::{Value, json};
 
 use self::rules::Rules;
 
-/// JSON types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
     Object,
@@ -39,7 +37,7 @@ impl Type {
         })
     }
 
-    /// Name in a schema.
+    /// Name of the type in a schema.
     pub fn name(self) -> &'static str {
         match self {
             Self::Object => "object",
@@ -52,36 +50,35 @@ impl Type {
     }
 }
 
-/// How the items of a list belong together (`x-kubernetes-list-type`).
+/// Type of a list (`x-kubernetes-list-type`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum ListType {
-    /// One value: replaced as a whole.
+    /// Replaced as a whole.
     #[default]
     Atomic,
     /// Distinct scalars.
     Set,
-    /// Objects told apart by these keys.
+    /// Objects identified by these keys.
     Map(Vec<String>),
 }
 
-/// Lowest and highest of something.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bounds<T> {
     pub minimum: Option<T>,
     pub maximum: Option<T>,
 }
 
-/// One node of a schema.
+/// A node of a schema.
 #[derive(Debug, Default)]
 pub(crate) struct Schema {
     pub kind: Option<Type>,
     pub format: String,
     pub nullable: bool,
     pub int_or_string: bool,
-    /// Fields beyond `properties` are kept as they are.
+    /// Whether fields beyond `properties` are kept.
     pub keeps_unknown: bool,
     pub properties: BTreeMap<String, Schema>,
-    /// Schema of a map's values.
+    /// Schema of the values of a map.
     pub values: Option<Box<Schema>>,
     pub items: Option<Box<Schema>>,
     pub required: Vec<String>,
@@ -98,18 +95,18 @@ pub(crate) struct Schema {
     /// `x-kubernetes-map-type: atomic`: replaced as a whole.
     pub atomic: bool,
     pub rules: Option<Rules>,
-    /// Whether a rule here or below is about changes: such a one is evaluated even where nothing changed.
+    /// Whether a rule of this node or below refers to the old value. Such rules are evaluated even if the value did not change.
     pub has_transition: bool,
 }
 
 impl Schema {
-    /// Reads `openAPIV3Schema` as a definition holds it, or what schemars makes of a built-in type (`structural` false: an
-    /// object without properties there is one of any fields).
+    /// Parses the `openAPIV3Schema` of a definition (`structural`), or the schema that schemars generates for a built-in type (not
+    /// `structural`: an object without properties may have any fields; rules and defaults are ignored).
     pub fn parse(schema: &Value, structural: bool) -> Self {
         let integer = |field: &str| schema[field].as_i64();
         let kind = match &schema["type"] {
             Value::String(name) => Type::parse(name),
-            // schemars writes `["string", "null"]` for what may be absent.
+            // schemars generates `["string", "null"]` for optional values.
             Value::Array(names) => names.iter().filter_map(Value::as_str).find_map(Type::parse),
             _ => None,
         };
@@ -181,12 +178,12 @@ impl Schema {
         }
     }
 
-    /// The schema of a field, be it a property or a value of a map.
+    /// Schema of a field, which is either a property or a value of a map.
     pub fn field(&self, name: &str) -> Option<&Self> {
         self.properties.get(name).or(self.values.as_deref())
     }
 
-    /// What a refusal calls the type.
+    /// Name of the type in errors.
     pub fn type_name(&self) -> &'static str {
         self.kind.map_or("", Type::name)
     }
@@ -202,7 +199,7 @@ pub(crate) fn same_item<'a>(keys: &[String], item: &Value, old: &'a [Value]) -> 
     old.iter().find(|other| keys.iter().all(|key| other[key] == item[key]))
 }
 
-/// Schema of a built-in type with everything inlined, as JSON, with the list types that the API server's own has.
+/// Schema of a built-in type as JSON, without references, and with the list types of the API server's schema.
 pub(crate) fn built_in<T: schemars::JsonSchema>(list_types: &[(&str, Value)]) -> Value {
     let mut generator = schemars::generate::SchemaSettings::openapi3()
         .with(|settings| settings.inline_subschemas = true)
@@ -214,7 +211,7 @@ pub(crate) fn built_in<T: schemars::JsonSchema>(list_types: &[(&str, Value)]) ->
             json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"]}),
         ),
         ("metadata.finalizers", json!({"x-kubernetes-list-type": "set"})),
-        // References are replaced as a whole.
+        // Owner references are replaced as a whole.
         ("metadata.ownerReferences.[]", json!({"x-kubernetes-map-type": "atomic"})),
     ];
     for (path, extensions) in metadata.iter().chain(list_types) {

@@ -27,6 +27,7 @@ pub enum ServeError {
     /// The address is not available.
     #[error("listen on {address}")]
     Listen {
+        /// Requested address, with port 0 for any free port.
         address: SocketAddr,
         source: io::Error,
     },

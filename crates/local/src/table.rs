@@ -1,4 +1,4 @@
-//! Tables: what `kubectl get` prints, made by the server.
+//! Tables: the server-side output of `kubectl get`.
 
 pub(crate) mod age;
 mod cells;
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use crate::resource::{Column, NAME, Resource};
 
-/// How objects of a kind become rows.
+/// Converts objects of a kind to a table.
 pub(crate) struct Table<'a> {
     pub resource: &'a Resource,
-    /// What of each object is in its row: `Object`, `None`, or its metadata.
+    /// Part of each object that its row includes: `Object`, `None`, or otherwise the metadata.
     pub include_object: &'a str,
     pub now: jiff::Timestamp,
 }
 
 impl Table<'_> {
-    /// A metav1 `Table`.
+    /// Creates a metav1 `Table`.
     pub fn render(&self, objects: &[Value], metadata: Value) -> Value {
         let rows: Vec<Value> = objects.iter().map(|object| self.row(object)).collect();
         json!({

@@ -1,13 +1,13 @@
-//! The contract, kept by the embedded control plane.
+//! Runs the contract against the embedded control plane.
 
 use sahasra_contract::Subject;
 use sahasra_local::{ControlPlane, Options};
 use serde_json::json;
 
-/// A control plane of its own, and a namespace in it.
+/// A separate control plane with a namespace.
 async fn subject() -> Subject {
     let control_plane = ControlPlane::new(Options::default().clock(jiff::Timestamp::now));
-    // Version 1 is forgotten here as it is on a server that runs for a while.
+    // The history of version 1 is dropped, like on a server that has run for a while.
     control_plane.compact();
     let client = control_plane.client("default");
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "contract"}});

@@ -1,4 +1,4 @@
-//! What the embedded control plane has that a real one has not: it can be repeated, and its watches can be broken.
+//! Features that only the embedded control plane has: reproducible runs, and controlled interruption of watches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -23,7 +23,7 @@ async fn create(api: &Api<ConfigMap>, name: &str) -> ConfigMap {
     api.create(&PostParams::default(), &config_map(name)).await.expect("made")
 }
 
-/// A few writes with everything that could differ, and what watches and lists showed of them.
+/// Runs a few writes that involve all sources of nondeterminism, and records the output of watches and lists.
 async fn trace(seed: u64) -> String {
     let now = Arc::new(AtomicI64::new(0));
     let clock = now.clone();
@@ -96,11 +96,11 @@ async fn compaction_ends_what_has_not_kept_up() {
         "{event:?}"
     );
     assert!(old.next().await.is_none());
-    // A watch that has seen every change goes on.
+    // A watch that has received all changes continues.
     create(&api, "d").await;
     let event = current.next().await.expect("an event").expect("no error of the stream");
     assert!(matches!(&event, WatchEvent::Added(object) if object.name_any() == "d"), "{event:?}");
-    // A list cannot be finished as it began, but from the place where it stopped.
+    // The list cannot continue at its revision, but can continue after its last key.
     let token = page.metadata.continue_.expect("there is more");
     let refused = api
         .list(&ListParams::default().continue_token(&token))
@@ -233,7 +233,7 @@ async fn an_event_is_gone_an_hour_after_it_was_last_written_and_nothing_else_is(
     now.store(3599, Ordering::Relaxed);
     assert_eq!(names().await, ["first", "second"]);
     now.store(3600, Ordering::Relaxed);
-    // A read of something else is enough.
+    // A read of any object suffices.
     api(&control_plane).get("a").await.expect("it stays");
     let event = watch.next().await.expect("an event").expect("no error of the stream");
     let WatchEvent::Deleted(deleted) = event else { panic!("{event:?}") };

@@ -20,6 +20,7 @@ pub enum WhyNot {
     },
     /// The device does not have the engine that the claim requires.
     EngineMissing {
+        /// Required engine, such as `xla`.
         wanted: Name,
     },
     /// The worker's heartbeat has stopped.

@@ -36,9 +36,11 @@ pub const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// Error of loading certificates or keys.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
+    /// The file cannot be read.
     #[error("read {}", path.display())]
     Read {
         path: PathBuf,
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The file does not contain the expected item.

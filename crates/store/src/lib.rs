@@ -91,6 +91,7 @@ pub enum OpenError {
     /// The text is not a valid URL.
     #[error("store URL {url:?} cannot be read")]
     Url {
+        /// The text, which is not a URL.
         url: String,
         source: url::ParseError,
     },
@@ -111,6 +112,7 @@ pub enum OpenError {
     /// The setting names an endpoint that the administrator does not allow.
     #[error("store setting {setting:?}: {forbidden}")]
     Endpoint {
+        /// Name of the setting.
         setting: String,
         forbidden: Forbidden,
     },

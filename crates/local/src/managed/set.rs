@@ -1,19 +1,18 @@
-//! Sets of fields, and their form in `managedFields` (`FieldsV1`).
+//! Sets of fields and their encoding in `managedFields` (`FieldsV1`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-/// One step from a value into it.
+/// Path element: one step from a value into a nested value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Element {
     /// A field of an object or a key of a map.
     Field(String),
-    /// An item of a list, by the values of its keys, as JSON.
+    /// An item of a list with keys, identified by the values of its keys, as JSON.
     Key(BTreeMap<String, String>),
-    /// An item of a set, by its value, as JSON.
+    /// An item of a set, identified by its value, as JSON.
     Value(String),
-    /// An item by its place.
     Index(usize),
 }
 
@@ -44,7 +43,7 @@ impl Element {
         })
     }
 
-    /// As a conflict names it.
+    /// Format of the element in the message of a conflict.
     fn shown(&self) -> String {
         match self {
             Self::Field(name) => format!(".{name}"),
@@ -84,7 +83,7 @@ impl FieldSet {
         self.members.contains(element)
     }
 
-    /// What lies below an element.
+    /// The fields below an element; `None` if there are none.
     pub fn below(&self, element: &Element) -> Option<&Self> {
         self.children.get(element).filter(|set| !set.is_empty())
     }
@@ -110,7 +109,7 @@ impl FieldSet {
         }
     }
 
-    /// Fields in this set that are not in the other; fields below them are looked at one by one.
+    /// Fields of this set that are not in `other`. A field in `other` does not remove the fields below it.
     pub fn difference(&self, other: &Self) -> Self {
         let children = self.children.iter().filter_map(|(element, set)| {
             let left = other
@@ -125,7 +124,7 @@ impl FieldSet {
         }
     }
 
-    /// Without a field and everything below it.
+    /// The set without a field and everything below it.
     pub fn without(mut self, field: &str) -> Self {
         let element = Element::Field(field.to_owned());
         self.members.remove(&element);
@@ -133,7 +132,7 @@ impl FieldSet {
         self
     }
 
-    /// With every declared field that something lies below as a member of its own.
+    /// The set extended by every declared field that has fields below it.
     pub fn with_declared(&self, is_declared: &dyn Fn(&[Element]) -> bool) -> Self {
         self.with_declared_at(&mut Vec::new(), is_declared)
     }
@@ -154,7 +153,7 @@ impl FieldSet {
         set
     }
 
-    /// Every field as a conflict names it: `.spec.class`, `.status.conditions[type="Ready"].status`.
+    /// Paths of all fields in the format of conflicts: `.spec.class`, `.status.conditions[type="Ready"].status`.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.paths_below("", &mut paths);
@@ -168,7 +167,7 @@ impl FieldSet {
         }
     }
 
-    /// As `FieldsV1`.
+    /// Encodes the set as `FieldsV1`.
     pub fn encode(&self) -> Value {
         let mut fields = Map::new();
         for element in &self.members {
@@ -187,7 +186,7 @@ impl FieldSet {
         Value::Object(fields)
     }
 
-    /// From `FieldsV1`; none when it is not well-formed.
+    /// Decodes `FieldsV1`; `None` if it is malformed.
     pub fn decode(fields: &Value) -> Option<Self> {
         let mut set = Self::default();
         for (name, below) in fields.as_object()? {

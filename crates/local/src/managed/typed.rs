@@ -1,8 +1,8 @@
-//! Values under a schema, as server-side apply sees them: which fields there are, what two values differ in, a value merged
-//! into another, and a value without some of its fields.
+//! Operations of server-side apply on values with a schema: the set of fields of a value, the comparison and merging of two values, and the
+//! removal of fields.
 //!
-//! Lists are one value unless the schema says that they are sets or have keys; maps are merged field by field unless it says
-//! that they are atomic. What the schema does not know is merged when it is an object, and one value when it is a list.
+//! Lists are atomic unless the schema declares them as sets or as maps with keys. Maps are merged field by field unless the schema declares
+//! them as atomic. Without a schema, objects are merged and lists are atomic.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::set::{Element, FieldSet};
 use crate::schema::{ListType, Schema};
 
-/// What two values differ in.
+/// Differences between two values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comparison {
     pub added: FieldSet,
@@ -19,7 +19,7 @@ pub(crate) struct Comparison {
     pub removed: FieldSet,
 }
 
-/// Whether a value is looked at as a whole.
+/// Whether a value is atomic: compared and replaced as a whole.
 fn is_leaf(value: &Value, schema: Option<&Schema>) -> bool {
     match value {
         Value::Object(_) => schema.is_some_and(|schema| schema.atomic),
@@ -38,12 +38,12 @@ fn child<'a>(schema: Option<&'a Schema>, name: &str) -> Option<&'a Schema> {
     schema.and_then(|schema| schema.field(name))
 }
 
-/// Whether a field is one that the schema declares, rather than a key of a map.
+/// Whether the schema declares the field as a property. Keys of a map are not declared.
 fn is_declared(schema: Option<&Schema>, name: &str) -> bool {
     schema.is_some_and(|schema| schema.properties.contains_key(name))
 }
 
-/// How an item of a list is told from others.
+/// Path element that identifies an item of a list.
 fn element_of(item: &Value, index: usize, schema: Option<&Schema>) -> Element {
     match list_type(schema) {
         Some(ListType::Set) => Element::Value(item.to_string()),
@@ -69,7 +69,7 @@ fn item_schema(schema: Option<&Schema>) -> Option<&Schema> {
     schema.and_then(|schema| schema.items.as_deref())
 }
 
-/// The fields of a value, as an applier owns them.
+/// The fields that an apply of `value` owns.
 pub(crate) fn fields_of(value: &Value, schema: &Schema) -> FieldSet {
     let mut set = FieldSet::default();
     collect(value, Some(schema), &mut Vec::new(), &mut set);
@@ -105,7 +105,7 @@ fn collect(value: &Value, schema: Option<&Schema>, path: &mut Vec<Element>, set:
     }
 }
 
-/// What `new` has that `old` had not, and the other way round.
+/// Fields that were added, modified or removed between `old` and `new`.
 pub(crate) fn compare(old: &Value, new: &Value, schema: &Schema) -> Comparison {
     let mut comparison = Comparison::default();
     compare_at(Some(old), Some(new), Some(schema), &mut Vec::new(), &mut comparison);
@@ -171,7 +171,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// `config` merged into `live`: what it names is replaced, the rest stays.
+/// Merges `config` into `live`: fields of `config` replace those of `live`, all other fields stay.
 pub(crate) fn merge(live: &Value, config: &Value, schema: &Schema) -> Value {
     merge_at(live, config, Some(schema))
 }
@@ -196,7 +196,7 @@ fn merge_at(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
     }
 }
 
-/// Items of both: those of the live list at their places, the shared ones in the order of the configuration.
+/// Merges two lists: items that are only in `live` keep their positions, items of `config` keep the order of `config`.
 fn merge_items(live: &[Value], config: &[Value], schema: Option<&Schema>) -> Vec<Value> {
     let (left, right) = (elements(live, schema), elements(config, schema));
     let in_live: BTreeMap<&Element, &Value> = left.iter().map(|(element, item)| (element, *item)).collect();
@@ -250,7 +250,7 @@ fn merge_items(live: &[Value], config: &[Value], schema: Option<&Schema>) -> Vec
     items
 }
 
-/// A value without the fields of a set. What is left empty by that is gone too.
+/// Removes the fields in `set` from `value`, and objects and lists that become empty.
 pub(crate) fn remove(value: &Value, set: &FieldSet, schema: &Schema) -> Value {
     remove_at(value, set, Some(schema)).unwrap_or(Value::Null)
 }
@@ -293,7 +293,7 @@ fn remove_at(value: &Value, set: &FieldSet, schema: Option<&Schema>) -> Option<V
     }
 }
 
-/// Whether the last step of a path is a field that the schema declares.
+/// Whether the last element of a path is a declared field.
 pub(crate) fn declares(schema: &Schema, path: &[Element]) -> bool {
     let mut at = Some(schema);
     for (index, element) in path.iter().enumerate() {
@@ -307,7 +307,7 @@ pub(crate) fn declares(schema: &Schema, path: &[Element]) -> bool {
     false
 }
 
-/// Fields that the schema does not know, as apply names them.
+/// Paths of the fields that the schema does not declare, in the format of apply's messages.
 pub(crate) fn undeclared(value: &Value, schema: &Schema) -> Vec<String> {
     let mut paths = Vec::new();
     undeclared_at(value, schema, String::new(), &mut paths);

@@ -1,11 +1,11 @@
-//! Filling in what a schema says stands where nothing is given.
+//! Setting of default values from a schema.
 
 use serde_json::Value;
 
 use super::Schema;
 
-/// Puts defaults in place of what is absent, and of null where null is not allowed. A null without a default that is not
-/// allowed either is taken away, as the API server does before it validates.
+/// Sets the default of every absent property, and of every property that is null but not nullable. Like in the API server, a null that is
+/// not allowed and has no default is removed before validation.
 pub(crate) fn fill(value: &mut Value, schema: &Schema) {
     match value {
         Value::Object(fields) => {

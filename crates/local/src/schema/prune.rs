@@ -1,10 +1,10 @@
-//! Taking away what a schema does not know.
+//! Removal of fields that a schema does not declare.
 
 use serde_json::Value;
 
 use super::Schema;
 
-/// Takes unknown fields away and tells their paths, such as `spec.chunks.cuont` or `spec.kernel.args[0].x`.
+/// Removes unknown fields and returns their paths, such as `spec.chunks.cuont` or `spec.kernel.args[0].x`.
 pub(crate) fn prune(value: &mut Value, schema: &Schema) -> Vec<String> {
     let mut unknown = Vec::new();
     prune_at(value, schema, "", &mut unknown);

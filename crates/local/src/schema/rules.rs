@@ -1,7 +1,7 @@
 //! CEL rules (`x-kubernetes-validations`), evaluated by `kube-cel`.
 //!
-//! Each node with rules is compiled by itself, without what lies below: the walk is ours, so that the order of refusals,
-//! the correlation of items with those before, and ratcheting are the API server's.
+//! Each node with rules is compiled separately, without the rules of nested nodes. This module walks the schema itself, so that the order
+//! of errors, the correlation of list items with old items, and ratcheting are the same as in the API server.
 
 use kube_cel::{CompiledSchema, ErrorKind, Rule, Validator};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{ListType, Schema, Type, same_item};
 use crate::refusal::{FieldError, Mistake};
 
-/// The rules of one node.
+/// Rules of one node.
 pub(crate) struct Rules {
     compiled: CompiledSchema,
     rules: Vec<Rule>,
@@ -22,7 +22,7 @@ impl std::fmt::Debug for Rules {
 }
 
 thread_local! {
-    /// Registering CEL's functions costs more than a rule: once a thread.
+    /// One validator per thread, because registering CEL's functions is more expensive than evaluating a rule.
     static VALIDATOR: Validator = Validator::new();
 }
 
@@ -38,7 +38,7 @@ impl Rules {
         })
     }
 
-    /// Whether one of them looks at what stood here before.
+    /// Whether a rule refers to the old value.
     pub fn has_transition(&self) -> bool {
         self.rules.iter().any(is_transition)
     }
@@ -48,7 +48,7 @@ fn is_transition(rule: &Rule) -> bool {
     rule.rule.contains("oldSelf")
 }
 
-/// Takes rules below the node away, and defaults everywhere: they are filled in before.
+/// Removes the rules of nested nodes, and all defaults, which have already been set before rules are evaluated.
 fn strip(schema: &mut Value, is_top: bool) {
     if let Some(fields) = schema.as_object_mut() {
         fields.remove("default");
@@ -66,9 +66,9 @@ fn strip(schema: &mut Value, is_top: bool) {
     }
 }
 
-/// What the rules refuse in `value`, given what stood there before.
+/// Adds the violations of rules by `value`, given its old value.
 pub(crate) fn evaluate(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
-    // What was accepted before is not refused again, unless a rule is about the change itself.
+    // An unchanged value is not rejected again, unless a rule refers to the change.
     if value.is_null() || (old == Some(value) && !schema.has_transition) {
         return;
     }
@@ -146,8 +146,8 @@ fn join(path: &str, below: &str) -> String {
     }
 }
 
-/// The value with numbers as CEL has to see them: what the schema calls a number is a double, whatever the JSON says, and
-/// what it calls an integer is an int.
+/// Converts numbers to the types that CEL expects: a double if the schema declares a number, an int if it declares an integer, regardless
+/// of the notation in JSON.
 fn typed(value: &Value, schema: &Schema) -> Value {
     match value {
         Value::Number(number) => match schema.kind {

@@ -1,4 +1,4 @@
-//! Refusing what breaks a schema, with the texts of the API server's own validation.
+//! Validation against a schema, with the API server's messages.
 
 use serde_json::Value;
 
@@ -6,8 +6,7 @@ use super::{ListType, Schema, Type, same_item};
 use crate::object;
 use crate::refusal::{FieldError, Mistake};
 
-/// Mistakes in `value`, in the order of the fields. What stands in `old` at the same place was accepted before and is not
-/// refused again (validation ratcheting).
+/// Errors in `value`, in the order of the fields. Values that are unchanged since `old` are not checked again (validation ratcheting).
 pub(crate) fn validate(value: &Value, old: Option<&Value>, schema: &Schema, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     check(value, old, schema, path, &mut errors);
@@ -41,7 +40,7 @@ fn check(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors
     }
 }
 
-/// Whether the type is right; what has the wrong one is looked at no further.
+/// Checks the type of a value. Returns `false` if nothing else can be checked: the type is wrong, or the value is an allowed null.
 fn check_type(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) -> bool {
     let found = match value {
         Value::Null => {
@@ -67,7 +66,7 @@ fn check_type(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<Field
             Type::Number => found == "integer" || found == "number",
             other => found == other.name(),
         };
-        // A type of its own stands for a format that is not one of strings.
+        // For values other than strings, lists and null, the API server names the format instead of the type.
         let wanted = if !matches!(value, Value::String(_) | Value::Array(_) | Value::Null) && !schema.format.is_empty() {
             schema.format.clone()
         } else {
@@ -79,7 +78,7 @@ fn check_type(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<Field
         return true;
     }
     let said = match (value, schema.format.is_empty()) {
-        // With a format the API server names formats on both sides: those of booleans and objects are empty.
+        // With a format, the API server names formats for both types. Those of booleans and objects are empty.
         (Value::String(_) | Value::Array(_) | Value::Null, _) | (_, true) => found,
         (Value::Number(number), false) if number.is_f64() => "double",
         (Value::Number(_), false) => "int64",
@@ -108,7 +107,7 @@ fn check_string(text: &str, schema: &Schema, path: &str, errors: &mut Vec<FieldE
     }
 }
 
-/// Whether a text has the format; formats that the API server does not know say nothing.
+/// Whether a text has the format. Formats that the API server does not know accept any text.
 fn has_format(text: &str, format: &str) -> bool {
     use base64::Engine;
     match format {
@@ -120,7 +119,7 @@ fn has_format(text: &str, format: &str) -> bool {
 
 fn check_number(number: &serde_json::Number, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     let value = number.as_f64().unwrap_or_default();
-    // The API server prints a bound of an integer as an integer.
+    // The API server formats the bound of an integer as an integer.
     let whole = !number.is_f64();
     let print = |bound: f64| if whole { format!("{bound:.0}") } else { object::float(bound) };
     let mut refuse = |relation: &str, bound: f64| {
@@ -153,7 +152,7 @@ fn check_number(number: &serde_json::Number, schema: &Schema, path: &str, errors
 fn check_items(items: &[Value], old: Option<&[Value]>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     if let Some(item_schema) = &schema.items {
         for (index, item) in items.iter().enumerate() {
-            // Only items with keys can be told to be the same as before.
+            // Only items with keys can be matched to old items.
             let before = match (&schema.list_type, old) {
                 (ListType::Map(keys), Some(old)) => same_item(keys, item, old),
                 _ => None,
@@ -201,7 +200,7 @@ fn check_fields(value: &Value, old: Option<&Value>, schema: &Schema, path: &str,
     }
 }
 
-/// Items that a list of type `set` or `map` holds twice.
+/// Errors for duplicate items in lists of type `set` or `map`.
 pub(crate) fn duplicates(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     match value {
         Value::Array(items) => {

@@ -1,13 +1,13 @@
-//! Ages as kubectl prints them.
+//! Formatting of ages like in kubectl.
 
 use jiff::Timestamp;
 
-/// Time from `then` to `now`; `<invalid>` when that is in the future, but for two seconds that clocks may differ.
+/// Time from `then` to `now`. `<invalid>` if `then` is two or more seconds in the future; a smaller difference between clocks is tolerated.
 pub(crate) fn since(then: Timestamp, now: Timestamp) -> String {
     human(now.as_second() - then.as_second())
 }
 
-/// A duration in seconds: two units while that says something, one later.
+/// A duration in seconds with kubectl's units and precision, such as `2m5s`, `59m` or `2d1h`.
 pub(crate) fn human(seconds: i64) -> String {
     match seconds {
         i64::MIN..=-2 => return "<invalid>".to_owned(),

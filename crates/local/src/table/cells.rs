@@ -1,4 +1,4 @@
-//! Cells of the built-in kinds.
+//! Cells of built-in kinds.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use super::age;
 use crate::object;
 use crate::resource::Behaviour;
 
-/// The cells of a row, in the order of the kind's columns.
+/// Cells of a row, in the order of the kind's columns.
 pub(crate) fn cells(object: &Value, behaviour: Behaviour, now: Timestamp) -> Vec<Value> {
     let age = || json!(age_of(&object["metadata"]["creationTimestamp"], now));
     let name = || json!(object::name(object));
@@ -77,7 +77,7 @@ fn node(node: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn event(event: &Value, now: Timestamp) -> Vec<Value> {
-    // Both views of an event come here: each under its own names.
+    // Both formats of Events are supported: each has different field names.
     let either = |core: &str, new: &str| {
         if event[core].is_null() {
             event[new].clone()

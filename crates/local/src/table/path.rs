@@ -1,9 +1,9 @@
-//! The JSONPath of printer columns: fields, and an item of a list by one of its fields
-//! (`.status.conditions[?(@.type=="Ready")].status`) or by its index.
+//! JSONPath of printer columns: fields, and items of a list by the value of a field (`.status.conditions[?(@.type=="Ready")].status`) or by
+//! index.
 
 use serde_json::Value;
 
-/// What a path finds first; none when a part of it is not there.
+/// The first value that the path matches; `None` if a part of the path does not exist.
 pub(crate) fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     let mut rest = path.trim_start_matches('$');
     let mut value = object;
@@ -22,7 +22,7 @@ pub(crate) fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     Some(value)
 }
 
-/// Where the bracket closes, strings left aside.
+/// Index of the closing bracket outside of strings.
 fn closing(text: &str) -> Option<usize> {
     let mut quote = None;
     for (index, character) in text.char_indices() {
