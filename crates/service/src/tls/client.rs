@@ -73,7 +73,7 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Reads the files.
+    /// Creates a connector from the files of `trust`, which are read at once.
     ///
     /// # Errors
     /// [`TlsError`].

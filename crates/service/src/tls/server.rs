@@ -65,7 +65,7 @@ impl Source for Files {
 pub struct Acceptor(Renewing<Files>);
 
 impl Acceptor {
-    /// Reads the files.
+    /// Creates an acceptor from `files`, which are read at once.
     ///
     /// # Errors
     /// [`TlsError`].
