@@ -1,8 +1,8 @@
-//! Translations of PTX, kept by the SHA-256 of their text.
+//! Cache of translated PTX texts, keyed by the SHA-256 of the text.
 //!
-//! A text is translated once while it is kept, however many threads ask for it at the same time: the first one
-//! translates, the others wait for it. What is kept is bounded in bytes; what was used longest ago goes first. A text
-//! that is refused is not kept.
+//! A text is translated once while its translation is cached, however many threads request it concurrently: the first thread translates,
+//! and the others wait for the result. The size of the cache is bounded in bytes; the least recently used translation is evicted first. A
+//! text that fails to translate is not cached.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::module::Module;
 
 type Key = [u8; 32];
 
-/// Translations by content: of [`Module`]s, or of whatever else PTX becomes (a GPU's module, say).
+/// Cache of translations, keyed by the text: of [`Module`]s, or of any other form that PTX is translated to, such as a module on a GPU.
 ///
 /// ```
 /// use sahasra_ptx::ModuleCache;
@@ -36,7 +36,7 @@ pub struct ModuleCache<T = Module> {
 #[derive(Debug)]
 struct State<T> {
     entries: HashMap<Key, Entry<T>>,
-    /// Counts up with every use: the entry with the lowest was used longest ago.
+    /// Counter of uses. The entry with the lowest `last_used` is the least recently used one.
     uses: u64,
     statistics: CacheStatistics,
 }
@@ -44,34 +44,34 @@ struct State<T> {
 #[derive(Debug)]
 struct Entry<T> {
     place: Arc<Place<T>>,
-    /// 0 while it is being translated.
+    /// 0 until the translation is complete.
     bytes: u64,
     last_used: u64,
 }
 
-/// Where a translation will be. The lock is held while it is made.
+/// Slot of one translation. Its lock is held while the text is translated.
 type Place<T> = Mutex<Option<T>>;
 
-/// What a cache did and holds.
+/// Counters and current size of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatistics {
-    /// Translations that were there already, or were being made.
+    /// Requests that found a translation, complete or in progress.
     pub hits: u64,
-    /// Texts that had to be translated, the refused ones included.
+    /// Texts that had to be translated, including those that failed.
     pub misses: u64,
-    /// Translations kept.
+    /// Number of cached translations.
     pub modules: usize,
-    /// Their bytes.
+    /// Size of the cached translations in bytes.
     pub bytes: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is left half-done where a translation panics: the place stays empty and the next one fills it.
+    // A panic during a translation leaves the slot empty, and the next request fills it, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Clone> ModuleCache<T> {
-    /// Keeps at most `limit` bytes of translations. A larger one is made and returned, and not kept.
+    /// Returns a cache of at most `limit` bytes of translations. A larger translation is returned to the caller but not cached.
     pub fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -83,10 +83,10 @@ impl<T: Clone> ModuleCache<T> {
         }
     }
 
-    /// The translation of this text: kept, or made now by `translate`, which says how many bytes it takes.
+    /// Returns the cached translation of this text, or translates it with `translate`, which also returns the size in bytes.
     ///
     /// # Errors
-    /// Those of `translate`. Others that waited for it translate themselves.
+    /// Those of `translate`. Threads that waited for the failed translation translate the text themselves.
     pub fn get_or_translate<E>(&self, ptx: &str, translate: impl FnOnce(&str) -> Result<(T, u64), E>) -> Result<T, E> {
         let key: Key = Sha256::digest(ptx).into();
         let place = self.place(key);
@@ -111,12 +111,12 @@ impl<T: Clone> ModuleCache<T> {
         }
     }
 
-    /// What the cache did and holds.
+    /// Returns the counters and the current size.
     pub fn statistics(&self) -> CacheStatistics {
         lock(&self.state).statistics
     }
 
-    /// The place of a text, marked as used now.
+    /// Returns the slot of a text and marks it as used now.
     fn place(&self, key: Key) -> Arc<Place<T>> {
         let mut state = lock(&self.state);
         state.uses += 1;
@@ -132,14 +132,14 @@ impl<T: Clone> ModuleCache<T> {
 }
 
 impl<T> State<T> {
-    /// Counts what was translated, and makes room for it.
+    /// Accounts for a new translation, and evicts the least recently used ones until the cache is within its limit.
     fn keep(&mut self, key: Key, place: &Arc<Place<T>>, bytes: u64, limit: u64) {
         if bytes > limit {
             return self.forget(key, place);
         }
         match self.entries.get_mut(&key).filter(|entry| Arc::ptr_eq(&entry.place, place)) {
             Some(entry) => entry.bytes = bytes,
-            // Its translation failed for another, who took it out.
+            // The translation failed in another thread, which removed the entry.
             None => return,
         }
         self.statistics.modules += 1;
@@ -156,7 +156,7 @@ impl<T> State<T> {
         }
     }
 
-    /// Takes out an entry that holds nothing.
+    /// Removes an entry without a translation.
     fn forget(&mut self, key: Key, place: &Arc<Place<T>>) {
         if self.entries.get(&key).is_some_and(|entry| Arc::ptr_eq(&entry.place, place)) {
             self.entries.remove(&key);
@@ -165,10 +165,10 @@ impl<T> State<T> {
 }
 
 impl ModuleCache {
-    /// The module of this text: kept, or loaded now.
+    /// Returns the cached module of this text, or loads it.
     ///
     /// # Errors
-    /// As [`Module::load`].
+    /// Those of [`Module::load`].
     pub fn load(&self, ptx: &str) -> Result<Module, LoadError> {
         self.get_or_translate(ptx, |ptx| {
             let module = Module::load(ptx)?;
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// Translates a text to its length, which counts as that many bytes.
+    /// Translates a text to its length, which is also the size of the translation in bytes.
     fn length(cache: &ModuleCache<usize>, text: &str) -> usize {
         cache
             .get_or_translate::<()>(text, |text| Ok((text.len(), text.len() as u64)))
@@ -222,7 +222,7 @@ mod tests {
         for text in ["aaaa", "bbbbb", "aaaa", "ccccc"] {
             assert_eq!(length(&cache, text), text.len());
         }
-        // The fourth needed room, and the second was older than the third's use of the first.
+        // The fourth request needed room. It evicted the second text, because the third request used the first text again.
         assert_eq!((cache.statistics().modules, cache.statistics().bytes), (2, 9));
         length(&cache, "aaaa");
         length(&cache, "ccccc");

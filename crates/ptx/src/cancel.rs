@@ -1,15 +1,15 @@
-//! Stopping a launch from outside.
+//! Cancellation of a launch by another thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A flag that ends launches. Clones share it; once set it stays set. The engine looks at it at least once every
-/// 65,536 steps of a worker, at loop back-edges and block starts alike: within about a millisecond.
+/// Flag that ends launches. Clones share the flag, and once set it stays set. The engine polls it at least once every 65,536 steps of a
+/// worker, at loop back-edges and block starts alike, hence within about a millisecond.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// A flag that is not set.
+    /// Returns a flag that is not set.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,5 +1,5 @@
-//! A parsed kernel to bytecode: lower, hand over parameters in registers, find what is the same for a whole launch or
-//! block, place registers, encode.
+//! Compilation of a parsed kernel to bytecode: lower the syntax to operations, promote call parameters to registers, find the registers
+//! that are uniform across a launch or a block, allocate register storage, and encode.
 
 pub(crate) mod calls;
 pub(crate) mod code;
@@ -18,7 +18,7 @@ use crate::syntax::{self, Function, Source};
 use calls::CallGraph;
 use code::Code;
 
-/// Compiles one kernel: function `index` of the module. `parameters` are name, offset and size of each.
+/// Compiles the kernel at `index` among the module's functions. `parameters` maps each name to its offset and size in bytes.
 pub(crate) fn compile<'a>(
     source: &'a Source<'a>,
     symbols: &'a HashMap<&'a str, u32>,

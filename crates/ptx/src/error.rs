@@ -1,13 +1,11 @@
-//! Why a module could not be loaded: a place in the PTX text, the statement standing there and the reason.
+//! Errors of loading a module: a position in the PTX text, the statement at this position, and the reason.
 
 use std::fmt;
 
-/// A place in PTX text. Lines and columns count from 1; columns count bytes.
+/// Position in PTX text. Lines and columns count from 1; columns count bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Line, from 1.
     pub line: u32,
-    /// Byte column, from 1.
     pub column: u32,
 }
 
@@ -21,7 +19,7 @@ pub enum LoadErrorKind {
     /// The text is PTX that this engine does not run.
     #[error("unsupported: {0}")]
     Unsupported(String),
-    /// The text is PTX with an error in it: types that do not fit, too few operands, a branch out of the function.
+    /// The text is PTX but has an error, such as mismatched types, too few operands, or a branch out of the function.
     #[error("invalid: {0}")]
     Invalid(String),
     /// A register, label, variable or function that is not declared.
@@ -36,9 +34,8 @@ pub struct LoadError {
     pub line: u32,
     /// Byte column in the line, from 1.
     pub column: u32,
-    /// The statement standing there, white space collapsed; empty where the error is not inside one.
+    /// Statement at the position, with white space collapsed; empty if the error is not inside a statement.
     pub instruction: String,
-    /// What is wrong with it.
     pub kind: LoadErrorKind,
 }
 
@@ -52,7 +49,7 @@ impl LoadError {
         }
     }
 
-    /// The reason as text, without the place.
+    /// Returns the reason as text, without the position.
     pub fn reason(&self) -> String {
         self.kind.to_string()
     }

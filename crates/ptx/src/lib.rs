@@ -1,7 +1,7 @@
-//! PTX on the CPU: a parser, a compiler to bytecode and a SIMT interpreter over groups of 64 lanes.
+//! PTX on the CPU: a parser, a compiler to bytecode, and a SIMT interpreter that executes groups of 64 lanes (two warps).
 //!
-//! Data flows one way: text → tokens (`lexer`) → statements (`parser`, `syntax`) → checked, typed operations
-//! (`compile::lower`) → bytecode with registers in places (`compile`) → execution by groups of lanes (`execute`,
+//! The text is split into tokens (`lexer`), parsed into statements (`parser`, `syntax`), lowered to checked, typed operations
+//! (`compile::lower`) and encoded as bytecode with allocated registers (`compile`). Groups of lanes execute the bytecode (`execute`,
 //! `lanes`) on global [`Memory`]. Section numbers in the sources are those of NVIDIA's "Parallel Thread Execution ISA".
 //!
 //! ```

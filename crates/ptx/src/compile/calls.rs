@@ -1,22 +1,22 @@
-//! Who calls whom, and where arguments lie.
+//! Call graph of a module, and the layout of call frames.
 //!
-//! A function that is called by name and cannot reach itself has one activation a thread at a time: its variables and
-//! parameters have fixed places in local memory. Every other function (recursive, or called through a pointer) takes a
-//! frame from a stack in local memory, parameters first, so that a caller can place them without knowing the callee.
+//! A function that is called by name and cannot reach itself has at most one activation per thread: its variables and parameters have fixed
+//! addresses in local memory. Every other function (recursive, or called through a pointer) takes a frame from a stack in local memory.
+//! Results and parameters are at the start of the frame, so that a caller can locate them without knowing the callee.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::syntax::{Function, InitialValue, Operand, Source, Statement, Variable};
 
-/// Addresses of functions as values: above every generic address of memory.
+/// Base of the addresses of functions as values, above every generic address of memory.
 pub(crate) const FUNCTION_ADDRESSES: u64 = 0xf << 60;
 
-/// The value that a function's address has.
+/// Returns the address, as a value, of the function at `index` in the module.
 pub(crate) fn function_address(index: usize) -> u64 {
     FUNCTION_ADDRESSES | (index as u64) << 4
 }
 
-/// A parameter or result: bytes behind the start of a frame.
+/// Location of a parameter or result: its offset in bytes from the start of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub(crate) offset: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Slot {
     pub(crate) alignment: u64,
 }
 
-/// Results, then parameters, each at its own alignment (PTX ISA §7.1); their end.
+/// Lays out a frame: results, then parameters, each at its own alignment (PTX ISA §7.1). Returns their slots and the size in bytes.
 pub(crate) fn frame_layout(results: &[Variable<'_>], parameters: &[Variable<'_>]) -> (Vec<Slot>, Vec<Slot>, u64) {
     let mut end = 0u64;
     let mut place = |variables: &[Variable<'_>]| {
@@ -44,9 +44,9 @@ pub(crate) fn frame_layout(results: &[Variable<'_>], parameters: &[Variable<'_>]
     (results, parameters, end.next_multiple_of(16))
 }
 
-/// What is known of a module's functions before any is compiled.
+/// Properties of a module's functions that are known before any function is compiled.
 pub(crate) struct CallGraph<'a> {
-    /// Functions with a body by name.
+    /// Indices of the functions with a body, by name.
     pub(crate) defined: HashMap<&'a str, usize>,
     callees: Vec<Vec<usize>>,
     calls_indirectly: Vec<bool>,
@@ -89,7 +89,7 @@ impl<'a> CallGraph<'a> {
     }
 
     fn scan(&mut self, index: usize, function: &Function<'a>) {
-        // Scopes nest at most as deep as the parser allows.
+        // The recursion is bounded, because the parser limits how deep scopes nest.
         fn walk<'a>(graph: &mut CallGraph<'a>, index: usize, statements: &[Statement<'a>], seen: &mut HashSet<usize>) {
             for statement in statements {
                 match statement {
@@ -131,7 +131,7 @@ impl<'a> CallGraph<'a> {
         }
     }
 
-    /// Successors in the graph; the node behind the last function stands for every call through a pointer.
+    /// Successors of a node in the call graph. The node after the last function represents all calls through a pointer.
     fn successors(&self, node: usize) -> Vec<usize> {
         let count = self.callees.len();
         if node == count {
@@ -144,7 +144,7 @@ impl<'a> CallGraph<'a> {
         found
     }
 
-    /// Nodes that `from` reaches, every one behind those it calls (but for recursion).
+    /// Appends the nodes reachable from `from` to `order` in post-order: callees before callers, except in recursion.
     fn post_order(&self, from: usize, seen: &mut [bool], order: &mut Vec<usize>) {
         if std::mem::replace(&mut seen[from], true) {
             return;
@@ -167,7 +167,7 @@ impl<'a> CallGraph<'a> {
         }
     }
 
-    /// Strongly connected components (Kosaraju): those of several functions, or of one that calls itself.
+    /// Marks the functions of strongly connected components (Kosaraju's algorithm) with several nodes, and those that call themselves.
     fn find_recursive(&mut self) {
         let count = self.callees.len() + 1;
         let (mut seen, mut order) = (vec![false; count], Vec::new());
@@ -206,7 +206,7 @@ impl<'a> CallGraph<'a> {
         }
     }
 
-    /// The functions that a kernel may call, callees before callers where there is such an order.
+    /// Returns the functions that a kernel may call, callees before callers except in recursion.
     pub(crate) fn reachable(&self, entry: usize) -> Vec<usize> {
         let count = self.callees.len();
         let mut order = Vec::new();
@@ -215,7 +215,7 @@ impl<'a> CallGraph<'a> {
         order
     }
 
-    /// Whether each activation has its own frame on the stack.
+    /// Whether each activation of the function has its own frame on the stack.
     pub(crate) fn has_frame(&self, function: usize) -> bool {
         self.recursive[function] || self.address_taken[function]
     }

@@ -1,4 +1,4 @@
-//! Bytecode: what the interpreter runs.
+//! Bytecode that the interpreter executes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::lanes::LaneFunction;
 use crate::lanes::memory::{LoadFunction, StoreFunction};
 use crate::types::Space;
 
-/// A register of 64 elements, or a predicate: byte offset into one of three areas, which the low two bits name.
+/// Location of a register (64 elements, or a predicate): a byte offset into one of three areas. The low two bits select the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) u32);
 
-/// Areas of registers.
+/// Area of the registers of one group.
 pub(crate) const GROUP: u32 = 0;
-/// Values that are the same for every lane of a block.
+/// Area of the values that are the same for every lane of a block.
 pub(crate) const UNIFORM: u32 = 1;
-/// Constants of the kernel: shared by all launches, never written.
+/// Area of the kernel's constants, which all launches share and which are never written.
 pub(crate) const CONSTANT: u32 = 2;
 
 impl Place {
@@ -35,32 +35,32 @@ impl Place {
     }
 }
 
-/// What the interpreter's loop does with an instruction.
+/// Action of the interpreter's loop for an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// `run(d, a, b, c)` for all lanes.
+    /// Calls `run(d, a, b, c)`, which computes all lanes.
     Lane,
     Load,
     Store,
     Atomic,
-    /// To `detail`, all lanes.
+    /// Unconditional jump of all lanes to `detail`.
     Jump,
-    /// To `detail` where the guard holds.
+    /// Branch to `detail` of the lanes whose guard holds.
     Branch,
-    /// The next instruction begins a block.
+    /// Fall through to the next instruction, which starts a basic block.
     Fall,
-    /// To one of a table's targets, lane by lane.
+    /// Branch of each lane to one of the targets of a table.
     BranchTable,
     Call,
-    /// What the call before saved comes back.
+    /// Restores the registers that the preceding call saved.
     Restore,
     Return,
     Exit,
     Trap,
     System,
     Barrier,
-    /// A warp operation: lanes wait for each other.
+    /// Operation at which the lanes of a warp wait for each other.
     Warp,
     ActiveMask,
     Fence,
@@ -70,12 +70,12 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instruction {
     pub(crate) kind: Kind,
-    /// Lanes that are elsewhere may still read the old value of `d`: write under the mask.
+    /// Lanes on other paths may still read the old value of `d`: write only the lanes of the mask.
     pub(crate) keeps: bool,
-    /// `d` overlaps a source: compute beside it.
+    /// `d` is also a source: compute into the side buffer, then copy to `d`.
     pub(crate) overlaps: bool,
     pub(crate) width: Width,
-    /// What is known of the addresses in `d` no longer holds; 0 where nothing is kept of it.
+    /// Index of the address pattern that is invalidated when the instruction writes `d`; 0 for none.
     pub(crate) forgets: u16,
     pub(crate) guarded: bool,
     pub(crate) guard_negated: bool,
@@ -84,31 +84,31 @@ pub(crate) struct Instruction {
     pub(crate) a: Place,
     pub(crate) b: Place,
     pub(crate) c: Place,
-    /// Branch target, or index into the table of the kind.
+    /// Branch target, or index into the table that belongs to `kind`.
     pub(crate) detail: u32,
     pub(crate) run: LaneFunction,
 }
 
-/// One `ld`, `st`, `atom` or `red`.
+/// Details of one `ld`, `st`, `atom` or `red`.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryDetail {
     pub(crate) space: Space,
-    /// Bytes of one element.
+    /// Size of one element in bytes.
     pub(crate) element: u32,
     pub(crate) count: u32,
     pub(crate) offset: i64,
     /// The address register has 32 bits.
     pub(crate) narrow_address: bool,
-    /// The address is the same for all lanes, known without looking.
+    /// All lanes use the same address, which is known at compile time.
     pub(crate) uniform_address: bool,
-    /// Where the pattern of the address register is remembered until it is written; 0 for nowhere.
+    /// Index of the pattern remembered for the address register until the register is written; 0 for none.
     pub(crate) pattern: u16,
-    /// Offset of each element behind the access's address in host memory.
+    /// Offset of each element in host memory from the start of the access, in bytes.
     pub(crate) steps: Vec<usize>,
-    /// Where the interpreter remembers the allocation this instruction last touched.
+    /// Index of the cache slot for the allocation that this instruction last accessed.
     pub(crate) site: u32,
     pub(crate) address: Place,
-    /// Targets of a load, values of a store or atomic.
+    /// Targets of a load, or values of a store or atomic.
     pub(crate) registers: Vec<Place>,
     pub(crate) load: Option<LoadFunction>,
     pub(crate) store: Option<StoreFunction>,
@@ -138,33 +138,33 @@ pub(crate) struct BarrierDetail {
     pub(crate) waits: bool,
     pub(crate) number: Place,
     pub(crate) count: Option<Place>,
-    /// Reduction, its predicate and where its result goes.
+    /// The reduction, its predicate, and the target of its result.
     pub(crate) reduction: Option<(BarrierReduction, Place, Place)>,
 }
 
-/// One `call`.
+/// Details of one `call`.
 #[derive(Clone, Debug)]
 pub(crate) struct CallDetail {
     pub(crate) callee: CallTarget,
-    /// Registers that a further activation of the caller may overwrite.
+    /// Registers to save, because another activation of the caller may overwrite them.
     pub(crate) saves: Arc<[(Place, Width)]>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CallTarget {
     Function(Function),
-    /// The register that holds the function's address.
+    /// Register that holds the address of the function.
     Pointer(Place),
 }
 
-/// Where a device function begins, and the frame it takes.
+/// Entry point and frame size of a device function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Function {
     pub(crate) pc: u32,
     pub(crate) frame_bytes: u64,
 }
 
-/// A call of the device runtime.
+/// Details of a call to CUDA's device runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct SystemDetail {
     pub(crate) call: SystemCall,
@@ -172,7 +172,7 @@ pub(crate) struct SystemDetail {
     pub(crate) target: Option<Place>,
 }
 
-/// A value written before the code runs.
+/// Value that is written to a register before the code runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LaunchValue {
     Parameter { offset: u32, bytes: u8, signed: bool },
@@ -181,7 +181,7 @@ pub(crate) enum LaunchValue {
     Special(Special),
 }
 
-/// 64-byte aligned storage for registers.
+/// Storage for registers, aligned to 64 bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines(pub(crate) Vec<Line>);
 
@@ -194,7 +194,7 @@ impl Lines {
         Self(vec![Line([0; 64]); bytes.div_ceil(64)])
     }
 
-    /// At least this many bytes; new ones are zero.
+    /// Grows the storage to at least `bytes` bytes. New bytes are zero.
     pub(crate) fn grow(&mut self, bytes: usize) {
         let lines = bytes.div_ceil(64);
         if self.0.len() < lines {
@@ -202,7 +202,7 @@ impl Lines {
         }
     }
 
-    /// Zeros at least this many bytes, making room for them.
+    /// Zeroes at least the first `bytes` bytes, and grows the storage as needed.
     pub(crate) fn clear(&mut self, bytes: usize) {
         let lines = bytes.div_ceil(64);
         let old = self.0.len().min(lines);
@@ -219,12 +219,12 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Code {
     pub(crate) instructions: Vec<Instruction>,
-    /// Run once a launch on each worker, then once a block.
+    /// Instructions that each worker runs once per launch.
     pub(crate) launch_prologue: Vec<Instruction>,
     pub(crate) block_prologue: Vec<Instruction>,
     pub(crate) launch_values: Vec<(Place, Width, LaunchValue)>,
     pub(crate) block_values: Vec<(Place, Width, u8)>,
-    /// Set once a launch in each group.
+    /// Values that are written to each group once per launch.
     pub(crate) lane_values: Vec<(Place, Width, Special)>,
     pub(crate) constants: Lines,
     pub(crate) uniform_bytes: usize,
@@ -234,33 +234,33 @@ pub(crate) struct Code {
     pub(crate) barriers: Vec<BarrierDetail>,
     pub(crate) calls: Vec<CallDetail>,
     pub(crate) systems: Vec<SystemDetail>,
-    /// Targets of `brx.idx`, and the register of the index.
+    /// Branch tables of `brx.idx`: the register that holds the index, and the targets.
     pub(crate) tables: Vec<(Place, Vec<u32>)>,
-    /// Functions that a pointer may lead to, by address.
+    /// Functions whose address is taken, sorted by address.
     pub(crate) functions: Vec<(u64, Function)>,
-    /// Where the kernel begins.
+    /// Program counter of the first instruction of the kernel.
     pub(crate) entry: u32,
-    /// Where frames begin, where functions have any.
+    /// Register that holds the start of the next frame, if any function has a frame.
     pub(crate) stack_pointer: Option<Place>,
-    /// Bytes of the largest frame.
+    /// Size of the largest frame in bytes.
     pub(crate) largest_frame: u64,
-    /// Statement of each instruction.
+    /// Index of the statement that each instruction comes from.
     pub(crate) origins: Vec<u32>,
     pub(crate) statements: Vec<Statement>,
     pub(crate) static_shared_bytes: u64,
     pub(crate) shared_alignment: u64,
     pub(crate) local_bytes: u64,
-    /// Bytes of one lane's local memory that lie together before the next lane's.
+    /// Contiguous bytes of one lane in the interleaved local memory, before those of the next lane.
     pub(crate) local_granule: u64,
-    /// Patterns remembered in each group, the unused first one included.
+    /// Number of address patterns remembered per group, including the unused pattern 0.
     pub(crate) patterns: usize,
     pub(crate) uses_symbols: bool,
-    /// Reads where the grid's arrivals are counted, and so synchronises its grid.
+    /// The code reads the address of the grid's arrival counter, and so synchronises the grid.
     pub(crate) uses_grid_workspace: bool,
 }
 
 impl Code {
-    /// Memory that the code takes, without what is small whatever the kernel.
+    /// Memory of the code in bytes, except for parts whose size does not depend on the kernel.
     pub(crate) fn bytes(&self) -> usize {
         fn of<T>(items: &[T]) -> usize {
             size_of_val(items)
@@ -268,7 +268,7 @@ impl Code {
         let accesses = self.memory.iter().map(|detail| of(&detail.steps) + of(&detail.registers));
         let warps = self.warps.iter().map(|detail| of(&detail.targets) + of(&detail.sources));
         let tables = self.tables.iter().map(|(_, targets)| of(targets));
-        // Calls share these.
+        // Calls share lists of saved registers, so each list is counted once.
         let distinct: HashMap<_, _> = self.calls.iter().map(|detail| (detail.saves.as_ptr(), of(&detail.saves))).collect();
         let texts = self.statements.iter().map(|statement| statement.text.len());
         let behind: usize = accesses.chain(warps).chain(tables).chain(distinct.into_values()).chain(texts).sum();
@@ -287,7 +287,7 @@ impl Code {
 }
 
 impl LaneMask {
-    /// The mask of a lane of a warp, 0 to 31.
+    /// Value of the mask register for one lane of a warp, 0 to 31.
     pub(crate) fn of(self, lane: u32) -> u32 {
         let equal = 1u32 << lane;
         match self {

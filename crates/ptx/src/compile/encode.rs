@@ -1,4 +1,4 @@
-//! Operations in their places to instructions.
+//! Encoding of operations as instructions, once all registers have locations.
 
 mod access;
 mod saves;
@@ -24,7 +24,7 @@ struct Encoder<'a> {
     lowered: &'a Lowered,
     uniform: &'a Uniform,
     places: &'a Places,
-    /// Per register: where its pattern as an address is remembered.
+    /// Index of the address pattern of each register, 0 for none.
     patterns: Vec<u16>,
     code: Code,
 }
@@ -135,7 +135,7 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
         })
         .collect();
     for call in &mut encoder.code.calls {
-        // Until now the place of a function's number.
+        // Up to here, `pc` holds the index of the function.
         if let CallTarget::Function(function) = &mut call.callee {
             *function = functions[function.pc as usize];
         }
@@ -147,7 +147,7 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
         .filter(|(body, _)| body.address_taken)
         .map(|(body, function)| (body.address, *function))
         .collect();
-    // Calls search it; the functions stand in the order in which they call each other.
+    // Calls through pointers search this table by address. Up to here, the functions are sorted by their order of calls.
     encoder.code.functions.sort_unstable_by_key(|(address, _)| *address);
     let mut code = encoder.code;
     code.statements = lowered.statements;
@@ -157,7 +157,7 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
 impl Encoder<'_> {
     fn place(&self, register: RegisterId) -> Place {
         let read = self.uniform.alias[register as usize];
-        // A register that is read and never written has no place; any bits serve.
+        // A register that is read but never written has no location, and its value is undefined.
         self.places.of[read as usize].unwrap_or(Place::new(CONSTANT, 0))
     }
 
@@ -201,7 +201,7 @@ impl Encoder<'_> {
                 .map_or(Place::new(GROUP, 0), |register| self.place(*register))
         };
         let sources = [source(0), source(1), source(2)];
-        // Predicates are read whole before they are written.
+        // Predicates may overlap, because a lane function reads them completely before it writes one.
         let overlaps = width != Width::Predicate && operation.sources.iter().any(|register| self.place(*register) == d);
         Instruction {
             keeps,

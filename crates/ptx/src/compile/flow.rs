@@ -1,12 +1,11 @@
-//! Basic blocks and liveness.
+//! Basic blocks and liveness of registers.
 //!
-//! A block begins wherever lanes may be found waiting or may join others: at branch targets, behind branches, calls and
-//! barriers, at warp operations. Lanes that wait are therefore always at the start of a block, and the registers they
-//! still need are those live there.
+//! A block starts wherever lanes may wait or may join others: at branch targets, after branches, calls and barriers, and at warp
+//! operations. Lanes that wait are therefore always at the start of a block, and the registers that they still need are those live there.
 //!
-//! Work and memory are bounded: where a program has too many blocks and registers for sets of both, or branches so that
-//! finding the sets takes more work than a fixed amount for each operation, every register that more than one block
-//! touches counts as live everywhere, which costs speed and nothing else.
+//! Work and memory are bounded. If a program has too many blocks and registers for a set of registers per block, or if computing the sets
+//! takes more than a fixed amount of work per operation, every register that more than one block touches counts as live everywhere. This
+//! costs speed, not correctness.
 
 use super::ir::{Action, Callee, Lowered, RegisterId};
 use super::uniform::{Class, Uniform};
@@ -21,22 +20,23 @@ pub(crate) struct Flow {
     pub(crate) blocks: Vec<Block>,
     /// Block of each operation.
     pub(crate) block_of: Vec<usize>,
-    /// Number among the registers that cross blocks.
+    /// Number of each register that crosses blocks.
     crossing: Vec<Option<u32>>,
-    /// By that number: the last block at whose start the register is live; `usize::MAX` for any, none where 0.
+    /// For each crossing register, the last block at whose start it is live; `usize::MAX` for any block, 0 for none.
     needed_before: Vec<usize>,
-    /// Live registers at the start of each block; empty where every register counts as live.
+    /// Registers live at the start of each block. Empty if every register counts as live.
     live: Vec<Bits>,
 }
 
-/// Sets of registers take at most so many 64-bit words in all (32 MiB).
+/// Maximum total size of the sets of registers, in 64-bit words (32 MiB).
 const SET_LIMIT: usize = 4 << 20;
-/// Words of sets looked at for each operation, and for any kernel, before liveness is given up. Compilers' kernels take
-/// fewer than ten an operation. A module's operations are bounded, and so is the time: 1024 words take about 0.2 µs.
+/// Words of sets that liveness may process per operation, but at least [`WORK_AT_LEAST`] for a kernel, before it is abandoned. Compilers'
+/// kernels take fewer than ten words per operation. Because the number of operations is bounded, so is the time: 1024 words take about 0.2
+/// µs.
 const WORK_PER_OPERATION: usize = 1024;
 const WORK_AT_LEAST: usize = 1 << 20;
 
-/// A set of numbers.
+/// Set of small numbers, one bit each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Bits(Vec<u64>);
 
@@ -57,7 +57,7 @@ impl Bits {
         self.0[index as usize / 64] &= !(1 << (index % 64));
     }
 
-    /// Adds the other set; whether that changed this one.
+    /// Adds the elements of another set. Returns whether this set changed.
     fn unite(&mut self, other: &Self) -> bool {
         let mut changed = false;
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
@@ -80,12 +80,12 @@ impl Bits {
 }
 
 impl Flow {
-    /// Whether more than one block touches the register, or it may be read before it is written.
+    /// Whether more than one block touches the register, or the register may be read before it is written.
     pub(crate) fn crosses(&self, register: RegisterId) -> bool {
         self.crossing[register as usize].is_some()
     }
 
-    /// Whether lanes elsewhere may need a register while a block runs, lowest block first.
+    /// Whether lanes at other blocks may need a register while `block` runs. The lowest block runs first.
     pub(crate) fn needed_elsewhere(&self, block: usize, register: RegisterId) -> bool {
         self.crossing[register as usize].is_some_and(|number| self.needed_before[number as usize] > block)
     }
@@ -96,7 +96,7 @@ impl Flow {
     }
 }
 
-/// Reads of an operation that stayed in the code, aliases resolved, varying registers only.
+/// Varying registers that an operation reads, with aliases resolved.
 pub(crate) fn reads<'a>(lowered: &'a Lowered, uniform: &'a Uniform, index: usize) -> impl Iterator<Item = RegisterId> + 'a {
     let operation = &lowered.operations[index];
     let guard = operation.guard.map(|(register, _)| register);
@@ -143,7 +143,8 @@ fn analyse_within(lowered: &Lowered, uniform: &Uniform, work_limit: usize) -> Fl
     let live = live.unwrap_or_default();
     let mut needed_before = vec![if live.is_empty() { usize::MAX } else { 0 }; crossing.iter().flatten().count()];
     for (index, live) in live.iter().enumerate() {
-        // Lanes at barriers and warp operations may wait anywhere, others at later blocks only (lowest runs first).
+        // Lanes at barriers and warp operations may wait at any block, all others only at later blocks, because the lowest block runs
+        // first.
         let behind_barrier = index > 0 && matches!(operations[blocks[index - 1].end - 1].action, Action::Barrier { .. });
         let anywhere = behind_barrier || operations[blocks[index].start].action.synchronises_warp();
         for number in live.iter() {
@@ -160,7 +161,7 @@ fn analyse_within(lowered: &Lowered, uniform: &Uniform, work_limit: usize) -> Fl
     }
 }
 
-/// Numbers the registers that more than one block touches, or that one may read before it has written them.
+/// Numbers the registers that more than one block touches, or that a block may read before it writes them.
 fn crossing(lowered: &Lowered, uniform: &Uniform, blocks: &[Block]) -> Vec<Option<u32>> {
     let count = lowered.registers.len();
     let mut touched_in = vec![usize::MAX; count];
@@ -168,7 +169,7 @@ fn crossing(lowered: &Lowered, uniform: &Uniform, blocks: &[Block]) -> Vec<Optio
     for (index, block) in blocks.iter().enumerate() {
         for at in (block.start..block.end).filter(|at| !uniform.removed[*at]) {
             for register in reads(lowered, uniform, at) {
-                // Read first: what it holds comes from elsewhere.
+                // The first access in this block is a read, so the value comes from another block.
                 crosses[register as usize] |= touched_in[register as usize] != index;
                 touched_in[register as usize] = index;
             }
@@ -196,8 +197,8 @@ fn crossing(lowered: &Lowered, uniform: &Uniform, blocks: &[Block]) -> Vec<Optio
         .collect()
 }
 
-/// Where control may go from each block. Nodes behind the blocks: for every function where its `ret` may lead, and at
-/// last all functions that a call through a pointer may reach.
+/// Successors in the control flow of each block. Further nodes follow the blocks: one per function for the targets of its `ret`, one for
+/// all functions that a call through a pointer may reach, and one for the blocks after these calls.
 fn successors(lowered: &Lowered, blocks: &[Block], block_of: &[usize]) -> Vec<Vec<usize>> {
     let label = |label: u32| block_of[lowered.labels[label as usize]];
     let functions = &lowered.functions;
@@ -206,7 +207,7 @@ fn successors(lowered: &Lowered, blocks: &[Block], block_of: &[usize]) -> Vec<Ve
     for (number, function) in functions.iter().enumerate() {
         if function.address_taken {
             found[pointers].push(label(function.label));
-            // `ret` of a function called through a pointer may lead behind every such call.
+            // `ret` of a function called through a pointer may return to the block after any such call.
             found[blocks.len() + number].push(pointers + 1);
         }
     }
@@ -240,12 +241,12 @@ fn successors(lowered: &Lowered, blocks: &[Block], block_of: &[usize]) -> Vec<Ve
     found
 }
 
-/// Where control may go, and the order in which liveness looks at the nodes.
+/// Control flow graph, and the order in which the liveness analysis visits its nodes.
 struct Graph {
     successors: Vec<Vec<usize>>,
     predecessors: Vec<Vec<usize>>,
-    /// Every node behind those it leads to, but for the way back of loops (a post-order of the depth-first search): what
-    /// is live is then found in about as many rounds as loops nest, however the text lays the blocks out.
+    /// Post-order of the depth-first search: every node after its successors, except along the back-edges of loops. The analysis then takes
+    /// about as many rounds as loops nest, in whatever order the text lists the blocks.
     order: Vec<usize>,
 }
 
@@ -260,7 +261,7 @@ impl Graph {
         }
         let mut order = Vec::with_capacity(successors.len());
         let mut seen = vec![false; successors.len()];
-        // From where the kernel begins; what that does not reach comes last.
+        // Starts at the entry of the kernel. Unreachable nodes come last.
         let entry = block_of[lowered.labels[lowered.entry as usize]];
         for root in std::iter::once(entry).chain(0..successors.len()) {
             if std::mem::replace(&mut seen[root], true) {
@@ -290,8 +291,8 @@ impl Graph {
     }
 }
 
-/// Registers live at the start of each block, or nothing where that takes more than `limit`; and the work done: words
-/// of sets and operations looked at.
+/// Returns the registers live at the start of each block, or `None` if that takes more work than `limit`; and the work done, in processed
+/// operations and words of sets.
 fn liveness(
     lowered: &Lowered,
     uniform: &Uniform,

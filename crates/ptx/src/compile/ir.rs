@@ -1,15 +1,14 @@
-//! The checked, typed form between syntax and bytecode: operations on numbered registers.
+//! Intermediate representation between syntax and bytecode: checked, typed operations on numbered registers.
 
 use crate::lanes::LaneFunction;
 use crate::types::Space;
 
-/// A virtual register: what the text declares, and the constants, parameters and special registers it reads.
+/// Virtual register: one that the text declares, or a constant, parameter or special register that the text reads.
 pub(crate) type RegisterId = u32;
 
-/// A label of the function.
 pub(crate) type LabelId = u32;
 
-/// How a register is held: 64 elements of this many bytes, or one bit each.
+/// Storage format of a register: 64 elements of this many bytes, or of one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Width {
     Predicate,
@@ -19,7 +18,7 @@ pub(crate) enum Width {
 }
 
 impl Width {
-    /// The width that holds values of so many bytes; 8-bit registers are held in 16 bits.
+    /// Returns the width that holds values of this many bytes. 8-bit values are held in 16 bits.
     pub(crate) fn of_bytes(bytes: usize) -> Option<Self> {
         match bytes {
             0 => Some(Self::Predicate),
@@ -41,7 +40,7 @@ impl Width {
     }
 }
 
-/// Special registers (PTX ISA §10) whose value a launch, a block or a lane's place fixes.
+/// Special registers (PTX ISA §10) whose value is fixed by the launch, the block or the position of the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Special {
     Thread(u8),
@@ -54,7 +53,7 @@ pub(crate) enum Special {
     LaneMask(LaneMask),
     DynamicSharedBytes,
     TotalSharedBytes,
-    /// `%envreg1` and `%envreg2`: where cooperative groups count the grid's arrivals.
+    /// `%envreg1` and `%envreg2`: address at which cooperative groups count the arrivals of the grid.
     GridWorkspace {
         high: bool,
     },
@@ -71,24 +70,24 @@ pub(crate) enum LaneMask {
     GreaterOrEqual,
 }
 
-/// Where a register's value comes from.
+/// Origin of a register's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Origin {
-    /// Operations write it.
+    /// Written by operations of the code.
     Code,
     Constant(u64),
-    /// Bytes of the kernel's parameters, extended to the register.
+    /// Bytes of the kernel's parameters, extended to the width of the register.
     Parameter {
         offset: u32,
         bytes: u8,
         signed: bool,
     },
-    /// Address of a module-scope variable plus bytes.
+    /// Address of a module-scope variable plus `addend` bytes.
     Symbol {
         index: u32,
         addend: i64,
     },
-    /// Offset of dynamic shared memory plus bytes: known when all static shared variables are.
+    /// Offset of dynamic shared memory plus `addend` bytes, known once all static shared variables are.
     DynamicShared {
         addend: i64,
     },
@@ -101,70 +100,69 @@ pub(crate) struct Register {
     pub(crate) origin: Origin,
 }
 
-/// One operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) action: Action,
     pub(crate) guard: Option<(RegisterId, bool)>,
     pub(crate) targets: Vec<RegisterId>,
     pub(crate) sources: Vec<RegisterId>,
-    /// Index of the statement it comes from.
+    /// Index of the statement that the operation comes from.
     pub(crate) statement: u32,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Pure: targets[0] from up to three sources, lane by lane.
+    /// Pure function of up to three sources, written to targets[0], lane by lane.
     Lane(LaneFunction),
-    /// targets[0] = sources[0], widths equal.
+    /// Copies sources[0] to targets[0]; both have the same width.
     Copy,
-    /// sources[0] is the address.
+    /// Loads from the address in sources[0].
     Load(Access),
-    /// sources[0] is the address, the rest the values.
+    /// Stores the values in the remaining sources to the address in sources[0].
     Store(Access),
-    /// sources: address, operand, for `cas` the new value. targets: the old value, unless `red`.
+    /// sources: address, operand, and the new value for `cas`. targets: the old value, except for `red`.
     Atomic(Access, AtomicOperation),
-    /// To a label, under the guard if there is one.
+    /// Branches to a label, under the guard if there is one.
     Branch(LabelId),
     /// `brx.idx`: sources[0] is the index.
     BranchTable(Vec<LabelId>),
-    /// A function; where it is called through a pointer, sources[0] is that.
+    /// Calls a function. If the call is through a pointer, sources[0] is the pointer.
     Call(Callee),
-    /// What a call saved of the registers comes back. Always the operation behind the call.
+    /// Restores the registers that a call saved. Always the operation right after the call.
     Restore,
-    /// From a function of [`Lowered::functions`].
+    /// Returns from a function of [`Lowered::functions`].
     Return(usize),
     Exit,
     Trap,
-    /// A function of the CUDA runtime: its arguments and what it returns.
+    /// Calls CUDA's device runtime. sources: the arguments. targets: the result.
     System(SystemCall),
-    /// sources: barrier number, thread count where given, predicate where reduced. targets: the reduction.
+    /// sources: barrier number, thread count if given, predicate if reduced. targets: result of the reduction.
     Barrier {
         waits: bool,
         counted: bool,
         reduction: Option<BarrierReduction>,
     },
-    /// sources[0] is the member mask of each warp operation.
+    /// Synchronises lanes of a warp. As in every warp operation, sources[0] is the member mask.
     WarpBarrier,
     /// targets: value, whether the source lane was in range. sources: mask, value, lane, clamp.
     Shuffle(Shuffle),
     /// sources: mask, predicate.
     Vote(Vote),
-    /// sources: mask, value. targets: mask of equal lanes, for `all` the predicate.
+    /// sources: mask, value. targets: mask of the lanes with an equal value, and for `all` a predicate.
     Match {
         all: bool,
     },
     /// sources: mask, value.
     Reduce(Reduction),
-    /// sources: mask, then what the operation says.
+    /// sources: mask, then those that the [`MatrixOperation`] lists.
     Matrix(MatrixOperation),
     ActiveMask,
     Fence,
-    /// Steps taken by this worker, as a clock.
+    /// Clock that counts the steps of this worker.
     Clock,
 }
 
-/// Whom a call reaches.
+/// Target of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Callee {
     /// A function of [`Lowered::functions`].
@@ -172,10 +170,10 @@ pub(crate) enum Callee {
     Pointer,
 }
 
-/// Functions that CUDA's device runtime provides to every kernel.
+/// Functions of CUDA's device runtime, which every kernel may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SystemCall {
-    /// sources: format, arguments. targets: conversions done.
+    /// sources: format, arguments. targets: number of conversions.
     Print,
     /// sources: message, file, line, function.
     AssertFail,
@@ -194,7 +192,7 @@ pub(crate) enum BarrierReduction {
 }
 
 impl Action {
-    /// Whether lanes may part, wait or leave behind it.
+    /// Whether lanes may diverge, wait or end after this operation.
     pub(crate) fn ends_block(&self) -> bool {
         matches!(
             self,
@@ -202,7 +200,7 @@ impl Action {
         )
     }
 
-    /// Whether lanes of a warp wait for each other at it.
+    /// Whether the lanes of a warp wait for each other at this operation.
     pub(crate) fn synchronises_warp(&self) -> bool {
         matches!(
             self,
@@ -211,18 +209,17 @@ impl Action {
     }
 }
 
-/// A memory access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     pub(crate) space: Space,
-    /// Bytes of one element in memory: 1, 2, 4, 8.
+    /// Size of one element in memory in bytes: 1, 2, 4 or 8.
     pub(crate) element: u8,
-    /// Elements: 1, 2, 4 or 8.
+    /// Number of elements: 1, 2, 4 or 8.
     pub(crate) count: u8,
     /// Whether elements narrower than the register are sign-extended.
     pub(crate) signed: bool,
     pub(crate) offset: i64,
-    /// Element by element through host atomics: volatile, relaxed, acquire, release.
+    /// Accesses each element with a host atomic: volatile, relaxed, acquire, release.
     pub(crate) ordered: bool,
 }
 
@@ -230,7 +227,7 @@ pub(crate) struct Access {
 pub(crate) enum AtomicOperation {
     AddInteger,
     AddFloat,
-    /// Of f16 or bf16, one or both halves of 32 bits.
+    /// Addition of f16 or bf16: a single value in 16 bits, or both halves of 32 bits.
     AddHalf {
         brain: bool,
     },
@@ -247,7 +244,8 @@ pub(crate) enum AtomicOperation {
     Xor,
     Exchange,
     CompareExchange,
-    /// At an `mbarrier` object: arrivals in the operand's low half, bytes to come in its high half.
+    /// Arrival at an `mbarrier` object. The operand holds the number of arrivals in its low half, and the change of the pending transaction
+    /// bytes in its high half.
     Arrive {
         drop: bool,
     },
@@ -279,7 +277,7 @@ pub(crate) enum Reduction {
     Xor,
 }
 
-/// What a matrix holds.
+/// Element type of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatrixElement {
     F16,
@@ -295,7 +293,7 @@ pub(crate) enum MatrixElement {
 }
 
 impl MatrixElement {
-    /// Elements of a register: 32 bits, or 64 for f64.
+    /// Number of elements in a register of 32 bits, or of 64 bits for f64.
     pub(crate) fn in_register(self) -> u32 {
         match self {
             Self::F16 | Self::Bf16 => 2,
@@ -304,13 +302,13 @@ impl MatrixElement {
         }
     }
 
-    /// Bytes in memory.
+    /// Size of an element in memory in bytes.
     pub(crate) fn bytes(self) -> u64 {
         if self == Self::F64 { 8 } else { u64::from(4 / self.in_register()) }
     }
 }
 
-/// Which matrix of a `wmma` a fragment belongs to.
+/// Matrix of a `wmma` operation that a fragment belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatrixPart {
     A,
@@ -322,15 +320,15 @@ pub(crate) enum MatrixPart {
 /// Matrix operations of a warp (PTX ISA §9.7.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatrixOperation {
-    /// sources: registers of a, b and c. Elements are those of d, a, b, c.
+    /// sources: registers of a, b and c. `elements` are the types of d, a, b and c.
     Multiply {
         shape: [u8; 3],
         elements: [MatrixElement; 4],
         saturate: bool,
-        /// Fragments of `wmma`.
+        /// The operands are fragments of `wmma`, whose layout is opaque.
         opaque: bool,
     },
-    /// sources: address, stride, for stores the registers.
+    /// sources: address, stride, and for stores the registers.
     Move {
         rows: u8,
         columns: u8,
@@ -340,22 +338,22 @@ pub(crate) enum MatrixOperation {
         space: Space,
         offset: i64,
     },
-    /// sources: address of a row, for stores the registers.
+    /// sources: address of a row, and for stores the registers.
     Rows {
         transposed: bool,
         store: bool,
         space: Space,
         offset: i64,
     },
-    /// sources: the register.
+    /// `movmatrix`. sources: the register.
     Transpose,
 }
 
-/// A function lowered: operations in order, labels as positions between them.
+/// Result of lowering a kernel: operations in order, and labels as positions between them.
 #[derive(Debug, Default)]
 pub(crate) struct Lowered {
     pub(crate) operations: Vec<Operation>,
-    /// Index of the operation a label stands before.
+    /// Index of the operation after each label.
     pub(crate) labels: Vec<usize>,
     pub(crate) registers: Vec<Register>,
     pub(crate) statements: Vec<Statement>,
@@ -364,37 +362,37 @@ pub(crate) struct Lowered {
     pub(crate) local_bytes: u64,
     pub(crate) uses_dynamic_shared: bool,
     pub(crate) uses_symbols: bool,
-    /// `.param` variables at fixed places in local memory: start and bytes.
+    /// `.param` variables at fixed addresses in local memory: start and size in bytes.
     pub(crate) parameters: Vec<(u64, u64)>,
-    /// Starts of those whose addresses became values, or that other instructions than `ld` and `st` name.
+    /// Starts of the `.param` variables whose address is used as a value, or that instructions other than `ld` and `st` name.
     pub(crate) addresses_taken: Vec<u64>,
-    /// The device functions whose operations come first.
+    /// Device functions, whose operations precede those of the kernel.
     pub(crate) functions: Vec<FunctionBody>,
-    /// Function of [`Lowered::functions`] that owns each register; that many for the kernel's own.
+    /// Owner of each register: an index into [`Lowered::functions`], or the number of functions for the kernel itself.
     pub(crate) owners: Vec<u32>,
-    /// Where the kernel begins.
+    /// Label of the first operation of the kernel.
     pub(crate) entry: LabelId,
-    /// The register that holds where the next frame begins, where a function has one.
+    /// Register that holds the start of the next frame, if any function has a frame.
     pub(crate) stack_pointer: Option<RegisterId>,
 }
 
-/// A device function among the operations.
+/// Device function among the operations.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionBody {
-    /// Its address as a value.
+    /// Address of the function as a value.
     pub(crate) address: u64,
     pub(crate) label: LabelId,
     pub(crate) address_taken: bool,
     pub(crate) recursive: bool,
-    /// Bytes of its frame; 0 where its variables have fixed places.
+    /// Size of the frame in bytes; 0 if the variables have fixed addresses.
     pub(crate) frame_bytes: u64,
 }
 
-/// A statement of the text, for faults.
+/// Statement of the text, for fault reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Statement {
     pub(crate) text: String,
     pub(crate) line: u32,
-    /// Index into the module's files, and line.
+    /// Index into the module's files, and line in the file.
     pub(crate) source: Option<(u64, u32)>,
 }

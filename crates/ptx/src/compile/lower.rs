@@ -1,4 +1,4 @@
-//! Syntax to operations: names resolved, types and operand counts checked, each instruction family in its own file.
+//! Lowering of syntax to operations: resolves names, and checks types and operand counts. Each instruction family has its own file.
 
 mod arithmetic;
 mod asynchronous;
@@ -32,9 +32,9 @@ use crate::parser::collapse;
 use crate::syntax::{self, Function, Instruction, Operand, Source, Variable};
 use crate::types::ScalarType;
 
-/// Local memory of a thread (CUDA's limit on every device).
+/// Maximum local memory of a thread in bytes (CUDA's limit on every device).
 const LOCAL_LIMIT: u64 = 512 << 10;
-/// No single shared or local variable is larger, so that sums of sizes cannot overflow.
+/// Maximum size of one shared or local variable in bytes, so that sums of sizes cannot overflow.
 const SPACE_LIMIT: u64 = 1 << 31;
 
 pub(crate) struct Lowering<'a> {
@@ -49,36 +49,36 @@ pub(crate) struct Lowering<'a> {
     location: Option<(u64, u32)>,
     statement: u32,
     guard: Option<(RegisterId, bool)>,
-    /// `CC.CF` of the function, once an instruction used it.
+    /// Register of the condition code `CC.CF` in this function, once an instruction has used it.
     carry: Option<RegisterId>,
     pub(super) graph: &'a CallGraph<'a>,
     /// The function whose body is being lowered.
     context: function::Context,
-    /// Module functions in the order of [`Lowered::functions`].
+    /// Indices of the module's functions, in the order of [`Lowered::functions`].
     function_indices: Vec<usize>,
-    /// Where the frames of functions without a stack frame lie.
+    /// Start in local memory of the frames that have a fixed address, by function.
     fixed_frames: HashMap<usize, u64>,
-    /// Registers that hold the size of a function's frame, once that is known.
+    /// Registers that hold the size of a function's frame. Their values are set once the frames are complete.
     frame_sizes: Vec<(usize, RegisterId)>,
     result: Lowered,
 }
 
-/// Names declared between two braces.
+/// Names declared in one scope, between two braces.
 #[derive(Default)]
 struct Scope<'a> {
     registers: HashMap<&'a str, RegisterId>,
-    /// `.reg .b32 %r<8>`: prefix, count, width; made when used.
+    /// Families such as `.reg .b32 %r<8>`: count and type by prefix. Their registers are created on first use.
     families: HashMap<&'a str, (u64, ScalarType)>,
     variables: HashMap<&'a str, names::Place>,
     labels: HashMap<&'a str, LabelId>,
-    /// Bytes of the `.param` variables among the variables.
+    /// Sizes in bytes of the `.param` variables among `variables`.
     parameter_bytes: HashMap<&'a str, u64>,
     branch_targets: HashMap<&'a str, Vec<&'a str>>,
     prototypes: HashMap<&'a str, (&'a [Variable<'a>], &'a [Variable<'a>])>,
     call_targets: HashMap<&'a str, &'a [&'a str]>,
 }
 
-/// The statement being lowered: gives its errors their place.
+/// Statement that is being lowered, which gives errors their position.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'a, 'b> {
     instruction: &'b Instruction<'a>,
@@ -101,7 +101,7 @@ impl<'a> At<'a, '_> {
         self.error(LoadErrorKind::Undeclared(name.to_owned()))
     }
 
-    /// The form as written is not one this engine runs.
+    /// Error for an instruction form that this engine does not support.
     pub(crate) fn form(&self) -> LoadError {
         let mut form = self.instruction.opcode.to_owned();
         for modifier in &self.instruction.modifiers {
@@ -115,7 +115,7 @@ impl<'a> At<'a, '_> {
         &self.instruction.modifiers
     }
 
-    /// The operands, exactly `N` of them.
+    /// Returns the operands, of which there must be exactly `N`.
     pub(crate) fn operands<const N: usize>(&self) -> Result<&[Operand<'a>; N], LoadError> {
         self.instruction
             .operands
@@ -124,7 +124,7 @@ impl<'a> At<'a, '_> {
             .map_err(|_| self.invalid(format!("expected {N} operands, found {}", self.instruction.operands.len())))
     }
 
-    /// The operands without the cache policy that `.L2::cache_hint` adds.
+    /// Returns the operands without the cache policy that `.L2::cache_hint` adds. Exactly `N` must remain.
     pub(crate) fn operands_before_policy<const N: usize>(&self) -> Result<&[Operand<'a>; N], LoadError> {
         let operands = self.instruction.operands.as_slice();
         let hinted = self.instruction.modifiers.contains(&"L2::cache_hint");
@@ -137,12 +137,12 @@ impl<'a> At<'a, '_> {
         &self.instruction.operands
     }
 
-    /// Takes `.rn`-like words out of the modifiers: the words there that are in `known`, and the rest.
+    /// Partitions the modifiers into those in `known`, such as `.rn`, and the rest.
     pub(crate) fn split(&self, known: &[&str]) -> (Vec<&'a str>, Vec<&'a str>) {
         self.instruction.modifiers.iter().partition(|word| known.contains(word))
     }
 
-    /// The only type among `rest`.
+    /// Parses `rest`, which must be a single type.
     pub(crate) fn one_type(&self, rest: &[&str]) -> Result<ScalarType, LoadError> {
         match rest {
             [name] => ScalarType::from_name(name).ok_or_else(|| self.form()),
@@ -151,7 +151,7 @@ impl<'a> At<'a, '_> {
     }
 }
 
-/// Whether the operand is this register or has it among its parts.
+/// Whether the operand is this register or contains it.
 fn names(operand: &Operand<'_>, register: &str) -> bool {
     match operand {
         Operand::Name(name, _) => *name == register,
@@ -161,7 +161,7 @@ fn names(operand: &Operand<'_>, register: &str) -> bool {
     }
 }
 
-/// Lowers one kernel.
+/// Lowers one kernel and the device functions that it may call.
 pub(crate) fn lower<'a>(
     source: &'a Source<'a>,
     symbols: &'a HashMap<&'a str, u32>,
@@ -198,14 +198,14 @@ pub(crate) fn lower<'a>(
     lowering.place_label(entry);
     lowering.result.entry = entry;
     lowering.begin_statement(format!(".entry {}", function.name), function.position);
-    // Where frames begin is known when all fixed places are.
+    // The base of the stack is known once all fixed addresses are assigned.
     let stack_base = lowering.result.stack_pointer.map(|pointer| {
         let base = lowering.new_register(Width::W64);
         lowering.emit(Action::Copy, vec![pointer], vec![base]);
         base
     });
     lowering.scope(body)?;
-    // Falling off the end returns (PTX ISA §9.7.12.1 asks for `ret`, compilers leave it out behind `trap`).
+    // The end of the body acts as `ret` (PTX ISA §9.7.12.1 requires one, but compilers omit it after `trap`).
     lowering.begin_statement("}".to_owned(), function.position);
     lowering.emit(Action::Exit, vec![], vec![]);
     let end = lowering.result.operations.len() - 1;
@@ -234,7 +234,7 @@ pub(crate) fn lower<'a>(
 }
 
 impl<'a> Lowering<'a> {
-    /// Lowers every function the kernel may call.
+    /// Lowers every device function that the kernel may call.
     fn functions(&mut self) -> Result<(), LoadError> {
         let source = self.source;
         for index in self.function_indices.clone() {
@@ -261,7 +261,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Begins a statement that is no instruction of the text.
+    /// Begins a statement that is not an instruction of the text.
     fn begin_statement(&mut self, text: String, position: Position) {
         self.guard = None;
         self.statement = self.result.statements.len() as u32;
@@ -347,7 +347,7 @@ impl<'a> Lowering<'a> {
             Some(guard) => {
                 let mut register = self.typed_register(at, guard.register, Width::Predicate)?;
                 if instruction.operands.first().is_some_and(|target| names(target, guard.register)) {
-                    // It is written by what it guards, at times before the last of several results is.
+                    // The instruction writes its own guard, possibly before the last of several results, so it is guarded by a copy.
                     let copy = self.new_register(Width::Predicate);
                     self.lane(logic::<select::PredicateCopy>(), copy, &[register]);
                     register = copy;
@@ -360,7 +360,7 @@ impl<'a> Lowering<'a> {
             return Err(at.unsupported(reason));
         }
         match instruction.opcode {
-            // Programs that depend on each other never run at the same time here.
+            // Dependent grids never run at the same time in this engine, so there is nothing to wait for.
             "griddepcontrol" => Ok(()),
             "addc" | "subc" | "madc" | "add" | "sub" | "mul" | "mad" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "sad" | "mul24"
             | "mad24" | "fma" => self.arithmetic(at),
@@ -410,7 +410,7 @@ impl<'a> Lowering<'a> {
         self.emit(Action::Lane(function), vec![target], sources.to_vec());
     }
 
-    /// Runs `body` with no guard, behind a branch around it where the guard fails.
+    /// Emits the operations of `body` without a guard, after a branch that skips them if the guard does not hold.
     pub(crate) fn skippable<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let Some((register, negated)) = self.guard.take() else {
             return body(self);
@@ -424,7 +424,7 @@ impl<'a> Lowering<'a> {
         done
     }
 
-    /// Emits what must not be predicated.
+    /// Emits an operation that cannot be predicated.
     pub(crate) fn emit_skippable(&mut self, action: Action, targets: Vec<RegisterId>, sources: Vec<RegisterId>) {
         self.skippable(|lowering| lowering.emit(action, targets, sources));
     }
@@ -437,7 +437,7 @@ impl<'a> Lowering<'a> {
         self.result.registers.len() as RegisterId - 1
     }
 
-    /// The register that holds a value fixed outside the code.
+    /// Returns the register of a value that is defined outside the code.
     pub(crate) fn fixed(&mut self, width: Width, origin: Origin) -> RegisterId {
         if let Some(found) = self.fixed.get(&(width, origin)) {
             return *found;

@@ -1,4 +1,4 @@
-//! Registers to places: what lives across blocks has a place of its own, what lives inside one block shares.
+//! Register allocation: registers that are live across blocks have their own location; registers of a single block share locations.
 
 use super::code::{CONSTANT, GROUP, Place, UNIFORM};
 use super::flow::{Flow, reads};
@@ -12,7 +12,7 @@ pub(crate) struct Places {
     pub(crate) group_bytes: usize,
 }
 
-/// Bytes a register takes: whole cache lines for vectors.
+/// Size of a register in bytes: whole cache lines for vectors.
 fn bytes(width: Width) -> usize {
     match width {
         Width::Predicate => 8,
@@ -23,7 +23,7 @@ fn bytes(width: Width) -> usize {
 #[derive(Default)]
 struct Area {
     bytes: usize,
-    /// Predicates come eight to a cache line.
+    /// Free slots for predicates, which are allocated eight to a cache line.
     predicates: Vec<usize>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places
     let count = lowered.registers.len();
     let mut of: Vec<Option<Place>> = vec![None; count];
     let (mut constants, mut uniforms, mut group) = (Area::default(), Area::default(), Area::default());
-    // Every area begins with a line that unused operands may point at.
+    // Every area begins with 512 reserved bytes, the size of one 64-bit register, which unused operands may address.
     for area in [&mut constants, &mut uniforms, &mut group] {
         area.bytes = 512;
     }
@@ -80,7 +80,7 @@ pub(crate) fn place(lowered: &Lowered, uniform: &Uniform, flow: &Flow) -> Places
             }
         }
         for at in kept() {
-            // Targets before sources are given back: none may share with a source that dies here.
+            // Targets are allocated before sources are freed, because no target may share the location of a source that dies here.
             let targets = &lowered.operations[at].targets;
             for target in targets {
                 let width = lowered.registers[*target as usize].width;

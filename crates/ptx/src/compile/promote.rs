@@ -1,16 +1,15 @@
-//! Parameters and results of functions (PTX ISA §7.1) from local memory into registers.
+//! Promotion of function parameters and results (PTX ISA §7.1) from local memory to registers.
 //!
-//! A `.param` variable at a fixed place that is read and written by name only, always in the same pieces, needs no
-//! memory: each piece becomes a register, loads and stores of it become copies. What a call hands over then costs no
-//! addressing. A variable whose address is taken, that an instruction other than `ld` and `st` names, or that is read
-//! in other pieces than it was written stays where it is.
+//! A `.param` variable at a fixed address needs no memory if it is read and written by name only, always in the same pieces. Each piece
+//! becomes a register, and its loads and stores become copies, so that passing it in a call needs no addressing. A variable stays in memory
+//! if its address is taken, if an instruction other than `ld` and `st` names it, or if it is read in other pieces than it was written.
 
 use std::collections::BTreeMap;
 
 use super::ir::{Access, Action, Lowered, Operation, Origin, Register, RegisterId, Width};
 use crate::types::Space;
 
-/// Offset of a piece in local memory, and its bytes.
+/// Offset in local memory, and size in bytes, of a piece.
 type Piece = (u64, u64);
 
 pub(crate) fn promote(lowered: &mut Lowered) {
@@ -32,7 +31,7 @@ pub(crate) fn promote(lowered: &mut Lowered) {
         });
         lowered.owners.push(kernel);
     }
-    // Where each operation went.
+    // New index of each operation.
     let mut moved = Vec::with_capacity(lowered.operations.len() + 1);
     let mut kept = Vec::with_capacity(lowered.operations.len());
     for operation in std::mem::take(&mut lowered.operations) {
@@ -70,7 +69,7 @@ pub(crate) fn promote(lowered: &mut Lowered) {
     lowered.operations = kept;
 }
 
-/// Where in local memory a plain load or store by name begins.
+/// Returns the start in local memory of a plain load or store by name, and its access.
 fn accessed<'a>(registers: &[Register], operation: &'a Operation) -> Option<(u64, &'a Access)> {
     let (Action::Load(access) | Action::Store(access)) = &operation.action else {
         return None;
@@ -81,9 +80,9 @@ fn accessed<'a>(registers: &[Register], operation: &'a Operation) -> Option<(u64
     (access.space == Space::Local).then(|| (base.wrapping_add_signed(access.offset), access))
 }
 
-/// Pieces of variables that can be registers.
+/// Returns the pieces of variables that can become registers.
 fn pieces(lowered: &Lowered) -> Vec<Piece> {
-    // By start: end, and the pieces it is accessed in; nothing where it has to stay.
+    // By start of a variable: its end, and the pieces that are accessed, or `None` if the variable has to stay in memory.
     let mut variables: BTreeMap<u64, (u64, Option<BTreeMap<u64, u64>>)> = lowered
         .parameters
         .iter()
@@ -136,7 +135,7 @@ mod tests {
     use crate::compile::lower;
     use crate::parser::parse;
 
-    /// Local accesses before and after, of a kernel that calls a function whose body and call are these.
+    /// Counts the local accesses before and after promotion in a kernel that calls a function, given its body and the call.
     fn accesses(function: &str, call: &str) -> (usize, usize) {
         let text = format!(
             ".version 8.0 .target sm_80 .address_size 64
@@ -177,13 +176,13 @@ mod tests {
 
     #[test]
     fn variables_with_addresses_or_other_pieces_stay() {
-        // Read in pieces of 4 bytes, handed over in pieces of 8: the callee's copy stays (2 stores, 2 loads), the caller's goes.
+        // Passed in pieces of 8 bytes, but read in pieces of 4: the callee's copy stays (2 stores, 2 loads), the caller's is promoted.
         let function = "ld.param.b32 %r1, [in]; ld.param.b32 %r2, [in+4]; st.param.b32 [out], %r1;";
         assert_eq!(accesses(function, CALL).1, 4);
-        // Its address is a value: every access of it stays (2 stores by the call, 2 loads).
+        // The address is used as a value, so every access of the variable stays (2 stores by the call, 2 loads).
         let function = "mov.u64 %rd1, in; ld.local.b32 %r1, [%rd1]; ld.param.b64 %rd2, [in]; st.param.b32 [out], %r1;";
         assert_eq!(accesses(function, CALL).1, 4);
-        // Wider registers than the access: extended, not copied.
+        // The register is wider than the access, so the value is extended, not copied.
         let function = "ld.param.b32 %rd1, [in]; cvt.u32.u64 %r1, %rd1; st.param.b32 [out], %r1;";
         assert_eq!(accesses(function, CALL).1, 3);
     }

@@ -1,32 +1,31 @@
-//! Which registers hold one value for a whole launch or block, and are therefore computed once instead of by every
+//! Analysis of uniform registers, which hold one value for a whole launch or block and are therefore computed once instead of by every
 //! group.
 //!
-//! A register written by exactly one unguarded pure operation whose sources are such values is one itself: whichever
-//! lanes run the operation, and however often, it computes the same. Copies of values that never change are replaced
-//! by what they copy.
+//! A register is uniform if exactly one unguarded pure operation writes it and all sources of the operation are uniform: the result is the
+//! same whichever lanes run the operation, and however often. Copies of values that never change are replaced by the copied register.
 
 use super::ir::{Action, Lowered, Origin, RegisterId, Special};
 
-/// How long a register's value stays.
+/// Scope in which a register's value is constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     Constant,
     Launch,
     Block,
-    /// Fixed for a lane during a launch: thread indices.
+    /// Fixed for a lane during a launch, such as thread indices.
     Lane,
-    /// Anything the code computes lane by lane.
+    /// Computed by the code for each lane.
     Varying,
 }
 
 pub(crate) struct Uniform {
     pub(crate) classes: Vec<Class>,
-    /// The register to read in place of each.
+    /// Register to read instead of each register.
     pub(crate) alias: Vec<RegisterId>,
-    /// Operations taken out of the code, in an order that computes sources first.
+    /// Operations moved from the code to the launch prologue, sources before their uses.
     pub(crate) launch: Vec<usize>,
     pub(crate) block: Vec<usize>,
-    /// Per operation: not part of the code any more.
+    /// For each operation, whether it is removed from the code.
     pub(crate) removed: Vec<bool>,
 }
 
@@ -64,7 +63,7 @@ pub(crate) fn analyse(lowered: &Lowered) -> Uniform {
         block: Vec::new(),
         removed: vec![false; lowered.operations.len()],
     };
-    // Operations that read each register: looked at again when it turns out to be uniform.
+    // Operations that read each register, which are revisited when the register turns out to be uniform.
     let mut readers: Vec<Vec<u32>> = vec![Vec::new(); registers];
     for (index, operation) in lowered.operations.iter().enumerate() {
         for source in &operation.sources {
@@ -92,7 +91,7 @@ pub(crate) fn analyse(lowered: &Lowered) -> Uniform {
                 found.classes[target as usize] = class;
             }
             Action::Lane(_) if class <= Class::Block => {
-                // Constants are folded by the launch prologue as well: one class less to keep apart.
+                // The launch prologue also computes constant results, which saves a separate class for them.
                 found.classes[target as usize] = class.max(Class::Launch);
                 if class == Class::Block {
                     found.block.push(index as usize)

@@ -1,5 +1,5 @@
-//! How accesses are done: functions by element and register, how local memory is interleaved, and which addresses'
-//! patterns are remembered.
+//! Encoding of memory accesses: load and store functions by element and register width, interleaving of local memory, and the address
+//! registers whose patterns are remembered.
 
 use super::Encoder;
 use crate::compile::code::{Instruction, Kind, MemoryDetail};
@@ -9,8 +9,8 @@ use crate::lanes::LANES;
 use crate::lanes::memory::{LoadFunction, StoreFunction, load, load_ordered, store, store_ordered};
 use crate::types::Space;
 
-/// Where the patterns of address registers are remembered: those that several accesses, or one access several times,
-/// may use between two writes. Only registers that nothing but lane operations write take part.
+/// Returns the pattern index of each register, 0 for none. Address registers have a pattern, because several accesses, or repeated
+/// executions of one access, may use it between two writes. Registers that anything but lane operations writes have none.
 pub(super) fn address_patterns(lowered: &Lowered, uniform: &Uniform) -> Vec<u16> {
     let mut used = vec![false; lowered.registers.len()];
     let mut written_otherwise = used.clone();
@@ -118,10 +118,10 @@ fn load_function(access: &Access, width: Width) -> Option<LoadFunction> {
     }
 }
 
-/// Bytes are held in registers of 16 bits.
+/// Stores the low byte of each register element: 8-bit values are held in 16 bits.
 unsafe fn store_byte(resolved: &crate::lanes::memory::Resolved, offset: usize, s: *const u8, mask: u64) {
     crate::lanes::memory::for_each_lane(mask, |lane| {
-        // SAFETY: the contract of `StoreFunction`; the low byte of a 16-bit element comes first.
+        // SAFETY: guaranteed by the contract of `StoreFunction`; a register of 8-bit values has 16-bit elements.
         unsafe { *resolved.pointer(lane).wrapping_add(offset) = s.cast::<u16>().add(lane).read() as u8 }
     });
 }
@@ -139,8 +139,9 @@ fn store_function(access: &Access) -> Option<StoreFunction> {
     })
 }
 
-/// Local memory is interleaved, so that lanes at the same index of their arrays lie side by side: by as little as no
-/// element is wider than. Where generic addresses may reach it, a whole access has to lie together.
+/// Returns the interleaving granule of local memory in bytes. Interleaving makes elements adjacent that lanes access at the same index of
+/// their arrays. The granule is as small as possible, but at least as wide as the widest element. If generic addresses may reach local
+/// memory, it is 32, because a whole access must then be contiguous.
 pub(super) fn local_granule(lowered: &Lowered) -> u64 {
     let mut granule = 4;
     for operation in &lowered.operations {

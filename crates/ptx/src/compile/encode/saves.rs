@@ -1,5 +1,5 @@
-//! What a call keeps of its caller: registers that are needed behind it and that a further activation of the caller,
-//! which the call may lead to, writes.
+//! Registers that a call saves for its caller: those that are live after the call, and that another activation of the caller, which the
+//! call may lead to, writes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,11 +11,11 @@ use crate::compile::ir::{Action, Callee, FunctionBody, Lowered, RegisterId, Widt
 use crate::compile::place::Places;
 use crate::compile::uniform::{Class, Uniform};
 
-/// Registers and where they are, shared by calls that keep the same.
+/// Saved registers and their locations, shared by calls that save the same registers.
 pub(crate) type Saved = Arc<[(Place, Width)]>;
 
-/// Registers looked at, in all calls of a kernel together, before calls keep all registers of their function: calls times
-/// registers is the square of a text's length.
+/// Maximum number of registers examined for all calls of a kernel together. Beyond the limit, calls save all registers of their function,
+/// because calls times registers grows with the square of the length of the text.
 const LOOK_LIMIT: usize = 4 << 20;
 
 pub(super) struct Saves<'a> {
@@ -24,7 +24,7 @@ pub(super) struct Saves<'a> {
     flow: &'a Flow,
     places: &'a Places,
     looks_left: usize,
-    /// All registers of a function, for calls behind the limit.
+    /// All registers of each function, for calls beyond the limit.
     whole: HashMap<usize, Saved>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Saves<'a> {
         }
     }
 
-    /// Those of the call that is operation `at`; the block behind it is `behind`.
+    /// Returns the registers to save at the call with index `at`; `behind` is the block after the call.
     pub(super) fn of(&mut self, at: usize, behind: usize) -> Saved {
         let lowered = self.lowered;
         let starts = |function: &FunctionBody| lowered.labels[function.label as usize] <= at;
@@ -74,7 +74,7 @@ impl<'a> Saves<'a> {
         }
     }
 
-    /// The registers of a function: they were made one behind the other.
+    /// Registers of a function. They have consecutive numbers.
     fn registers(&self, function: usize) -> Range<RegisterId> {
         let owners = &self.lowered.owners;
         let start = owners.partition_point(|owner| (*owner as usize) < function);

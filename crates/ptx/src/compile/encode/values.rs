@@ -1,4 +1,4 @@
-//! Values that come from outside the code: constants now, everything else when a launch, a block or a group begins.
+//! Registers whose values come from outside the code: constants are written here, all others when a launch, a block or a group starts.
 
 use super::Encoder;
 use crate::compile::code::{GROUP, LaunchValue};
@@ -6,7 +6,7 @@ use crate::compile::ir::{Origin, Special, Width};
 use crate::lanes::LANES;
 
 impl Encoder<'_> {
-    /// Constants into their area, everything else that comes from outside into its list.
+    /// Writes constants to their area, and lists all other external values.
     pub(super) fn values(&mut self) {
         for (register, info) in self.lowered.registers.iter().enumerate() {
             let Some(place) = self.places.of[register] else {
@@ -15,7 +15,7 @@ impl Encoder<'_> {
             match info.origin {
                 Origin::Code => {}
                 Origin::Constant(bits) => {
-                    // SAFETY: the place lies in the constant area, which was sized with it.
+                    // SAFETY: the location is in the constant area, whose size includes it.
                     unsafe { splat(self.code.constants.pointer().add(place.offset()), info.width, bits) }
                 }
                 Origin::Special(Special::Zero) => {}
@@ -47,10 +47,10 @@ impl Encoder<'_> {
     }
 }
 
-/// Writes a value into all elements of a register.
+/// Writes `bits` to all elements of a register.
 ///
 /// # Safety
-/// `at` is a register of this width, writable.
+/// `at` must point to a writable register of this width.
 pub(crate) unsafe fn splat(at: *mut u8, width: Width, bits: u64) {
     // SAFETY: the caller's contract.
     unsafe {

@@ -6,7 +6,7 @@ use crate::compile::calls::CallGraph;
 use crate::compile::{lower, uniform};
 use crate::parser::parse;
 
-/// A kernel around this body, lowered; it may use registers %p1, %r0 to %r9999 and %rd1.
+/// Lowers a kernel with this body, which may use the registers %p1, %r0 to %r9999 and %rd1.
 fn lowered(body: &str) -> Lowered {
     let text = format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {{\n\
@@ -19,7 +19,7 @@ fn lowered(body: &str) -> Lowered {
     lower::lower(&source, &symbols, &graph, 0, function, statements, HashMap::new()).expect("lowers")
 }
 
-/// Work that liveness takes, and the sets, where it gives none up.
+/// Returns the live sets unless the limit is exceeded, the work done, and the number of blocks.
 fn sets(lowered: &Lowered, limit: usize) -> (Option<Vec<Bits>>, usize, usize) {
     let uniform = uniform::analyse(lowered);
     let flow = analyse(lowered, &uniform);
@@ -28,7 +28,7 @@ fn sets(lowered: &Lowered, limit: usize) -> (Option<Vec<Bits>>, usize, usize) {
     (live, work, flow.blocks.len())
 }
 
-/// Blocks that each jump to the one above them, so that control runs against the order of the text.
+/// Blocks that each jump to the block above, so that control runs against the order of the text.
 fn upwards(blocks: usize) -> String {
     let mut body = format!(
         "mov.u64 %rd1, 0; ld.global.u32 %r1, [%rd1]; bra L{};\nL0: st.global.u32 [%rd1], %r1; exit;\n",
@@ -40,7 +40,7 @@ fn upwards(blocks: usize) -> String {
     body
 }
 
-/// Loops inside each other, `depth` of them, around the use of a register that is set before them.
+/// Nested loops, `depth` of them, around the use of a register that is set before them.
 fn nested(depth: usize) -> String {
     let mut body = "mov.u64 %rd1, 0; ld.global.u32 %r1, [%rd1];\n".to_owned();
     for level in 0..depth {
@@ -62,7 +62,7 @@ fn work_grows_with_the_program_however_its_blocks_are_laid_out() {
     };
     let (small, large) = (work(upwards(500)), work(upwards(2000)));
     assert!(large < 5 * small, "{small} for 500 blocks, {large} for 2000");
-    // Each loop has a register of its own, so that sets grow too: quadratic, by 64 registers a word.
+    // Each loop has its own register, so the sets grow too: the work is quadratic, divided by the 64 registers of a word.
     let (small, large) = (work(nested(64)), work(nested(256)));
     assert!(large < 4 * 4 * small, "{small} for 64 loops, {large} for 256");
 }
@@ -70,7 +70,7 @@ fn work_grows_with_the_program_however_its_blocks_are_laid_out() {
 #[test]
 fn a_register_used_at_the_far_end_is_live_all_the_way() {
     let (live, _, blocks) = sets(&lowered(&upwards(100)), usize::MAX);
-    // All but the block that sets it, and the one behind the kernel's end.
+    // All blocks except the block that sets the register and the block after the end of the kernel.
     let reached = live.expect("no limit").iter().filter(|set| set.iter().next().is_some()).count();
     assert_eq!((reached, blocks), (100, 102));
 }

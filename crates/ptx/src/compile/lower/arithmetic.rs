@@ -23,7 +23,7 @@ macro_rules! by_integer {
     };
 }
 
-/// The same where the sign makes no difference.
+/// Like `by_integer!`, for operations whose result does not depend on the sign.
 macro_rules! by_width {
     ($scalar:expr, $make:ident, $operation:ident) => {
         match $scalar {
@@ -89,7 +89,7 @@ impl<'a> Lowering<'a> {
         self.same_type(at, function, scalar)
     }
 
-    /// Destination and all sources of one type.
+    /// Emits an operation whose destination and sources all have one type.
     pub(super) fn same_type(&mut self, at: At<'a, '_>, function: LaneFunction, scalar: T) -> Result<(), LoadError> {
         let expected = match at.instruction.opcode {
             "abs" | "neg" | "not" | "cnot" | "sqrt" | "rcp" | "rsqrt" | "sin" | "cos" | "ex2" | "lg2" | "tanh" | "brev" => 2,
@@ -192,11 +192,11 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc` (PTX ISA §9.7.2). The condition code is a register of the
-    /// function that holds 0 or 1; a product is formed first and added with the carry.
+    /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc` (PTX ISA §9.7.2). The condition code is a register of the function that holds 0
+    /// or 1. A product is computed first and then added with the carry.
     ///
-    /// The ISA says that a subtraction writes its borrow there. What compilers emit shows that it is the carry of
-    /// a + !b + 1, thus 1 where nothing is borrowed: NVRTC's division of 128-bit integers reads it by `addc`.
+    /// The ISA says that a subtraction writes its borrow to the condition code. Code from compilers shows that it writes the carry of a +
+    /// !b + 1, hence 1 if nothing is borrowed: NVRTC's division of 128-bit integers reads it with `addc`.
     fn extended(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let (flags, rest) = at.split(&["cc", "lo", "hi"]);
         let scalar = at.one_type(&rest)?;
@@ -248,7 +248,7 @@ impl<'a> Lowering<'a> {
             (true, false) => (ternary::<int::SubtractBorrow<u32>>(), ternary::<int::BorrowOut<u32>>()),
             (true, true) => (ternary::<int::SubtractBorrow<u64>>(), ternary::<int::BorrowOut<u64>>()),
         };
-        // The target may be one of the sources: the carry comes first, and is written last.
+        // The target may be one of the sources, so the carry is computed before the value and written after it.
         let next = self.new_register(Width::W32);
         if carries_out {
             self.lane(out, next, &sources);
@@ -298,7 +298,7 @@ impl<'a> Lowering<'a> {
         self.same_type(at, function, T::B32)
     }
 
-    /// The condition code register `CC.CF` of the function being lowered.
+    /// Returns the register of the condition code `CC.CF` in the function that is being lowered.
     fn carry(&mut self) -> RegisterId {
         match self.carry {
             Some(register) => register,
@@ -310,7 +310,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// One source operand of a type, another of a second type.
+    /// Emits an operation whose destination and sources each have their own type.
     pub(super) fn two_types(
         &mut self,
         at: At<'a, '_>,

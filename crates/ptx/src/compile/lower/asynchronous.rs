@@ -1,4 +1,4 @@
-//! `cp.async` (PTX ISA §9.7.9.25.3): a copy that is done when it is issued satisfies every wait for it.
+//! `cp.async` (PTX ISA §9.7.9.25.3). The copy completes when it is issued, so every wait for it is already satisfied.
 
 use super::{At, Lowering};
 use crate::compile::ir::{Access, Action, RegisterId, Width};
@@ -61,7 +61,7 @@ impl<'a> Lowering<'a> {
         let guard = self.guard.take();
         let zero = self.zero(width);
         let parts: Vec<RegisterId> = (0..load.count).map(|_| self.new_register(width)).collect();
-        // How much is read: all, none, or as many bytes as a register says; the rest is zero.
+        // Number of bytes to read: all, none, or as many as a register says. The rest is zero.
         let full = match given {
             None => None,
             Some(Operand::Constant(Constant::Integer(size))) if *size == bytes => None,
@@ -124,7 +124,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Bytes 0 to `size` where that is less than all: one at a time, which programs hardly ever ask for.
+    /// Reads bytes 0 to `size`, if these are not all bytes, one at a time. Programs rarely use this.
     fn read_part(
         &mut self,
         base: RegisterId,

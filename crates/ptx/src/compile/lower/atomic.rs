@@ -16,7 +16,7 @@ impl<'a> Lowering<'a> {
             match *word {
                 "global" => space = Space::Global,
                 "shared" | "shared::cta" => space = Space::Shared,
-                // All orders and scopes are served by sequentially consistent host atomics.
+                // Sequentially consistent host atomics implement all orders and scopes.
                 "relaxed" | "acquire" | "release" | "acq_rel" | "cta" | "gpu" | "sys" | "noftz" => {}
                 hint if hint.starts_with("L2::") => {}
                 "v2" => count = 2,
@@ -54,7 +54,7 @@ impl<'a> Lowering<'a> {
         };
         let width = match Width::of_bytes(scalar.bytes()) {
             Some(width @ (Width::W32 | Width::W64)) => width,
-            // 16 bits: `cas.b16` and additions of one half (§9.7.13.6).
+            // 16-bit atomics are `cas.b16` and additions of a single half (§9.7.13.6).
             Some(Width::W16) if scalar.bytes() == 2 => match operation {
                 AtomicOperation::CompareExchange | AtomicOperation::AddHalf { .. } => Width::W16,
                 _ => return Err(at.form()),
@@ -78,7 +78,7 @@ impl<'a> Lowering<'a> {
         if let Some(named) = place.space.filter(|_| space == Space::Generic) {
             space = named;
         }
-        // A vector is `count` atomics, each by itself.
+        // A vector consists of `count` independent atomics.
         if count > 1 && operation == AtomicOperation::CompareExchange {
             return Err(at.form());
         }

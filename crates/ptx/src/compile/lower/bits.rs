@@ -108,7 +108,7 @@ impl<'a> Lowering<'a> {
         self.same_type(at, function, T::Pred)
     }
 
-    /// `bfi` (PTX ISA §9.7.1.21) and `lop3` (§9.7.8.6), made of simpler operations.
+    /// `bfi` (PTX ISA §9.7.1.21) and `lop3` (§9.7.8.6), composed of simpler operations.
     fn bit_insert(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         if at.instruction.opcode == "lop3" {
             return self.three_input_logic(at);
@@ -121,7 +121,8 @@ impl<'a> Lowering<'a> {
         let (field, into) = (self.source(at, field, scalar)?, self.source(at, into, scalar)?);
         let (position, length) = (self.source(at, position, T::U32)?, self.source(at, length, T::U32)?);
         let target = self.target(at, target, width)?;
-        // mask = ((1 << length) − 1) << position, amounts being bytes; shifts clamp as the ISA's loop does.
+        // mask = ((1 << length) − 1) << position, where length and position are bytes. Shifts clamp, with the same result as the ISA's
+        // loop.
         let guard = self.guard.take();
         let byte = self.constant(Width::W32, 0xff);
         let ones = self.constant(width, u64::MAX);
@@ -149,7 +150,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `prmt` (PTX ISA §9.7.9.7), `bmsk` (§9.7.1.25), `szext` (§9.7.1.22), `fns` (§9.7.1.17): 32 bits all around.
+    /// `prmt` (PTX ISA §9.7.9.7), `bmsk` (§9.7.1.25), `szext` (§9.7.1.22), `fns` (§9.7.1.17): all operands have 32 bits.
     fn word_operation(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let (function, sources) = match (at.instruction.opcode, at.modifiers()) {
             ("prmt", ["b32"]) => (ternary::<bits::Permute<bits::Nibbles>>(), 3),
@@ -176,8 +177,8 @@ impl<'a> Lowering<'a> {
         self.two_types(at, function, (&operands[0], T::B32), &sources)
     }
 
-    /// `lop3` (PTX ISA §9.7.8.6): the table is split by the first input into two functions of the others. With `.or`
-    /// or `.and`, whether the result is not zero is combined with a predicate.
+    /// `lop3` (PTX ISA §9.7.8.6): the first input selects between two functions of the other inputs, one for each half of the table. With
+    /// `.or` or `.and`, a predicate is combined with the test whether the result is not zero.
     fn three_input_logic(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let combine = match at.modifiers() {
             ["b32"] => None,
@@ -234,7 +235,7 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// The function of two inputs with this table of four bits.
+/// Returns the function of two inputs with this truth table of four bits.
 fn boolean(table: u8) -> LaneFunction {
     macro_rules! pick {
         ($($table:literal)*) => {

@@ -1,5 +1,5 @@
-//! Calls (PTX ISA §7.1, §9.7.12.5): arguments into the callee's frame and results out of it, by name, through pointers,
-//! and of the functions of CUDA's device runtime.
+//! Calls (PTX ISA §7.1, §9.7.12.5): by name, through pointers, and of CUDA's device runtime. Arguments are copied to the callee's frame,
+//! and results out of it.
 
 use super::names::Place;
 use super::{At, Lowering};
@@ -9,14 +9,14 @@ use crate::error::LoadError;
 use crate::syntax::{Operand, Variable};
 use crate::types::{ScalarType as T, Space};
 
-/// Where a frame begins: at a fixed place or at the stack pointer.
+/// Start of a frame: a fixed address or the stack pointer.
 #[derive(Clone, Copy)]
 pub(super) enum Base {
     Fixed(u64),
     Register(RegisterId),
 }
 
-/// Bytes of local memory at an offset behind the address.
+/// Access to `bytes` bytes of local memory, `offset` bytes after the address.
 pub(super) fn access(bytes: u64, offset: i64) -> Access {
     Access {
         space: Space::Local,
@@ -28,7 +28,7 @@ pub(super) fn access(bytes: u64, offset: i64) -> Access {
     }
 }
 
-/// Bytes moved at a time: as many as are aligned.
+/// Divides a slot into pieces, each as large as its alignment allows, of at most 8 bytes. Returns the offset and size of each piece.
 fn pieces(slot: Slot) -> impl Iterator<Item = (u64, u64)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -136,7 +136,7 @@ impl<'a> Lowering<'a> {
         arguments: &[Operand<'a>],
     ) -> Result<(), LoadError> {
         let layout = self.scopes.iter().rev().find_map(|scope| scope.prototypes.get(prototype)).copied();
-        // `.calltargets`: the first function's own declaration serves as prototype.
+        // With `.calltargets`, the declaration of the first function is the prototype.
         let named = self
             .scopes
             .iter()
@@ -157,7 +157,7 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// Arguments into the callee's frame, the call, results out of it.
+    /// Copies the arguments to the callee's frame, emits the call, and copies the results out of the frame.
     fn call_with_layout(
         &mut self,
         at: At<'a, '_>,
@@ -217,7 +217,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// A `.param` variable of a body named in a call: where it lies, and its bytes.
+    /// Location, and size in bytes, of a `.param` variable of the body that a call names.
     fn parameter_variable(&self, operand: &Operand<'a>) -> Option<((Base, u64), u64)> {
         let Operand::Name(name, 0) = operand else { return None };
         let place = self.scopes.iter().rev().find_map(|scope| scope.variables.get(name)).copied()?;

@@ -59,7 +59,7 @@ fn comparison(name: &str, scalar: T, ftz: bool) -> Option<LaneFunction> {
         "le" => by_integer!(scalar, relation, LessOrEqual),
         "gt" => by_integer!(scalar, relation, Greater),
         "ge" => by_integer!(scalar, relation, GreaterOrEqual),
-        // Unsigned by name (PTX ISA §9.3.1).
+        // These names compare without sign, whatever the type (PTX ISA §9.3.1).
         "lo" => by_width!(scalar, relation, Less),
         "ls" => by_width!(scalar, relation, LessOrEqual),
         "hi" => by_width!(scalar, relation, Greater),
@@ -78,7 +78,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The comparison of operands 1 and 2, combined with operand 3 where `.and`, `.or` or `.xor` is written.
+    /// Compares operands 1 and 2. With `.and`, `.or` or `.xor`, also returns the function and the predicate (operand 3) to combine with.
     fn compared(
         &mut self,
         at: At<'a, '_>,
@@ -136,7 +136,7 @@ impl<'a> Lowering<'a> {
                 Some((function, with)) => self.lane(function, target, &[compared, with]),
             },
             Some(second) => {
-                // q is the combination with the complement of the comparison.
+                // q combines the complement of the comparison.
                 let second = self.target(at, second, Width::Predicate)?;
                 let inverted = self.new_register(Width::Predicate);
                 let guard = self.guard.take();
@@ -146,7 +146,7 @@ impl<'a> Lowering<'a> {
                     Some((function, with)) => (function, with),
                     None => (logic::<select::PredicateCopy>(), compared),
                 };
-                // Both read before either is written: the combining predicate may be a target.
+                // Both results are computed before either is written, because the combining predicate may be a target.
                 let (p, q) = (self.new_register(Width::Predicate), self.new_register(Width::Predicate));
                 let guard = self.guard.take();
                 self.lane(function, p, &[compared, with]);
@@ -159,7 +159,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Lets the operation emitted last write `target` itself.
+    /// Lets the last emitted operation write `target` directly instead of `from`.
     fn retarget(&mut self, from: RegisterId, target: RegisterId) {
         if let Some(last) = self.result.operations.last_mut()
             && last.targets == [from]
@@ -169,7 +169,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// `set` (PTX ISA §9.7.6.1): all ones or 1.0f where the comparison holds.
+    /// `set` (PTX ISA §9.7.6.1): all ones, or 1.0 for a float, if the comparison holds.
     fn set(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let mut known = COMPARISONS.to_vec();
         known.extend(["and", "or", "xor", "ftz"]);
@@ -186,7 +186,7 @@ impl<'a> Lowering<'a> {
         let (truth, width) = match to {
             T::F32 => (u64::from(1f32.to_bits()), Width::W32),
             T::U32 | T::S32 => (u64::from(u32::MAX), Width::W32),
-            // Of f16 and bf16 comparisons (§9.7.7.1).
+            // Comparisons of f16 and bf16 (§9.7.7.1).
             T::F16 if from == T::F16 => (0x3c00, Width::W16),
             T::Bf16 if from == T::Bf16 => (0x3f80, Width::W16),
             T::U16 | T::S16 if matches!(from, T::F16 | T::Bf16) => (0xffff, Width::W16),
@@ -215,7 +215,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `setp` and `set` of pairs (PTX ISA §9.7.7): each half is compared by itself.
+    /// `setp` and `set` of pairs (PTX ISA §9.7.7), which compare each half separately.
     fn compare_pairs(&mut self, at: At<'a, '_>, scalar: T, flags: &[&str], to: Option<T>) -> Result<(), LoadError> {
         let element = if scalar == T::F16x2 { T::F16 } else { T::Bf16 };
         let name = flags.iter().find(|word| COMPARISONS.contains(word)).ok_or_else(|| at.form())?;
@@ -319,7 +319,7 @@ impl<'a> Lowering<'a> {
         if flags.is_empty() {
             return self.two_types(at, function, (target, to), &[(a, to), (b, to), (sign, by)]);
         }
-        // A flushed subnormal is a zero: it selects a.
+        // A subnormal selector is flushed to zero, which selects a.
         let sign = self.source(at, sign, by)?;
         let flushed = self.new_register(Width::W32);
         let guard = self.guard.take();

@@ -26,7 +26,7 @@ impl<'a> Lowering<'a> {
                 self.emit(Action::Trap, vec![], vec![]);
                 Ok(())
             }
-            // A hint to wait, and profiler marks.
+            // `nanosleep` is only a hint, and `pmevent` marks events for a profiler.
             "nanosleep" | "pmevent" => Ok(()),
             _ => Err(at.form()),
         }
@@ -102,7 +102,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// `membar`, `fence` (PTX ISA §9.7.13.4): one strong fence serves all scopes and orders.
+    /// `membar`, `fence` (PTX ISA §9.7.13.4): one strong fence implements all scopes and orders.
     pub(super) fn fence(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let known = ["cta", "gl", "sys", "gpu", "sc", "acq_rel", "acquire", "release"];
         if at.modifiers().iter().all(|word| known.contains(word)) && at.all_operands().is_empty() {

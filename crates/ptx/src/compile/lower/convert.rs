@@ -1,4 +1,4 @@
-//! `cvt` (PTX ISA §9.7.9.21): registers may be wider than the types named.
+//! `cvt` (PTX ISA §9.7.9.21). Registers may be wider than the types in the instruction.
 
 use super::convert_narrow::{Flags, is_half};
 use super::{At, Lowering};
@@ -11,7 +11,7 @@ use crate::lanes::rounding::{Down, TowardZero, Up};
 use crate::lanes::{LaneFunction, select, unary};
 use crate::types::ScalarType as T;
 
-/// The lane function that fits a value of a narrow type inside its register: truncated and extended by its sign.
+/// Returns the lane function that truncates a value to a narrow type and extends it to its register again, according to its sign.
 pub(super) fn narrow(scalar: T, width: Width) -> Option<LaneFunction> {
     Some(match (scalar.bytes(), scalar.is_signed(), width) {
         (1, false, Width::W16) => unary::<cv::Narrow<u8, u16>>(),
@@ -30,7 +30,7 @@ pub(super) fn narrow(scalar: T, width: Width) -> Option<LaneFunction> {
     })
 }
 
-/// From one register width to another.
+/// Returns the lane function that converts between register widths.
 pub(super) fn resize(from: Width, signed: bool, to: Width) -> Option<LaneFunction> {
     Some(match (from, signed, to) {
         (Width::W16, false, Width::W32) => unary::<cv::Resize<u16, u32>>(),
@@ -167,7 +167,7 @@ impl<'a> Lowering<'a> {
             (false, true) => self.integer_to_float(at, from, to, rounding)?,
             (true, true) => self.float_to_float(at, from, to, rounding, ftz, sat)?,
         };
-        // What comes out is as wide as the type; a narrow integer is then put in shape, then into a wider register.
+        // The result of `function` is as wide as the type. A narrow integer is then truncated and extended, and a wider register filled.
         let mut value = source;
         let mut steps = vec![(function, width)];
         steps.extend(behind.into_iter().map(|function| (function, width)));
@@ -195,8 +195,8 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `.ftz` and `.sat` as steps of their own, where no function has them built in: the source flushed before, the
-    /// result flushed and clamped behind. Gives the source, the words that are left, and the steps behind.
+    /// Turns `.ftz` and `.sat` into separate steps where no function has them built in: the source is flushed before the conversion, the
+    /// result flushed and clamped after it. Returns the source, the remaining modifiers, and the steps after the conversion.
     fn separate(&mut self, source: RegisterId, from: T, to: T, words: Flags<'a>) -> (RegisterId, Flags<'a>, Vec<LaneFunction>) {
         let Flags { rounding, ftz, sat, .. } = words;
         let integral = rounding.is_some_and(|word| word.ends_with('i'));
@@ -206,13 +206,13 @@ impl<'a> Lowering<'a> {
             (T::F64, T::F32) => rounding == Some("rn") && !(ftz && sat),
             (T::F16, T::F16) => !integral,
             (T::F16, T::F32) => true,
-            // Integers have `.sat` alone, and it is their conversion.
+            // Integers have only `.sat`, which their conversion implements.
             _ => !from.is_float() && !to.is_float(),
         };
         if is_built_in || !(ftz || sat) {
             return (source, words, Vec::new());
         }
-        // A subnormal number and a zero differ only where rounding leads away from zero.
+        // A subnormal source and a zero source give different results only if rounding leads away from zero.
         let flushes = ftz && !matches!(rounding, Some("rn" | "rz" | "rni" | "rzi") if to != T::F32 && to != T::F64);
         let mut flushed = source;
         if flushes && from == T::F32 {
@@ -220,7 +220,7 @@ impl<'a> Lowering<'a> {
             self.lane(unary::<fl::Flushing<select::Copy1<f32>>>(), flushed, &[source]);
         }
         let mut behind = Vec::new();
-        // No integer is subnormal.
+        // A converted integer is never subnormal.
         if flushes && to == T::F32 && from.is_float() {
             behind.push(unary::<fl::Flushing<select::Copy1<f32>>>());
         }
@@ -238,7 +238,7 @@ impl<'a> Lowering<'a> {
         (flushed, words, behind)
     }
 
-    /// The value of type `from` in a register exactly as wide as the type (16 bits for bytes).
+    /// Returns the value of type `from` in a register exactly as wide as the type (16 bits for bytes).
     fn read_as(&mut self, at: At<'a, '_>, source: RegisterId, from: T) -> Result<RegisterId, LoadError> {
         let width = Width::of_bytes(from.bytes()).ok_or_else(|| at.form())?;
         let mut value = source;
@@ -263,7 +263,7 @@ impl<'a> Lowering<'a> {
         if !sat {
             return resize(from_width, from.is_signed(), to_width).ok_or_else(|| at.form());
         }
-        // Bytes were extended into 16 bits by their sign, so they clamp as 16-bit values.
+        // Bytes are already extended to 16 bits according to their sign, so they clamp as 16-bit values.
         let clamped = match from {
             T::U8 | T::U16 => clamp!(u16, to, U8: u8 as u16, S8: i8 as u16, S16: i16 as u16),
             T::S8 | T::S16 => {
@@ -283,7 +283,7 @@ impl<'a> Lowering<'a> {
             }
             _ => None,
         };
-        // The remaining pairs cannot overflow.
+        // The remaining pairs of types cannot overflow.
         clamped
             .or_else(|| resize(from_width, from.is_signed(), to_width))
             .ok_or_else(|| at.form())
@@ -316,7 +316,7 @@ impl<'a> Lowering<'a> {
             (T::F32, Some("rm")) => from_integer!(FromIntegerDirected, from, Down),
             (T::F32, Some("rp")) => from_integer!(FromIntegerDirected, from, Up),
             (T::F64, Some("rn")) => from_integer!(FromInteger, from, f64),
-            // Exact, whatever direction is written.
+            // The conversion is exact, whatever the rounding direction.
             (T::F64, Some(_)) if from.bytes() <= 4 => from_integer!(FromInteger, from, f64),
             (T::F64, Some("rz")) => from_wide_integer!(from, TowardZero),
             (T::F64, Some("rm")) => from_wide_integer!(from, Down),

@@ -11,7 +11,7 @@ use crate::lanes::rounding::{Down, TowardZero, Up};
 use crate::lanes::{LaneFunction, binary, select, unary};
 use crate::types::ScalarType as T;
 
-/// The words of a `cvt` besides its types.
+/// Modifiers of a `cvt` besides its types.
 pub(super) struct Flags<'a> {
     pub(super) rounding: Option<&'a str>,
     pub(super) ftz: bool,
@@ -20,7 +20,7 @@ pub(super) struct Flags<'a> {
     pub(super) finite: bool,
 }
 
-/// From f32 to a 16-bit float, one or a pair.
+/// Selects the conversion from f32 to a 16-bit float, single or in pairs.
 macro_rules! from_single {
     ($make:ident, $flags:expr, $type:ty, |$operation:ident| $function:ty) => {{
         macro_rules! with {
@@ -57,7 +57,7 @@ macro_rules! by_integer {
     };
 }
 
-/// To a 16-bit float with a direction.
+/// Selects the conversion to a 16-bit float for a rounding direction.
 macro_rules! by_direction {
     ($rounding:expr, |$direction:ident| $function:expr) => {
         match $rounding {
@@ -92,7 +92,7 @@ fn widen(scalar: T) -> LaneFunction {
 }
 
 impl<'a> Lowering<'a> {
-    /// `cvt` with pairs, tf32 or 8-bit floats: types that are no operand types elsewhere. `None` where it is another.
+    /// `cvt` with pairs, tf32 or 8-bit floats, which are operand types of no other instruction. `None` for any other conversion.
     pub(super) fn packed_conversion(&mut self, at: At<'a, '_>, to: &str, from: &str, flags: &Flags<'_>) -> Option<Result<(), LoadError>> {
         let eights = |relu: bool| match (to, from, relu) {
             ("e4m3x2", "f32", false) => Some(binary::<EightsFrom32<E4m3, false>>()),
@@ -154,8 +154,8 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// A conversion with one 16-bit float on at least one side; `source` is in a register as wide as `from`. What comes
-    /// out is as wide as `to`.
+    /// Conversion with a single 16-bit float on at least one side. `source` is in a register as wide as `from`; the result is as wide as
+    /// `to`.
     pub(super) fn half_conversion(
         &mut self,
         at: At<'a, '_>,
@@ -174,13 +174,13 @@ impl<'a> Lowering<'a> {
         if matches!(from, T::F16x2 | T::Bf16x2) || matches!(to, T::F16x2 | T::Bf16x2) {
             return Err(at.form());
         }
-        // From a 16-bit float: its value in f32 is exact, and goes on from there.
+        // The f32 value of a 16-bit float is exact, and the conversion continues from it.
         if is_half(from) {
             if relu || finite && to != T::F16 && to != T::Bf16 {
                 return Err(at.form());
             }
             let value = self.new_register(Width::W32);
-            // `.ftz` is of single precision alone, and no value of f16 is subnormal there.
+            // `.ftz` applies to single precision only, in which no f16 value is subnormal.
             self.lane(widen(from), value, &[source]);
             let function = match to {
                 T::F32 => match (rounding, sat) {
@@ -228,7 +228,7 @@ impl<'a> Lowering<'a> {
                     };
                     return Ok((function.ok_or_else(|| at.form())?, value));
                 }
-                // `.sat` changes nothing: conversions to integers saturate.
+                // `.sat` has no effect, because conversions to integers saturate.
                 _ => self.float_to_integer(at, T::F32, to, rounding)?,
             };
             return Ok((function, value));

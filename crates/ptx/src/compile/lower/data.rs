@@ -11,7 +11,7 @@ use crate::syntax::Operand;
 use crate::types::{ScalarType as T, Space};
 
 impl<'a> Lowering<'a> {
-    /// `mov` (PTX ISA §9.7.9.3), packing and unpacking (§9.7.9.4).
+    /// `mov` (PTX ISA §9.7.9.3), and its packing and unpacking forms (§9.7.9.4).
     pub(super) fn mov(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let scalar = at.one_type(at.modifiers())?;
         let [target, source] = at.operands()?;
@@ -47,7 +47,7 @@ impl<'a> Lowering<'a> {
             .collect::<Result<Vec<_>, _>>()?;
         let guard = self.guard.take();
         let low = |from: Width| resize(from, false, width).ok_or_else(|| at.form());
-        // A target may be a part of nothing else, so writing them in order is safe.
+        // Targets are narrower than the source and so cannot be the source register: writing them in order is safe.
         if let [first, second, third, fourth] = targets[..] {
             let (lower, upper) = (self.new_register(Width::W32), self.new_register(Width::W32));
             self.lane(unary::<crate::lanes::convert::Resize<u64, u32>>(), lower, &[source]);
@@ -96,7 +96,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `cvta` (PTX ISA §9.7.9.20): shared and local memory lie in windows of the generic space, the rest is itself.
+    /// `cvta` (PTX ISA §9.7.9.20): shared and local memory are windows of the generic space; all other addresses are unchanged.
     pub(super) fn cvta(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let (to, rest) = at.split(&["to"]);
         let [space, "u64"] = rest.as_slice() else {
@@ -128,7 +128,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `isspacep` (PTX ISA §9.7.9.19): windows of the generic space lie one above the other.
+    /// `isspacep` (PTX ISA §9.7.9.19): compares the address with the bounds of the windows in the generic space.
     pub(super) fn is_space(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let [space] = at.modifiers() else { return Err(at.form()) };
         let [target, source] = at.operands()?;
@@ -153,7 +153,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `createpolicy` (PTX ISA §9.7.9.18): policies change no value; each is 0.
+    /// `createpolicy` (PTX ISA §9.7.9.18): cache policies change no values, so each policy is 0.
     pub(super) fn create_policy(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         if !matches!(at.modifiers(), ["fractional" | "range" | "cvt", .., "b64"]) {
             return Err(at.form());
@@ -165,7 +165,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Space, order and vector width of `ld` and `st`.
+    /// Parses state space, order and vector width of `ld` and `st`.
     fn access(&mut self, at: At<'a, '_>) -> Result<(Access, T), LoadError> {
         let mut access = Access {
             space: Space::Generic,
@@ -189,7 +189,7 @@ impl<'a> Lowering<'a> {
                 "v2" => access.count = 2,
                 "v4" => access.count = 4,
                 "v8" => access.count = 8,
-                // Where a line is kept changes no value; a policy comes as one operand more.
+                // Cache hints change no values. A cache policy is an additional operand.
                 hint if hint.starts_with("L1::") || hint.starts_with("L2::") => {}
                 other => match T::from_name(other) {
                     Some(found) if scalar.is_none() && found.bytes() <= 8 && found != T::Pred => scalar = Some(found),
@@ -229,7 +229,7 @@ impl<'a> Lowering<'a> {
         if let Some(space) = place.space.filter(|_| access.space == Space::Generic) {
             access.space = space;
         }
-        // Parameters of functions and calls lie in local memory.
+        // Parameters of functions and calls are in local memory.
         if access.space == Space::Parameter && (self.context.number.is_some() || place.space == Some(Space::Local)) {
             access.space = Space::Local;
         }
@@ -247,7 +247,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// A kernel parameter named directly is known when the launch begins.
+    /// Loads a kernel parameter that is named directly. Its value is known when the launch starts.
     fn load_parameter(&mut self, at: At<'a, '_>, targets: &[RegisterId], offset: u32, left: u32, scalar: T) -> Result<(), LoadError> {
         let bytes = scalar.bytes() as u32;
         if bytes * targets.len() as u32 > left {

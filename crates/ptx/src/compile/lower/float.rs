@@ -10,7 +10,7 @@ use crate::lanes::transcendental as function;
 use crate::lanes::{LaneFunction, binary, ternary, unary};
 use crate::types::ScalarType as T;
 
-/// `.ftz` and `.sat` around an f32 or f16 operation; f64 and bf16 have neither.
+/// Selects a float operation with `.ftz` and `.sat` for f32 and f16; f64 and bf16 have neither.
 macro_rules! by_float {
     ($at:expr, $scalar:expr, $ftz:expr, $sat:expr, $make:ident, $operation:ident) => {
         match ($scalar, $ftz, $sat) {
@@ -34,7 +34,7 @@ macro_rules! by_float {
     };
 }
 
-/// The same for f32 and f64 alone.
+/// Selects a float operation of f32, with `.ftz`, or of f64.
 macro_rules! by_wide_float {
     ($at:expr, $scalar:expr, $ftz:expr, $make:ident, $operation:ident) => {
         match ($scalar, $ftz) {
@@ -46,7 +46,7 @@ macro_rules! by_wide_float {
     };
 }
 
-/// An f32 function on 16-bit floats.
+/// Selects an f32 function, applied to f32 or to 16-bit floats.
 macro_rules! through {
     ($at:expr, $scalar:expr, $ftz:expr, $operation:ident) => {
         match ($scalar, $ftz) {
@@ -65,7 +65,7 @@ macro_rules! through {
     };
 }
 
-/// An operation with a written direction, by its type and wrappers.
+/// Selects an operation for an explicit rounding direction; `$function` is its type with all wrappers.
 macro_rules! by_direction {
     ($at:expr, $direction:expr, $make:ident, |$rounding:ident| $function:ty) => {
         match $direction {
@@ -86,7 +86,7 @@ macro_rules! by_direction {
     };
 }
 
-/// A directed operation without `.sat`.
+/// Selects an operation with directed rounding and without `.sat`.
 macro_rules! directed {
     ($at:expr, $direction:expr, $scalar:expr, $ftz:expr, $make:ident, $operation:ident) => {
         match ($scalar, $ftz) {
@@ -98,7 +98,7 @@ macro_rules! directed {
     };
 }
 
-/// A directed operation that has `.sat` for f32.
+/// Selects an operation with directed rounding that has `.sat` for f32.
 macro_rules! directed_or_saturated {
     ($at:expr, $direction:expr, $scalar:expr, $ftz:expr, $sat:expr, $make:ident, $operation:ident) => {
         match ($scalar, $ftz, $sat) {
@@ -195,7 +195,7 @@ impl<'a> Lowering<'a> {
             ("mad" | "fma", Some("rn")) => {
                 by_float!(at, scalar, ftz, sat, ternary, FusedMultiplyAdd)
             }
-            // The ISA bounds `div.approx` and `div.full` by 2 ulp; correctly rounded is inside.
+            // The ISA allows an error of 2 ulp for `div.approx` and `div.full`; a correctly rounded quotient is within it.
             ("div", Some("rn")) if !approximate => by_wide_float!(at, scalar, ftz, binary, Divide),
             ("div", None) if approximate && scalar == T::F32 && !sat => match (at.modifiers().contains(&"full"), ftz) {
                 (true, _) => by_wide_float!(at, scalar, ftz, binary, Divide),
@@ -289,7 +289,7 @@ impl<'a> Lowering<'a> {
             ("sin", None, true) if single => Ok(unary::<function::Sine>()),
             ("cos", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Cosine>>()),
             ("cos", None, true) if single => Ok(unary::<function::Cosine>()),
-            // bf16 has `ex2.approx.ftz` alone (§9.7.4.10).
+            // bf16 has only `ex2.approx.ftz` (§9.7.4.10).
             ("ex2", None, true) if ftz || !matches!(scalar, T::Bf16 | T::Bf16x2) => through!(at, scalar, ftz, Exponential2),
             ("lg2", None, true) if single && ftz => Ok(unary::<fl::Flushing<function::Logarithm2>>()),
             ("lg2", None, true) if single => Ok(unary::<function::Logarithm2>()),
@@ -299,7 +299,7 @@ impl<'a> Lowering<'a> {
         self.same_type(at, function?, scalar)
     }
 
-    /// `testp` (PTX ISA §9.7.3.1), by comparisons of the magnitude.
+    /// `testp` (PTX ISA §9.7.3.1), implemented by comparisons of the magnitude.
     fn test_property(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         use crate::lanes::{logic, relation, select};
         let (property, rest) = at.split(&["finite", "infinite", "number", "notanumber", "normal", "subnormal"]);

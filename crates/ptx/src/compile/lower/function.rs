@@ -1,4 +1,4 @@
-//! Bodies of device functions (PTX ISA §7.1): frames, parameters and results at their places, `ret` (§9.7.12.6).
+//! Bodies of device functions (PTX ISA §7.1): frames, locations of parameters and results, and `ret` (§9.7.12.6).
 
 use super::call::{Base, access};
 use super::names::Place;
@@ -11,14 +11,14 @@ use crate::lanes::integer as int;
 use crate::syntax::Function;
 use crate::types::ScalarType as T;
 
-/// The function whose body is being lowered.
+/// State of the function whose body is being lowered.
 pub(super) struct Context {
-    /// Its number among the lowered functions; none for the kernel.
+    /// Index in [`Lowered::functions`](crate::compile::ir::Lowered::functions); `None` for the kernel.
     pub(super) number: Option<usize>,
-    /// Holds where the frame begins, where it has one.
+    /// Register that holds the start of the frame, if the function has one.
     pub(super) frame: Option<RegisterId>,
     pub(super) frame_bytes: u64,
-    /// Results declared as registers, and where they go.
+    /// Results declared as registers, with their slots in the frame and their types.
     results: Vec<(RegisterId, Slot, T)>,
 }
 
@@ -34,7 +34,7 @@ impl Context {
 }
 
 impl<'a> Lowering<'a> {
-    /// The register that holds where the next frame begins.
+    /// Returns the register that holds the start of the next frame.
     pub(super) fn stack_pointer(&mut self) -> RegisterId {
         match self.result.stack_pointer {
             Some(register) => register,
@@ -46,7 +46,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Lowers a device function: its operations become those behind `label`.
+    /// Lowers the device function at `index` in the module, which is `number` among the lowered functions.
     pub(super) fn device_function(&mut self, index: usize, number: usize) -> Result<(), LoadError> {
         let source = self.source;
         let function = &source.functions[index];
@@ -71,7 +71,7 @@ impl<'a> Lowering<'a> {
                 let frame = self.new_register(Width::W64);
                 self.context.frame = Some(frame);
                 self.emit(Action::Copy, vec![frame], vec![pointer]);
-                // The size is known at the end: this constant is set then.
+                // This constant is set at the end, when the size of the frame is known.
                 let size = self.new_register(Width::W64);
                 self.frame_sizes.push((number, size));
                 self.lane(binary::<int::Add<u64>>(), pointer, &[pointer, size]);
@@ -128,7 +128,7 @@ impl<'a> Lowering<'a> {
         )
     }
 
-    /// `ret` of a device function, under no guard.
+    /// Emits `ret` of a device function, without a guard.
     fn return_from_function(&mut self) {
         let Some(number) = self.context.number else { return };
         let base = match self.context.frame {
@@ -146,7 +146,7 @@ impl<'a> Lowering<'a> {
         self.emit(Action::Return(number), vec![], vec![]);
     }
 
-    /// `ret`: the end of a kernel's thread, the way back from a function.
+    /// `ret`: ends the thread in a kernel, and returns to the caller in a function.
     pub(super) fn ret(&mut self) -> Result<(), LoadError> {
         if self.context.number.is_none() {
             self.emit(Action::Exit, vec![], vec![]);

@@ -1,7 +1,7 @@
 //! Matrix instructions: `mma` (PTX ISA §9.7.14.5), `wmma` (§9.7.14.4), `ldmatrix`, `stmatrix`, `movmatrix` (§9.7.14.5.15-17).
 //!
-//! All are operations of a whole warp. The fragments of `wmma` are opaque to programs: element e of lane l is element
-//! `l * elements + e` of the matrix, row by row, counted around where a fragment holds it more than once.
+//! All are operations of a whole warp. The layout of `wmma` fragments is opaque to programs: element e of lane l is element `l * elements +
+//! e` of the matrix in row-major order, modulo the size of the matrix if a fragment holds each element more than once.
 
 use super::{At, Lowering};
 use crate::compile::ir::{Action, MatrixElement as E, MatrixOperation, MatrixPart, RegisterId, Width};
@@ -25,14 +25,14 @@ fn element(name: &str) -> Option<E> {
     })
 }
 
-/// `m16n8k16` as its three numbers.
+/// Parses a shape such as `m16n8k16` into its three numbers.
 fn shape(word: &str) -> Option<[u8; 3]> {
     let (m, rest) = word.strip_prefix('m')?.split_once('n')?;
     let (n, k) = rest.split_once('k')?;
     Some([m.parse().ok()?, n.parse().ok()?, k.parse().ok()?])
 }
 
-/// The element types and shapes that `mma` has here: all of sm_80 to sm_90 but sub-byte integers and m8n8k4 of f16.
+/// Whether `mma` supports these types and shape: all of sm_80 to sm_90 except for sub-byte integers and m8n8k4 of f16.
 fn is_mma(shape: [u8; 3], a: E, b: E, c: E, d: E) -> bool {
     let float = |element: E| matches!(element, E::F16 | E::F32);
     match (shape, a, b) {
@@ -45,7 +45,7 @@ fn is_mma(shape: [u8; 3], a: E, b: E, c: E, d: E) -> bool {
     }
 }
 
-/// The same for `wmma`.
+/// Whether `wmma` supports these types and shape.
 fn is_wmma(shape: [u8; 3], a: E, c: E, d: E) -> bool {
     let float = |element: E| matches!(element, E::F16 | E::F32);
     match (shape, a) {
@@ -66,7 +66,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The registers of a fragment, as wide as the element's registers are.
+    /// Returns the registers of a fragment, which are as wide as the element type requires.
     fn fragment(&mut self, at: At<'a, '_>, operand: &Operand<'a>, element: E, writes: bool) -> Result<Vec<RegisterId>, LoadError> {
         let scalar = if element == E::F64 { T::B64 } else { T::B32 };
         let parts = match operand {
@@ -86,7 +86,7 @@ impl<'a> Lowering<'a> {
             .collect()
     }
 
-    /// Fragments of an `mma` or `wmma.mma`: d, a, b, c with the elements each must hold.
+    /// Lowers an `mma` or `wmma.mma`. Its fragments are d, a, b, c; `counts` are the numbers of elements that they must hold.
     fn product(&mut self, at: At<'a, '_>, operation: MatrixOperation, elements: [E; 4], counts: [u32; 4]) -> Result<(), LoadError> {
         let operands: &[Operand<'a>; 4] = at.operands()?;
         let mut fragments = Vec::new();
@@ -147,14 +147,14 @@ impl<'a> Lowering<'a> {
             ["mma", "sync", "aligned", first, second, shape_word, types @ ..] if layout(first) && layout(second) => {
                 let saturate = types.last() == Some(&"satfinite");
                 let types = if saturate { &types[..types.len() - 1] } else { types };
-                // The rounding that f64 has anyway.
+                // f64 allows `.rn`, which is its only rounding.
                 let types = types.strip_prefix(&["rn"]).filter(|rest| rest.ends_with(&["f64"])).unwrap_or(types);
                 let types = types
                     .iter()
                     .map(|word| element(word))
                     .collect::<Option<Vec<_>>>()
                     .ok_or_else(|| at.form())?;
-                // Two types are those of d and c, with a and b of f16.
+                // Two types are those of d and c, while a and b are f16.
                 let (d, a, b, c) = match types[..] {
                     [d, c] => (d, E::F16, E::F16, c),
                     [d, a, b, c] if a == b => (d, a, b, c),

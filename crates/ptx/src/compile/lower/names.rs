@@ -1,4 +1,4 @@
-//! Names to registers and variables; operands of a wanted width.
+//! Resolution of names to registers and variables, and of operands to registers of a required width.
 
 use super::{At, Lowering};
 use crate::compile::calls::function_address;
@@ -7,23 +7,23 @@ use crate::error::{LoadError, LoadErrorKind};
 use crate::syntax::{Operand, Registers, Variable};
 use crate::types::{ScalarType, Space};
 
-/// Where a variable of the function lies.
+/// Location of a variable of the function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     Shared(u64),
     DynamicShared,
     Local(u64),
-    /// Bytes behind the start of this activation's frame.
+    /// Offset in bytes from the start of this activation's frame.
     Frame(u64),
 }
 
-/// What a name in address position stands for.
+/// Resolved operand in brackets.
 pub(crate) struct Address {
     pub(crate) register: RegisterId,
     pub(crate) offset: i64,
-    /// The space of the variable named, where one is.
+    /// State space of the variable, if the operand names one.
     pub(crate) space: Option<Space>,
-    /// Byte offset of a kernel parameter named directly, and the bytes behind it.
+    /// If the operand names a kernel parameter: byte offset in the parameter buffer, and remaining bytes of the parameter.
     pub(crate) parameter: Option<(u32, u32)>,
 }
 
@@ -36,7 +36,7 @@ impl<'a> Lowering<'a> {
                 let id = self.new_register(width);
                 self.scopes[scope_index].registers.insert(registers.name, id);
             }
-            // 128-bit registers are refused where they are used.
+            // Registers of 128 bits are rejected where they are used.
             (count, _) => {
                 self.scopes[scope_index]
                     .families
@@ -105,15 +105,15 @@ impl<'a> Lowering<'a> {
         Ok(start)
     }
 
-    /// The declared register of this name, wherever it is in scope.
+    /// Returns the register declared with this name in any enclosing scope, or its type if the engine has no registers of this type.
     pub(crate) fn register(&mut self, name: &'a str) -> Option<Result<RegisterId, ScalarType>> {
         for index in (0..self.scopes.len()).rev() {
             if let Some(found) = self.scopes[index].registers.get(name) {
                 return Some(Ok(*found));
             }
-            // `%r<8>` declares %r0 … %r7; compilers write numbers without leading zeros.
+            // `%r<8>` declares %r0 to %r7; compilers write the numbers without leading zeros.
             let letters = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).len();
-            // No number of 64 bits has more than 20 digits.
+            // A number of 64 bits has at most 20 digits.
             let first = letters.max(name.len().saturating_sub(20));
             let family = (first..=name.len()).rev().find_map(|split| {
                 let (prefix, digits) = name.split_at(split);
@@ -137,7 +137,7 @@ impl<'a> Lowering<'a> {
         None
     }
 
-    /// A declared register, or an error.
+    /// Returns the declared register, or an error if there is none or its type is unsupported.
     pub(crate) fn named_register(&mut self, at: At<'a, '_>, name: &'a str) -> Result<RegisterId, LoadError> {
         match self.register(name) {
             Some(Ok(id)) => Ok(id),
@@ -155,7 +155,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A register to write, of exactly this width.
+    /// Returns the register to write, which must have exactly this width.
     pub(crate) fn target(&mut self, at: At<'a, '_>, operand: &Operand<'a>, width: Width) -> Result<RegisterId, LoadError> {
         match operand {
             Operand::Name(name, 0) => self.typed_register(at, name, width),
@@ -164,7 +164,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A register to write, of whatever width it was declared with.
+    /// Returns the register to write, of its declared width; `sink` is the width of a `_`.
     pub(crate) fn any_target(&mut self, at: At<'a, '_>, operand: &Operand<'a>, sink: Width) -> Result<RegisterId, LoadError> {
         match operand {
             Operand::Name(name, 0) => self.named_register(at, name),
@@ -173,7 +173,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A value of type `scalar` in a register of exactly its width.
+    /// Returns a value of type `scalar` in a register of exactly its width.
     pub(crate) fn source(&mut self, at: At<'a, '_>, operand: &Operand<'a>, scalar: ScalarType) -> Result<RegisterId, LoadError> {
         let width = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.unsupported(format!("operands of type {scalar}")))?;
         let id = self.any_source(at, operand, scalar)?;
@@ -184,7 +184,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A value in a register of whatever width: registers as declared, constants as wide as `scalar`.
+    /// Returns a value in a register of any width: registers as declared, constants as wide as `scalar`.
     pub(crate) fn any_source(&mut self, at: At<'a, '_>, operand: &Operand<'a>, scalar: ScalarType) -> Result<RegisterId, LoadError> {
         let width = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.unsupported(format!("operands of type {scalar}")))?;
         match operand {
@@ -223,7 +223,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The address of a variable as a value.
+    /// Returns the address of a variable as a value.
     fn variable_address(&mut self, at: At<'a, '_>, name: &'a str, addend: i64, width: Width) -> Result<RegisterId, LoadError> {
         if let Some((frame, offset)) = self.frame_variable(name) {
             if width != Width::W64 {
@@ -252,7 +252,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A variable's address is a value from here on.
+    /// Records that the address of a variable is used as a value.
     fn address_taken(&mut self, name: &str) {
         let place = self.scopes.iter().rev().find_map(|scope| scope.variables.get(name));
         if let Some(Place::Local(start)) = place {
@@ -260,7 +260,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A variable in this activation's frame.
+    /// Returns the frame register and the offset of a variable in this activation's frame.
     fn frame_variable(&self, name: &str) -> Option<(RegisterId, u64)> {
         match self.scopes.iter().rev().find_map(|scope| scope.variables.get(name))? {
             Place::Frame(offset) => Some((self.context.frame?, *offset)),
@@ -268,7 +268,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The origin of a variable's address and its space.
+    /// Returns the origin of a variable's address, and its state space.
     fn variable(&mut self, at: At<'a, '_>, name: &'a str, addend: i64) -> Result<Option<(Origin, Space)>, LoadError> {
         let place = self.scopes.iter().rev().find_map(|scope| scope.variables.get(name)).copied();
         if let Some(place) = place {
@@ -306,7 +306,7 @@ impl<'a> Lowering<'a> {
         Ok(Some((Origin::Symbol { index, addend }, variable.space)))
     }
 
-    /// `[…]` as register plus offset.
+    /// Resolves an operand `[…]` to a register plus an offset.
     pub(crate) fn address(&mut self, at: At<'a, '_>, operand: &Operand<'a>) -> Result<Address, LoadError> {
         let Operand::Address { base, addend } = operand else {
             return Err(at.invalid("expected an address in brackets"));

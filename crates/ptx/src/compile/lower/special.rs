@@ -4,7 +4,7 @@ use super::{At, Lowering};
 use crate::compile::ir::{Action, LaneMask, Origin, RegisterId, Special, Width};
 use crate::error::LoadError;
 
-/// Those that are known and not provided.
+/// Special registers of the ISA that this engine does not provide.
 const UNSUPPORTED_SPECIALS: [&str; 8] = [
     "%pm",
     "%envreg",
@@ -17,7 +17,7 @@ const UNSUPPORTED_SPECIALS: [&str; 8] = [
 ];
 
 impl<'a> Lowering<'a> {
-    /// The register of this name; `None` where it is not a special one.
+    /// Returns the special register of this name, or `None` if the name is not that of a special register.
     pub(super) fn special(
         &mut self,
         at: At<'a, '_>,

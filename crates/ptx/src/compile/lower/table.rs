@@ -1,7 +1,7 @@
-//! The instructions this engine runs, form by form: what the decoder admits and what `docs/ptx.md` lists.
+//! Table of the supported instruction forms, which the decoder accepts and `docs/ptx.md` lists.
 //!
-//! A line names opcodes and their words in order: `a|b` is one of several, `?` behind it makes it optional, `[level]`
-//! stands for any cache hints. A line that begins with `§` opens a family of the PTX ISA.
+//! A line names opcodes and their modifiers in order: `a|b` is a choice, `?` after it makes it optional, and `[level]` stands for any cache
+//! hints. A line that begins with `§` opens a family of the PTX ISA.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -201,7 +201,7 @@ pmevent mask?
 griddepcontrol wait|launch_dependents
 ";
 
-/// Opcodes of the ISA that are refused, and why. What is in neither table is no instruction known here.
+/// Opcodes of the ISA that are rejected, and the feature they need. An opcode in neither table is unknown.
 const REFUSED: &[(&str, &str)] = &[
     ("tex", "textures"),
     ("tld4", "textures"),
@@ -234,7 +234,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("vset", "scalar video instructions"),
 ];
 
-/// Forms of instructions that run otherwise: the opcode, the word that tells them, and what they need.
+/// Rejected forms of supported instructions: the opcode, the modifier that identifies the form, and the feature it needs.
 const REFUSED_FORMS: &[(&str, &str, &str)] = &[
     ("mma", "sp", "sparse matrices"),
     ("mma", "sp::ordered_metadata", "sparse matrices"),
@@ -261,12 +261,12 @@ const REFUSED_FORMS: &[(&str, &str, &str)] = &[
     ("redux", "f32", "reductions of f32 (sm_100a)"),
 ];
 
-/// One word of a form, or several in its place.
+/// One modifier of a form, or a choice between several.
 #[derive(Debug)]
 enum Word {
-    /// One of these.
+    /// Exactly one of these modifiers.
     OneOf(Vec<&'static str>),
-    /// One of these or none.
+    /// One of these modifiers or none.
     Optional(Vec<&'static str>),
     /// Any number of cache hints.
     Level,
@@ -274,7 +274,7 @@ enum Word {
 
 type Forms = HashMap<&'static str, Vec<Vec<Word>>>;
 
-/// Words that stand for lists which many lines share.
+/// Expands abbreviations of modifier lists that many lines share.
 fn expand(word: &'static str) -> &'static str {
     match word {
         "sem?" => "relaxed|acquire|release|acq_rel?",
@@ -311,8 +311,8 @@ fn forms() -> &'static Forms {
     })
 }
 
-/// `atom` and `red` have their order, scope and space in any order, and the operation anywhere: CUDA's own headers write
-/// `atom.global.sys.add.f64` where the ISA has the space last.
+/// Sorts the modifiers of `atom` and `red`. They accept order, scope and space in any order, and the operation anywhere: CUDA's own headers
+/// write `atom.global.sys.add.f64`, where the ISA has the space last.
 fn in_order<'a>(opcode: &str, modifiers: &[&'a str]) -> Vec<&'a str> {
     let mut ordered = modifiers.to_vec();
     if matches!(opcode, "atom" | "red") {
@@ -344,7 +344,7 @@ fn matches(words: &[Word], modifiers: &[&str]) -> bool {
     }
 }
 
-/// Why a form is refused, or nothing where it is one of the table's.
+/// Returns the reason why a form is rejected, or `None` if it is in the table.
 pub(crate) fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
     let mut form = opcode.to_owned();
     for modifier in modifiers {
@@ -372,7 +372,7 @@ pub(crate) fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
     })
 }
 
-/// The instructions of this engine as Markdown: a table for each family, then what is refused.
+/// Returns the supported instructions as Markdown, with a table for each family, followed by the rejected instructions.
 pub fn instruction_table() -> String {
     let mut text = String::new();
     for line in FORMS.lines().filter(|line| !line.is_empty()) {

@@ -1,7 +1,8 @@
-//! `mbarrier` objects (PTX ISA §9.7.13.15) and `cp.async.mbarrier.arrive` (§9.7.13.15.17): atomics on 64 bits of shared memory.
+//! `mbarrier` objects (PTX ISA §9.7.13.15) and `cp.async.mbarrier.arrive` (§9.7.13.15.17), implemented as atomics on 64 bits of shared
+//! memory.
 //!
-//! A wait never suspends: it says at once whether the phase is complete, as the ISA lets `try_wait` do, and the loop around it
-//! makes way for the threads it waits for.
+//! A wait never suspends. It returns immediately whether the phase is complete, as the ISA allows for `try_wait`. The loop around the wait
+//! in the program lets the awaited threads run.
 
 use super::{At, Lowering};
 use crate::compile::ir::{Access, Action, AtomicOperation, RegisterId, Width};
@@ -83,8 +84,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// `cp.async.mbarrier.arrive`: the copies before it are done. Without `.noinc` the arrival is one that it has added itself,
-    /// so that nothing changes.
+    /// `cp.async.mbarrier.arrive`: all preceding copies are complete. Without `.noinc`, the instruction first increments the pending count
+    /// itself, so the arrival changes nothing.
     pub(super) fn arrive_for_copies(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let [address] = at.operands()?;
         let counts = at.modifiers().contains(&"noinc");
@@ -97,7 +98,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// The words of the object at an address.
+    /// Returns the access, and the address register, for the state of the object at an address.
     fn state_access(&mut self, at: At<'a, '_>, address: &Operand<'a>) -> Result<(Access, RegisterId), LoadError> {
         let shared = at.modifiers().iter().any(|word| matches!(*word, "shared" | "shared::cta"));
         let place = self.address(at, address)?;
@@ -141,8 +142,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `test_wait`, `try_wait`: whether the phase that a state is of, or the phase of a parity, is complete. What `try_wait` says
-    /// of its time changes nothing.
+    /// `test_wait`, `try_wait`: whether the phase given by a state or by a parity is complete. The time limit of `try_wait` has no effect.
     fn test_phase(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let hinted = at.modifiers().first() == Some(&"try_wait");
         let (target, address, phase) = match at.all_operands() {
@@ -165,7 +165,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// A number of bytes, or the opposite, as [`AtomicOperation::Arrive`] takes it.
+    /// Returns a number of bytes, or its negation, in the form that [`AtomicOperation::Arrive`] takes.
     fn bytes(&mut self, at: At<'a, '_>, operand: &Operand<'a>, negative: bool) -> Result<RegisterId, LoadError> {
         let bytes = self.source(at, operand, T::U32)?;
         let guard = self.guard.take();
@@ -179,7 +179,7 @@ impl<'a> Lowering<'a> {
         Ok(high)
     }
 
-    /// 32 bits as 64, moved up.
+    /// Extends 32 bits to 64, shifted left by `shift`.
     fn as_word(&mut self, value: RegisterId, shift: u32) -> RegisterId {
         let wide = self.new_register(Width::W64);
         self.lane(unary::<Resize<u32, u64>>(), wide, &[value]);

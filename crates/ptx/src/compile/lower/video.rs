@@ -1,4 +1,4 @@
-//! SIMD video instructions (PTX ISA §9.7.18.2), of whole registers: selections and masks of parts are refused.
+//! SIMD video instructions (PTX ISA §9.7.18.2) on whole registers. Selections and masks of parts are rejected.
 
 use super::{At, Lowering};
 use crate::compile::ir::Width;
@@ -8,7 +8,7 @@ use crate::lanes::video::{self, Video};
 use crate::lanes::{LaneFunction, binary, ternary};
 use crate::types::ScalarType as T;
 
-/// The operation on parts of so many bits.
+/// Returns the operation on parts of `BITS` bits.
 fn function<const BITS: u32>(operation: &str) -> Option<LaneFunction> {
     Some(match operation {
         "vadd" => ternary::<Video<video::Add, BITS>>(),
@@ -61,7 +61,7 @@ impl<'a> Lowering<'a> {
         let target = self.target(at, target, Width::W32)?;
         let how = self.constant(Width::W32, u64::from(how));
         if !sums {
-            // With all parts written nothing of c remains.
+            // All parts are written, so nothing of c remains.
             self.lane(function, target, &[a, b, how]);
             return Ok(());
         }

@@ -68,7 +68,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// `elect.sync` (PTX ISA §9.7.13.12): the lowest of the threads leads.
+    /// `elect.sync` (PTX ISA §9.7.13.12): the lowest of the participating threads is the leader.
     fn elect(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let [target, mask] = at.operands()?;
         let Operand::Pair(leader, elected) = target else {
@@ -79,7 +79,7 @@ impl<'a> Lowering<'a> {
         let guard = self.guard;
         let (here, always) = (self.new_register(Width::W32), self.constant(Width::Predicate, 1));
         self.emit_skippable(Action::Vote(Vote::Ballot), vec![here], vec![mask, always]);
-        // The number of the lowest bit.
+        // Index of the lowest set bit.
         let [reversed, lowest] = [(); 2].map(|()| self.new_register(Width::W32));
         let own = self.fixed(Width::W32, Origin::Special(Special::Lane));
         self.lane(unary::<int::Reverse<u32>>(), reversed, &[here]);
