@@ -1,9 +1,10 @@
-//! Running a kernel: blocks over a queue, groups of 64 lanes inside a block, paths of lanes inside a group.
+//! Execution of a kernel: workers take blocks from a queue, a block consists of groups of 64 lanes, and divergent lanes of a group form
+//! paths.
 //!
-//! A worker (one per host thread) takes blocks in order. Inside a block its groups run in turns, each until all its
-//! lanes wait or have ended. Inside a group, lanes that went different ways are paths; the one with the lowest program
-//! counter runs first, so that paths meet again where the code joins, and after a number of loop iterations another
-//! one gets its turn, so that lanes spinning on what another lane must do make progress.
+//! A worker (one per host thread) takes blocks in order. The groups of a block run in turns, each until all of its lanes wait or have
+//! ended. In a group, lanes that have diverged form separate paths. The path with the lowest program counter runs first, so that paths
+//! reconverge where the code joins. After a number of loop iterations another path runs, so that lanes which spin until another lane makes
+//! progress do not block it.
 
 mod address;
 mod atomic;
@@ -33,25 +34,24 @@ use crate::compile::code::Code;
 use crate::fault::{Fault, FaultKind};
 use crate::memory::{Heap, Memory};
 
-/// Generic addresses of shared memory begin here: above every address of global memory.
+/// Start of shared memory in the generic address space, above every address of global memory.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 62;
-/// Generic addresses of local memory begin here.
+/// Start of local memory in the generic address space.
 pub(crate) const LOCAL_WINDOW: u64 = 3 << 61;
-/// Generic addresses of the kernel's parameters begin here; they are read only.
+/// Start of the kernel's parameters, which are read-only, in the generic address space.
 pub(crate) const PARAMETER_WINDOW: u64 = 7 << 61;
-/// Threads in a block (CUDA's limit on every device).
+/// Maximum threads of a block (CUDA's limit on every device).
 pub(crate) const BLOCK_LIMIT: u32 = 1024;
-/// Static and dynamic shared memory of a block: 227 KiB, the most a block has on current devices.
+/// Maximum shared memory of a block, static and dynamic, in bytes: 227 KiB as on current devices.
 pub(crate) const SHARED_LIMIT: u64 = 227 * 1024;
-/// Stack of a thread's calls in bytes, unless a launch says otherwise. CUDA's own default is smaller, and grows with what the compiler
-/// knows to be needed.
+/// Default size of a thread's call stack in bytes. CUDA's own default is smaller, and grows by what the compiler knows to be needed.
 const STACK_BYTES: u32 = 8192;
-/// Local memory of all threads that run at a time. With 512 KiB a thread, a block of 1024 has 512 MiB.
+/// Maximum local memory of all threads that run at a time, in bytes. With 512 KiB per thread, a block of 1024 threads has 512 MiB.
 const LOCAL_LIMIT: u64 = 1 << 30;
-/// Steps a worker takes between two looks at the step limit, the cancel flag and other workers' faults.
+/// Steps between two checks by a worker of the step limit, the cancel flag and the faults of other workers.
 const FUEL: u64 = 1 << 16;
 
-/// How to launch a kernel.
+/// Configuration of a kernel launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// Blocks along x, y and z.
@@ -63,23 +63,23 @@ pub struct Launch {
     /// Steps after which the launch ends with [`FaultKind::StepLimit`]. A step is one instruction executed by one
     /// group of up to 64 threads.
     pub step_limit: Option<u64>,
-    /// Host threads to run blocks on; 1 means the caller's.
+    /// Host threads that run blocks; 1 means the caller's thread.
     pub threads: NonZero<usize>,
-    /// Stack of each thread's calls of recursive functions and of functions called through pointers, in bytes.
+    /// Call stack of each thread in bytes, used by recursive functions and functions called through pointers.
     pub stack_bytes: u32,
-    /// Where `printf` goes; nowhere if `None`.
+    /// Destination of `printf`. The text is discarded if `None`.
     pub output: Option<Output>,
-    /// What `malloc` takes from; the memory's own heap, which all such launches share, if `None`.
+    /// Heap that `malloc` allocates from. If `None`, the heap of the [`Memory`], which all such launches share.
     pub heap: Option<Heap>,
-    /// All blocks live at the same time, as `cudaLaunchCooperativeKernel` has it. Kernels that synchronise their grid
-    /// through cooperative groups are launched so in any case.
+    /// Keeps all blocks resident at the same time, like `cudaLaunchCooperativeKernel`. Kernels that synchronise their grid through
+    /// cooperative groups are always launched this way.
     pub cooperative: bool,
-    /// Blocks run one after another in order on the caller's thread, so that the order of atomics is always the same.
+    /// Runs blocks in order, one after another, on the caller's thread, so that the order of atomics is always the same.
     pub deterministic: bool,
 }
 
 impl Launch {
-    /// A launch on the caller's thread without dynamic shared memory or step limit.
+    /// Returns a launch on the caller's thread, without dynamic shared memory and without a step limit.
     pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
         Self {
             grid,
@@ -96,18 +96,16 @@ impl Launch {
     }
 }
 
-/// What a launch did.
+/// Statistics of a completed launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaunchStatistics {
-    /// Blocks run.
     pub blocks: u64,
-    /// Threads run.
     pub threads: u64,
     /// Instructions executed, counted once for each group of up to 64 threads.
     pub steps: u64,
 }
 
-/// A kernel's code with what a launch needs of its module.
+/// Code of a kernel, and the parts of its module that a launch needs.
 pub(crate) struct Program<'a> {
     pub(crate) name: &'a str,
     pub(crate) code: &'a Code,
@@ -116,11 +114,11 @@ pub(crate) struct Program<'a> {
     pub(crate) symbols: &'a [u64],
 }
 
-/// On cache lines of its own: all workers write it, and read what would lie beside it for every block.
+/// Value on cache lines of its own, because all workers write it and also read the adjacent data for every block.
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// What the workers of one launch share.
+/// State that the workers of one launch share.
 pub(crate) struct Session<'a> {
     program: &'a Program<'a>,
     launch: &'a Launch,
@@ -129,16 +127,16 @@ pub(crate) struct Session<'a> {
     cancel: &'a Cancel,
     blocks: u64,
     workers: u64,
-    /// Local memory of a thread, its call stack included.
+    /// Local memory of a thread in bytes, including its call stack.
     local_bytes: u64,
     cooperative: bool,
-    /// Address of the 8 bytes in which cooperative groups count the grid's arrivals; 0 where none are needed.
+    /// Address of the 8 bytes in which cooperative groups count the arrivals of the grid; 0 if the kernel needs none.
     workspace: u64,
     next_block: Apart<AtomicU64>,
     steps_left: AtomicU64,
     steps: AtomicU64,
     stop: AtomicBool,
-    /// The fault of the lowest block that had one.
+    /// Fault of the lowest block that faulted, with the number of the block.
     fault: Mutex<Option<(u64, Fault)>>,
 }
 
@@ -211,7 +209,7 @@ pub(crate) fn run(
         });
     }
     if workspace != 0 {
-        // Only this launch knows of it.
+        // Cannot fail, because only this launch knows the address.
         let _ = memory.free(crate::memory::DevicePointer(workspace));
     }
     let fault = session.fault.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -225,10 +223,10 @@ pub(crate) fn run(
     }
 }
 
-/// Local memory of a thread: variables, fixed frames and the stack, where functions take frames from it.
+/// Local memory of a thread in bytes: variables, fixed frames, and the call stack if functions take frames from it.
 fn local_bytes(program: &Program<'_>, launch: &Launch) -> u64 {
     let stack = match program.code.stack_pointer {
-        // Arguments are written where the next frame will be, before the call is checked.
+        // Arguments are written to the next frame before the call is checked against the limit of the stack.
         Some(_) => u64::from(launch.stack_bytes)
             .saturating_add(program.code.largest_frame)
             .next_multiple_of(32),
@@ -237,7 +235,7 @@ fn local_bytes(program: &Program<'_>, launch: &Launch) -> u64 {
     program.code.local_bytes + stack
 }
 
-/// Blocks of a grid or threads of a block; the largest number where it does not fit.
+/// Returns the blocks of a grid or the threads of a block, saturating at the maximum.
 pub(crate) fn volume(extent: [u32; 3]) -> u64 {
     extent.iter().fold(1, |product, extent| product.saturating_mul(u64::from(*extent)))
 }
@@ -263,7 +261,7 @@ fn check(program: &Program<'_>, launch: &Launch) -> Result<(), Fault> {
 }
 
 impl Session<'_> {
-    /// Steps for a worker to take. Errors end the worker.
+    /// Takes steps for a worker from the launch's limit. An error ends the worker.
     fn refuel(&self) -> Result<u64, FaultKind> {
         if self.cancel.is_cancelled() {
             return Err(FaultKind::Cancelled);
@@ -271,7 +269,7 @@ impl Session<'_> {
         if self.launch.step_limit.is_none() {
             return Ok(FUEL);
         }
-        // Ever smaller shares, so that none sits on steps another needs.
+        // The shares shrink, so that no worker holds steps that another worker needs.
         let share = |left: u64| left.min((left / (2 * self.workers)).clamp(256, FUEL));
         let taken = self
             .steps_left
@@ -282,8 +280,8 @@ impl Session<'_> {
         }
     }
 
-    /// The next blocks for a worker, in order: ever fewer, so that all end at about the same time. The lowest block that
-    /// has not ended is always one that runs: blocks may wait for lower ones.
+    /// Takes the next blocks for a worker, in order. The shares shrink, so that all workers end at about the same time. The lowest block
+    /// that has not ended is always running, because blocks may wait for lower ones.
     fn next_blocks(&self) -> Option<Range<u64>> {
         let share = |next: u64| ((self.blocks - next) / (8 * self.workers)).clamp(1, 16);
         let taken = self.next_block.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
@@ -292,20 +290,20 @@ impl Session<'_> {
         taken.ok().map(|next| next..next + share(next))
     }
 
-    /// Steps a worker did not take.
+    /// Returns unused steps of a worker to the launch.
     fn give_back(&self, steps: u64) {
         if self.launch.step_limit.is_some() {
             self.steps_left.fetch_add(steps, Ordering::Relaxed);
         }
     }
 
-    /// Another worker's fault ends the launch.
+    /// Whether the fault of another worker ends the launch.
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether a fault ends the launch before this block. Blocks below the one that had it still run, and may have an
-    /// earlier one to tell.
+    /// Whether a fault ends the launch before this block. Blocks below the faulting block still run, because they may report an earlier
+    /// fault.
     fn is_stopped_before(&self, block: u64) -> bool {
         let fault = || self.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         self.is_stopped() && fault().as_ref().is_none_or(|(at, _)| *at < block)

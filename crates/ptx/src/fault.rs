@@ -1,16 +1,16 @@
-//! Why a launch ended early, and where.
+//! Faults: the reasons why a launch ended early, and their location.
 
 use std::fmt;
 use std::ops::Deref;
 
-/// What happened.
+/// Kind of a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// An access outside every allocation, or past a variable's space.
+    /// An access outside every allocation, or past the end of a variable's state space.
     #[error("access of {bytes} bytes is out of bounds")]
     OutOfBounds {
-        /// Bytes of the access.
+        /// Size of the access in bytes.
         bytes: u32,
     },
     /// An address that is not a multiple of the access size.
@@ -22,56 +22,55 @@ pub enum FaultKind {
     /// An access within the first 64 KiB of the generic or global space.
     #[error("access through a null pointer")]
     NullAccess,
-    /// `trap`.
+    /// The `trap` instruction.
     #[error("trap")]
     Trap,
-    /// `__assertfail`.
+    /// A failed `assert`, which calls `__assertfail`.
     #[error("assertion failed: {0}")]
     AssertFailed(String),
-    /// The stack of a thread's calls is used up; see [`Launch::stack_bytes`](crate::Launch::stack_bytes).
+    /// The call stack of a thread is exhausted; see [`Launch::stack_bytes`](crate::Launch::stack_bytes).
     #[error("call stack overflow: frames beyond {limit} bytes")]
     StackOverflow {
-        /// Bytes of the stack.
+        /// Size of the stack in bytes.
         limit: u64,
     },
-    /// A call through a pointer that leads to no function.
+    /// A call through a pointer that is not the address of a function.
     #[error("call of {target:#x}, where no function is")]
     InvalidCall {
-        /// The pointer.
+        /// Value of the pointer.
         target: u64,
     },
-    /// `brx.idx` with an index behind its list of targets.
+    /// `brx.idx` with an index past the end of its list of targets.
     #[error("branch index {index} of {targets} targets")]
     InvalidBranch {
-        /// The index.
         index: u32,
         /// Length of the list.
         targets: u32,
     },
-    /// `free` of what `malloc` did not return, or twice.
+    /// `free` of an address that `malloc` did not return, or that was already freed.
     #[error("free of what is not allocated")]
     InvalidFree,
-    /// A thread at a `.sync` operation that its own member mask does not name, or whose mask differs from another's.
+    /// A thread executes a `.sync` operation whose member mask does not include it, or differs from another thread's mask.
     #[error("member masks of a .sync operation do not match: {0}")]
     SyncMaskMismatch(String),
     /// Threads wait at different barriers, none of which can complete.
     #[error("threads wait at different barriers: {0}")]
     DivergentBarrier(String),
-    /// Every thread left waits for one that cannot come.
+    /// Every remaining thread waits for another thread that cannot arrive.
     #[error("deadlock: {0}")]
     Deadlock(String),
-    /// The launch's step limit is used up.
+    /// The step limit of the launch is exhausted.
     #[error("step limit of {0} reached")]
     StepLimit(u64),
     /// [`Cancel`](crate::Cancel) was set.
     #[error("cancelled")]
     Cancelled,
-    /// Grid, block, arguments or memory that this kernel cannot be launched with.
+    /// Grid, block, arguments or memory with which the kernel cannot be launched.
     #[error("invalid launch: {0}")]
     InvalidLaunch(String),
 }
 
-/// A launch that ended early. What its blocks had written stays written. Dereferences to its [`FaultReport`].
+/// Fault that ended a launch early. Data that its blocks had written stays written. Dereferences to its [`FaultReport`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault(Box<FaultReport>);
 
@@ -89,24 +88,22 @@ impl From<FaultReport> for Fault {
     }
 }
 
-/// What ended a launch, and where.
+/// Kind and location of the fault that ended a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultReport {
-    /// What happened.
     pub kind: FaultKind,
-    /// The kernel.
     pub kernel: String,
-    /// The instruction, as in the PTX text; empty where none was reached.
+    /// The instruction, as in the PTX text; empty if no instruction was reached.
     pub instruction: String,
-    /// Its line in the PTX text, from 1; 0 where none was reached.
+    /// Line of the instruction in the PTX text, from 1; 0 if no instruction was reached.
     pub line: u32,
-    /// File and line of the source, where the PTX carries `.loc`.
+    /// File and line of the source, if the PTX has `.loc` directives.
     pub source: Option<(String, u32)>,
     /// `%ctaid` of the block.
     pub block: Option<[u32; 3]>,
-    /// `%tid` of the (first) thread.
+    /// `%tid` of the thread, or of the first of several.
     pub thread: Option<[u32; 3]>,
-    /// The address, for memory faults: in the state space the instruction names.
+    /// Address of a memory fault, in the state space that the instruction names.
     pub address: Option<u64>,
 }
 

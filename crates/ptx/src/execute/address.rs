@@ -1,8 +1,8 @@
-//! Addresses of a group's access to host memory, checked.
+//! Translation of the device addresses of a group's access to host memory, with checks of bounds and alignment.
 //!
-//! Three shapes are told apart: all lanes at one address, lanes one behind the other, anything else. One comparison of
-//! the lowest and the highest address with the allocation this instruction touched last admits the whole access; only
-//! where that fails are lanes looked at one by one.
+//! Accesses have one of four shapes: all lanes at one address, consecutive lanes at consecutive addresses, rows of lanes that are each one
+//! of these, or anything else. One comparison of the lowest and the highest address with the allocation that the instruction last accessed
+//! admits the whole access. Lanes are checked one by one only if this comparison fails.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::lanes::memory::{Resolved, Shape, for_each_lane};
 use crate::memory::Allocation;
 use crate::types::Space;
 
-/// Addresses below this are taken for null plus an index.
+/// Accesses below this address are reported as accesses through null, plus an index.
 const NULL_GUARD: u64 = 1 << 16;
 
-/// What is remembered of an address register: its pattern, the lanes it holds for (none once the register is written)
-/// and where the addresses, without any instruction's offset, lie in the window they were last found in.
+/// Remembered pattern of an address register, and the lanes for which it is valid (none once the register is written). `resolved` holds the
+/// host addresses, without the offset of any instruction, in the window that last contained them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) mask: u64,
     pattern: Pattern,
-    /// No window where `end` is 0.
+    /// No window if `end` is 0.
     window: Site,
     space: Space,
     resolved: Resolved,
@@ -43,7 +43,7 @@ impl Default for Known {
     }
 }
 
-/// Whether all of a pattern's accesses lie in a window and are aligned.
+/// Whether all accesses of a pattern are aligned and inside the window.
 #[inline(always)]
 fn fits(found: &Pattern, offset: u64, size: u64, window: &Site) -> bool {
     let low = found.low.wrapping_add(offset);
@@ -55,10 +55,10 @@ fn fits(found: &Pattern, offset: u64, size: u64, window: &Site) -> bool {
     low >= window.start && low <= high && high < window.end && window.end - high >= size && bits & (size - 1) == 0
 }
 
-/// An allocation held for the rest of the launch.
+/// Allocation that is kept alive for the rest of the launch.
 pub(super) struct Kept {
     site: Site,
-    /// Keeps the bytes alive when the host frees the allocation meanwhile.
+    /// Keeps the bytes alive if the host frees the allocation in the meantime.
     _allocation: Arc<Allocation>,
 }
 
@@ -68,7 +68,7 @@ impl Worker<'_> {
         if let Some(function) = detail.load {
             for (register, step) in detail.registers.iter().zip(&detail.steps) {
                 let d = self.at(*register);
-                // SAFETY: `resolve` admitted the whole access of every active lane; `d` is a register.
+                // SAFETY: `resolve` has checked the whole access of every active lane; `d` is a register.
                 unsafe { function(&*resolved, step.wrapping_add(add), d, active) }
             }
         }
@@ -80,14 +80,14 @@ impl Worker<'_> {
         if let Some(function) = detail.store {
             for (register, step) in detail.registers.iter().zip(&detail.steps) {
                 let s = self.at(*register);
-                // SAFETY: as in `load`.
+                // SAFETY: `resolve` has checked the whole access of every active lane; `s` is a register.
                 unsafe { function(&*resolved, step.wrapping_add(add), s, active) }
             }
         }
         Ok(())
     }
 
-    /// The window that holds addresses of this access: shared memory, parameters, or the allocation last touched.
+    /// Returns the window of the access: shared memory, parameters, or the allocation that the instruction last accessed.
     #[inline(always)]
     fn window(&self, detail: &MemoryDetail, low: u64) -> Site {
         match detail.space {
@@ -98,7 +98,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Where each active lane's access lies in host memory, all `element * count` bytes of it, and bytes to add.
+    /// Returns the host address of each active lane's access, checked for all `element * count` bytes, and a number of bytes to add to it.
     #[inline(always)]
     pub(super) fn resolve(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(*const Resolved, usize), Stop> {
         let size = u64::from(detail.element * detail.count);
@@ -121,7 +121,7 @@ impl Worker<'_> {
         let offset = detail.offset as u64;
         let found = if detail.uniform_address {
             let register = self.at(detail.address);
-            // SAFETY: the register has 64 addresses of its width.
+            // SAFETY: the register holds 64 addresses of its width.
             Pattern::uniform(unsafe {
                 if detail.narrow_address {
                     u64::from(*register.cast::<u32>())
@@ -155,7 +155,7 @@ impl Worker<'_> {
                 self.place(detail, &found, &window, size);
                 return Ok(());
             }
-            // Another allocation than last time: look it up once.
+            // The address is in another allocation than last time: look it up once.
             if attempt == 1 || !matches!(detail.space, Space::Global | Space::Constant | Space::Generic) {
                 break;
             }
@@ -167,7 +167,7 @@ impl Worker<'_> {
         self.resolve_lanes(detail, active, pc)
     }
 
-    /// A pattern inside a window as host addresses.
+    /// Stores the host addresses of a pattern inside a window in `resolved`.
     fn place(&mut self, detail: &MemoryDetail, found: &Pattern, window: &Site, size: u64) {
         let offset = detail.offset as usize;
         let host = |address: u64| window.host.wrapping_add((address as usize).wrapping_sub(window.start as usize));
@@ -203,10 +203,10 @@ impl Worker<'_> {
         }
     }
 
-    /// The register's 64 addresses, without the offset.
+    /// Returns the 64 addresses in the register, without the offset of the instruction.
     fn addresses<'b>(&self, detail: &MemoryDetail) -> &'b [u64; LANES] {
         let register = self.at(detail.address);
-        // SAFETY: registers have 64 elements, the wide area 64 addresses; neither is written before the access ends.
+        // SAFETY: registers have 64 elements and the `wide` buffer has 64 addresses; neither is written before the access ends.
         unsafe {
             if detail.narrow_address {
                 widen(&*register.cast(), &mut *self.wide);
@@ -217,15 +217,16 @@ impl Worker<'_> {
         }
     }
 
-    /// What is remembered of an address register of the running group.
+    /// Returns the remembered pattern of an address register of the running group.
     #[inline(always)]
     pub(super) fn pattern_at(&mut self, pattern: usize) -> &mut Known {
-        // SAFETY: as many were made for each group as its code has.
+        // SAFETY: `known` has `patterns` elements for each group.
         unsafe { self.known.get_unchecked_mut(self.running * self.code.patterns + pattern) }
     }
 
-    /// Local memory is interleaved: `granule` bytes of lane 0, of lane 1, …, then the next of lane 0. An access of all
-    /// lanes at one address is thereby one of consecutive places.
+    /// Resolves addresses of local memory, and returns whether they are valid. Local memory is interleaved: `granule` bytes of lane 0, of
+    /// lane 1, and so on, then the next `granule` bytes of lane 0. If all lanes use the same local address, their host addresses are
+    /// therefore evenly spaced.
     fn resolve_local(&mut self, detail: &MemoryDetail, found: &Pattern, offset: u64, size: u64) -> bool {
         let (low, high) = (found.low.wrapping_add(offset), found.high.wrapping_add(offset));
         if low > high || high >= self.local_bytes || self.local_bytes - high < size || (found.bits | offset) & (size - 1) != 0 {
@@ -251,12 +252,12 @@ impl Worker<'_> {
         true
     }
 
-    /// Local memory of the running group.
+    /// Returns the host address of the running group's local memory.
     fn local_base(&self) -> *mut u8 {
         self.local.wrapping_add(self.running * LANES * self.local_bytes as usize)
     }
 
-    /// The allocation that holds an address.
+    /// Finds the allocation that contains an address.
     fn locate(&mut self, address: u64) -> Option<Site> {
         let index = self.kept.partition_point(|kept| kept.site.start <= address);
         if let Some(kept) = index.checked_sub(1).map(|index| &self.kept[index])
@@ -325,7 +326,7 @@ impl Worker<'_> {
         Ok(pointer)
     }
 
-    /// Where one lane's access of `size` bytes lies in host memory.
+    /// Returns the host address of one lane's access of `size` bytes.
     pub(super) fn host_address(&mut self, space: Space, lane: usize, address: u64, size: u64) -> Result<*mut u8, FaultKind> {
         let outside = FaultKind::OutOfBounds { bytes: size as u32 };
         let local = |worker: &Self, at: u64| {
@@ -358,7 +359,7 @@ impl Worker<'_> {
         pointer.ok_or(outside)
     }
 
-    /// The block's shared memory at addresses from `start` on.
+    /// Returns the window of the block's shared memory at addresses from `start` on.
     fn shared_window(&self, start: u64) -> Site {
         Site {
             start,
@@ -367,7 +368,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Bytes of the parameters, to be read.
+    /// Returns the host address of `size` bytes of the parameters, for reading.
     fn parameter(&self, at: u64, size: u64) -> Result<*mut u8, FaultKind> {
         let window = self.parameter_window();
         let inside = at.checked_add(size).is_some_and(|end| end <= window.end);
@@ -387,7 +388,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Nothing is known of the running group's addresses any more.
+    /// Invalidates all patterns of the running group's address registers.
     pub(super) fn forget_patterns(&mut self) {
         let start = self.running * self.code.patterns;
         for known in &mut self.known[start..start + self.code.patterns] {

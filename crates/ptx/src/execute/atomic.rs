@@ -1,4 +1,4 @@
-//! `atom` and `red` (PTX ISA §9.7.13.6): host atomics on global memory, plain operations on a block's own.
+//! `atom` and `red` (PTX ISA §9.7.13.6): host atomics on global memory, plain operations on the block's own shared memory.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use crate::lanes::half::{Both, Brain, Half};
 use crate::lanes::memory::{Resolved, for_each_lane};
 use crate::types::Space;
 
-/// The value after the operation, from the old value and the operands.
+/// Computes the new value from the old value and the operands.
 #[inline(always)]
 fn apply32(operation: Op, old: u32, operand: u32, new: u32) -> u32 {
     match operation {
@@ -41,7 +41,7 @@ fn apply32(operation: Op, old: u32, operand: u32, new: u32) -> u32 {
         Op::Or => old | operand,
         Op::Xor => old ^ operand,
         Op::Exchange => operand,
-        // Of 64 bits only.
+        // `Arrive` exists for 64 bits only.
         Op::Arrive { .. } => old,
         Op::CompareExchange => {
             if old == operand {
@@ -67,7 +67,7 @@ fn apply64(operation: Op, old: u64, operand: u64, new: u64) -> u64 {
         Op::Xor => old ^ operand,
         Op::Exchange => operand,
         Op::Arrive { drop } => super::transaction::arrive(old, operand, drop),
-        // These exist for fewer bits only and are refused when the module is loaded.
+        // These operations exist for fewer bits only, and are rejected for 64 bits when the module is loaded.
         Op::Increment | Op::Decrement | Op::AddHalf { .. } => old,
         Op::CompareExchange => {
             if old == operand {
@@ -90,28 +90,28 @@ fn apply16(operation: Op, old: u16, operand: u16, new: u16) -> u16 {
     }
 }
 
-/// The operands of a group's atomics.
+/// Operands of an atomic operation of a group.
 struct Lanes<'a, T> {
     resolved: &'a Resolved,
-    /// Bytes behind the resolved addresses.
+    /// Offset in bytes from the resolved addresses.
     offset: usize,
     active: u64,
     operand: *const T,
-    /// The new value of `cas`; the operand where there is none.
+    /// New value of `cas`; equal to `operand` for all other operations.
     new: *const T,
-    /// Where old values go; null for nowhere.
+    /// Register for the old values; null to discard them.
     target: *mut T,
 }
 
 impl<T: Copy> Lanes<'_, T> {
-    /// Calls `update` with each active lane's pointer and operands, lowest lane first; what it returns is the old value.
+    /// Calls `update` with the pointer and the operands of each active lane, lowest lane first. `update` returns the old value.
     ///
     /// # Safety
-    /// Operand, new value and target are registers of `T`; `update` may be called with the lanes' pointers.
+    /// Operand, new value and target must be registers of `T`. It must be safe to call `update` with the lanes' pointers.
     #[inline(always)]
     unsafe fn each(&self, update: impl Fn(*mut T, T, T) -> T) {
         let visit = |lane: usize, pointer: *mut u8| {
-            // SAFETY: the caller's contract: registers have 64 elements.
+            // SAFETY: guaranteed by the caller; registers have 64 elements.
             unsafe {
                 let old = update(
                     pointer.wrapping_add(self.offset).cast(),
@@ -126,13 +126,13 @@ impl<T: Copy> Lanes<'_, T> {
         for_each_lane(self.active, |lane| visit(lane, self.resolved.pointer(lane)));
     }
 
-    /// Plain reads and writes of a block's own shared memory.
+    /// Performs plain reads and writes of the block's own shared memory.
     ///
     /// # Safety
-    /// As [`each`](Self::each); the pointers are aligned, valid and this worker's alone.
+    /// As for [`each`](Self::each). The pointers must also be aligned, valid and exclusive to this worker.
     #[inline(always)]
     unsafe fn each_own(&self, apply: impl Fn(T, T, T) -> T) {
-        // SAFETY: the caller's contract.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             self.each(|pointer, operand, new| {
                 let old = *pointer;
@@ -143,7 +143,7 @@ impl<T: Copy> Lanes<'_, T> {
     }
 }
 
-/// Calls `$run` with a closure for the operation, so that the loop over lanes is compiled for each of the common ones.
+/// Calls `$run` with a closure for the operation, so that the loop over lanes is compiled separately for each common operation.
 macro_rules! for_operation {
     ($operation:expr, $lanes:expr, $run:ident, $apply:ident: $($common:pat => $value:expr),*) => {
         match $operation {
@@ -155,9 +155,10 @@ macro_rules! for_operation {
 
 macro_rules! perform {
     ($name:ident, $type:ty, $atomic:ty, $apply:ident) => {
-        /// Safety: the pointers are aligned and valid, and this worker's alone where `own`; the registers hold the type.
+        /// Safety: the pointers must be aligned and valid, and exclusive to this worker if `own`; the registers must have elements of the
+        /// type.
         unsafe fn $name(operation: Op, own: bool, lanes: &Lanes<'_, $type>) {
-            // SAFETY: the caller's contract. Concurrent kernels reach global memory through raw pointers and atomics too.
+            // SAFETY: guaranteed by the caller. Concurrent kernels also use only raw pointers and atomics for global memory.
             unsafe {
                 if own {
                     return for_operation!(operation, lanes, each_own, $apply:
@@ -208,14 +209,14 @@ impl Worker<'_> {
         let (Some(operation), Some(operand)) = (detail.atomic, detail.registers.first()) else {
             return Ok(());
         };
-        // One worker runs a block, and nobody else sees its shared memory.
+        // Only one worker runs a block, and no other worker sees its shared memory.
         let own = detail.space == Space::Shared;
         let operand = self.at(*operand);
         let new = detail.registers.get(1).map_or(operand, |place| self.at(*place));
         let target = detail.target.map_or(std::ptr::null_mut(), |place| self.at(place));
         macro_rules! perform {
             ($perform:ident, $type:ty) => {
-                // SAFETY: `resolve` admitted the access of every active lane, aligned, and what it returned stays until the
+                // SAFETY: `resolve` has checked the access of every active lane, including its alignment, and its result is valid until the
                 // next access; operands and target are registers of the access's width.
                 unsafe {
                     let lanes = Lanes::<$type> {

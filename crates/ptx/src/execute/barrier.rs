@@ -1,4 +1,4 @@
-//! A block's barriers (PTX ISA §9.7.13.1): arrivals are counted, those at a barrier with a count warp by warp; who waits is
+//! Barriers of a block (PTX ISA §9.7.13.1). Arrivals are counted by thread, or by warp at a barrier with a thread count. Waiting lanes are
 //! parked.
 
 use super::group::{Parked, Path, Waiting};
@@ -10,9 +10,9 @@ use crate::fault::FaultKind;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BlockBarrier {
     arrived: u32,
-    /// Threads needed where the instruction says so; else all that live.
+    /// Number of threads required by the instruction; all live threads if `None`.
     expected: Option<u32>,
-    /// Threads whose predicate held.
+    /// Number of threads whose predicate held.
     holds: u32,
 }
 
@@ -23,11 +23,12 @@ impl BlockBarrier {
 }
 
 impl Worker<'_> {
-    /// Lanes arrive at a barrier (PTX ISA §9.7.13.1). Whether they wait, or have been put among the ready.
+    /// Records the arrival of lanes at a barrier (PTX ISA §9.7.13.1). Returns `true` if they stop running here: they wait, or the barrier
+    /// has completed and they are ready.
     pub(super) fn arrive(&mut self, detail: u32, mask: u64, pc: u32) -> Result<bool, Stop> {
         let detail = self.code.barriers[detail as usize];
         let lane = mask.trailing_zeros() as usize;
-        // SAFETY: both are registers of 64 words.
+        // SAFETY: both locations are registers of 64 words.
         let (number, count) = unsafe {
             let number = *self.at(detail.number).cast::<u32>().add(lane);
             (number, detail.count.map(|place| *self.at(place).cast::<u32>().add(lane)))
@@ -66,7 +67,7 @@ impl Worker<'_> {
         Ok(detail.waits)
     }
 
-    /// Lets everyone go on where all that are needed have arrived.
+    /// Makes the waiting lanes of a barrier ready once all required threads have arrived.
     pub(super) fn complete(&mut self, number: usize) {
         let barrier = self.barriers[number];
         let is_complete = match barrier.expected {
@@ -96,7 +97,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Gives the lanes that waited at a `barrier.red` its result.
+    /// Writes the result of a `barrier.red` for the lanes that waited at it.
     fn reduce_barrier(&mut self, barrier: BlockBarrier, on: Waiting) {
         let (code, running) = (self.code, self.running);
         if code.barriers.iter().all(|detail| detail.reduction.is_none()) {

@@ -1,4 +1,4 @@
-//! Calls and returns: return addresses and saved registers on a stack of each lane's own.
+//! Calls and returns. Each lane has its own stack of return addresses and saved registers.
 
 use super::group::Path;
 use super::worker::{Stop, Worker};
@@ -8,7 +8,7 @@ use crate::fault::FaultKind;
 use crate::lanes::LANES;
 use crate::lanes::memory::for_each_lane;
 
-/// Words of each lane, and how many of them it uses.
+/// Stack words of each lane, and the number of words in use.
 #[derive(Debug, Default)]
 pub(super) struct CallStack {
     words: Vec<[u64; LANES]>,
@@ -40,10 +40,10 @@ impl CallStack {
 }
 
 impl Worker<'_> {
-    /// A register's element as 64 bits.
+    /// Returns an element of a register as 64 bits.
     pub(super) fn element(&self, place: Place, width: Width, lane: usize) -> u64 {
         let at = self.at(place);
-        // SAFETY: the place is a register of this width.
+        // SAFETY: `place` is a register of this width.
         unsafe {
             match width {
                 Width::Predicate => *at.cast::<u64>() >> lane & 1,
@@ -56,7 +56,7 @@ impl Worker<'_> {
 
     pub(super) fn set_element(&mut self, place: Place, width: Width, lane: usize, value: u64) {
         let at = self.at(place);
-        // SAFETY: the place is a register of this width, which operations write.
+        // SAFETY: `place` is a register of this width in a writable area.
         unsafe {
             match width {
                 Width::Predicate => {
@@ -70,7 +70,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Lanes call. Where they all go to, or nothing where they were put among the ready.
+    /// Performs a call. Returns the common target of the lanes, or `None` if they diverged and were added to the ready paths.
     pub(super) fn call(&mut self, detail: &CallDetail, mask: u64, pc: u32) -> Result<Option<u32>, Stop> {
         let group = self.running;
         for_each_lane(mask, |lane| {
@@ -110,7 +110,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether the callee's frame fits each lane's stack.
+    /// Checks that the callee's frame fits each lane's stack.
     fn check_stack(&self, function: Function, mask: u64, pc: u32) -> Result<(), Stop> {
         let Some(pointer) = self.code.stack_pointer.filter(|_| function.frame_bytes > 0) else {
             return Ok(());
@@ -127,7 +127,7 @@ impl Worker<'_> {
         Err(self.stop(FaultKind::StackOverflow { limit }, pc, over))
     }
 
-    /// What the call in front of `pc` saved comes back.
+    /// Restores the registers that a call saved.
     pub(super) fn restore(&mut self, detail: &CallDetail, mask: u64) {
         let group = self.running;
         for_each_lane(mask, |lane| {
@@ -137,18 +137,18 @@ impl Worker<'_> {
                 }
             }
         });
-        // Restored registers may be addresses whose patterns are remembered.
+        // Restored registers may hold addresses whose patterns are remembered.
         if !detail.saves.is_empty() {
             self.forget_patterns();
         }
     }
 
-    /// Lanes return. Where they all go to, or nothing where they were put among the ready.
+    /// Performs a return. Returns the common target of the lanes, or `None` if they diverged and were added to the ready paths.
     pub(super) fn return_lanes(&mut self, mask: u64) -> Option<u32> {
         let group = self.running;
         let mut paths: Vec<Path> = Vec::new();
         for_each_lane(mask, |lane| {
-            // Every function was entered through a call.
+            // Never empty, because every function is entered through a call.
             let pc = self.groups[group].stack.pop(lane).unwrap_or_default() as u32;
             match paths.iter_mut().find(|path| path.pc == pc) {
                 Some(path) => path.mask |= 1 << lane,
@@ -162,7 +162,7 @@ impl Worker<'_> {
         None
     }
 
-    /// `brx.idx`: lanes go to the targets that their indices name.
+    /// `brx.idx`: sends each lane to the target that its index selects.
     pub(super) fn branch_table(&mut self, table: usize, mask: u64, pc: u32) -> Result<(), Stop> {
         let code = self.code;
         let (place, targets) = &code.tables[table];

@@ -1,5 +1,5 @@
-//! Cooperative launches: all blocks of a worker live at the same time and take turns, so that they may wait for each
-//! other (cooperative groups' grid synchronisation; CUDA C++ Programming Guide §8.7).
+//! Cooperative launches: all blocks of a worker are resident at the same time and run in turns, so that they may wait for each other (grid
+//! synchronisation of cooperative groups; CUDA C++ Programming Guide §8.7).
 
 use super::address::Known;
 use super::barrier::BlockBarrier;
@@ -9,7 +9,7 @@ use crate::compile::code::Lines;
 use crate::fault::FaultKind;
 use crate::lanes::LANES;
 
-/// A block between two of its turns.
+/// State of a block between two of its turns.
 struct Resident {
     block: u64,
     registers: Lines,
@@ -21,13 +21,13 @@ struct Resident {
     live_threads: u32,
 }
 
-/// Bytes that a resident block takes.
+/// Memory of a resident block in bytes.
 pub(super) fn resident_bytes(group_bytes: usize, groups: usize, local_bytes: u64, shared_bytes: u64) -> u64 {
     (group_bytes as u64 + 64 + local_bytes * LANES as u64) * groups as u64 + shared_bytes
 }
 
 impl Worker<'_> {
-    /// Runs every block this worker has, until all have ended.
+    /// Runs all blocks of this worker until all have ended.
     pub(super) fn cooperate(&mut self, worker: u64) {
         let outcome = self.turns(worker);
         if let Err((block, stop)) = outcome
@@ -87,7 +87,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Lets each group of the block run once; whether one could, or was let go on by another.
+    /// Runs each ready group of the block once. Returns whether any group ran.
     fn turn(&mut self) -> Result<bool, Stop> {
         if self.fuel <= 0 {
             self.refuel(None)?;

@@ -1,4 +1,4 @@
-//! A group of 64 lanes and the interpreter's loop over it.
+//! A group of 64 lanes, and the interpreter's loop that runs it.
 
 use super::call::CallStack;
 use super::worker::{Stop, Worker};
@@ -8,30 +8,30 @@ use crate::fault::FaultKind;
 use crate::lanes::LANES;
 use crate::lanes::select::expand;
 
-/// Loop iterations after which another path, or another group, gets its turn.
+/// Loop iterations after which another path, or another group, runs.
 const TURN: u32 = 1024;
 
-/// Lanes at one program counter.
+/// Lanes with a common program counter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     pub(super) pc: u32,
     pub(super) mask: u64,
 }
 
-/// What lanes wait for.
+/// Condition that parked lanes wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
     Barrier(u8),
-    /// The other lanes of the warp operation they stand at.
+    /// Arrival of the other lanes at the same warp operation.
     Warp,
 }
 
 /// Lanes that wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parked {
-    /// Where they go on.
+    /// Program counter at which the lanes continue.
     pub(super) pc: u32,
-    /// The instruction they wait at.
+    /// Program counter of the instruction at which the lanes wait.
     pub(super) at: u32,
     pub(super) mask: u64,
     pub(super) on: Waiting,
@@ -43,9 +43,9 @@ pub(super) struct Group {
     pub(super) live: u64,
     pub(super) ready: Vec<Path>,
     pub(super) waiting: Vec<Parked>,
-    /// Lanes that came to each of the block's barriers with a count since it last completed.
+    /// For each barrier of the block, the lanes that arrived with a thread count since the barrier last completed.
     pub(super) arrived: [u64; 16],
-    /// A path was preempted here: the next one above gets the turn.
+    /// Program counter of a preempted path. The next path above it runs first.
     rotate_above: Option<u32>,
     pub(super) stack: CallStack,
 }
@@ -65,7 +65,7 @@ impl Group {
         !self.ready.is_empty()
     }
 
-    /// The path to run, and whether it goes before one with a lower program counter.
+    /// Removes and returns the path to run, and whether it runs ahead of a path with a lower program counter.
     fn pick(&mut self) -> Option<(Path, bool)> {
         if let [only] = self.ready[..] {
             self.ready.clear();
@@ -88,8 +88,8 @@ impl Group {
         Some((Path { pc, mask }, pc != lowest))
     }
 
-    /// Threads that count as arrived at a barrier with a count: warps arrive, so that lanes which ended, or never were, count
-    /// with the others of their warp.
+    /// Number of threads that count as arrived at a barrier with a thread count. Warps arrive as a whole, so lanes that have ended or never
+    /// existed count together with the other lanes of their warp.
     pub(super) fn counted_arrivals(&self, barrier: usize) -> u32 {
         let arrived = self.arrived[barrier];
         [0, 32]
@@ -105,14 +105,14 @@ impl Group {
 }
 
 impl Worker<'_> {
-    /// Counts the instructions of a run from `began` to `pc`.
+    /// Charges the steps of the instructions from `began` to `pc`.
     #[inline(always)]
     fn spend(&mut self, began: u32, pc: u32) -> Result<(), Stop> {
         self.fuel -= i64::from(pc - began) + 1;
         if self.fuel < 0 { self.refuel(Some(pc)) } else { Ok(()) }
     }
 
-    /// The lanes of `mask` for which an instruction's guard holds.
+    /// Returns the lanes of `mask` for which the guard of an instruction holds.
     #[inline(always)]
     fn guarded(&self, instruction: &Instruction, mask: u64) -> u64 {
         if !instruction.guarded {
@@ -123,7 +123,7 @@ impl Worker<'_> {
         mask & if instruction.guard_negated { !predicate } else { predicate }
     }
 
-    /// Runs the selected group until none of its lanes can go on, or it has had its turn.
+    /// Runs the selected group until none of its lanes can continue, or its turn ends.
     pub(super) fn run_group(&mut self) -> Result<(), Stop> {
         let code = self.code;
         let instructions = code.instructions.as_slice();
@@ -134,7 +134,7 @@ impl Worker<'_> {
             let mut live = self.groups[group].live;
             let mut next_ready = self.groups[group].lowest_ready();
             let mut began = pc;
-            // Ends a run of instructions: `$next` is the program counter to go on at.
+            // Ends a run of consecutive instructions. Execution continues at the program counter `$next`.
             macro_rules! go {
                 ($next:expr) => {{
                     let next: u32 = $next;
@@ -165,7 +165,7 @@ impl Worker<'_> {
                 }};
             }
             loop {
-                // SAFETY: targets are starts of blocks and the last block ends in `exit`, so `pc` stays inside.
+                // SAFETY: branch targets are starts of blocks and the last block ends in `exit`, so `pc` stays inside.
                 let instruction = unsafe { instructions.get_unchecked(pc as usize) };
                 match instruction.kind {
                     Kind::Lane => {
@@ -179,7 +179,7 @@ impl Worker<'_> {
                                 self.at(instruction.b),
                                 self.at(instruction.c),
                             );
-                            // SAFETY: places lie in their areas, aligned; overlaps are computed beside.
+                            // SAFETY: locations are inside their areas and aligned; overlapping results are computed in the side buffer.
                             unsafe {
                                 if whole && !instruction.overlaps {
                                     (instruction.run)(d, a, b, c);
@@ -205,7 +205,7 @@ impl Worker<'_> {
                     }
                     Kind::Jump => go!(instruction.detail),
                     Kind::Fall => {
-                        // Not an instruction of the text.
+                        // The instruction is not in the text, so it takes no step.
                         self.fuel += 1;
                         go!(pc + 1)
                     }
@@ -265,7 +265,7 @@ impl Worker<'_> {
                         }
                     }
                     Kind::Restore => {
-                        // Not an instruction of the text.
+                        // The instruction is not in the text, so it takes no step.
                         self.fuel += 1;
                         self.restore(&code.calls[instruction.detail as usize], mask);
                         pc += 1;
@@ -362,13 +362,13 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Copies what was computed beside into a register, for the lanes of the mask.
+    /// Copies the result in the side buffer to a register, for the lanes of the mask.
     ///
     /// # Safety
-    /// `d` is a register of this width.
+    /// `d` must be a register of this width.
     #[inline]
     unsafe fn put(&mut self, d: *mut u8, width: Width, mask: u64) {
-        // SAFETY: the caller's contract; the side area holds a register and the words.
+        // SAFETY: guaranteed by the caller; the side buffer holds a register and the mask words.
         unsafe {
             if width == Width::Predicate {
                 let (d, s) = (d.cast::<u64>(), self.side.cast::<u64>());
@@ -395,7 +395,7 @@ impl Worker<'_> {
     /// Writes 32-bit elements of a register for the lanes of the mask.
     pub(super) fn write_words(&mut self, place: crate::compile::code::Place, mask: u64, value: impl Fn(usize) -> u32) {
         let d = self.at(place).cast::<u32>();
-        // SAFETY: the place is a register of 64 words.
+        // SAFETY: `place` is a register of 64 words.
         crate::lanes::memory::for_each_lane(mask, |lane| unsafe { *d.add(lane) = value(lane) });
     }
 
@@ -408,12 +408,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Lanes of the running group end.
+    /// Ends lanes of the running group.
     fn end(&mut self, lanes: u64) {
         let group = &mut self.groups[self.running];
         group.live &= !lanes;
         self.live_threads -= lanes.count_ones();
-        // Warp operations no longer wait for them.
+        // Warp operations do not wait for ended lanes.
         let ready = &mut group.ready;
         group.waiting.retain(|parked| {
             if parked.on == Waiting::Warp {
@@ -431,7 +431,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Lanes that wait at this warp operation join.
+    /// Removes and returns the lanes that wait at the warp operation at `pc`.
     fn take_waiting(&mut self, pc: u32) -> u64 {
         let mut mask = 0;
         let waiting = &mut self.groups[self.running].waiting;

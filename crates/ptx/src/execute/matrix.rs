@@ -1,5 +1,5 @@
-//! Matrix operations of a warp (PTX ISA §9.7.14). Products of floats are exact in f64, summed there from k = 0 on with
-//! the addend last, and rounded once; the ISA leaves order and intermediate precision open.
+//! Matrix operations of a warp (PTX ISA §9.7.14). Products of floats are exact in f64. They are summed in f64, in ascending order of k and
+//! the addend last, and the sum is rounded once. The ISA does not specify order and intermediate precision.
 
 use super::worker::{Stop, Worker};
 use crate::compile::code::{Place, WarpDetail};
@@ -8,10 +8,10 @@ use crate::lanes::half::{Brain, Half, Sixteen};
 use crate::lanes::narrow::{E4m3, E5m2, Eight};
 use crate::types::Space;
 
-/// The largest matrices are 32 by 16 elements.
+/// Elements of a matrix. The largest matrices are 32 by 16 elements.
 type Matrix = [f64; 512];
 
-/// Where an `mma` fragment's element lies (§9.7.14.5.1-13): a fragment of `a` by registers of `packed` elements.
+/// Row and column of an element in an `mma` fragment of `a` (§9.7.14.5.1-13), whose registers hold `packed` elements each.
 fn place_a(lane: usize, index: usize, packed: usize) -> (usize, usize) {
     let (register, within) = (index / packed, index % packed);
     (
@@ -56,7 +56,7 @@ fn encode(element: E, value: f64, saturate: bool) -> u64 {
 }
 
 impl Worker<'_> {
-    /// Element `index` of a fragment in a lane.
+    /// Returns the bits of element `index` of a fragment in a lane.
     fn fragment_bits(&self, registers: &[Place], element: E, lane: usize, index: usize) -> u64 {
         if element == E::F64 {
             return self.element(registers[index], Width::W64, lane);
@@ -185,7 +185,7 @@ impl Worker<'_> {
         }
     }
 
-    /// One lane's access of a matrix operation.
+    /// Returns the host address of one lane's access in a matrix operation, checked for bounds and alignment.
     fn matrix_pointer(&mut self, space: Space, lane: usize, address: u64, bytes: u64, pc: u32) -> Result<*mut u8, Stop> {
         let found = self.host_address(space, lane, address, bytes).and_then(|pointer| {
             if address.is_multiple_of(bytes) {
@@ -200,7 +200,7 @@ impl Worker<'_> {
         })
     }
 
-    /// `ldmatrix`, `stmatrix`: lane 8i + r names row r of matrix i.
+    /// `ldmatrix`, `stmatrix`: lane 8i + r has the address of row r of matrix i.
     fn move_rows(&mut self, detail: &WarpDetail, operation: MatrixOperation, warp: usize, pc: u32) -> Result<(), Stop> {
         let MatrixOperation::Rows {
             transposed,
@@ -227,10 +227,10 @@ impl Worker<'_> {
                     let register = std::slice::from_ref(register);
                     if store {
                         let bits = self.fragment_bits(register, E::F16, warp + lane, index) as u16;
-                        // SAFETY: the row's 16 bytes were checked.
+                        // SAFETY: the 16 bytes of the row are checked.
                         unsafe { pointer.write_unaligned(bits) }
                     } else {
-                        // SAFETY: as above.
+                        // SAFETY: the 16 bytes of the row are checked.
                         let bits = unsafe { pointer.read_unaligned() };
                         self.set_fragment_bits(register, E::F16, warp + lane, index, u64::from(bits));
                     }
@@ -270,10 +270,10 @@ impl Worker<'_> {
                 let mut raw = [0u8; 8];
                 if store {
                     raw = self.fragment_bits(registers, element, warp + lane, index).to_le_bytes();
-                    // SAFETY: the element's bytes were checked.
+                    // SAFETY: the bytes of the element are checked.
                     unsafe { std::ptr::copy_nonoverlapping(raw.as_ptr(), pointer, bytes as usize) }
                 } else {
-                    // SAFETY: as above.
+                    // SAFETY: the bytes of the element are checked.
                     unsafe { std::ptr::copy_nonoverlapping(pointer, raw.as_mut_ptr(), bytes as usize) }
                     self.set_fragment_bits(registers, element, warp + lane, index, u64::from_le_bytes(raw));
                 }
@@ -283,7 +283,7 @@ impl Worker<'_> {
     }
 }
 
-/// Row and column of an opaque fragment's element.
+/// Row and column of an element of an opaque fragment.
 fn divide(linear: usize, size: usize, columns: usize) -> (usize, usize) {
     let linear = linear % size;
     (linear / columns, linear % columns)

@@ -1,25 +1,25 @@
-//! How the addresses of a group's lanes lie to each other.
+//! Patterns of the addresses that the lanes of a group access.
 
 #![allow(clippy::needless_range_loop, reason = "several arrays are walked lane by lane")]
 
 use crate::lanes::memory::Shape;
 use crate::lanes::{LANES, Level, level};
 
-/// A pattern of addresses; it holds for the lanes it was taken from.
+/// Pattern of addresses, valid for the lanes from which it was derived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pattern {
     pub(super) shape: Shape,
     pub(super) low: u64,
     pub(super) high: u64,
-    /// Or of all addresses.
+    /// Bitwise or of all addresses.
     pub(super) bits: u64,
-    /// The address that lane 0 has, or would have.
+    /// Address of lane 0, extrapolated if lane 0 is inactive.
     pub(super) base: u64,
-    /// Bytes from lane to lane that were looked for.
+    /// Distance from lane to lane that was tested, in bytes.
     pub(super) stride: u64,
     pub(super) row: u8,
     pub(super) uniform_rows: u8,
-    /// First addresses of rows.
+    /// First address of each row.
     pub(super) rows: [u64; 8],
 }
 
@@ -39,7 +39,7 @@ impl Pattern {
     }
 }
 
-/// Whether rows of `ROW` lanes are all uniform or contiguous; which are uniform.
+/// Tests whether every row of `ROW` lanes is uniform or contiguous. Returns the bit mask of the uniform rows, or `None`.
 #[inline(always)]
 fn rows<const ROW: usize>(addresses: &[u64; LANES], stride: u64, firsts: &mut [u64; 8]) -> Option<u8> {
     let mut uniform = 0;
@@ -137,7 +137,7 @@ fn spread_body(addresses: &[u64; LANES], add: u64, pointers: &mut [*mut u8; LANE
     }
 }
 
-/// Addresses of interleaved local memory; see [`super::address`].
+/// Host addresses in interleaved local memory; see [`super::address`].
 #[inline(always)]
 fn interleave_body(addresses: &[u64; LANES], offset: u64, granule_bits: u32, base: u64, pointers: &mut [*mut u8; LANES]) {
     let granule = 1u64 << granule_bits;
@@ -164,9 +164,9 @@ macro_rules! leveled {
                 fn avx512($($argument: $type),*) -> $out { $body($($argument),*) }
                 match level() {
                     Level::Baseline => {}
-                    // SAFETY: the level was detected.
+                    // SAFETY: the CPU has the features of this level.
                     Level::V3 => return unsafe { v3($($argument),*) },
-                    // SAFETY: the level was detected.
+                    // SAFETY: the CPU has the features of this level.
                     Level::Avx512 => return unsafe { avx512($($argument),*) },
                 }
             }
@@ -176,11 +176,11 @@ macro_rules! leveled {
 }
 
 leveled!(
-    /// The pattern of the mask's lanes, looking for `stride` bytes from lane to lane.
+    /// Derives the pattern of the lanes in `mask`, testing for `stride` bytes from lane to lane.
     pattern = pattern_body(addresses: &[u64; LANES], mask: u64, stride: u64) -> Pattern
 );
 leveled!(
-    /// 32-bit addresses as 64-bit ones.
+    /// Extends 32-bit addresses to 64 bits.
     widen = widen_body(narrow: &[u32; LANES], wide: &mut [u64; LANES]) -> ()
 );
 leveled!(

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What kernels print, collected over launches. Clones share it.
+/// Collects the output of kernels over several launches. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Output(Arc<Mutex<Collected>>);
 
@@ -16,14 +16,15 @@ struct Collected {
 }
 
 impl Default for Output {
-    /// CUDA's own limit: 1 MiB.
+    /// Returns an output with CUDA's default limit of 1 MiB.
     fn default() -> Self {
         Self::with_limit(1 << 20)
     }
 }
 
 impl Output {
-    /// Collects at most `limit` bytes until they are taken. Calls that do not fit are dropped whole, and a first line beyond the limit counts them.
+    /// Returns an output that holds at most `limit` bytes until they are taken. Calls that do not fit are dropped as a whole. A first line,
+    /// which is not subject to the limit, reports their number.
     pub fn with_limit(limit: usize) -> Self {
         Self(Arc::new(Mutex::new(Collected {
             bytes: Vec::new(),
@@ -41,8 +42,8 @@ impl Output {
         }
     }
 
-    /// Takes what was printed since the last call. Text of one `printf` lies together; its order among threads is the
-    /// order in which they ran.
+    /// Removes and returns the text printed since the last call. The text of one `printf` is contiguous. Texts of different threads are in
+    /// the order in which the threads ran.
     pub fn take(&self) -> Vec<u8> {
         let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = std::mem::take(&mut collected.bytes);
@@ -56,10 +57,10 @@ impl Output {
     }
 }
 
-/// Where the values behind a format come from.
+/// Source of the values that a format refers to.
 pub(super) trait Arguments {
     type Error;
-    /// The next value of so many bytes (4 or 8).
+    /// Returns the next value, of this many bytes (4 or 8).
     fn value(&mut self, bytes: u64) -> Result<u64, Self::Error>;
     fn text(&mut self, address: u64) -> Result<Vec<u8>, Self::Error>;
 }
@@ -75,10 +76,10 @@ struct Conversion {
     precision: Option<usize>,
 }
 
-/// No field is wider, so that a format cannot ask for gigabytes.
+/// Maximum width of a field, so that a format cannot request gigabytes.
 const FIELD_LIMIT: usize = 4096;
 
-/// The text, and how many conversions were done.
+/// Returns the formatted text and the number of conversions.
 pub(super) fn format<A: Arguments>(format: &[u8], arguments: &mut A) -> Result<(Vec<u8>, u32), A::Error> {
     let mut out = Vec::new();
     let mut conversions = 0;
@@ -214,7 +215,7 @@ fn sign(field: &Conversion, negative: bool) -> &'static [u8] {
     }
 }
 
-/// At least as many digits as the precision asks for; none where it is 0 and the value is.
+/// Pads digits to the precision. Returns no digits if both the precision and the value are 0.
 fn digits(field: &Conversion, text: String, zero: bool) -> String {
     match field.precision {
         Some(0) if zero => String::new(),
@@ -283,7 +284,7 @@ fn real(out: &mut Vec<u8>, field: &Conversion, kind: u8, value: f64) {
     pad(out, field, sign, text.as_bytes(), field.zeros);
 }
 
-/// `1.5e+00`: at least two digits of exponent.
+/// Formats a number like `1.5e+00`, with at least two digits of exponent.
 fn exponential(value: f64, precision: usize, point: bool) -> String {
     let text = format!("{value:.precision$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -314,7 +315,7 @@ fn general(value: f64, precision: usize, keep_zeros: bool) -> String {
     }
 }
 
-/// `0x1.8p+0`.
+/// Formats a number like `0x1.8p+0`.
 fn hexadecimal(value: f64, precision: Option<usize>) -> String {
     let bits = value.to_bits();
     let (mut exponent, mut fraction) = ((bits >> 52) as i64 - 1023, bits & ((1 << 52) - 1));
@@ -325,7 +326,7 @@ fn hexadecimal(value: f64, precision: Option<usize>) -> String {
     }
     let digits = precision.unwrap_or(13).min(13);
     if digits < 13 {
-        // To nearest even.
+        // Round to nearest even.
         let shift = 4 * (13 - digits);
         let all = whole << 52 | fraction;
         let (kept, rest) = (all >> shift, all & ((1 << shift) - 1));

@@ -1,4 +1,4 @@
-//! Storage a worker needs, kept by its thread from launch to launch so that a launch allocates nothing.
+//! Storage that a worker needs. Each thread keeps it from launch to launch, so that a launch allocates nothing.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use crate::compile::code::Lines;
 use crate::lanes::LANES;
 use crate::lanes::memory::Resolved;
 
-/// More than this is given back after a launch.
+/// Register or local storage larger than this number of bytes is freed after a launch.
 const KEEP_LIMIT: usize = 64 << 20;
 
 pub(super) struct Scratch {
@@ -17,7 +17,7 @@ pub(super) struct Scratch {
     pub(super) registers: Lines,
     pub(super) shared: Lines,
     pub(super) local: Lines,
-    /// One register beside the others, mask words and widened addresses.
+    /// Side buffer: one register, mask words and widened addresses.
     pub(super) side: Lines,
     pub(super) resolved: Resolved,
     pub(super) pointers: Box<[*mut u8; LANES]>,
@@ -31,7 +31,7 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// This thread's storage, or new storage where a launch on this thread is already using it.
+/// Takes the storage of this thread, or new storage if another launch on this thread is using it.
 pub(super) fn take() -> Box<Scratch> {
     SCRATCH.take().unwrap_or_else(|| {
         Box::new(Scratch {

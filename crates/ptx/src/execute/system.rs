@@ -84,7 +84,7 @@ impl Worker<'_> {
         self.session.launch.heap.as_ref().unwrap_or(self.session.memory.heap())
     }
 
-    /// Bytes up to a zero.
+    /// Reads the bytes up to a zero.
     fn text(&mut self, lane: usize, address: u64) -> Result<Vec<u8>, (FaultKind, Option<u64>)> {
         let mut text = Vec::new();
         while text.len() < TEXT_LIMIT {
@@ -100,7 +100,7 @@ impl Worker<'_> {
         let pointer = self
             .host_address(Space::Generic, lane, address, 1)
             .map_err(|kind| (kind, Some(address)))?;
-        // SAFETY: one byte at a checked address, which stays until the launch ends.
+        // SAFETY: reads one byte at a checked address, which is valid until the launch ends.
         Ok(unsafe { pointer.read() })
     }
 }

@@ -1,17 +1,17 @@
-//! The state of an `mbarrier` object (PTX ISA §9.7.13.15), which programs keep in 64 bits of shared memory and must not look into:
-//! bits 0-19 arrivals pending in this phase, 20-39 arrivals expected in each phase, 40-62 bytes of transactions still to come
-//! (two's complement), 63 parity of the phase that is not complete yet.
+//! State of an `mbarrier` object (PTX ISA §9.7.13.15): 64 opaque bits that programs keep in shared memory. Bits 0-19 are the arrivals
+//! pending in this phase, 20-39 the arrivals expected in each phase, 40-62 the pending transaction bytes (two's complement), 63 the parity
+//! of the phase that is not complete yet.
 
-/// Bits of a count of arrivals.
+/// Width of an arrival count in bits.
 pub(crate) const COUNT_BITS: u32 = 20;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 const BYTES_AT: u32 = 2 * COUNT_BITS;
-/// The bit of the phase's parity.
+/// Index of the bit that holds the parity of the phase.
 pub(crate) const PARITY_BIT: u32 = 63;
 const BYTES: u64 = (1 << (PARITY_BIT - BYTES_AT)) - 1;
 
-/// The state after arrivals (the operand's low half) and a change of the bytes to come (its high half). `drop` takes the
-/// arrivals out of the phases that follow, too. Where nothing is pending any more the next phase begins.
+/// Returns the state after arrivals (low half of the operand) and a change of the pending bytes (high half). `drop` also removes the
+/// arrivals from the following phases. The next phase begins when nothing is pending any more.
 pub(super) fn arrive(state: u64, operand: u64, drop: bool) -> u64 {
     let arrivals = operand & COUNT;
     let pending = (state & COUNT).wrapping_sub(arrivals) & COUNT;

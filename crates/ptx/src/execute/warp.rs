@@ -8,12 +8,12 @@ use crate::lanes::memory::for_each_lane;
 
 impl Worker<'_> {
     fn word(&self, place: Place, lane: usize) -> u32 {
-        // SAFETY: the place is a register of 64 words.
+        // SAFETY: `place` is a register of 64 words.
         unsafe { *self.at(place).cast::<u32>().add(lane) }
     }
 
-    /// Lanes of `mask` whose warp operation names living lanes that are not here yet. Lanes of a warp may stand at it
-    /// with several masks that name no lane in common.
+    /// Returns the lanes of `mask` whose member mask names live lanes that have not arrived. Lanes of a warp may wait at the operation with
+    /// several disjoint member masks.
     pub(super) fn warp_incomplete(&self, detail: &WarpDetail, mask: u64, live: u64, pc: u32) -> Result<u64, Stop> {
         let mut incomplete = 0;
         for warp in [0, 32] {
@@ -39,7 +39,7 @@ impl Worker<'_> {
         Ok(incomplete)
     }
 
-    /// The lanes among `left` with the mask of the first of them, and that mask.
+    /// Returns the lanes among `left` with the same member mask as the first of them, and this mask.
     fn members(&self, detail: &WarpDetail, left: u32, warp: usize) -> (u32, u32) {
         let named = self.word(detail.sources[0], warp + left.trailing_zeros() as usize);
         if named == u32::MAX && left == u32::MAX {
@@ -55,7 +55,7 @@ impl Worker<'_> {
         (members, named)
     }
 
-    /// Performs the operation for each set of lanes in `mask` with one member mask.
+    /// Performs the operation for each set of lanes in `mask` with a common member mask.
     pub(super) fn warp(&mut self, detail: &WarpDetail, mask: u64, pc: u32) -> Result<(), Stop> {
         for warp in [0, 32] {
             let mut left = (mask >> warp) as u32;
@@ -94,7 +94,7 @@ impl Worker<'_> {
             let own = lane as u32;
             let highest = (own & segment) | (bound & !segment);
             let (from, valid) = match mode {
-                // Signed: the distance may lead below lane 0.
+                // Signed, because the distance may lead below lane 0.
                 Shuffle::Up => (own.wrapping_sub(distance), own as i32 - distance as i32 >= highest as i32),
                 Shuffle::Down => (own + distance, own + distance <= highest),
                 Shuffle::Butterfly => (own ^ distance, own ^ distance <= highest),

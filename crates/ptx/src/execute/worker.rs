@@ -1,4 +1,4 @@
-//! One host thread's share of a launch.
+//! Execution of one host thread's share of a launch.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::lanes::LANES;
 use crate::lanes::memory::Resolved;
 use crate::lanes::select::{BlendFunction, blend};
 
-/// The allocation a memory instruction touched last: device addresses and the host address of the first.
+/// Allocation that a memory instruction last accessed: its device addresses and the host address of its first byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
     pub(super) start: u64,
@@ -24,7 +24,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Holds no address.
+    /// Contains no address.
     pub(super) const EMPTY: Self = Self {
         start: 1,
         end: 0,
@@ -32,13 +32,13 @@ impl Site {
     };
 }
 
-/// Why a worker stopped inside a block.
+/// Reason why a worker stopped inside a block.
 #[derive(Debug)]
 pub(super) struct Stop {
     pub(super) kind: FaultKind,
-    /// Instruction, where one is to blame.
+    /// Program counter of the faulting instruction, if any.
     pub(super) pc: Option<u32>,
-    /// Thread of the block.
+    /// Index of the faulting thread in the block.
     pub(super) thread: Option<usize>,
     pub(super) address: Option<u64>,
 }
@@ -46,7 +46,7 @@ pub(super) struct Stop {
 pub(super) struct Worker<'a> {
     pub(super) session: &'a Session<'a>,
     pub(super) code: &'a Code,
-    /// Areas of registers: the running group's, the uniform ones, the constants.
+    /// Base addresses of the register areas: the running group's, the uniform area, the constants.
     pub(super) bases: [*mut u8; 4],
     pub(super) registers: *mut u8,
     pub(super) group_bytes: usize,
@@ -58,7 +58,7 @@ pub(super) struct Worker<'a> {
     pub(super) pointers: &'a mut [*mut u8; LANES],
     pub(super) sites: &'a mut Vec<Site>,
     pub(super) kept: &'a mut Vec<Kept>,
-    /// Patterns of address registers, group by group.
+    /// Remembered patterns of address registers, group by group.
     pub(super) known: &'a mut Vec<Known>,
     pub(super) groups: &'a mut Vec<Group>,
     pub(super) shared: *mut u8,
@@ -67,7 +67,7 @@ pub(super) struct Worker<'a> {
     pub(super) local_bytes: u64,
     pub(super) barriers: [BlockBarrier; 16],
     pub(super) live_threads: u32,
-    /// Steps left until the next look at limits; negative when overdrawn.
+    /// Steps left until the next check of the limits; negative if overdrawn.
     pub(super) fuel: i64,
     pub(super) fuelled: u64,
     pub(super) block_index: [u32; 3],
@@ -75,7 +75,7 @@ pub(super) struct Worker<'a> {
     pub(super) blends: [BlendFunction; 3],
 }
 
-/// Takes blocks until none is left or the launch ends.
+/// Runs blocks until none is left or the launch ends.
 pub(super) fn work(session: &Session<'_>, number: u64) {
     let mut scratch = scratch::take();
     let steps = {
@@ -97,13 +97,13 @@ impl<'a> Worker<'a> {
         let code = session.program.code;
         let threads = session.launch.block.iter().product::<u32>() as usize;
         let groups = threads.div_ceil(LANES);
-        // Registers of groups start at different cache sets.
+        // The padding makes the registers of different groups start in different cache sets.
         let group_bytes = code.group_bytes + 64;
         let shared_bytes =
             code.static_shared_bytes.next_multiple_of(code.shared_alignment.max(1)) + u64::from(session.launch.dynamic_shared_bytes);
         let local_bytes = session.local_bytes;
         scratch.uniform.grow(code.uniform_bytes);
-        // What is read before it is written is zero, not what an earlier launch left.
+        // Storage that is read before it is written must be zero, whatever an earlier launch left in it.
         scratch.registers.clear(group_bytes * groups);
         scratch.shared.grow(shared_bytes as usize + 64);
         scratch.local.clear(local_bytes as usize * LANES * groups);
@@ -118,7 +118,7 @@ impl<'a> Worker<'a> {
         Self {
             session,
             code,
-            // Constants are never written through this pointer: no operation targets them.
+            // Constants are never written through this pointer, because no operation targets them.
             bases: [
                 registers,
                 scratch.uniform.pointer(),
@@ -128,10 +128,10 @@ impl<'a> Worker<'a> {
             registers,
             group_bytes,
             side,
-            // SAFETY: the side area has 2048 bytes: 512 for a register, 256 for words, 512 for addresses.
+            // SAFETY: the side buffer has 2048 bytes: 512 for a register, then 256 for the words, and 512 for addresses from byte 1024 on.
             words: unsafe { side.add(512) }.cast(),
             words_of: 0,
-            // SAFETY: as above.
+            // SAFETY: the side buffer has 2048 bytes, and the 512 bytes of addresses start at byte 1024.
             wide: unsafe { side.add(1024) }.cast(),
             resolved: &mut scratch.resolved,
             pointers: &mut scratch.pointers,
@@ -155,7 +155,7 @@ impl<'a> Worker<'a> {
 
     #[inline(always)]
     pub(super) fn at(&self, place: Place) -> *mut u8 {
-        // SAFETY: places lie inside the areas, which were sized with them.
+        // SAFETY: locations are inside the areas, whose sizes include them.
         unsafe { self.bases.get_unchecked(place.area() as usize).add(place.offset()) }
     }
 
@@ -174,7 +174,7 @@ impl<'a> Worker<'a> {
                 (block / columns / rows) as u32,
             ];
             if let Err(stop) = self.block() {
-                // A worker stopped by another's fault has nothing of its own to say.
+                // A worker that stopped because of another worker's fault has no fault of its own to report.
                 if !(matches!(stop.kind, FaultKind::Cancelled) && self.session.is_stopped() && !self.session.cancel.is_cancelled()) {
                     let fault = self.describe(stop);
                     self.session.report(block, fault);
@@ -184,7 +184,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Everything that is the same for all lanes of the launch.
+    /// Writes all values that are the same for all lanes of the launch.
     pub(super) fn uniform_values(&mut self) {
         let launch = self.session.launch;
         for (place, width, value) in &self.code.launch_values {
@@ -209,13 +209,13 @@ impl<'a> Worker<'a> {
                     _ => 0,
                 }),
             };
-            // SAFETY: the place is a register of this width in the uniform area.
+            // SAFETY: `place` is a register of this width in the uniform area.
             unsafe { splat(self.at(*place), *width, bits) }
         }
         self.prologue(&self.code.launch_prologue);
     }
 
-    /// What a lane's place in its block fixes, for all lanes of the block.
+    /// Writes the values that depend on the position of a lane in its block, for all lanes of the block.
     pub(super) fn lane_values(&mut self) {
         let [columns, rows, _] = self.session.launch.block.map(|extent| extent as usize);
         for group in 0..self.groups.len() {
@@ -233,7 +233,7 @@ impl<'a> Worker<'a> {
                         _ => 0,
                     };
                     let at = self.at(*place);
-                    // SAFETY: the place is a register of 64 elements of this width in the group's area.
+                    // SAFETY: `place` is a register of 64 elements of this width in the group's area.
                     unsafe {
                         match width {
                             Width::W16 => *at.cast::<u16>().add(lane) = value as u16,
@@ -248,7 +248,7 @@ impl<'a> Worker<'a> {
 
     fn prologue(&self, instructions: &[Instruction]) {
         for instruction in instructions {
-            // SAFETY: places lie in their areas, are aligned and do not overlap.
+            // SAFETY: locations are inside their areas, aligned, and do not overlap.
             unsafe {
                 (instruction.run)(
                     self.at(instruction.d),
@@ -260,10 +260,10 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Makes a group the one whose registers are addressed.
+    /// Selects the group whose registers are addressed.
     pub(super) fn select(&mut self, group: usize) {
         self.running = group;
-        // SAFETY: the register storage holds every group's area.
+        // SAFETY: the register storage contains the area of every group.
         self.bases[0] = unsafe { self.registers.add(group * self.group_bytes) };
     }
 
@@ -296,16 +296,16 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What is the same for all lanes of the block.
+    /// Writes all values that are the same for all lanes of the block.
     pub(super) fn block_values(&mut self) {
         for (place, width, axis) in &self.code.block_values {
-            // SAFETY: the place is a register of this width in the uniform area.
+            // SAFETY: `place` is a register of this width in the uniform area.
             unsafe { splat(self.at(*place), *width, u64::from(self.block_index[usize::from(*axis)])) }
         }
         self.prologue(&self.code.block_prologue);
     }
 
-    /// All threads of the block at the kernel's beginning.
+    /// Starts all threads of the block at the kernel's entry.
     pub(super) fn start_groups(&mut self) {
         let threads = self.session.launch.block.iter().product::<u32>();
         self.live_threads = threads;
@@ -316,7 +316,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// More steps, unless the launch is over.
+    /// Takes more steps, or stops if the launch is over.
     #[cold]
     pub(super) fn refuel(&mut self, pc: Option<u32>) -> Result<(), Stop> {
         let stop = |kind| Stop {
@@ -338,7 +338,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// No lane can go on, and some have not ended.
+    /// Returns the stop for a block in which no lane can continue, and some lanes have not ended.
     pub(super) fn deadlock(&self) -> Stop {
         let mut at_barriers: Vec<(u8, u32)> = Vec::new();
         let mut at_warps = 0;
@@ -411,7 +411,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Bytes of the parameter buffer as a value.
+/// Reads a value of `bytes` bytes from the parameter buffer, extended to 64 bits.
 fn parameter(parameters: &[u8], offset: usize, bytes: usize, signed: bool) -> u64 {
     let mut raw = [0u8; 8];
     if let Some(found) = parameters.get(offset..offset + bytes) {

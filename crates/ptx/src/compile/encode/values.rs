@@ -52,7 +52,7 @@ impl Encoder<'_> {
 /// # Safety
 /// `at` must point to a writable register of this width.
 pub(crate) unsafe fn splat(at: *mut u8, width: Width, bits: u64) {
-    // SAFETY: the caller's contract.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match width {
             Width::Predicate => *at.cast::<u64>() = bits,

@@ -34,7 +34,7 @@ macro_rules! by_float {
     };
 }
 
-/// Selects a float operation of f32, with `.ftz`, or of f64.
+/// Selects a float operation of f32, with or without `.ftz`, or of f64.
 macro_rules! by_wide_float {
     ($at:expr, $scalar:expr, $ftz:expr, $make:ident, $operation:ident) => {
         match ($scalar, $ftz) {
