@@ -1,13 +1,12 @@
-//! Functions over the 64 lanes of a group: one operation, all lanes, no mask, no branch.
+//! Functions over the 64 lanes of a group. Each applies one operation to all lanes, without a mask and without branches.
 //!
-//! Every operation is a type implementing [`Unary`], [`Binary`], [`Ternary`] or [`Relation`]; the loops here are
-//! compiled for the baseline CPU, for x86-64-v3 and for AVX-512, and the level is chosen once, when a module is
-//! loaded. Values that lanes which do not take part would compute are discarded by the caller: an operation must
-//! therefore be total (no fault on any bits).
+//! Every operation is a type that implements [`Unary`], [`Binary`], [`Ternary`] or [`Relation`]. The loops in this module are compiled for
+//! the baseline CPU, for x86-64-v3 and for AVX-512; the level is selected once, when a module is loaded. The caller discards the results of
+//! lanes that are not active. An operation must therefore be total (no fault for any bits).
 
 #![allow(clippy::needless_range_loop, reason = "several arrays are walked lane by lane")]
 
-/// An operation on 32-bit words: kind, generic parameters, the type it is of, what it computes.
+/// Implements an operation on 32-bit words, given the trait, generic parameters, the type and the computation.
 macro_rules! on_words {
     (Binary [$($generics:tt)*] $type:ty = |$a:ident, $b:ident| $body:expr) => {
         impl<$($generics)*> Binary for $type {
@@ -49,20 +48,20 @@ use select::Choice;
 /// Lanes in a group: two warps of 32.
 pub(crate) const LANES: usize = 64;
 
-/// One operation over all lanes: destination, then up to three sources.
+/// Applies an operation to all lanes. The pointers are the destination and up to three sources.
 ///
-/// Safety: every pointer the operation uses is aligned to 64 bytes (8 for predicates) and covers 64 elements of its
-/// type (one `u64` for predicates); the destination overlaps no source.
+/// Safety: every pointer that the operation uses must be aligned to 64 bytes (8 for predicates) and cover 64 elements of its type (one
+/// `u64` for predicates); the destination must not overlap a source.
 pub(crate) type LaneFunction = unsafe fn(*mut u8, *const u8, *const u8, *const u8);
 
-/// One operand, one result.
+/// Operation with one operand and one result.
 pub(crate) trait Unary {
     type A: Copy;
     type D: Copy;
     fn apply(a: Self::A) -> Self::D;
 }
 
-/// Two operands, one result.
+/// Operation with two operands and one result.
 pub(crate) trait Binary {
     type A: Copy;
     type B: Copy;
@@ -70,7 +69,7 @@ pub(crate) trait Binary {
     fn apply(a: Self::A, b: Self::B) -> Self::D;
 }
 
-/// Three operands, one result.
+/// Operation with three operands and one result.
 pub(crate) trait Ternary {
     type A: Copy;
     type B: Copy;
@@ -79,21 +78,21 @@ pub(crate) trait Ternary {
     fn apply(a: Self::A, b: Self::B, c: Self::C) -> Self::D;
 }
 
-/// Two operands, a predicate.
+/// Operation with two operands whose result is a predicate.
 pub(crate) trait Relation {
     type A: Copy;
     fn apply(a: Self::A, b: Self::A) -> bool;
 }
 
-/// Predicates, 64 at a time.
+/// Operation on predicates, 64 lanes at a time.
 pub(crate) trait Logic {
     fn apply(a: u64, b: u64, c: u64) -> u64;
 }
 
-/// Instruction set the loops are compiled for.
+/// Instruction set that the loops over lanes are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InstructionSet {
-    /// What every CPU of the architecture has.
+    /// Instructions that every CPU of the architecture has.
     Baseline,
     /// x86-64-v3: AVX2, FMA, BMI.
     V3,
@@ -106,13 +105,13 @@ pub(crate) use InstructionSet as Level;
 static LIMIT: OnceLock<Level> = OnceLock::new();
 static LEVEL: OnceLock<Level> = OnceLock::new();
 
-/// The instruction set modules are compiled for: the best this CPU has, unless it was limited.
+/// Returns the instruction set that modules are compiled for: the best one of this CPU, unless it was limited.
 pub fn instruction_set() -> InstructionSet {
     *LEVEL.get_or_init(|| detect(LIMIT.get().copied().unwrap_or(Level::Avx512)))
 }
 
-/// Keeps this process below an instruction set, for measurements and tests. Only the first call counts, and only
-/// before the first module is loaded; whether it did.
+/// Limits the instruction set of this process, for measurements and tests. Only the first call has an effect, and only before the first
+/// module is loaded. Returns whether the limit took effect.
 pub fn limit_instruction_set(limit: InstructionSet) -> bool {
     LIMIT.set(limit).is_ok() && instruction_set() <= limit
 }
@@ -145,25 +144,25 @@ fn detect(_: Level) -> Level {
     Level::Baseline
 }
 
-/// Defines `$name::<O>() -> LaneFunction` that runs `$body` compiled for the CPU's level.
+/// Defines `$name::<O>() -> LaneFunction`, which returns `$body` compiled for the CPU's level.
 macro_rules! leveled {
     ($name:ident, $bound:ident, $body:ident) => {
         /// The lane function of one operation for this CPU.
         pub(crate) fn $name<O: $bound>() -> LaneFunction {
             unsafe fn baseline<O: $bound>(d: *mut u8, a: *const u8, b: *const u8, c: *const u8) {
-                // SAFETY: the contract of `LaneFunction`.
+                // SAFETY: guaranteed by the contract of `LaneFunction`.
                 unsafe { $body::<O, 0>(d, a, b, c) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
             unsafe fn v3<O: $bound>(d: *mut u8, a: *const u8, b: *const u8, c: *const u8) {
-                // SAFETY: the contract of `LaneFunction`.
+                // SAFETY: guaranteed by the contract of `LaneFunction`.
                 unsafe { $body::<O, 1>(d, a, b, c) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512dq,avx512cd,avx512vl")]
             unsafe fn avx512<O: $bound>(d: *mut u8, a: *const u8, b: *const u8, c: *const u8) {
-                // SAFETY: the contract of `LaneFunction`.
+                // SAFETY: guaranteed by the contract of `LaneFunction`.
                 unsafe { $body::<O, 2>(d, a, b, c) }
             }
             match level() {
@@ -194,7 +193,7 @@ unsafe fn unary_body<O: Unary, const LEVEL: u8>(d: *mut u8, a: *const u8, _: *co
             d[lane] = O::apply(a[lane]);
         }
     }
-    // SAFETY: the contract of `LaneFunction`: aligned, long enough, destination apart from the sources.
+    // SAFETY: guaranteed by the contract of `LaneFunction`: aligned, long enough, destination apart from the sources.
     unsafe { run::<O>(&mut *d.cast(), &*a.cast()) }
 }
 
@@ -206,7 +205,7 @@ unsafe fn binary_body<O: Binary, const LEVEL: u8>(d: *mut u8, a: *const u8, b: *
             d[lane] = O::apply(a[lane], b[lane]);
         }
     }
-    // SAFETY: the contract of `LaneFunction`.
+    // SAFETY: guaranteed by the contract of `LaneFunction`.
     unsafe { run::<O>(&mut *d.cast(), &*a.cast(), &*b.cast()) }
 }
 
@@ -218,7 +217,7 @@ unsafe fn ternary_body<O: Ternary, const LEVEL: u8>(d: *mut u8, a: *const u8, b:
             d[lane] = O::apply(a[lane], b[lane], c[lane]);
         }
     }
-    // SAFETY: the contract of `LaneFunction`.
+    // SAFETY: guaranteed by the contract of `LaneFunction`.
     unsafe { run::<O>(&mut *d.cast(), &*a.cast(), &*b.cast(), &*c.cast()) }
 }
 
@@ -236,11 +235,11 @@ unsafe fn relation_body<O: Relation, const LEVEL: u8>(d: *mut u8, a: *const u8, 
         }
         bits
     }
-    // SAFETY: the contract of `LaneFunction`; a predicate is one u64.
+    // SAFETY: guaranteed by the contract of `LaneFunction`; a predicate is one u64.
     unsafe { *d.cast::<u64>() = run::<O, LEVEL>(&*a.cast(), &*b.cast()) }
 }
 
-/// The sign bits of 16 words, first word lowest.
+/// Returns the sign bits of 16 words; that of the first word is the lowest bit.
 #[inline(always)]
 pub(crate) fn sign_bits<const LEVEL: u8>(lanes: &[i32; 16]) -> u16 {
     #[cfg(target_arch = "x86_64")]
@@ -250,7 +249,7 @@ pub(crate) fn sign_bits<const LEVEL: u8>(lanes: &[i32; 16]) -> u16 {
         match LEVEL {
             // SAFETY: only instantiated inside functions that enable the features; 64 bytes are readable.
             2 => unsafe { _mm512_movepi32_mask(_mm512_loadu_si512(lanes.as_ptr().cast())) },
-            // SAFETY: as above.
+            // SAFETY: only instantiated inside functions that enable the features; 64 bytes are readable.
             1 => unsafe {
                 let low = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_loadu_si256(lanes.as_ptr().cast::<__m256i>())));
                 let high = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_loadu_si256(lanes.as_ptr().add(8).cast::<__m256i>())));
@@ -278,7 +277,7 @@ pub(crate) fn sign_bits<const LEVEL: u8>(lanes: &[i32; 16]) -> u16 {
 
 #[inline(always)]
 unsafe fn logic_body<O: Logic, const LEVEL: u8>(d: *mut u8, a: *const u8, b: *const u8, c: *const u8) {
-    // SAFETY: the contract of `LaneFunction`; predicates are one u64 each, unused sources are readable all the same.
+    // SAFETY: guaranteed by the contract of `LaneFunction`; predicates are one u64 each, unused sources are readable all the same.
     unsafe { *d.cast::<u64>() = O::apply(*a.cast(), *b.cast(), *c.cast()) }
 }
 
@@ -294,6 +293,6 @@ unsafe fn select_body<O: Choice, const LEVEL: u8>(d: *mut u8, a: *const u8, b: *
             }
         }
     }
-    // SAFETY: the contract of `LaneFunction`; the third source is a predicate.
+    // SAFETY: guaranteed by the contract of `LaneFunction`; the third source is a predicate.
     unsafe { run::<O>(&mut *d.cast(), &*a.cast(), &*b.cast(), *c.cast::<u64>()) }
 }

@@ -1,13 +1,13 @@
-//! PTX text to tokens (PTX ISA §4.2 comments, §4.4 identifiers, §4.5 constants).
+//! Lexer: splits PTX text into tokens (PTX ISA §4.2 comments, §4.4 identifiers, §4.5 constants).
 
 use crate::error::{LoadError, LoadErrorKind, Position};
 
-/// One token. Names borrow from the text.
+/// Token. Names borrow from the text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Token<'a> {
-    /// Identifier, registers (`%r1`) and labels (`$L__BB0_1`) included.
+    /// Identifier, including registers (`%r1`) and labels (`$L__BB0_1`).
     Name(&'a str),
-    /// A dot and the word behind it, without the dot: directives, modifiers, types, `.x`.
+    /// Word after a dot, without the dot: directives, modifiers, types, `.x`.
     Dot(&'a str),
     /// Integer constant, two's complement.
     Integer(u64),
@@ -15,15 +15,14 @@ pub(crate) enum Token<'a> {
     Single(u32),
     /// `0d` or decimal constant: the bits of an f64.
     Double(u64),
-    /// String without its quotes, escapes untouched.
+    /// String without its quotes. Escapes are not processed.
     Text(&'a str),
     /// Any other single character.
     Mark(u8),
-    /// End of the text.
     End,
 }
 
-/// A token, where it stands and the bytes it covers.
+/// Token, its position, and the range of bytes that it covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spanned<'a> {
     pub(crate) token: Token<'a>,
@@ -42,7 +41,7 @@ struct Cursor<'a> {
 
 /// Splits `text` into tokens; the last one is [`Token::End`].
 pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned<'_>>, LoadError> {
-    // Drivers take NUL-terminated images, so callers often pass the terminator along.
+    // Drivers accept NUL-terminated images, so callers often include the terminator.
     let text = text.trim_end_matches('\0');
     let mut cursor = Cursor {
         text,

@@ -1,14 +1,13 @@
-//! Global memory of one device: allocations with device addresses of their own.
+//! Global memory of one device, which consists of allocations with device addresses.
 //!
-//! Every allocation is its own zeroed block of host memory, known to kernels under an address in a 62-bit space that is
-//! never reused, with at least 256 bytes of nothing between two of them: an access past the end, to freed memory or
-//! through null is seen as such.
+//! Every allocation is a separate zeroed block of host memory. Kernels access it at an address in a 62-bit space. Addresses are never
+//! reused, and at least 256 unmapped bytes separate two allocations, so accesses past the end of an allocation, to freed memory or through
+//! null are detected.
 //!
-//! **Races.** Kernels and the host may touch the same bytes at the same time, as on a GPU. No Rust reference to these
-//! bytes ever exists: they are reached through raw pointers only, each access copies plain bytes for which every bit
-//! pattern is valid, and what a kernel marks as atomic, volatile or ordered goes through host atomics. A racing
-//! program reads one of the values written, or a mix where an access is wider than 8 bytes; it cannot break the
-//! engine's own data, which never lives in these blocks.
+//! **Races.** Kernels and the host may access the same bytes at the same time, as on a GPU. No Rust reference to these bytes ever exists:
+//! they are accessed through raw pointers only. Each access copies plain bytes for which every bit pattern is valid, and accesses that a
+//! kernel marks as atomic, volatile or ordered use host atomics. A racing program reads one of the values written, or a mix if an access is
+//! wider than 8 bytes. It cannot corrupt the engine's own data, which is never stored in these blocks.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, HashMap};
@@ -21,15 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 const ALIGNMENT: u64 = 256;
 /// Lowest device address: far from null and from the windows of shared and local memory.
 const FIRST_ADDRESS: u64 = 1 << 32;
-/// Addresses end here.
+/// End of the device address space.
 const LAST_ADDRESS: u64 = 1 << 62;
 
-/// An address in a [`Memory`], in bytes. 0 is null and never allocated.
+/// Address in a [`Memory`], in bytes. 0 is null and never allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DevicePointer(pub u64);
 
 impl DevicePointer {
-    /// The address `bytes` further on.
+    /// Returns the address `bytes` bytes further.
     pub fn offset(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
@@ -41,42 +40,42 @@ impl fmt::Display for DevicePointer {
     }
 }
 
-/// Why a memory operation was refused.
+/// Reason why a memory operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// More bytes than the memory has left, or than the host can give.
+    /// The request exceeds the free bytes of the memory, or the host cannot provide them.
     #[error("out of memory: {requested} bytes requested, {available} of {capacity} available")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: u64,
-        /// Bytes left.
+        /// Free bytes of the memory.
         available: u64,
-        /// Bytes in all.
+        /// Total bytes of the memory.
         capacity: u64,
     },
-    /// An address that is not the start of an allocation.
+    /// The address is not the start of an allocation.
     #[error("{0} is not the start of an allocation")]
     NotAllocated(DevicePointer),
-    /// A range that is not inside one allocation.
+    /// The range is not inside one allocation.
     #[error("{length} bytes at {pointer} are not inside one allocation")]
     OutOfBounds {
         /// Start of the range.
         pointer: DevicePointer,
-        /// Its length in bytes.
+        /// Length of the range in bytes.
         length: u64,
     },
-    /// Every device address was given out once.
+    /// All device addresses have been used.
     #[error("the address space is used up")]
     AddressesExhausted,
 }
 
-/// A block of host memory behind a device address.
+/// Block of host memory with a device address.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     /// First device address.
     pub(crate) start: u64,
-    /// Length in bytes as asked for.
+    /// Length in bytes, as requested.
     pub(crate) bytes: u64,
     raw: NonNull<u8>,
     layout: Layout,
@@ -84,16 +83,16 @@ pub(crate) struct Allocation {
     aligned: NonNull<u8>,
 }
 
-// SAFETY: the block is owned, and reached through raw pointers under the rules in the module's text.
+// SAFETY: the block is owned, and accessed through raw pointers only, under the rules in the module documentation.
 unsafe impl Send for Allocation {}
-// SAFETY: as above.
+// SAFETY: the block is owned, and accessed through raw pointers only, under the rules in the module documentation.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
     const LINE: usize = 64;
 
     fn new(start: u64, bytes: u64) -> Option<Self> {
-        // `alloc_zeroed` with a small alignment is `calloc`: fresh pages come zeroed and untouched.
+        // `alloc_zeroed` with a small alignment is `calloc`, which returns fresh pages that are zeroed and untouched.
         let size = usize::try_from(bytes).ok()?.max(1).checked_add(Self::LINE)?;
         let layout = Layout::from_size_align(size, 16).ok()?;
         // SAFETY: the size is not zero.
@@ -118,7 +117,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout; the last owner is gone.
+        // SAFETY: allocated in `new` with this layout; no other owner remains.
         unsafe { dealloc(self.raw.as_ptr(), self.layout) }
     }
 }
@@ -129,8 +128,8 @@ struct Table {
     next: u64,
 }
 
-/// One device's, or one executor's, global memory. Shared by reference between threads; every operation is atomic with
-/// regard to allocating and freeing. A block freed while a launch uses it stays until that launch ends.
+/// Global memory of one device, or of one executor. Threads share it by reference, and allocating and freeing are atomic. A block that is
+/// freed while a launch uses it stays alive until the launch ends.
 #[derive(Debug)]
 pub struct Memory {
     capacity: u64,
@@ -139,8 +138,8 @@ pub struct Memory {
     heap: Heap,
 }
 
-/// What kernels take memory from with `malloc`. Clones are the same heap. What is allocated lies in a [`Memory`], and is given back by
-/// `free` or [`Heap::clear`], not when the last clone is dropped.
+/// Heap from which kernels allocate with `malloc`. Clones share it. Its allocations are in a [`Memory`], and are freed by `free` or
+/// [`Heap::clear`], not when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Heap(Arc<Mutex<HeapState>>);
 
@@ -158,7 +157,7 @@ impl Default for Heap {
 }
 
 impl Heap {
-    /// An empty heap of at most so many bytes.
+    /// Returns an empty heap of at most `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self(Arc::new(Mutex::new(HeapState {
             limit,
@@ -171,7 +170,7 @@ impl Heap {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `malloc`: nothing where the heap, or the memory, has no room.
+    /// Implements `malloc`. Returns `None` if the heap or the memory has no room.
     pub(crate) fn allocate(&self, memory: &Memory, bytes: u64) -> Option<DevicePointer> {
         let mut heap = self.state();
         let size = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
@@ -182,7 +181,7 @@ impl Heap {
         Some(pointer)
     }
 
-    /// `free` of what `malloc` returned.
+    /// Implements `free` of an address that `malloc` returned.
     pub(crate) fn free(&self, memory: &Memory, pointer: DevicePointer) -> Result<(), MemoryError> {
         let mut heap = self.state();
         let size = heap.allocations.remove(&pointer.0).ok_or(MemoryError::NotAllocated(pointer))?;
@@ -190,22 +189,22 @@ impl Heap {
         memory.free(pointer)
     }
 
-    /// Gives everything back to the memory in which it lies.
+    /// Frees all allocations of the heap in `memory`, which must contain them.
     pub fn clear(&self, memory: &Memory) {
         let mut heap = self.state();
         heap.used = 0;
         for address in std::mem::take(&mut heap.allocations).into_keys() {
-            // Only the heap gives it back.
+            // Cannot fail, because only the heap frees its allocations.
             let _ = memory.free(DevicePointer(address));
         }
     }
 }
 
-/// Bytes of the device heap, as CUDA has it unless told otherwise.
+/// Default size of the device heap in bytes, as in CUDA.
 pub const HEAP_BYTES: u64 = 8 << 20;
 
 impl Memory {
-    /// Memory of at most `capacity` bytes. Host memory is taken as it is allocated and touched.
+    /// Returns a memory of at most `capacity` bytes. Host memory is used only as it is allocated and touched.
     pub fn new(capacity: u64) -> Self {
         Self {
             capacity,
@@ -218,32 +217,32 @@ impl Memory {
         }
     }
 
-    /// Bytes that kernels may have allocated with `malloc` at a time; 8 MiB unless set. Counted in [`used`](Self::used)
-    /// as well.
+    /// Sets the maximum number of bytes that kernels may have allocated with `malloc` at a time, 8 MiB by default. They also count in
+    /// [`used`](Self::used).
     pub fn set_heap_limit(&self, bytes: u64) {
         self.heap.state().limit = bytes;
     }
 
-    /// What launches allocate from that name no other.
+    /// Returns the heap of launches that do not set [`Launch::heap`](crate::Launch::heap).
     pub(crate) fn heap(&self) -> &Heap {
         &self.heap
     }
 
-    /// Bytes in all.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Bytes allocated, each allocation rounded up to 256.
+    /// Returns the allocated bytes, with each allocation rounded up to a multiple of 256.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Zeroed bytes at a 256-byte aligned address. No bytes are counted as one granule.
+    /// Allocates zeroed bytes at a 256-byte aligned address. An allocation of 0 bytes counts as 256 bytes.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfMemory`] beyond the capacity or the host's own, [`MemoryError::AddressesExhausted`] after
-    /// 2^62 bytes of allocations.
+    /// [`MemoryError::OutOfMemory`] beyond the capacity or the host's own memory, [`MemoryError::AddressesExhausted`] after 2^62 bytes of
+    /// allocations.
     pub fn allocate(&self, bytes: u64) -> Result<DevicePointer, MemoryError> {
         let refused = |used: u64| MemoryError::OutOfMemory {
             requested: bytes,
@@ -282,10 +281,10 @@ impl Memory {
         Ok(DevicePointer(start))
     }
 
-    /// Gives an allocation back.
+    /// Frees an allocation.
     ///
     /// # Errors
-    /// [`MemoryError::NotAllocated`] where `pointer` is not what [`allocate`](Self::allocate) returned, or was freed.
+    /// [`MemoryError::NotAllocated`] if [`allocate`](Self::allocate) did not return `pointer`, or if it was already freed.
     pub fn free(&self, pointer: DevicePointer) -> Result<(), MemoryError> {
         let removed = self
             .table
@@ -299,7 +298,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The allocation that holds `address`, the byte behind its end included.
+    /// Finds the allocation that contains `address`, or that ends right before it.
     pub(crate) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let (_, allocation) = table.allocations.range(..=address).next_back()?;
@@ -319,10 +318,10 @@ impl Memory {
         Ok((allocation, host))
     }
 
-    /// Copies `bytes` to the device. No bytes succeed at any address.
+    /// Copies `bytes` to the device. An empty slice succeeds at any address.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`] where the range is not inside one allocation.
+    /// [`MemoryError::OutOfBounds`] if the range is not inside one allocation.
     pub fn write(&self, pointer: DevicePointer, bytes: &[u8]) -> Result<(), MemoryError> {
         if bytes.is_empty() {
             return Ok(());
@@ -336,7 +335,7 @@ impl Memory {
     /// Copies from the device into `bytes`.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Those of [`write`](Self::write).
     pub fn read(&self, pointer: DevicePointer, bytes: &mut [u8]) -> Result<(), MemoryError> {
         if bytes.is_empty() {
             return Ok(());
@@ -350,7 +349,7 @@ impl Memory {
     /// Sets `length` bytes to `byte`.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Those of [`write`](Self::write).
     pub fn fill(&self, pointer: DevicePointer, byte: u8, length: u64) -> Result<(), MemoryError> {
         if length == 0 {
             return Ok(());

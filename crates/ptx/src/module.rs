@@ -35,7 +35,7 @@ pub struct Parameter {
     pub align: usize,
     /// Offset in the parameter buffer, in bytes.
     pub offset: usize,
-    /// The text says that it is a pointer (`.ptr`). Many compilers leave that out.
+    /// Whether the text declares the parameter as a pointer (`.ptr`). Many compilers omit this.
     pub is_pointer: bool,
 }
 
@@ -50,9 +50,8 @@ struct Entry {
 struct Inner {
     entries: Vec<Entry>,
     variables: Vec<Option<Variable>>,
-    /// There are `.global` variables: what a kernel leaves in them stays.
+    /// The module has `.global` variables, whose values persist from launch to launch.
     has_globals: bool,
-    /// Functions of these names are declared.
     declares_malloc: bool,
     declares_printf: bool,
     files: Vec<(u64, String)>,
@@ -73,15 +72,15 @@ impl fmt::Debug for Module {
 
 /// Largest parameter buffer, in bytes (PTX ISA §6.4.1 kernel parameters, since version 8.1).
 pub const PARAMETER_LIMIT: usize = 32_764;
-/// Operations of all kernels of a module, or as many as its text has bytes where that is more. A function is compiled for
-/// each kernel that calls it, so that text alone does not bound them; a million take about two seconds.
+/// Maximum number of operations of all kernels of a module, unless its text has more bytes than that. A function is compiled for each
+/// kernel that calls it, so the length of the text alone does not bound the operations. A million operations take about two seconds.
 const OPERATION_LIMIT: usize = 1 << 20;
 
 impl Module {
     /// Parses, checks and compiles PTX text. A trailing NUL is ignored.
     ///
     /// # Errors
-    /// The first thing that is wrong or not supported, with its place in the text.
+    /// The first error or unsupported feature in the text, with its position.
     pub fn load(ptx: &str) -> Result<Self, LoadError> {
         let source = parse(ptx)?;
         let mut symbols: HashMap<&str, u32> = HashMap::new();
@@ -151,7 +150,7 @@ impl Module {
         })))
     }
 
-    /// The module's kernels in the order of the text.
+    /// Returns the module's kernels in the order of the text.
     pub fn entries(&self) -> impl Iterator<Item = Kernel> + '_ {
         (0..self.0.entries.len()).map(|index| Kernel {
             module: self.clone(),
@@ -160,12 +159,12 @@ impl Module {
         })
     }
 
-    /// The kernel of this name.
+    /// Returns the kernel of this name.
     pub fn entry(&self, name: &str) -> Option<Kernel> {
         self.entries().find(|kernel| kernel.name() == name)
     }
 
-    /// Host memory that the compiled code takes, in bytes; not exact.
+    /// Returns the approximate host memory of the compiled code in bytes.
     pub fn code_bytes(&self) -> u64 {
         let variables = self.0.variables.iter().flatten();
         let initial = variables
@@ -181,12 +180,12 @@ impl Module {
         size_of::<Inner>() as u64 + initial + code
     }
 
-    /// Whether both are clones of one loaded module.
+    /// Returns whether both are clones of one loaded module.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Bytes that [`instantiate`](Self::instantiate) allocates, before rounding.
+    /// Returns the bytes that [`instantiate`](Self::instantiate) allocates, before rounding.
     pub fn variable_bytes(&self) -> u64 {
         self.0
             .variables
@@ -196,11 +195,11 @@ impl Module {
             .fold(0, u64::saturating_add)
     }
 
-    /// Gives the module's `.global` and `.const` variables their storage in `memory`, initialised. The storage is freed
-    /// by [`LoadedModule::unload`], not when the value is dropped.
+    /// Allocates and initialises the module's `.global` and `.const` variables in `memory`. [`LoadedModule::unload`] frees them; dropping
+    /// the value does not.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfMemory`]; nothing stays allocated then.
+    /// [`MemoryError::OutOfMemory`]. In this case, nothing stays allocated.
     pub fn instantiate(&self, memory: &Memory) -> Result<LoadedModule, MemoryError> {
         let mut symbols = Vec::with_capacity(self.0.variables.len());
         for variable in &self.0.variables {
@@ -236,12 +235,12 @@ impl Module {
 
 fn release(memory: &Memory, symbols: &[u64]) {
     for address in symbols.iter().filter(|address| **address != 0) {
-        // Freed by someone else already: nothing is left to do.
+        // Fails only if the variable is already freed.
         let _ = memory.free(DevicePointer(*address));
     }
 }
 
-/// Offsets as the CUDA driver packs arguments: each at its own alignment.
+/// Lays out parameters as the CUDA driver packs arguments: each at its own alignment.
 fn layout(declared: &[syntax::Variable<'_>]) -> Vec<Parameter> {
     let mut end = 0usize;
     declared
@@ -273,12 +272,12 @@ pub struct LoadedModule {
 }
 
 impl LoadedModule {
-    /// The module.
+    /// Returns the module.
     pub fn module(&self) -> &Module {
         &self.module
     }
 
-    /// The kernel of this name, bound to this instance's variables.
+    /// Returns the kernel of this name, bound to the variables of this instance.
     pub fn entry(&self, name: &str) -> Option<Kernel> {
         self.module.entry(name).map(|kernel| Kernel {
             symbols: Some(Arc::clone(&self.symbols)),
@@ -286,7 +285,7 @@ impl LoadedModule {
         })
     }
 
-    /// Address and size in bytes of a module-scope variable.
+    /// Returns the address, and the size in bytes, of a module-scope variable.
     pub fn symbol(&self, name: &str) -> Option<(DevicePointer, u64)> {
         let position = self
             .module
@@ -323,32 +322,32 @@ impl Kernel {
         &self.module.0.entries[self.index]
     }
 
-    /// Name in the PTX text.
+    /// Returns the name in the PTX text.
     pub fn name(&self) -> &str {
         &self.entry().name
     }
 
-    /// Parameters in order.
+    /// Returns the parameters in order.
     pub fn parameters(&self) -> &[Parameter] {
         &self.entry().parameters
     }
 
-    /// Size of the packed parameter buffer in bytes.
+    /// Returns the size of the packed parameter buffer in bytes.
     pub fn parameter_bytes(&self) -> usize {
         self.entry().parameter_bytes
     }
 
-    /// Static shared memory of a block in bytes.
+    /// Returns the static shared memory of a block in bytes.
     pub fn static_shared_bytes(&self) -> u64 {
         self.entry().code.static_shared_bytes
     }
 
-    /// Local memory of a thread in bytes.
+    /// Returns the local memory of a thread in bytes.
     pub fn local_bytes(&self) -> u64 {
         self.entry().code.local_bytes
     }
 
-    /// The most threads a block may have: `.maxntid` or `.reqntid`, else 1024.
+    /// Returns the maximum number of threads of a block: `.maxntid` or `.reqntid`, else 1024.
     pub fn max_threads(&self) -> u32 {
         let limit = self
             .entry()
@@ -357,31 +356,31 @@ impl Kernel {
         limit.min(u64::from(execute::BLOCK_LIMIT)) as u32
     }
 
-    /// The block shape that `.reqntid` demands.
+    /// Returns the block shape that `.reqntid` requires.
     pub fn required_block(&self) -> Option<[u32; 3]> {
         self.entry().thread_limit.filter(|limit| limit.required).map(|limit| limit.extent)
     }
 
-    /// Whether the kernel uses module-scope variables and therefore must come from a [`LoadedModule`].
+    /// Returns whether the kernel uses module-scope variables, and therefore must come from a [`LoadedModule`].
     pub fn needs_instance(&self) -> bool {
         self.entry().code.uses_symbols
     }
 
-    /// Whether a launch may leave something for later ones of the same instance to find: in `.global` variables or on the heap.
+    /// Returns whether a launch may leave state for later launches of the same instance, in `.global` variables or on the heap.
     pub fn keeps_state(&self) -> bool {
         (self.needs_instance() && self.module.0.has_globals) || self.module.0.declares_malloc
     }
 
-    /// Whether a launch may print: its module declares `vprintf`.
+    /// Returns whether a launch may print, because its module declares `vprintf`.
     pub fn prints(&self) -> bool {
         self.module.0.declares_printf
     }
 
-    /// Runs the kernel to its end. `arguments` is the packed parameter buffer, exactly
-    /// [`parameter_bytes`](Self::parameter_bytes) long; see [`ArgumentList`].
+    /// Runs the kernel to completion. `arguments` is the packed parameter buffer, exactly [`parameter_bytes`](Self::parameter_bytes) long;
+    /// see [`ArgumentList`].
     ///
     /// # Errors
-    /// The fault of the lowest block that had one. What was written before stays written.
+    /// The fault of the lowest block that faulted. Data that was written before the fault stays written.
     pub fn launch(&self, launch: &Launch, arguments: &[u8], memory: &Memory, cancel: &Cancel) -> Result<LaunchStatistics, Fault> {
         let entry = self.entry();
         let refuse = |reason: String| Err(Fault::invalid_launch(&entry.name, reason));

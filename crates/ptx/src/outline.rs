@@ -1,7 +1,7 @@
-//! What a PTX text declares, whatever its instructions are.
+//! Declarations of a PTX text, independent of its instructions.
 //!
-//! [`Outline::of`] reads directives alone: it also describes modules that only a GPU can run. Sizes are those that the
-//! text declares; hardware registers are the driver's to assign.
+//! [`Outline::of`] reads only directives, so it also describes modules that only a GPU can run. Sizes are those that the text declares; the
+//! driver assigns hardware registers.
 
 mod read;
 
@@ -11,47 +11,46 @@ use self::read::{Body, Reader, Variable};
 use crate::error::LoadError;
 use crate::lexer::{Token, tokens};
 
-/// A module as it is declared.
+/// Declarations of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outline {
     /// Version of the PTX ISA: major, minor.
     pub version: (u32, u32),
-    /// Architecture that it is for, such as `sm_80`; options behind it follow.
+    /// Target architecture, such as `sm_80`, followed by its options.
     pub targets: Vec<String>,
     /// Bits of an address.
     pub address_size: u32,
     /// Kernels in the order of the text.
     pub entries: Vec<EntryOutline>,
-    /// Bytes of `.global` variables, those declared in functions included.
+    /// Bytes of `.global` variables, including those declared in functions.
     pub global_bytes: u64,
     /// Bytes of module-scope `.const` variables.
     pub constant_bytes: u64,
 }
 
-/// A kernel as it is declared.
+/// Declarations of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryOutline {
     /// Name in the text.
     pub name: String,
-    /// Parameters in order.
     pub parameters: Vec<ParameterOutline>,
     /// Virtual registers by type, such as `b32`.
     pub registers: BTreeMap<String, u64>,
-    /// Bytes of static shared memory: its own, and the module's variables that it or what it calls names.
+    /// Bytes of static shared memory: the kernel's own variables, and those of the module that the kernel or its callees name.
     pub shared_bytes: u64,
-    /// It takes more shared memory at launch: it names an open array.
+    /// Whether the kernel takes further shared memory at launch, because it names an open array.
     pub has_dynamic_shared: bool,
-    /// Bytes of `.const` variables that it or what it calls names.
+    /// Bytes of `.const` variables that the kernel or its callees name.
     pub constant_bytes: u64,
     /// Bytes of local memory of a thread.
     pub local_bytes: u64,
-    /// `.maxntid`: most threads of a block, by axis.
+    /// `.maxntid`: maximum number of threads of a block along each axis.
     pub max_block: Option<[u32; 3]>,
-    /// `.reqntid`: the block that it must be launched with.
+    /// `.reqntid`: required number of threads of a block along each axis.
     pub required_block: Option<[u32; 3]>,
 }
 
-/// A kernel parameter as it is declared.
+/// Declaration of a kernel parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterOutline {
     /// Name in the text.
@@ -62,15 +61,15 @@ pub struct ParameterOutline {
     pub bytes: u64,
     /// Offset in the parameter buffer in bytes.
     pub offset: u64,
-    /// The text says that it is a pointer (`.ptr`). Many compilers leave that out.
+    /// Whether the text declares the parameter as a pointer (`.ptr`). Many compilers omit this.
     pub is_pointer: bool,
 }
 
 impl Outline {
-    /// Reads the text's directives.
+    /// Reads the directives of a text.
     ///
     /// # Errors
-    /// When the text does not split into PTX's words, ends inside a declaration, or has neither version nor target.
+    /// The text does not consist of PTX tokens, ends inside a declaration, or lacks a version or a target.
     pub fn of(ptx: &str) -> Result<Self, LoadError> {
         let mut reader = Reader {
             text: ptx,
@@ -104,7 +103,7 @@ impl Outline {
                 Token::Dot(kind @ ("entry" | "func")) => {
                     reader.at += 1;
                     let (name, parameters, body) = reader.function()?;
-                    // A declaration may come before the definition.
+                    // A function may be declared before it is defined.
                     if kind == "entry" && body.is_some() {
                         entries.push((name, laid_out(&parameters)));
                     }
@@ -130,7 +129,7 @@ impl Outline {
     }
 }
 
-/// Adds up what an entry has itself and what it names, directly or through what it calls.
+/// Adds up the declarations of an entry, and those that it names, directly or through its callees.
 fn entry(
     name: &str,
     parameters: Vec<ParameterOutline>,
@@ -179,7 +178,7 @@ fn sum(variables: &[Variable<'_>]) -> u64 {
     variables.iter().map(|variable| variable.bytes).fold(0, u64::saturating_add)
 }
 
-/// Where variables end that follow each other, each at its own alignment.
+/// Returns the end of consecutive variables, each at its own alignment.
 fn end<'v, 'a: 'v>(variables: impl Iterator<Item = &'v Variable<'a>>) -> u64 {
     variables.fold(0, |end: u64, variable| {
         end.checked_next_multiple_of(variable.align.max(1))
@@ -188,7 +187,7 @@ fn end<'v, 'a: 'v>(variables: impl Iterator<Item = &'v Variable<'a>>) -> u64 {
     })
 }
 
-/// Offsets as the CUDA driver packs arguments.
+/// Lays out parameters as the CUDA driver packs arguments.
 fn laid_out(declared: &[Variable<'_>]) -> Vec<ParameterOutline> {
     let mut end = 0u64;
     let place = |variable: &Variable<'_>| {

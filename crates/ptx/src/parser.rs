@@ -1,4 +1,5 @@
-//! Tokens to [`Source`] (PTX ISA §4.3 statements, §11 directives). Never panics: every malformed text is a [`LoadError`].
+//! Parser: builds a [`Source`] from tokens (PTX ISA §4.3 statements, §11 directives). It never panics: every malformed text is a
+//! [`LoadError`].
 
 mod statement;
 pub(crate) use statement::collapse;
@@ -9,7 +10,7 @@ use crate::lexer::{Spanned, Token, tokens};
 use crate::syntax::{Function, Source, ThreadLimit};
 use crate::types::Space;
 
-/// Scopes and parentheses nest at most this deep, so that no text can exhaust the stack.
+/// Maximum nesting of scopes and parentheses, so that no text can exhaust the stack.
 const DEPTH_LIMIT: u32 = 64;
 
 pub(crate) struct Parser<'a> {
@@ -105,7 +106,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// An integer with an optional sign, two's complement.
+    /// Parses an integer with an optional sign, in two's complement.
     fn signed(&mut self) -> Result<u64, LoadError> {
         if self.accept(b'-') {
             Ok(self.integer()?.wrapping_neg())
@@ -180,7 +181,7 @@ impl<'a> Parser<'a> {
         Ok(source)
     }
 
-    /// `8.8` was lexed as one number; its text is what counts.
+    /// Parses a version such as `8.8` from its text, because the lexer reads it as one number.
     fn version(&mut self) -> Result<(u32, u32), LoadError> {
         let spanned = self.spanned();
         let text = self.text.get(spanned.start..spanned.end).unwrap_or_default();
@@ -194,7 +195,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Debug data: braces balanced, content ignored.
+    /// Skips a section of debug data, up to the brace that closes it.
     fn section(&mut self) -> Result<(), LoadError> {
         self.at += 1;
         self.at += 1;
@@ -221,7 +222,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `.visible .entry …`, `.func …` or a module-scope variable.
+    /// Parses `.visible .entry …`, `.func …` or a module-scope variable.
     fn declaration(&mut self, source: &mut Source<'a>) -> Result<(), LoadError> {
         let mut is_external = false;
         loop {

@@ -1,4 +1,4 @@
-//! What the parser makes of the text: directives and statements, names not yet resolved.
+//! Syntax that the parser produces: directives and statements with unresolved names.
 
 use crate::error::Position;
 use crate::types::{ScalarType, Space};
@@ -20,7 +20,7 @@ pub(crate) struct Function<'a> {
     pub(crate) name: &'a str,
     pub(crate) position: Position,
     pub(crate) is_entry: bool,
-    /// `.func (…) name`: what it returns.
+    /// Results, as in `.func (…) name`.
     pub(crate) results: Vec<Variable<'a>>,
     pub(crate) parameters: Vec<Variable<'a>>,
     pub(crate) body: Option<Vec<Statement<'a>>>,
@@ -41,7 +41,7 @@ pub(crate) struct Variable<'a> {
     pub(crate) position: Position,
     pub(crate) space: Space,
     pub(crate) scalar: ScalarType,
-    /// Elements in all; `None` for `[]` (dynamic shared memory).
+    /// Total number of elements; `None` for `[]` (dynamic shared memory).
     pub(crate) elements: Option<u64>,
     pub(crate) alignment: u64,
     pub(crate) is_pointer: bool,
@@ -52,13 +52,13 @@ pub(crate) struct Variable<'a> {
 }
 
 impl Variable<'_> {
-    /// Size in bytes; 0 for an open array. `None` where it does not fit 64 bits.
+    /// Returns the size in bytes, 0 for an open array, or `None` if the size does not fit in 64 bits.
     pub(crate) fn bytes(&self) -> Option<u64> {
         self.elements.unwrap_or(0).checked_mul(self.scalar.bytes() as u64)
     }
 }
 
-/// One initialiser element at its byte offset.
+/// Initial value at a byte offset.
 #[derive(Clone, Debug)]
 pub(crate) struct Initial<'a> {
     pub(crate) offset: u64,
@@ -68,14 +68,14 @@ pub(crate) struct Initial<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InitialValue<'a> {
     Constant(Constant),
-    /// Address of a variable plus bytes; `generic(name)` where the flag is set.
+    /// Address of a variable plus `addend` bytes, also written `generic(name)`.
     Address {
         name: &'a str,
         addend: i64,
     },
 }
 
-/// A literal.
+/// Literal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Constant {
     Integer(u64),
@@ -84,7 +84,7 @@ pub(crate) enum Constant {
 }
 
 impl Constant {
-    /// The bits this literal has as `scalar`, or `None` where a float literal meets an integer type of another width.
+    /// Returns the bits of this literal as `scalar`, or `None` if a float literal meets an integer type of another width.
     pub(crate) fn bits(self, scalar: ScalarType) -> Option<u64> {
         Some(match (self, scalar) {
             (Self::Integer(value), ScalarType::F32) => u64::from((value as i64 as f32).to_bits()),
@@ -146,7 +146,7 @@ pub(crate) struct Registers<'a> {
 #[derive(Debug)]
 pub(crate) struct Instruction<'a> {
     pub(crate) position: Position,
-    /// The statement's text, for errors and faults.
+    /// Text of the statement, for errors and faults.
     pub(crate) text: &'a str,
     pub(crate) guard: Option<Guard<'a>>,
     pub(crate) opcode: &'a str,
@@ -161,27 +161,27 @@ pub(crate) struct Guard<'a> {
     pub(crate) negated: bool,
 }
 
-/// An operand (PTX ISA §6).
+/// Operand (PTX ISA §6).
 #[derive(Clone, Debug)]
 pub(crate) enum Operand<'a> {
-    /// Register, label, variable or function, told apart when names are resolved; bytes added to it.
+    /// Register, label, variable or function, plus an addend in bytes. The kind is determined when names are resolved.
     Name(&'a str, i64),
-    /// `%tid.x`.
+    /// Component of a special register, such as `%tid.x`.
     Component(&'a str, &'a str),
     Constant(Constant),
-    /// `!p`.
+    /// Negated predicate, such as `!p`.
     Not(&'a str),
-    /// `[name+4]`, `[16]`.
+    /// Address, such as `[name+4]` or `[16]`.
     Address {
         base: Option<&'a str>,
         addend: i64,
     },
-    /// `{a, b}`.
+    /// Vector, such as `{a, b}`.
     Vector(Vec<Operand<'a>>),
-    /// `p|q`.
+    /// Pair of destinations, such as `p|q`.
     Pair(Box<Operand<'a>>, Box<Operand<'a>>),
-    /// `(a, b)` of a call.
+    /// List in a call, such as `(a, b)`.
     List(Vec<Operand<'a>>),
-    /// `_`.
+    /// Discarded destination, `_`.
     Sink,
 }

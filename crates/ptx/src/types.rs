@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A fundamental type.
+/// Fundamental type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the ISA's")]
 #[non_exhaustive]
@@ -30,7 +30,7 @@ pub enum ScalarType {
 }
 
 impl ScalarType {
-    /// The type with this name, without its dot.
+    /// Returns the type with this name, which is given without its dot.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "u8" => Self::U8,
@@ -57,7 +57,7 @@ impl ScalarType {
         })
     }
 
-    /// Size in memory in bytes; a predicate has none.
+    /// Returns the size in memory in bytes; 0 for predicates.
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 | Self::S8 | Self::B8 => 1,
@@ -77,7 +77,7 @@ impl ScalarType {
         matches!(self, Self::F16 | Self::F16x2 | Self::Bf16 | Self::Bf16x2 | Self::F32 | Self::F64)
     }
 
-    /// The name without its dot.
+    /// Returns the name without its dot.
     pub fn name(self) -> &'static str {
         match self {
             Self::U8 => "u8",
@@ -110,7 +110,7 @@ impl fmt::Display for ScalarType {
     }
 }
 
-/// A state space that variables live in.
+/// State space of a variable or an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Space {
     Global,

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::{Binary, Ternary};
 
-/// `shf.{l,r}.{wrap,clamp}` (PTX ISA §9.7.8.7): c bits of the pair {b, a}, b above a.
+/// `shf.{l,r}.{wrap,clamp}` (PTX ISA §9.7.8.7): shifts the pair {b, a}, in which b is the high half, by c bits.
 pub(crate) struct Funnel<const LEFT: bool, const CLAMP: bool>;
 on_words!(Ternary [const LEFT: bool, const CLAMP: bool] Funnel<LEFT, CLAMP> = |a, b, c| {
     let amount = if CLAMP { c.min(32) } else { c & 31 };
@@ -16,9 +16,9 @@ on_words!(Ternary [const LEFT: bool, const CLAMP: bool] Funnel<LEFT, CLAMP> = |a
     }
 });
 
-/// How `prmt` (PTX ISA §9.7.9.7) chooses the four bytes of its result.
+/// Mode of `prmt` (PTX ISA §9.7.9.7), which selects the four bytes of the result.
 pub(crate) trait Pick {
-    /// The selector of result byte `byte` from the third operand: three bits of place, one of sign replication.
+    /// Returns the selector of result byte `byte` from the third operand: three bits of byte index, one bit of sign replication.
     fn pick(control: u32, byte: u32) -> u32;
 }
 
@@ -33,7 +33,7 @@ macro_rules! picks {
     )*};
 }
 picks! {
-    /// Four nibbles of the control.
+    /// Default mode: each of four nibbles of the control selects a byte.
     Nibbles = |control, byte| (control >> (4 * byte)) & 15;
     Forward4 = |control, byte| ((control & 3) + byte) & 7;
     Backward4 = |control, byte| (control & 3).wrapping_sub(byte) & 7;
@@ -60,14 +60,14 @@ on_words!(Ternary [P: Pick] Permute<P> = |a, b, c| {
     result
 });
 
-/// A logic function of two inputs; bit 2a + b of `TABLE` is its value (halves of `lop3`, PTX ISA §9.7.8.6).
+/// Logic function of two inputs; bit 2a + b of `TABLE` is its value. Two of them make a `lop3` (PTX ISA §9.7.8.6).
 pub(crate) struct Boolean<const TABLE: u8>;
 on_words!(Binary [const TABLE: u8] Boolean<TABLE> = |a, b| {
     let term = |bit: u8, value: u32| if TABLE >> bit & 1 != 0 { value } else { 0 };
     term(0, !a & !b) | term(1, !a & b) | term(2, a & !b) | term(3, a & b)
 });
 
-/// The second source where a bit of the first is set, else the third.
+/// Bits of the second source where the first is set, and of the third elsewhere.
 pub(crate) struct BitSelect;
 on_words!(Ternary [] BitSelect = |a, b, c| (a & b) | (!a & c));
 

@@ -6,7 +6,7 @@ use super::Unary;
 use super::float::Float;
 use super::rounding::{Direction, Down, TowardZero, Up};
 
-/// Integer to integer between register widths: truncates, or extends by the source's sign.
+/// Integer conversion between register widths: truncates, or extends according to the sign of the source.
 pub(crate) struct Resize<S, D>(PhantomData<(S, D)>);
 
 macro_rules! resize {
@@ -27,7 +27,7 @@ resize! {
     u64 => u16, u32;
 }
 
-/// A narrow value inside a wider register, extended by its own sign: `N` is the narrow type, `W` the register's.
+/// Truncation of a register of type `W` to the narrow type `N`, extended again according to the sign of `N`.
 pub(crate) struct Narrow<N, W>(PhantomData<(N, W)>);
 
 macro_rules! narrow {
@@ -49,7 +49,7 @@ narrow! {
     i32 => u64;
 }
 
-/// Integer clamped to another integer type (`cvt.sat`), held in registers of the two widths.
+/// Integer of type `S` clamped to the range of `D` (`cvt.sat`), in a register of type `W`.
 pub(crate) struct Clamp<S, D, W>(PhantomData<(S, D, W)>);
 
 macro_rules! clamp {
@@ -74,13 +74,13 @@ clamp! {
     u64 => u8 as u16, i8 as u16, u16 as u16, i16 as u16, u32 as u32, i32 as u32, i64 as u64;
 }
 
-/// Integer to float, to nearest.
+/// Conversion of an integer to a float, rounded to nearest.
 pub(crate) struct FromInteger<S, F>(PhantomData<(S, F)>);
-/// Integer to f32 with a direction.
+/// Conversion of an integer to f32 with directed rounding.
 pub(crate) struct FromIntegerDirected<S, M>(PhantomData<(S, M)>);
-/// 64-bit integer to f64 with a direction.
+/// Conversion of a 64-bit integer to f64 with directed rounding.
 pub(crate) struct FromIntegerDirected64<S, M>(PhantomData<(S, M)>);
-/// Float to integer with a rounding of its own, saturating; `W` is the register.
+/// Saturating conversion of a float to an integer, with rounding `R`, in a register of type `W`.
 pub(crate) struct ToInteger<F, D, W, R>(PhantomData<(F, D, W, R)>);
 
 macro_rules! from_integer {
@@ -102,7 +102,7 @@ macro_rules! from_integer {
             type D = f32;
             #[inline(always)]
             fn apply(a: $source) -> f32 {
-                // Split so that both parts are exact in f64.
+                // Split into two parts that are both exact in f64.
                 let value = i128::from(a);
                 let low = value & 0xffff_ffff;
                 M::round(((value - low) as f64) + low as f64, {
@@ -124,7 +124,7 @@ macro_rules! from_integer_directed {
             #[inline(always)]
             fn apply(a: $source) -> f64 {
                 let (exact, near) = (i128::from(a), a as f64);
-                // Where the nearest f64 lies, away from zero or towards it.
+                // Whether the nearest f64 is farther from zero (1) or closer to zero (-1) than the exact value.
                 let side = ((near as i128).abs() - exact.abs()).signum();
                 let step = match (side, M::outwards(exact < 0)) {
                     (1, false) => -1,
@@ -138,7 +138,7 @@ macro_rules! from_integer_directed {
 }
 from_integer_directed!(u64, i64);
 
-/// Rounding to an integral value.
+/// Rounding of a float to an integral value.
 pub(crate) trait Integral {
     fn single(a: f32) -> f32;
     fn double(a: f64) -> f64;
@@ -251,7 +251,7 @@ impl<M: Direction> Unary for NarrowFloatDirected<M> {
     }
 }
 
-/// A conversion whose f32 source and result are flushed.
+/// Conversion whose source and result are flushed if they are f32.
 pub(crate) struct FlushedConversion<O>(PhantomData<O>);
 impl<O: Unary<A: Flush, D: Flush>> Unary for FlushedConversion<O> {
     type A = O::A;
@@ -262,7 +262,7 @@ impl<O: Unary<A: Flush, D: Flush>> Unary for FlushedConversion<O> {
     }
 }
 
-/// Flushing where the type is f32; nothing elsewhere.
+/// Flushing of subnormals to zero for f32. Other types are unchanged.
 pub(crate) trait Flush: Copy {
     fn flushed(self) -> Self;
 }

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use super::{Binary, Relation, Ternary, Unary};
 
-/// What the operations need of `f32` and `f64`.
+/// Floating point type: the operations that instructions are composed of.
 pub(crate) trait Float: Copy + PartialOrd + 'static {
     const ONE: Self;
     fn add(self, other: Self) -> Self;
@@ -22,9 +22,9 @@ pub(crate) trait Float: Copy + PartialOrd + 'static {
     fn sqrt(self) -> Self;
     fn neg(self) -> Self;
     fn abs(self) -> Self;
-    /// Subnormals to zero of the same sign.
+    /// Flushes subnormals to zero of the same sign.
     fn flush(self) -> Self;
-    /// Clamped to [0, 1]; NaN gives +0 (PTX ISA §9.7.3: `.sat`).
+    /// Clamps to [0, 1]. NaN becomes +0 (PTX ISA §9.7.3: `.sat`).
     fn saturate(self) -> Self;
     fn is_nan(self) -> bool;
     fn quiet_nan() -> Self;
@@ -155,7 +155,7 @@ binary! {
     MaximumNanXorSign = |a, b| if a.is_nan() || b.is_nan() { T::quiet_nan() } else { xor_sign(a, b, maximum(a.abs(), b.abs())) };
 }
 
-/// `.xorsign.abs`: the sign is the exclusive or of the operands' signs; a NaN stays canonical.
+/// Applies `.xorsign.abs`: the sign is the exclusive or of the operands' signs, and a NaN stays canonical.
 #[inline(always)]
 fn xor_sign<T: Float>(a: T, b: T, magnitude: T) -> T {
     if magnitude.is_nan() {
@@ -167,7 +167,7 @@ fn xor_sign<T: Float>(a: T, b: T, magnitude: T) -> T {
     }
 }
 
-/// The number where one operand is NaN; −0 below +0 (PTX ISA §9.7.3.11).
+/// Returns the smaller operand, or the number if the other is NaN. −0 is below +0 (PTX ISA §9.7.3.11).
 #[inline(always)]
 fn minimum<T: Float>(a: T, b: T) -> T {
     if a.is_nan() {
@@ -183,7 +183,7 @@ fn minimum<T: Float>(a: T, b: T) -> T {
     }
 }
 
-/// As [`minimum`]; +0 above −0.
+/// Returns the larger operand, or the number if the other is NaN. +0 is above −0.
 #[inline(always)]
 fn maximum<T: Float>(a: T, b: T) -> T {
     if a.is_nan() {
@@ -199,7 +199,7 @@ fn maximum<T: Float>(a: T, b: T) -> T {
     }
 }
 
-/// `fma`, and `mad` of floats: one rounding.
+/// `fma`, and `mad` of floats, which round once.
 pub(crate) struct FusedMultiplyAdd<T>(PhantomData<T>);
 impl<T: Float> Ternary for FusedMultiplyAdd<T> {
     type A = T;
@@ -212,7 +212,7 @@ impl<T: Float> Ternary for FusedMultiplyAdd<T> {
     }
 }
 
-/// `.ftz`: subnormal inputs and results become zeros of their sign.
+/// Applies `.ftz` to an operation: subnormal inputs and results become zeros of their sign.
 pub(crate) struct Flushing<O>(PhantomData<O>);
 
 impl<T: Float, O: Unary<A = T, D = T>> Unary for Flushing<O> {
@@ -253,7 +253,7 @@ impl<T: Float, O: Relation<A = T>> Relation for Flushing<O> {
     }
 }
 
-/// `.sat` on top of another operation.
+/// Applies `.sat` to the result of another operation.
 pub(crate) struct Saturating<O>(PhantomData<O>);
 
 impl<T: Float, O: Unary<D = T>> Unary for Saturating<O> {
@@ -286,7 +286,7 @@ impl<T: Float, O: Ternary<D = T>> Ternary for Saturating<O> {
     }
 }
 
-/// `testp` is built from these; the ordered and unordered comparisons of PTX ISA §9.3.1.1.
+/// Ordered and unordered comparisons of PTX ISA §9.3.1.1. `testp` uses them too.
 macro_rules! relations {
     ($($name:ident = |$a:ident, $b:ident| $body:expr;)*) => {$(
         pub(crate) struct $name<T>(PhantomData<T>);

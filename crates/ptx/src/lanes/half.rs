@@ -1,7 +1,7 @@
-//! 16-bit floats, f16 and bf16, alone and in pairs (PTX ISA §9.7.4): one rounding from the exact result.
+//! 16-bit floats, f16 and bf16, single and in pairs (PTX ISA §9.7.4). The exact result is rounded once.
 //!
-//! Sums of f16 are exact or far from a tie in f32 (24 bits ≥ 2·11 + 2), products are exact. What may not be exact is
-//! followed in f64 and first rounded to f32 *to odd*, which keeps a later rounding to fewer bits right.
+//! In f32, sums of f16 are exact or far from a tie (24 bits ≥ 2·11 + 2), and products are exact. Results that may be inexact in f32 are
+//! computed in f64 and first rounded to f32 *to odd*, which keeps a later rounding to fewer bits correct.
 
 mod convert;
 
@@ -14,42 +14,42 @@ use super::float::Float;
 use super::rounding::two_sum;
 use super::{Binary, Ternary, Unary};
 
-/// An f16 by its bits.
+/// f16, represented by its bits.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Half(pub(crate) u16);
 
-/// A bf16 by its bits.
+/// bf16, represented by its bits.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Brain(pub(crate) u16);
 
-/// A float of 16 bits: its bits, its value, and the roundings to it.
+/// 16-bit floating point type: bits, value, and roundings.
 pub(crate) trait Sixteen: Copy + 'static {
     fn from_bits(bits: u16) -> Self;
     fn bits(self) -> u16;
     fn value(self) -> f32;
-    /// Nearest even.
+    /// Rounds to nearest even.
     fn nearest(value: f32) -> Self;
     fn toward_zero(value: f32) -> Self;
-    /// Largest finite value.
+    /// Bits of the largest finite value.
     const LARGEST: u16;
     /// Bits of infinity.
     const INFINITY: u16;
-    /// Fraction bits.
+    /// Number of fraction bits.
     const FRACTION: u32;
 }
 
-/// The canonical NaN of both types.
+/// Bits of the canonical NaN of both types.
 pub(crate) const NAN: u16 = 0x7fff;
 
-/// The exact `high + low` to f32: exact, or the neighbour with an odd last bit.
+/// Rounds the exact `high + low` to f32: the exact value if it is an f32, else the neighbour with an odd last bit.
 #[inline(always)]
 pub(crate) fn to_odd(high: f64, low: f64) -> f32 {
     let near = high as f32;
     let wide = f64::from(near);
     let exact = wide == high && low == 0.0;
-    // Whether the nearest f32 has the larger magnitude: truncation is then one below it.
+    // Whether the nearest f32 has the larger magnitude. Truncation then gives the value below it.
     let beyond = (wide.abs() > high.abs()) || (wide == high && ((low < 0.0) == (high > 0.0)));
     let truncated = near.to_bits().wrapping_sub(u32::from(beyond));
     if exact || !high.is_finite() {
@@ -70,7 +70,7 @@ fn fused<H: Sixteen>(a: H, b: H, c: H) -> H {
     })
 }
 
-/// The part of [`Sixteen`] that is the same for both types.
+/// The functions of [`Sixteen`] that are the same for both types.
 macro_rules! by_bits {
     () => {
         #[inline(always)]
@@ -95,7 +95,7 @@ impl Sixteen for Half {
     fn value(self) -> f32 {
         let bits = u32::from(self.0);
         let magnitude = (bits & 0x7fff) << 13;
-        // 2^112 moves the exponent; it is exact for subnormals too.
+        // The factor 2^112 adjusts the exponent, and is exact for subnormals too.
         let scaled = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
         let value = if magnitude >= 0x0f80_0000 {
             magnitude | 0x7f80_0000
@@ -109,7 +109,7 @@ impl Sixteen for Half {
         let bits = value.to_bits();
         let sign = bits & 0x8000_0000;
         let magnitude = bits ^ sign;
-        // Below 2^-14 adding 0.5 puts the f16's last bit at the f32's, rounding as asked.
+        // Below 2^-14, adding 0.5 moves the last bit of the f16 to that of the f32, so the addition rounds correctly.
         let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
         let normal = magnitude.wrapping_add(0xc800_0fff).wrapping_add((magnitude >> 13) & 1) >> 13;
         let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
@@ -125,7 +125,7 @@ impl Sixteen for Half {
         let bits = value.to_bits();
         let sign = bits & 0x8000_0000;
         let magnitude = bits ^ sign;
-        // Below 2^-14 the multiple of 2^-24, cut off.
+        // Below 2^-14, the result is the multiple of 2^-24, truncated.
         let subnormal = (f32::from_bits(magnitude) * 16_777_216.0) as u32;
         let normal = magnitude.wrapping_sub(0x3800_0000) >> 13;
         let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
@@ -267,10 +267,10 @@ macro_rules! sixteen {
     };
 }
 sixteen!(Half, one 0x3c00, multiply |a, b| a * b);
-// A product may be below what f32 holds exactly.
+// A product of bf16 may be too small for an exact f32.
 sixteen!(Brain, one 0x3f80, multiply |a, b| to_odd(f64::from(a) * f64::from(b), 0.0));
 
-/// An operation on both halves of a pair (`.f16x2`, `.bf16x2`).
+/// Operation on both halves of a pair (`.f16x2`, `.bf16x2`).
 pub(crate) struct Both<O>(PhantomData<O>);
 
 #[inline(always)]
@@ -316,7 +316,7 @@ impl<H: Sixteen, O: Ternary<A = H, B = H, C = H, D = H>> Ternary for Both<O> {
     }
 }
 
-/// `.relu`: negative results to +0, NaN kept canonical.
+/// Applies `.relu`: negative results become +0, and NaN stays canonical.
 pub(crate) struct Relu<O>(PhantomData<O>);
 
 impl<H: Sixteen + Float, O: Ternary<A = H, B = H, C = H, D = H>> Ternary for Relu<O> {
@@ -343,7 +343,7 @@ pub(crate) fn relu<H: Sixteen + Float>(value: H) -> H {
 mod tests {
     use super::*;
 
-    /// Every finite f16 in order of magnitude, by its definition.
+    /// Returns every finite f16 in order of magnitude, computed from the definition of the format.
     fn magnitudes() -> Vec<(f64, u16)> {
         (0..0x7c00u16)
             .map(|bits| {
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn fused_products_round_once() {
-        // The product is a tie, and the addend far below decides.
+        // The product is a tie, which the much smaller addend decides.
         let a = Brain::nearest(1.0 + 2f32.powi(-4));
         let b = a;
         let product = f64::from(a.value()) * f64::from(b.value());

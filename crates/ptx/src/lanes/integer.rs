@@ -1,5 +1,5 @@
-//! Integer arithmetic, logic and shifts (PTX ISA §9.7.1, §9.7.2, §9.7.8): each is a marker type, made an operation for
-//! every integer type by one line below; dot products and pairs of 16 bits.
+//! Integer arithmetic, logic and shifts (PTX ISA §9.7.1, §9.7.2, §9.7.8). Each operation is a marker type, implemented for every integer
+//! type by one line below. Dot products and operations on pairs of 16 bits follow.
 
 use std::marker::PhantomData;
 
@@ -64,7 +64,7 @@ macro_rules! relations {
     )*};
 }
 
-/// The bit that differs from the sign, highest first; all ones where there is none.
+/// Index of the highest bit that differs from the sign bit; all ones if there is none.
 macro_rules! find {
     ($t:ident, $a:expr) => {{
         let bits = if $a < 0 { !$a } else { $a };
@@ -93,7 +93,7 @@ macro_rules! integer {
             Multiply($t) -> $t = |a, b| a.wrapping_mul(b);
             MultiplyHigh($t) -> $t = |a, b| ((a as $wide * b as $wide) >> $t::BITS) as $t;
             MultiplyWide($t) -> $wide = |a, b| (a as $wide).wrapping_mul(b as $wide);
-            // The ISA leaves division by zero unspecified; GPUs give all ones.
+            // The ISA leaves division by zero unspecified. GPUs return all ones.
             Divide($t) -> $t = |a, b| if b == 0 { !0 } else { a.wrapping_div(b) };
             Remainder($t) -> $t = |a, b| if b == 0 { a } else { a.wrapping_rem(b) };
             Minimum($t) -> $t = |a, b| if b < a { b } else { a };
@@ -103,7 +103,7 @@ macro_rules! integer {
             And($t) -> $t = |a, b| a & b;
             Or($t) -> $t = |a, b| a | b;
             Xor($t) -> $t = |a, b| a ^ b;
-            // Amounts have 32 bits and clamp: the width or more gives zero, or the sign (§9.7.8.8, §9.7.8.9).
+            // Shift amounts have 32 bits and clamp: an amount of at least the width gives zero, or the sign (§9.7.8.8, §9.7.8.9).
             ShiftLeft(u32) -> $t = |a, b| if b < $t::BITS { a << b } else { 0 };
             ShiftRight(u32) -> $t = |a, b| if $signed || b < $t::BITS { a >> b.min($t::BITS - 1) } else { 0 };
         }
@@ -119,7 +119,7 @@ macro_rules! integer {
     };
 }
 
-/// `bfe` (PTX ISA §9.7.1.20): position and length are bytes, the field may stick out of the value.
+/// `bfe` (PTX ISA §9.7.1.20). Position and length are bytes, and the field may extend beyond the value.
 macro_rules! extract {
     ($t:ident, $u:ident, $signed:literal, $a:expr, $position:expr, $length:expr) => {{
         let (position, length) = ($position & 0xff, $length & 0xff);
@@ -130,10 +130,10 @@ macro_rules! extract {
         } else {
             shifted
         };
-        // The sign bit is the field's top bit, or the value's own top bit where the field sticks out.
+        // The sign bit is the top bit of the field, or of the value if the field extends beyond it.
         let top = (position + length).wrapping_sub(1).min($t::BITS - 1);
         let negative = $signed && length > 0 && (bits >> top) & 1 != 0;
-        // From here up the sign fills.
+        // The sign fills the bits from this index up.
         let fill = length.min($t::BITS.saturating_sub(position));
         if negative && fill < $t::BITS {
             (kept | ((!0 as $u) << fill)) as $t
@@ -143,7 +143,7 @@ macro_rules! extract {
     }};
 }
 
-/// Extended precision (PTX ISA §9.7.2): the carry, held as 0 or 1 in 32 bits, in and out.
+/// Extended precision (PTX ISA §9.7.2): carry in and carry out, held as 0 or 1 in 32 bits.
 macro_rules! carries {
     ($t:ident) => {
         ternary! { $t:
@@ -161,7 +161,7 @@ macro_rules! carries {
     };
 }
 
-/// The same text serves signed and unsigned types: some comparisons are always false for the latter.
+/// The same macros serve signed and unsigned types, so some comparisons are always false for unsigned ones.
 #[allow(
     unused_comparisons,
     clippy::absurd_extreme_comparisons,
@@ -194,7 +194,7 @@ on_words!(Binary [const SIGNED: bool, const HIGH: bool] Multiply24<SIGNED, HIGH>
     ((low(a) * low(b)) >> if HIGH { 16 } else { 0 }) as u32
 });
 
-/// `dp4a` (PTX ISA §9.7.1.23): four byte products and a sum; which operands' bytes are signed.
+/// `dp4a` (PTX ISA §9.7.1.23): the sum of four byte products. `A` and `B` tell whether the bytes of an operand are signed.
 pub(crate) struct DotProduct4<const A: bool, const B: bool>;
 on_words!(Ternary [const A: bool, const B: bool] DotProduct4<A, B> = |a, b, c| {
     let mut sum = c;
@@ -204,7 +204,7 @@ on_words!(Ternary [const A: bool, const B: bool] DotProduct4<A, B> = |a, b, c| {
     sum
 });
 
-/// `dp2a` (PTX ISA §9.7.1.24): two 16-bit values of a with the low or high two bytes of b.
+/// `dp2a` (PTX ISA §9.7.1.24): the sum of two 16-bit values of a times the low or high two bytes of b.
 pub(crate) struct DotProduct2<const A: bool, const B: bool, const HIGH: bool>;
 on_words!(Ternary [const A: bool, const B: bool, const HIGH: bool] DotProduct2<A, B, HIGH> = |a, b, c| {
     let mut sum = c;
@@ -222,7 +222,7 @@ fn byte_of<const SIGNED: bool>(word: u32, byte: u32) -> i32 {
     if SIGNED { i32::from(value as i8) } else { i32::from(value) }
 }
 
-/// A 16-bit operation on both halves of 32 bits (`.u16x2`, `.s16x2`).
+/// 16-bit operation on both halves of 32 bits (`.u16x2`, `.s16x2`).
 pub(crate) struct Halves<O>(PhantomData<O>);
 
 macro_rules! halves {
@@ -238,7 +238,7 @@ macro_rules! halves {
     )*};
 }
 
-/// How an operation on a 16-bit type applies to both halves.
+/// Application of an operation on a 16-bit type to both halves.
 pub(crate) trait HalvesOf<T> {
     fn both(a: u32, b: u32) -> u32;
 }
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn bit_fields_follow_the_isa() {
         let reference = |a: u32, position: u32, length: u32, signed: bool| -> u32 {
-            // PTX ISA 9.7.1.20, literally.
+            // Literal transcription of PTX ISA 9.7.1.20.
             let (position, length) = (position & 0xff, length & 0xff);
             let sign = if !signed || length == 0 {
                 0

@@ -1,23 +1,23 @@
-//! Loads and stores of one element per lane, once the addresses have been resolved to host memory.
+//! Loads and stores of one element per lane at addresses that are already resolved to host memory.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::{LANES, Level, level};
 
-/// How the lanes' addresses lie to each other.
+/// Pattern of the lanes' addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// All at `base`.
+    /// All lanes at `base`.
     Uniform,
     /// Lane i at `base + i * stride`.
     Contiguous,
-    /// Rows of `row` lanes, each uniform or contiguous: row r begins at `pointers[r * row]`.
+    /// Rows of `row` lanes, each uniform or contiguous: row r begins at `rows[r]`.
     Rows,
     /// Lane i at `pointers[i]`.
     Gather,
 }
 
-/// Host addresses of an access; those of lanes outside its mask mean nothing.
+/// Host addresses of an access. Those of lanes outside its mask are meaningless.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolved {
     pub(crate) base: *mut u8,
@@ -25,11 +25,11 @@ pub(crate) struct Resolved {
     pub(crate) shape: Shape,
     /// Lanes in a row: 8 or 16.
     pub(crate) row: u8,
-    /// Bit r: row r is uniform, else contiguous.
+    /// Bit r: row r is uniform. Otherwise the row is contiguous.
     pub(crate) uniform_rows: u8,
-    /// Where rows begin.
+    /// Start of each row.
     pub(crate) rows: [*mut u8; 8],
-    /// Where lanes lie when they are gathered.
+    /// Address of each lane if the shape is [`Shape::Gather`].
     pub(crate) pointers: *const [*mut u8; LANES],
 }
 
@@ -46,13 +46,13 @@ impl Resolved {
         }
     }
 
-    /// The lanes' pointers.
+    /// Returns the pointers of all lanes.
     ///
     /// # Safety
-    /// The shape is [`Shape::Gather`] and the pointers live.
+    /// The shape must be [`Shape::Gather`], and the pointers must be live.
     #[inline(always)]
     unsafe fn gathered(&self) -> &[*mut u8; LANES] {
-        // SAFETY: the caller's contract.
+        // SAFETY: guaranteed by the caller.
         unsafe { &*self.pointers }
     }
 
@@ -76,15 +76,15 @@ impl Resolved {
     }
 }
 
-/// Loads the element `offset` bytes into each lane's access into a register, for the lanes of the mask.
+/// Loads the element that is `offset` bytes into each lane's access into a register, for the lanes of the mask.
 ///
-/// Safety: every lane of the mask has that element at a readable address; the target is a register of 64 elements.
+/// Safety: the element of every lane of the mask must be at a readable address; the target must be a register of 64 elements.
 pub(crate) type LoadFunction = unsafe fn(&Resolved, usize, *mut u8, u64);
 
-/// Stores a register's elements; see [`LoadFunction`].
+/// Stores the elements of a register; see [`LoadFunction`].
 pub(crate) type StoreFunction = unsafe fn(&Resolved, usize, *const u8, u64);
 
-/// An element in memory, extended to a register's element.
+/// Element in memory that can be extended to an element of a register.
 pub(crate) trait Element<R>: Copy {
     fn extend(self) -> R;
 }
@@ -107,7 +107,7 @@ element! {
     u64 => u64;
 }
 
-/// Calls `visit` for every set bit, lowest first.
+/// Calls `visit` with the index of every set bit, lowest first.
 #[inline(always)]
 pub(crate) fn for_each_lane(mut mask: u64, mut visit: impl FnMut(usize)) {
     while mask != 0 {
@@ -119,7 +119,7 @@ pub(crate) fn for_each_lane(mut mask: u64, mut visit: impl FnMut(usize)) {
 #[inline(always)]
 unsafe fn load_body<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
     let d = d.cast::<R>();
-    // SAFETY: the contract of `LoadFunction`. The bytes may change under us; each is read once.
+    // SAFETY: guaranteed by the contract of `LoadFunction`. Other threads may change the bytes; each is read once.
     unsafe {
         match (resolved.shape, mask) {
             (Shape::Uniform, _) => {
@@ -183,12 +183,12 @@ unsafe fn load_body<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, 
 }
 
 /// # Safety
-/// The contract of [`LoadFunction`] for all lanes and rows of `ROW` lanes.
+/// The contract of [`LoadFunction`] must hold for all lanes, and for rows of `ROW` lanes.
 #[inline(always)]
 unsafe fn load_rows<E: Element<R>, R: Copy, const ROW: usize>(resolved: &Resolved, offset: usize, d: *mut R) {
     for row in 0..LANES / ROW {
         let d = d.wrapping_add(row * ROW);
-        // SAFETY: the caller's contract.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let base = resolved.rows[row].wrapping_add(offset);
             if (resolved.uniform_rows >> row) & 1 != 0 {
@@ -210,11 +210,11 @@ unsafe fn load_rows<E: Element<R>, R: Copy, const ROW: usize>(resolved: &Resolve
 #[inline(always)]
 unsafe fn store_body<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
     let s = s.cast::<E>();
-    // SAFETY: the contract of `StoreFunction`.
+    // SAFETY: guaranteed by the contract of `StoreFunction`.
     unsafe {
         match (resolved.shape, mask) {
             (Shape::Uniform, _) => {
-                // All lanes write one place: the last one wins.
+                // All lanes write to one address, and the last lane wins.
                 let lane = 63 - mask.leading_zeros() as usize;
                 resolved.base.wrapping_add(offset).cast::<E>().write_unaligned(*s.add(lane));
             }
@@ -250,22 +250,22 @@ unsafe fn store_body<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, 
     }
 }
 
-/// The load of elements `E` into registers of `R` for this CPU.
+/// Returns the function that loads elements `E` into registers of `R` on this CPU.
 pub(crate) fn load<E: Element<R>, R: Copy>() -> LoadFunction {
     unsafe fn baseline<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
-        // SAFETY: the contract of `LoadFunction`.
+        // SAFETY: guaranteed by the contract of `LoadFunction`.
         unsafe { load_body::<E, R>(resolved, offset, d, mask) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     unsafe fn v3<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
-        // SAFETY: the contract of `LoadFunction`.
+        // SAFETY: guaranteed by the contract of `LoadFunction`.
         unsafe { load_body::<E, R>(resolved, offset, d, mask) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn avx512<E: Element<R>, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
-        // SAFETY: the contract of `LoadFunction`.
+        // SAFETY: guaranteed by the contract of `LoadFunction`.
         unsafe { load_body::<E, R>(resolved, offset, d, mask) }
     }
     match level() {
@@ -279,22 +279,22 @@ pub(crate) fn load<E: Element<R>, R: Copy>() -> LoadFunction {
     }
 }
 
-/// The store of elements `E` for this CPU.
+/// Returns the function that stores elements `E` on this CPU.
 pub(crate) fn store<E: Copy>() -> StoreFunction {
     unsafe fn baseline<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
-        // SAFETY: the contract of `StoreFunction`.
+        // SAFETY: guaranteed by the contract of `StoreFunction`.
         unsafe { store_body::<E>(resolved, offset, s, mask) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     unsafe fn v3<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
-        // SAFETY: the contract of `StoreFunction`.
+        // SAFETY: guaranteed by the contract of `StoreFunction`.
         unsafe { store_body::<E>(resolved, offset, s, mask) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn avx512<E: Copy>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
-        // SAFETY: the contract of `StoreFunction`.
+        // SAFETY: guaranteed by the contract of `StoreFunction`.
         unsafe { store_body::<E>(resolved, offset, s, mask) }
     }
     match level() {
@@ -308,11 +308,11 @@ pub(crate) fn store<E: Copy>() -> StoreFunction {
     }
 }
 
-/// Elements that host atomics read and write whole.
+/// Element that host atomics read and write as a whole.
 pub(crate) trait Whole: Copy {
-    /// Safety: `pointer` is aligned and valid.
+    /// Safety: `pointer` must be aligned and valid.
     unsafe fn read(pointer: *mut u8) -> Self;
-    /// Safety: `pointer` is aligned and valid.
+    /// Safety: `pointer` must be aligned and valid.
     unsafe fn write(pointer: *mut u8, value: Self);
 }
 
@@ -321,12 +321,12 @@ macro_rules! whole {
         impl Whole for $element {
             #[inline(always)]
             unsafe fn read(pointer: *mut u8) -> Self {
-                // SAFETY: the caller's contract; concurrent kernels access these bytes through atomics too.
+                // SAFETY: guaranteed by the caller; concurrent kernels access these bytes through atomics too.
                 unsafe { <$atomic>::from_ptr(pointer.cast()).load(Ordering::SeqCst) as $element }
             }
             #[inline(always)]
             unsafe fn write(pointer: *mut u8, value: Self) {
-                // SAFETY: as above.
+                // SAFETY: guaranteed by the caller; concurrent kernels access these bytes through atomics too.
                 unsafe { <$atomic>::from_ptr(pointer.cast()).store(value as $bits, Ordering::SeqCst) }
             }
         }
@@ -342,23 +342,23 @@ whole! {
     u64, u64, AtomicU64;
 }
 
-/// A load lane by lane through host atomics (`.volatile`, `.relaxed`, `.acquire`).
+/// Loads lane by lane through host atomics (`.volatile`, `.relaxed`, `.acquire`).
 ///
 /// # Safety
-/// The contract of [`LoadFunction`], and every address is aligned to the element.
+/// The contract of [`LoadFunction`] must hold, and every address must be aligned to the element.
 pub(crate) unsafe fn load_ordered<E: Element<R> + Whole, R: Copy>(resolved: &Resolved, offset: usize, d: *mut u8, mask: u64) {
-    // SAFETY: the caller's contract.
+    // SAFETY: guaranteed by the caller.
     for_each_lane(mask, |lane| unsafe {
         *d.cast::<R>().add(lane) = E::read(resolved.pointer(lane).wrapping_add(offset)).extend()
     });
 }
 
-/// A store lane by lane through host atomics.
+/// Stores lane by lane through host atomics.
 ///
 /// # Safety
-/// The contract of [`StoreFunction`], and every address is aligned to the element.
+/// The contract of [`StoreFunction`] must hold, and every address must be aligned to the element.
 pub(crate) unsafe fn store_ordered<E: Whole>(resolved: &Resolved, offset: usize, s: *const u8, mask: u64) {
-    // SAFETY: the caller's contract.
+    // SAFETY: guaranteed by the caller.
     for_each_lane(mask, |lane| unsafe {
         E::write(resolved.pointer(lane).wrapping_add(offset), *s.cast::<E>().add(lane))
     });

@@ -5,13 +5,13 @@ use std::marker::PhantomData;
 use super::half::{Half, NAN, Sixteen};
 use super::{Binary, Unary};
 
-/// How `cvt` rounds to tf32.
+/// Rounding of `cvt` to the nearest tf32, ties away from zero (`.rna`). [`Even`] is `.rn`, [`Zero`] is `.rz`.
 #[derive(Clone, Copy)]
 pub(crate) struct AwayFromZero;
 pub(crate) struct Even;
 pub(crate) struct Zero;
 
-/// What is added to the magnitude before the low 13 bits are cut off.
+/// Rounding to tf32, as the addend to the magnitude before its low 13 bits are truncated.
 pub(crate) trait Tf32Rounding {
     fn addend(magnitude: u32) -> u32;
 }
@@ -35,7 +35,7 @@ impl Tf32Rounding for Zero {
     }
 }
 
-/// `cvt.{rna,rn,rz}{.relu}{.satfinite}.tf32.f32`: 10 fraction bits in the place of an f32.
+/// `cvt.{rna,rn,rz}{.relu}{.satfinite}.tf32.f32`: an f32 with only 10 fraction bits.
 pub(crate) struct ToTf32<R, const RELU: bool, const FINITE: bool>(PhantomData<R>);
 impl<R: Tf32Rounding, const RELU: bool, const FINITE: bool> Unary for ToTf32<R, RELU, FINITE> {
     type A = u32;
@@ -56,11 +56,11 @@ impl<R: Tf32Rounding, const RELU: bool, const FINITE: bool> Unary for ToTf32<R, 
     }
 }
 
-/// An 8-bit float.
+/// 8-bit floating point type.
 pub(crate) trait Eight {
     const FRACTION: u32;
     const BIAS: i32;
-    /// Largest finite value.
+    /// Bits of the largest finite value.
     const LARGEST: u32;
     fn widen(bits: u8) -> Half;
 }
@@ -76,7 +76,7 @@ impl Eight for E4m3 {
     fn widen(bits: u8) -> Half {
         let magnitude = u16::from(bits & 0x7f);
         let sign = u16::from(bits & 0x80) << 8;
-        // The value times 2^-8 has the same bits in f16; multiplying puts it right, subnormals included.
+        // The value times 2^-8 has the same bits in f16. Multiplying by 2^8 gives the value, subnormals included.
         let value = Half(magnitude << 7).value() * 256.0;
         if magnitude == 0x7f {
             Half(NAN)
@@ -97,14 +97,14 @@ impl Eight for E5m2 {
     }
 }
 
-/// Nearest even; beyond the largest value it is the largest (`.satfinite`); NaN is 0x7f.
+/// Rounds to nearest even. Values beyond the largest finite value become the largest (`.satfinite`), and NaN becomes 0x7f.
 #[inline(always)]
 fn round<E: Eight, const RELU: bool>(value: f32) -> u8 {
     let bits = value.to_bits();
     let sign = (bits >> 24) as u8 & 0x80;
     let magnitude = bits & 0x7fff_ffff;
     let exponent = ((magnitude >> 23) as i32 - 127).max(1 - E::BIAS);
-    // Dividing by the distance of neighbouring values, a power of two, is exact.
+    // The distance between neighbouring values is a power of two, so dividing by it is exact.
     let quantum = f32::from_bits(((127 - exponent + E::FRACTION as i32) as u32) << 23);
     let steps = (f32::from_bits(magnitude) * quantum).round_ties_even() as u32;
     let encoded = (((exponent + E::BIAS - 1) as u32) << E::FRACTION).wrapping_add(steps);
@@ -119,7 +119,7 @@ fn round<E: Eight, const RELU: bool>(value: f32) -> u8 {
     }
 }
 
-/// `cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32 d, a, b`: a above b.
+/// `cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32 d, a, b`, with a in the high byte.
 pub(crate) struct EightsFrom32<E, const RELU: bool>(PhantomData<E>);
 impl<E: Eight, const RELU: bool> Binary for EightsFrom32<E, RELU> {
     type A = f32;
@@ -143,7 +143,7 @@ impl<E: Eight, const RELU: bool> Unary for EightsFromHalves<E, RELU> {
     }
 }
 
-/// `cvt.rn.f16x2.{e4m3x2,e5m2x2}`: exact.
+/// `cvt.rn.f16x2.{e4m3x2,e5m2x2}`, which is exact.
 pub(crate) struct HalvesFromEights<E, const RELU: bool>(PhantomData<E>);
 impl<E: Eight, const RELU: bool> Unary for HalvesFromEights<E, RELU> {
     type A = u16;

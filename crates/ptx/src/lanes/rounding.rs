@@ -1,7 +1,7 @@
 //! Directed rounding of f32 arithmetic (`.rz`, `.rm`, `.rp`; PTX ISA §9.7.3 rounding modifiers).
 //!
-//! Sums and products of f32 are followed exactly in f64 as a value and its error; rounding to nearest first and then
-//! stepping one value where it went the wrong way gives the directed result.
+//! Sums and products of f32 are represented exactly in f64 by a value and its error. Rounding to nearest, and then stepping by one value if
+//! that went in the wrong direction, gives the directed result.
 
 pub(crate) mod double;
 
@@ -9,11 +9,11 @@ use std::marker::PhantomData;
 
 use super::{Binary, Ternary, Unary};
 
-/// A rounding direction.
+/// Rounding direction.
 pub(crate) trait Direction {
     /// Whether the sum of opposite values is −0 (IEEE 754 §6.3: only when rounding down).
     const NEGATIVE_ZERO_SUM: bool = false;
-    /// Rounds the exact `high + low` (`low` below half an ulp of `high`) to f32.
+    /// Rounds the exact `high + low` to f32, where `low` is below half an ulp of `high`.
     fn round(high: f64, low: f64) -> f32;
     /// Whether an inexact result of this sign moves away from zero.
     fn outwards(negative: bool) -> bool;
@@ -23,7 +23,7 @@ pub(crate) struct TowardZero;
 pub(crate) struct Down;
 pub(crate) struct Up;
 
-/// Nearest f32, and whether it lies above (+1) or below (−1) the exact value.
+/// Returns the nearest f32, and whether it is above (+1) or below (−1) the exact value.
 #[inline(always)]
 fn nearest(high: f64, low: f64) -> (f32, i32) {
     let near = high as f32;
@@ -72,7 +72,7 @@ impl Direction for TowardZero {
     #[inline(always)]
     fn round(high: f64, low: f64) -> f32 {
         let (near, side) = nearest(high, low);
-        // The sign of the exact value: `high` decides unless it is zero.
+        // The exact value has the sign of `high`, or of `low` if `high` is zero.
         let positive = high > 0.0 || (high == 0.0 && low > 0.0);
         if positive && side > 0 {
             near.next_down()
@@ -88,7 +88,7 @@ impl Direction for TowardZero {
     }
 }
 
-/// The exact sum of two f64 as value and error (Knuth's two-sum).
+/// Returns the exact sum of two f64 as a value and its error (Knuth's two-sum).
 #[inline(always)]
 pub(crate) fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn fused_multiply_add_keeps_the_bits_below_f64() {
-        // 2^24+1 squared minus 1 ulp of the rest: the exact sum needs more than 53 bits.
+        // The exact difference of the product and the smallest subnormal needs more than 53 bits.
         let a = 1.0 + f32::EPSILON;
         let c = f32::from_bits(1);
         assert_eq!(

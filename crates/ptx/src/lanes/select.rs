@@ -69,7 +69,7 @@ logic! {
     PredicateXor = |a, b, c| a ^ b;
 }
 
-/// `mov.b64 d, {a, b}` and the like: the first element is the lowest (PTX ISA §9.7.9.4).
+/// `mov.b64 d, {a, b}` and similar forms: the first element is the lowest (PTX ISA §9.7.9.4).
 pub(crate) struct Pack<H, W>(PhantomData<(H, W)>);
 
 macro_rules! pack {
@@ -88,7 +88,7 @@ macro_rules! pack {
 pack!(u16, u32);
 pack!(u32, u64);
 
-/// The upper half of a value.
+/// Upper half of a value.
 pub(crate) struct Upper<H, W>(PhantomData<(H, W)>);
 
 macro_rules! upper {
@@ -106,7 +106,7 @@ macro_rules! upper {
 upper!(u16, u32);
 upper!(u32, u64);
 
-/// Copies elements of a register where the mask word of their lane is all ones.
+/// Copies the elements of a register for the lanes whose mask word is all ones.
 pub(crate) type BlendFunction = unsafe fn(*mut u8, *const u8, *const [i32; LANES]);
 
 #[inline(always)]
@@ -138,22 +138,22 @@ macro_rules! word {
 }
 word!(u16, u32, u64);
 
-/// The blend for registers of elements `T` on this CPU.
+/// Returns the blend function for registers of elements `T` on this CPU.
 pub(crate) fn blend<T: Word>() -> BlendFunction {
     unsafe fn baseline<T: Word>(d: *mut u8, s: *const u8, mask: *const [i32; LANES]) {
-        // SAFETY: the caller's contract, see `blend_body`.
+        // SAFETY: guaranteed by the caller, see `blend_body`.
         unsafe { blend_body::<T>(d, s, mask) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     unsafe fn v3<T: Word>(d: *mut u8, s: *const u8, mask: *const [i32; LANES]) {
-        // SAFETY: the caller's contract, see `blend_body`.
+        // SAFETY: guaranteed by the caller, see `blend_body`.
         unsafe { blend_body::<T>(d, s, mask) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn avx512<T: Word>(d: *mut u8, s: *const u8, mask: *const [i32; LANES]) {
-        // SAFETY: the caller's contract, see `blend_body`.
+        // SAFETY: guaranteed by the caller, see `blend_body`.
         unsafe { blend_body::<T>(d, s, mask) }
     }
     match level() {
@@ -167,7 +167,7 @@ pub(crate) fn blend<T: Word>() -> BlendFunction {
     }
 }
 
-/// A mask's bits as words of all ones or zeros.
+/// Expands the bits of a mask to words of all ones or zeros.
 pub(crate) fn expand(bits: u64, words: &mut [i32; LANES]) {
     for half in 0..2 {
         let bits = (bits >> (32 * half)) as u32;

@@ -1,5 +1,5 @@
-//! `ex2`, `lg2`, `sin`, `cos`, `tanh`, `rsqrt` (PTX ISA §9.7.3.13-21), computed in f64 without branches so that they
-//! vectorise and give the same bits on every CPU. Each stays well inside the error the ISA allows its `.approx` form.
+//! `ex2`, `lg2`, `sin`, `cos`, `tanh`, `rsqrt` (PTX ISA §9.7.3.13-21), computed in f64 without branches so that they vectorise and give the
+//! same bits on every CPU. The error of each is well within the error that the ISA allows for its `.approx` form.
 
 use super::{Binary, Unary};
 
@@ -35,7 +35,7 @@ impl Unary for ReciprocalSquareRoot64 {
     }
 }
 
-/// `rcp.approx.ftz.f64`: subnormal operands and results are zeros.
+/// `rcp.approx.ftz.f64`: subnormal operands and results become zeros.
 pub(crate) struct FlushedReciprocal64;
 impl Unary for FlushedReciprocal64 {
     type A = f64;
@@ -62,7 +62,7 @@ fn flush(a: f64) -> f64 {
     if a.abs() < f64::MIN_POSITIVE { a * 0.0 } else { a }
 }
 
-/// `div.approx.f32`: a divisor above 2^126 makes the quotient 0, and that of an infinity NaN.
+/// `div.approx.f32`: for a finite divisor above 2^126 in magnitude, the quotient is 0, or NaN if the dividend is infinite.
 pub(crate) struct ApproximateDivide;
 impl Binary for ApproximateDivide {
     type A = f32;
@@ -80,7 +80,7 @@ impl Binary for ApproximateDivide {
     }
 }
 
-/// 2 to the power of `fraction` in [−0.5, 0.5]: Taylor of e^(x ln 2), remainder below 1e-11.
+/// Returns 2 to the power of `fraction` in [−0.5, 0.5]: the Taylor series of e^(x ln 2), with a remainder below 1e-11.
 #[inline(always)]
 fn power_of_fraction(fraction: f64) -> f64 {
     const C: [f64; 10] = [
@@ -104,12 +104,12 @@ fn power_of_fraction(fraction: f64) -> f64 {
     sum
 }
 
-/// Adding and subtracting this rounds an f64 below 2^51 to the nearest integer.
+/// Adding and subtracting this constant rounds an f64 below 2^51 to the nearest integer.
 const ROUNDER: f64 = 6_755_399_441_055_744.0;
 
 #[inline(always)]
 fn power_of_two(x: f64) -> f64 {
-    // Beyond these f32 has become zero or infinite; NaN passes the comparisons and stays.
+    // Beyond these limits the result is zero or infinite in f32. NaN passes the comparisons unchanged.
     let x = if x > 1020.0 { 1020.0 } else { x };
     let x = if x < -1020.0 { -1020.0 } else { x };
     let shifted = x + ROUNDER;
@@ -129,7 +129,7 @@ fn exponential2(a: f32) -> f32 {
 fn logarithm2(a: f32) -> f32 {
     let wide = f64::from(a);
     let bits = wide.to_bits();
-    // Mantissa in [√½, √2): exponent taken relative to √½.
+    // The mantissa is in [√½, √2), because the exponent is relative to √½.
     let offset = bits.wrapping_sub(0x3fe6_a09e_667f_3bcd);
     let exponent = (offset as i64 >> 52) as f64;
     let mantissa = f64::from_bits(bits.wrapping_sub(offset & 0xfff0_0000_0000_0000));
@@ -149,7 +149,8 @@ fn logarithm2(a: f32) -> f32 {
     }
 }
 
-/// `x` reduced to [−π/4, π/4] and the quadrant. π/2 in two parts: exact enough for every f32 below 2^31 in magnitude.
+/// Reduces `x` to [−π/4, π/4], and returns the quadrant. π/2 is split into three parts, which is exact enough for every f32 below 2^31 in
+/// magnitude.
 #[inline(always)]
 fn reduce(x: f64) -> (f64, u64) {
     const HALF_PI_HIGH: f64 = f64::from_bits(0x3ff9_21fb_5440_0000);
@@ -179,7 +180,7 @@ fn cosine_series(r: f64) -> f64 {
 fn quadrant(x: f64, ahead: u64) -> f32 {
     let (r, turns) = reduce(x);
     let turns = turns.wrapping_add(ahead);
-    // Of arguments too large to be reduced nothing is left but that the result is a sine; NaN stays.
+    // Arguments too large to be reduced give some value in the range of the sine. NaN stays NaN.
     let r = r.clamp(-0.8, 0.8);
     let value = if turns & 1 == 0 { sine_series(r) } else { cosine_series(r) };
     let signed = if turns & 2 == 0 { value } else { -value };
@@ -202,7 +203,7 @@ fn cosine(x: f64) -> f32 {
 
 #[inline(always)]
 fn hyperbolic_tangent(a: f32) -> f32 {
-    // tanh x = 1 − 2 / (e^2x + 1); small arguments by series, where the difference would cancel.
+    // tanh x = 1 − 2 / (e^2x + 1). Small arguments use a series, because the difference would cancel.
     let x = f64::from(a);
     let e = power_of_two(2.0 * x * std::f64::consts::LOG2_E);
     let far = 1.0 - 2.0 / (e + 1.0);
@@ -217,7 +218,7 @@ mod tests {
     use super::*;
 
     fn samples() -> impl Iterator<Item = f32> {
-        // Every 10007th bit pattern: all exponents, both signs.
+        // Every 640,448th bit pattern: all exponents, both signs.
         (0..=u32::MAX)
             .step_by(10_007 * 64)
             .map(f32::from_bits)
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn relative_errors_stay_within_one_rounding() {
-        // 2^-24 is half an ulp; the ISA allows 2^-22 and more.
+        // 2^-24 is half an ulp. The ISA allows 2^-22 and more.
         let bound = 2f64.powi(-23);
         assert!(worst(samples(), exponential2, f64::exp2) < bound);
         assert!(worst(samples().filter(|a| *a > 0.0), logarithm2, f64::log2) < bound);

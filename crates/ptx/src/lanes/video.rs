@@ -4,15 +4,15 @@ use std::marker::PhantomData;
 
 use super::Ternary;
 
-/// How the parts are read and written: bits of the third operand of [`Video`].
+/// Flags in the third operand of [`Video`]: whether the parts of a, b and d are signed, and whether d saturates.
 pub(crate) const A_SIGNED: u32 = 1;
 pub(crate) const B_SIGNED: u32 = 2;
 pub(crate) const D_SIGNED: u32 = 4;
 pub(crate) const SATURATES: u32 = 8;
-/// The parts' results are added up.
+/// Flag in the third operand of [`Video`]: the results of the parts are added up.
 pub(crate) const SUMS: u32 = 16;
 
-/// What is done with each pair of parts.
+/// Operation on one pair of parts.
 pub(crate) trait Part {
     fn apply(a: i32, b: i32) -> i32;
 }
@@ -30,7 +30,7 @@ macro_rules! parts {
 parts! {
     Add = |a, b| a + b;
     Subtract = |a, b| a - b;
-    // Halves go up, but for negative sums.
+    // Ties are rounded up, except for negative sums.
     Average = |a, b| (a + b + i32::from(a + b >= 0)) >> 1;
     Difference = |a, b| (a - b).abs();
     Minimum = |a, b| a.min(b);
@@ -43,7 +43,7 @@ parts! {
     GreaterOrEqual = |a, b| i32::from(a >= b);
 }
 
-/// An operation on parts of so many bits; the third operand says how.
+/// Operation on parts of `BITS` bits. The third operand holds flags.
 pub(crate) struct Video<O, const BITS: u32>(PhantomData<O>);
 
 impl<O: Part, const BITS: u32> Ternary for Video<O, BITS> {

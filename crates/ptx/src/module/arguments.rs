@@ -1,4 +1,4 @@
-//! Packing kernel arguments.
+//! Packing of kernel arguments.
 
 use super::Kernel;
 use crate::memory::DevicePointer;
@@ -13,12 +13,12 @@ pub struct ArgumentList {
 }
 
 impl ArgumentList {
-    /// No arguments yet.
+    /// Returns an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends raw bytes of a value aligned to its own size (up to 16).
+    /// Appends the bytes of a value, aligned to its own size (up to 16).
     fn push(mut self, value: &[u8]) -> Self {
         let aligned = self.bytes.len().next_multiple_of(value.len().max(1));
         self.bytes.resize(aligned, 0);
@@ -26,47 +26,47 @@ impl ArgumentList {
         self
     }
 
-    /// A pointer.
+    /// Appends a pointer.
     pub fn pointer(self, value: DevicePointer) -> Self {
         self.push(&value.0.to_le_bytes())
     }
 
-    /// A 32-bit unsigned integer.
+    /// Appends a 32-bit unsigned integer.
     pub fn u32(self, value: u32) -> Self {
         self.push(&value.to_le_bytes())
     }
 
-    /// A 32-bit signed integer.
+    /// Appends a 32-bit signed integer.
     pub fn i32(self, value: i32) -> Self {
         self.push(&value.to_le_bytes())
     }
 
-    /// A 64-bit unsigned integer.
+    /// Appends a 64-bit unsigned integer.
     pub fn u64(self, value: u64) -> Self {
         self.push(&value.to_le_bytes())
     }
 
-    /// A 64-bit signed integer.
+    /// Appends a 64-bit signed integer.
     pub fn i64(self, value: i64) -> Self {
         self.push(&value.to_le_bytes())
     }
 
-    /// A 32-bit float.
+    /// Appends a 32-bit float.
     pub fn f32(self, value: f32) -> Self {
         self.push(&value.to_le_bytes())
     }
 
-    /// A 64-bit float.
+    /// Appends a 64-bit float.
     pub fn f64(self, value: f64) -> Self {
         self.push(&value.to_le_bytes())
     }
 
-    /// The packed buffer.
+    /// Returns the packed buffer.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether as many bytes were given as the kernel's parameters take.
+    /// Returns whether the packed buffer is as long as the kernel's parameter buffer.
     pub fn fits(&self, kernel: &Kernel) -> bool {
         self.bytes.len() == kernel.parameter_bytes()
     }

@@ -1,4 +1,4 @@
-//! Module-scope variables: their sizes and what is in them when a module is loaded (PTX ISA §5.4.1, §5.4.4).
+//! Module-scope variables: their sizes and their initial values when a module is loaded (PTX ISA §5.4.1, §5.4.4).
 
 use std::collections::HashMap;
 
@@ -10,17 +10,17 @@ use crate::syntax::{self, InitialValue};
 pub(super) struct Variable {
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// Runs of initial bytes and where they go; what lies between them is zero.
+    /// Runs of initial bytes, with their offsets. The bytes between runs are zero.
     pub(super) initial: Vec<(u64, Vec<u8>)>,
-    /// Addresses of other variables to be written: offset, variable, addend.
+    /// Addresses of other variables to write: offset, index of the variable, addend.
     pub(super) addresses: Vec<(u64, u32, i64)>,
 }
 
 impl Variable {
-    /// What is declared, with names resolved: `symbols` are the module's variables.
+    /// Resolves the names in a declaration. `symbols` are the module's variables.
     ///
     /// # Errors
-    /// An initial value that does not fit its type, or names nothing.
+    /// An initial value that does not fit its type, or that names nothing.
     pub(super) fn new(variable: &syntax::Variable<'_>, symbols: &HashMap<&str, u32>, graph: &CallGraph<'_>) -> Result<Self, LoadError> {
         let fail = |kind| LoadError::new(variable.position, variable.name, kind);
         let mut found = Self {

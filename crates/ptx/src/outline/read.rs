@@ -1,4 +1,4 @@
-//! Reads the directives of a PTX text, and skips what stands between them.
+//! Reader for the directives of a PTX text, which skips everything between them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,22 +6,22 @@ use crate::error::{LoadError, LoadErrorKind, Position};
 use crate::lexer::{Spanned, Token};
 use crate::types::ScalarType;
 
-/// One declared name.
+/// Declared variable or parameter.
 pub(super) struct Variable<'a> {
     pub(super) name: &'a str,
     pub(super) scalar: &'a str,
-    /// Elements of its vector type.
+    /// Number of elements of the vector type.
     width: u64,
-    /// 0 for an open array without values.
+    /// Size in bytes; 0 for an open array without values.
     pub(super) bytes: u64,
-    /// Of an open array: bytes of what its first dimension counts.
+    /// For an open array, the bytes of one element of its first dimension.
     unit: u64,
     pub(super) align: u64,
     pub(super) is_open: bool,
     pub(super) is_pointer: bool,
 }
 
-/// A function's body, before names are followed.
+/// Body of a function, before names are resolved.
 #[derive(Default)]
 pub(super) struct Body<'a> {
     pub(super) registers: BTreeMap<String, u64>,
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `8.8` was lexed as one number; its text is what counts.
+    /// Parses a version such as `8.8` from its text, because the lexer reads it as one number.
     pub(super) fn version(&mut self) -> Result<(u32, u32), LoadError> {
         let spanned = self.tokens[self.at.min(self.tokens.len() - 1)];
         self.at += 1;
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         parsed.ok_or_else(|| self.error("expected a version"))
     }
 
-    /// `sm_90a, debug`
+    /// Parses a list of words, such as `sm_90a, debug`.
     pub(super) fn words(&mut self) -> Vec<String> {
         let mut words = Vec::new();
         while let Token::Name(word) = self.peek() {
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         words
     }
 
-    /// To behind the brace that closes the next one that opens.
+    /// Skips tokens until the next brace that opens is closed.
     pub(super) fn skip_braces(&mut self) -> Result<(), LoadError> {
         let mut open = 0u32;
         loop {
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `.shared .align 4 .b8 name[16], other;`, from its state space on.
+    /// Parses a declaration such as `.shared .align 4 .b8 name[16], other;`, starting at its state space.
     pub(super) fn variables(&mut self) -> Result<Vec<Variable<'a>>, LoadError> {
         let mut found = vec![self.declaration()?];
         loop {
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// How many values stand between the braces that open here.
+    /// Counts the values in the next pair of braces.
     fn values(&mut self) -> Result<u64, LoadError> {
         let (mut open, mut values) = (0u32, 1);
         loop {
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One declaration, up to its dimensions.
+    /// Parses one declaration, up to and including its dimensions.
     fn declaration(&mut self) -> Result<Variable<'a>, LoadError> {
         self.at += 1;
         let (mut align, mut scalar, mut width, mut is_pointer) = (None, None, 1, false);
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
             match self.next() {
                 Token::Dot("align") => {
                     let value = self.integer()?;
-                    // Behind `.ptr` it is the pointee's.
+                    // After `.ptr`, the alignment is that of the pointee.
                     if !is_pointer {
                         align = Some(value);
                     }
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// `[16][4]`: how many elements, but for a dimension that is open, and whether one is.
+    /// Parses dimensions such as `[16][4]`. Returns the number of elements, without an open dimension, and whether one is open.
     fn dimensions(&mut self) -> Result<(u64, bool), LoadError> {
         let mut elements = 1u64;
         let mut is_open = false;
@@ -211,7 +211,7 @@ impl<'a> Reader<'a> {
         Ok((elements, is_open))
     }
 
-    /// Name, parameters and body of a function, from behind its directive on.
+    /// Parses the name, parameters and body of a function, starting after its directive.
     #[allow(clippy::type_complexity, reason = "taken apart where it is called")]
     pub(super) fn function(&mut self) -> Result<(&'a str, Vec<Variable<'a>>, Option<Body<'a>>), LoadError> {
         let mut parameters = Vec::new();
@@ -223,7 +223,7 @@ impl<'a> Reader<'a> {
                     name = Some(word);
                     self.at += 1;
                 }
-                // Before the name it is what a function gives back.
+                // A list before the name declares the function's results.
                 Token::Mark(b'(') => {
                     let list = self.parameters()?;
                     if name.is_some() {
@@ -276,11 +276,11 @@ impl<'a> Reader<'a> {
         Ok(extent)
     }
 
-    /// Declarations and names between a function's braces.
+    /// Parses the declarations and names between a function's braces.
     fn body(&mut self, body: &mut Body<'a>) -> Result<(), LoadError> {
         let mut open = 0u32;
-        // Modifiers of instructions look like directives, and follow a name or another modifier. A declaration may also follow the number
-        // that ends a `.loc`, which has no semicolon.
+        // Only directives begin a declaration. Modifiers of instructions look like directives, but follow a name or another modifier. A
+        // declaration may also follow the number that ends a `.loc`, which has no semicolon.
         let mut begins = true;
         loop {
             match self.peek() {
@@ -308,7 +308,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `.reg .b32 %r<10>, %extra;`
+    /// Parses a declaration such as `.reg .b32 %r<10>, %extra;`.
     fn registers(&mut self, counts: &mut BTreeMap<String, u64>) -> Result<(), LoadError> {
         self.at += 1;
         let mut scalar = "";
@@ -334,7 +334,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes of a type; 0 for one that has none or is unknown.
+/// Returns the size of a type in bytes; 0 if the type has no size or is unknown.
 fn bytes(scalar: &str) -> u64 {
     match scalar {
         "texref" | "samplerref" | "surfref" => 8,

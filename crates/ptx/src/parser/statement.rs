@@ -6,7 +6,7 @@ use crate::lexer::Token;
 use crate::syntax::{Guard, Instruction, Operand, Statement};
 
 impl<'a> Parser<'a> {
-    /// Statements up to the closing brace, which is taken.
+    /// Parses statements up to and including the closing brace.
     pub(super) fn statements(&mut self) -> Result<Vec<Statement<'a>>, LoadError> {
         self.enter()?;
         let mut found = Vec::new();
@@ -62,7 +62,7 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
-    /// The names behind `.branchtargets` or `.calltargets`.
+    /// Parses the names after `.branchtargets` or `.calltargets`.
     fn target_list(&mut self) -> Result<Vec<&'a str>, LoadError> {
         self.at += 1;
         let mut names = vec![self.name()?];
@@ -91,7 +91,7 @@ impl<'a> Parser<'a> {
         Ok(Statement::Prototype { name, results, parameters })
     }
 
-    /// `.loc 1 12 3` and its optional inlining data; it ends with the line, not with a semicolon.
+    /// Parses `.loc 1 12 3` and its optional inlining data. A `.loc` ends with the line, not with a semicolon.
     pub(super) fn location(&mut self) -> Result<(u64, u64), LoadError> {
         let line = self.position().line;
         self.at += 1;
@@ -99,7 +99,7 @@ impl<'a> Parser<'a> {
         while self.position().line == line && self.peek() != Token::End {
             self.at += 1;
         }
-        // `, function_name label, inlined_at 1 2 3` may go on behind a line break.
+        // `, function_name label, inlined_at 1 2 3` may continue after a line break.
         while self.peek() == Token::Mark(b',') {
             let line = self.position().line;
             while self.position().line == line && self.peek() != Token::End {
@@ -203,7 +203,7 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     return Ok(Operand::Component(name, component));
                 }
-                // `array[0]`: the array itself (§6.4.2).
+                // `array[0]` is the array itself (§6.4.2).
                 if self.peek() == Token::Mark(b'[') {
                     self.at += 1;
                     if self.integer()? != 0 {
@@ -264,7 +264,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// White space runs to single blanks.
+/// Collapses runs of white space to single blanks.
 pub(crate) fn collapse(text: &str) -> String {
     let mut collapsed = String::with_capacity(text.len());
     for word in text.split_ascii_whitespace() {

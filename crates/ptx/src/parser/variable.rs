@@ -7,7 +7,7 @@ use crate::syntax::{Constant, Initial, InitialValue, Registers, Variable};
 use crate::types::{ScalarType, Space};
 
 impl<'a> Parser<'a> {
-    /// `(.param .u64 .ptr .global .align 4 name, …)`.
+    /// Parses `(.param .u64 .ptr .global .align 4 name, …)`.
     pub(super) fn parameters(&mut self) -> Result<Vec<Variable<'a>>, LoadError> {
         self.expect(b'(')?;
         let mut found = Vec::new();
@@ -16,7 +16,7 @@ impl<'a> Parser<'a> {
         }
         loop {
             if self.accept_dot("reg") {
-                // Register parameters exist for device functions only.
+                // Only device functions have register parameters.
                 let position = self.position();
                 let scalar = self.scalar_type()?;
                 let name = self.name()?;
@@ -47,7 +47,7 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
-    /// A whole declaration with its semicolon; it may declare several names.
+    /// Parses a whole declaration with its semicolon, which may declare several names.
     pub(super) fn variables(&mut self, is_external: bool) -> Result<Vec<Variable<'a>>, LoadError> {
         let mut found = self.declarators(is_external)?;
         while self.accept(b',') {
@@ -108,7 +108,7 @@ impl<'a> Parser<'a> {
                 Token::Dot("align") => {
                     self.at += 1;
                     let value = self.alignment()?;
-                    // Behind `.ptr` it is the pointee's.
+                    // After `.ptr`, the alignment is that of the pointee.
                     if !is_pointer {
                         alignment = Some(value);
                     }
@@ -155,7 +155,7 @@ impl<'a> Parser<'a> {
         Ok(vec![self.declarator(template)?])
     }
 
-    /// `name[4][2] = {…}` on top of what the words before it said.
+    /// Parses `name[4][2] = {…}`. `template` has the properties that precede the name.
     fn declarator(&mut self, template: Variable<'a>) -> Result<Variable<'a>, LoadError> {
         let name = self.name()?;
         let mut variable = Variable {
@@ -198,7 +198,7 @@ impl<'a> Parser<'a> {
         Ok(variable)
     }
 
-    /// Values at `offset` and on; returns the offset behind the last one.
+    /// Parses initial values from `offset` on. Returns the offset after the last value.
     fn initialiser(&mut self, variable: &mut Variable<'a>, dimensions: &[u64], offset: u64) -> Result<u64, LoadError> {
         let bytes = variable.scalar.bytes() as u64;
         if !self.accept(b'{') {
@@ -208,7 +208,7 @@ impl<'a> Parser<'a> {
         }
         self.enter()?;
         let inner = dimensions.get(1..).unwrap_or_default();
-        // A nested row starts at its own place even when the row before was short.
+        // A nested row starts at its own offset, even if the preceding row is short.
         let row = inner
             .iter()
             .try_fold(bytes, |product, dimension| product.checked_mul(*dimension))
@@ -271,7 +271,7 @@ impl<'a> Parser<'a> {
         Ok(constant)
     }
 
-    /// `.reg .b32 %r<8>, %x;`
+    /// Parses `.reg .b32 %r<8>, %x;`, starting at the type.
     pub(super) fn registers(&mut self) -> Result<Vec<Registers<'a>>, LoadError> {
         if matches!(self.peek(), Token::Dot("v2" | "v4")) {
             return Err(self.unsupported("vector registers"));

@@ -7,7 +7,7 @@ use crate::lanes::float::Float;
 use crate::lanes::rounding::{Direction, two_sum};
 use crate::lanes::{Binary, Unary};
 
-/// An f32 function on a 16-bit float: `ex2`, `tanh`.
+/// f32 function, such as `ex2` or `tanh`, applied to a 16-bit float.
 pub(crate) struct Through<H, O>(PhantomData<(H, O)>);
 impl<H: Sixteen, O: Unary<A = f32, D = f32>> Unary for Through<H, O> {
     type A = H;
@@ -29,7 +29,7 @@ impl<H: Sixteen> Unary for Value<H> {
     }
 }
 
-/// `cvt.{rn,rz}` from f32, with `.relu`, `.satfinite` and `.sat`.
+/// `cvt.{rn,rz}` from f32, with `.relu` and `.satfinite`.
 pub(crate) struct From32<H, const ZERO: bool, const RELU: bool, const FINITE: bool>(PhantomData<H>);
 impl<H: Sixteen + Float, const ZERO: bool, const RELU: bool, const FINITE: bool> Unary for From32<H, ZERO, RELU, FINITE> {
     type A = f32;
@@ -47,7 +47,7 @@ impl<H: Sixteen + Float, const ZERO: bool, const RELU: bool, const FINITE: bool>
     }
 }
 
-/// `cvt.rn.{f16x2,bf16x2}.f32 d, a, b`: a above b.
+/// `cvt.rn.{f16x2,bf16x2}.f32 d, a, b`, with a in the high half.
 pub(crate) struct PairFrom32<O>(PhantomData<O>);
 impl<H: Sixteen, O: Unary<A = f32, D = H>> Binary for PairFrom32<O> {
     type A = f32;
@@ -59,7 +59,7 @@ impl<H: Sixteen, O: Unary<A = f32, D = H>> Binary for PairFrom32<O> {
     }
 }
 
-/// `cvt.rn` from f64: to odd first.
+/// `cvt.rn` from f64, which is first rounded to odd.
 pub(crate) struct From64<H>(PhantomData<H>);
 impl<H: Sixteen> Unary for From64<H> {
     type A = f64;
@@ -70,12 +70,12 @@ impl<H: Sixteen> Unary for From64<H> {
     }
 }
 
-/// What lies between two values becomes the one that the direction says.
+/// Rounds an inexact value in the direction `M`.
 #[inline(always)]
 fn directed<H: Sixteen, M: Direction>(value: f32) -> H {
     let cut = H::toward_zero(value);
     let outwards = cut.value() != value && !value.is_nan() && M::outwards(value.is_sign_negative());
-    // Behind the largest finite value follows infinity.
+    // Infinity has the bits after those of the largest finite value.
     H::from_bits(cut.bits() + u16::from(outwards))
 }
 
@@ -90,7 +90,7 @@ impl<H: Sixteen, M: Direction> Unary for From32Directed<H, M> {
     }
 }
 
-/// `cvt.{rz,rm,rp}` from f64: to odd first.
+/// `cvt.{rz,rm,rp}` from f64, which is first rounded to odd.
 pub(crate) struct From64Directed<H, M>(PhantomData<(H, M)>);
 impl<H: Sixteen, M: Direction> Unary for From64Directed<H, M> {
     type A = f64;
@@ -104,7 +104,7 @@ impl<H: Sixteen, M: Direction> Unary for From64Directed<H, M> {
 /// `cvt.{rz,rm,rp}` of an integer.
 pub(crate) struct FromIntegerDirected<S, H, M>(PhantomData<(S, H, M)>);
 
-/// `cvt.rn` of an integer: its halves as f64 hold what f32 would round.
+/// `cvt.rn` of an integer. The integer is split into two f64, because f32 would round it.
 pub(crate) struct FromInteger<S, H>(PhantomData<(S, H)>);
 
 macro_rules! from_integer {

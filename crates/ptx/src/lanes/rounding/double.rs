@@ -1,17 +1,17 @@
-//! Directed rounding of f64 arithmetic (`.rz`, `.rm`, `.rp`; PTX ISA §9.7.3): the exact result in 128-bit integers, and one
-//! rounding of it. Programs hardly ever ask for these, so they are made to be right and small, not to be fast.
+//! Directed rounding of f64 arithmetic (`.rz`, `.rm`, `.rp`; PTX ISA §9.7.3). The exact result is computed in 128-bit integers and rounded
+//! once. Programs rarely use these operations, so the code favours correctness and size over speed.
 
 use std::marker::PhantomData;
 
 use super::super::{Binary, Ternary, Unary};
 use super::Direction;
 
-/// Bits of the fraction field.
+/// Number of bits in the fraction field.
 const FRACTION: u32 = 52;
-/// The power of two of a subnormal's last bit.
+/// Exponent of a subnormal's last bit.
 const LOWEST: i32 = -1074;
 
-/// A finite number that is not zero: `± magnitude · 2^exponent`, and less than one unit more where `sticky`.
+/// Finite nonzero number: `± magnitude · 2^exponent`, plus less than one unit if `sticky`.
 #[derive(Clone, Copy)]
 struct Exact {
     negative: bool,
@@ -20,7 +20,7 @@ struct Exact {
     sticky: bool,
 }
 
-/// A finite number that is not zero, its magnitude of 53 bits.
+/// Decodes a finite nonzero number. The magnitude has 53 bits.
 fn decode(value: f64) -> Exact {
     let bits = value.to_bits();
     let field = (bits >> FRACTION & 0x7ff) as i32;
@@ -40,7 +40,7 @@ fn decode(value: f64) -> Exact {
 }
 
 impl Exact {
-    /// The magnitude moved up to bit 126.
+    /// Shifts the highest bit of the magnitude up to bit 126.
     fn raised(self) -> Self {
         let shift = self.magnitude.leading_zeros() - 1;
         Self {
@@ -50,7 +50,7 @@ impl Exact {
         }
     }
 
-    /// In units of a larger `2^exponent`.
+    /// Expresses the number in units of a larger `2^exponent`.
     fn lowered(self, exponent: i32) -> Self {
         let shift = (exponent - self.exponent) as u32;
         let (kept, rest) = match shift {
@@ -66,8 +66,8 @@ impl Exact {
         }
     }
 
-    /// The sum of two exact numbers, none where it is zero. Bits are lost only where the operands are far apart, and then
-    /// more remain than f64 keeps.
+    /// Adds two exact numbers. Returns `None` if the sum is zero. Bits are lost only if the operands are far apart; more bits than those of
+    /// an f64 then remain.
     fn add(self, other: Self) -> Option<Self> {
         let (left, right) = (self.raised(), other.raised());
         let (large, small) = if (left.exponent, left.magnitude) >= (right.exponent, right.magnitude) {
@@ -79,7 +79,7 @@ impl Exact {
         let magnitude = if large.negative == small.negative {
             large.magnitude + small.magnitude
         } else {
-            // What was cut off of the smaller one is missing from the difference.
+            // The bits cut off from the smaller operand are missing from the difference.
             large.magnitude - small.magnitude - u128::from(small.sticky)
         };
         (magnitude != 0 || small.sticky).then_some(Self {
@@ -89,16 +89,16 @@ impl Exact {
         })
     }
 
-    /// Rounded once.
+    /// Rounds once to f64, in the direction `M`.
     fn round<M: Direction>(self) -> f64 {
         let sign = u64::from(self.negative) << 63;
         let top = self.exponent + (127 - self.magnitude.leading_zeros() as i32);
-        // The last bit kept: 53 bits of a normal number, fewer of a subnormal one.
+        // Exponent of the last bit to keep: a normal number keeps 53 bits, a subnormal one fewer.
         let quantum = (top - FRACTION as i32).max(LOWEST);
         let kept = if quantum >= self.exponent {
             self.lowered(quantum)
         } else {
-            // Few bits, and those exact: quotients, roots and sums with a tail have more than are kept.
+            // The number has few bits, all exact: quotients, roots and sums with a sticky bit have more bits than are kept.
             Self {
                 magnitude: self.magnitude << (self.exponent - quantum),
                 ..self
@@ -106,7 +106,7 @@ impl Exact {
         };
         let outwards = M::outwards(self.negative);
         let magnitude = kept.magnitude as u64 + u64::from(kept.sticky && outwards);
-        // The leading bit counts as one in the exponent field, and a carry moves on into it.
+        // The leading bit adds one to the exponent field, and a carry propagates into the field.
         let bits = (((quantum - LOWEST) as u64) << FRACTION) + magnitude;
         let infinite = f64::INFINITY.to_bits();
         f64::from_bits(
@@ -119,12 +119,12 @@ impl Exact {
     }
 }
 
-/// Whether all are finite and none is zero: what the integers here are for. Everything else is exact or no number.
+/// Whether all values are finite and nonzero, as the integer arithmetic of this module requires. All other results are exact or NaN.
 fn ordinary(values: &[f64]) -> bool {
     values.iter().all(|value| value.is_finite() && *value != 0.0)
 }
 
-/// Opposite numbers add up to −0 only when rounding down (IEEE 754 §6.3).
+/// Returns the sum of opposite numbers, which is −0 only when rounding down (IEEE 754 §6.3).
 fn zero_sum<M: Direction>() -> f64 {
     if M::NEGATIVE_ZERO_SUM { -0.0 } else { 0.0 }
 }
@@ -141,7 +141,7 @@ fn sum<M: Direction>(a: f64, b: f64) -> f64 {
 
 fn fused<M: Direction>(a: f64, b: f64, c: f64) -> f64 {
     if !ordinary(&[a, b]) || !c.is_finite() {
-        // The product is a zero, an infinity or no number, or the sum is not finite.
+        // The product is zero, infinite or NaN, or the sum is not finite.
         let product = if ordinary(&[a, b]) { 0.0 } else { a * b };
         return sum::<M>(product, c);
     }
@@ -178,7 +178,7 @@ fn root<M: Direction>(a: f64) -> f64 {
         return a.sqrt();
     }
     let number = decode(a);
-    // 53 bits and 72 or 73 more; the exponent must be even.
+    // The radicand has 53 bits plus 72 or 73 bits, so that its exponent is even.
     let shift = 72 + (number.exponent & 1);
     let radicand = number.magnitude << shift;
     let magnitude = radicand.isqrt();
