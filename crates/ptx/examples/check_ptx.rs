@@ -1,4 +1,4 @@
-//! Loads PTX files and says what is in them, or why they do not load: a quick check without a launch.
+//! Loads PTX files and prints what they contain, or why they do not load: a quick check without a launch.
 //!
 //! ```text
 //! cargo run --example check_ptx -- FILE...

@@ -1,4 +1,4 @@
-//! Writes the table of instructions into `docs/ptx.md`, between its two marks: part of `make generate`.
+//! Writes the table of instructions to `docs/ptx.md`, between its two marks. Part of `make generate`.
 
 use std::error::Error;
 use std::path::PathBuf;

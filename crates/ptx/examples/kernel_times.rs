@@ -1,14 +1,13 @@
-//! What kernels of the corpus cost on this engine, on one thread unless told otherwise: the counterpart of
-//! `bench/c/reference.c`, with the same data and the same checks. Also what loading modules and an empty launch cost.
-//! The PTX is that of NVRTC 12.9 for sm_80.
+//! Measures kernels of the corpus on this engine, on one thread by default. This is the counterpart of `bench/c/reference.c`, with the same
+//! data and the same checks. Also measures loading of modules and an empty launch. The PTX is from NVRTC 12.9 for sm_80.
 //!
 //! ```text
 //! cargo run --release --example kernel_times -- \
 //!     [--level baseline|v3|avx512] [--threads N] [NAME...]
 //! ```
 //!
-//! Prints one JSON object a line: name, variant, value (the best), unit, median, worst, runs, check (a number that
-//! depends on every result; of a module that is loaded, its text's bytes).
+//! Prints one JSON object per line: name, variant, value (the best), unit, median, worst, runs, check (a number that depends on every
+//! result; for loading a module, the bytes of its text).
 
 use std::error::Error;
 use std::hint::black_box;
@@ -22,19 +21,19 @@ use sahasra_ptx::{
 };
 
 const MILLION: usize = 1 << 20;
-/// Modules of about 100 kB: mathematical functions in f64, tensor cores and asynchronous copies, libcu++ atomics.
+/// Modules of about 100 kB: mathematical functions in f64, tensor cores and asynchronous copies, atomics of libcu++.
 const MODULES: [&str; 3] = ["13_fp64_math", "23_coop_async_mma", "24_cuda_atomic_misc"];
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// One benchmark: what is launched, and how its result becomes a number.
+/// One benchmark: the launch, and the function that computes a number from its result.
 struct Benchmark<'a> {
     name: &'static str,
     kernel: Kernel,
     launch: Launch,
     arguments: ArgumentList,
     check: Box<dyn Fn() -> Outcome<f64> + 'a>,
-    /// Put back before each run; not timed.
+    /// Restores the data before each run; not timed.
     reset: Box<dyn Fn() -> Outcome<()> + 'a>,
 }
 
@@ -44,7 +43,7 @@ struct Data {
     bytes: Vec<u8>,
 }
 
-/// The data of the C file.
+/// Returns the same data as the C program.
 fn data() -> Data {
     let mut state = 1u32;
     let mut data = Data {
@@ -240,7 +239,7 @@ fn measure(benchmark: &Benchmark<'_>, device: &Device, threads: NonZero<usize>, 
     Ok(())
 }
 
-/// Milliseconds of runs behind a warm-up.
+/// Runs a warm-up, then returns the milliseconds of each run.
 fn repeat(run: impl Fn() -> Outcome<Duration>) -> Outcome<Vec<f64>> {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(50) {
@@ -254,7 +253,7 @@ fn repeat(run: impl Fn() -> Outcome<Duration>) -> Outcome<Vec<f64>> {
     Ok(times)
 }
 
-/// From PTX text to code, on one thread.
+/// Measures loading from PTX text to code, on one thread.
 fn measure_load(file: &str, device: &Device, variant: &str) -> Outcome<()> {
     let text = device.text(file)?;
     let run = || {
@@ -279,7 +278,7 @@ fn report(name: &str, variant: &str, unit: &str, mut times: Vec<f64>, check: f64
     );
 }
 
-/// A warm launch of one block of one thread that does nothing.
+/// Measures a warm launch of one block of one thread that does nothing.
 fn measure_empty(device: &Device, variant: &str) -> Outcome<()> {
     let module = Module::load(".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }")?;
     let kernel = module.entry("empty").ok_or("no kernel")?;

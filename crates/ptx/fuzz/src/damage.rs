@@ -1,5 +1,5 @@
-//! Damaged PTX and random bytes for the engine's parser and loader: a module or an error in its place, soon, never a
-//! panic.
+//! Damaged PTX and random bytes for the engine's parser and loader. The result must be a module or an error with a position, within a time
+//! limit, and never a panic.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use sahasra_ptx::{Cancel, FaultKind, Launch, Memory, Module};
 
-/// Loading takes no longer, whatever the text: the corpus' largest takes a thousandth.
+/// Maximum time to load any text. The largest text of the corpus takes a thousandth of it.
 const LOAD_LIMIT: Duration = Duration::from_secs(20);
-/// Steps a damaged kernel may take.
+/// Step limit of a damaged kernel.
 const STEPS: u64 = 3000;
 
-/// What loading and running gave.
+/// Result of loading and running a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survived {
-    /// Refused, with a place in the text.
+    /// The text was rejected, with a position in the text.
     Refused,
-    /// Loaded, and every kernel ran or faulted.
+    /// The text was loaded, and every kernel ran or faulted.
     Ran,
 }
 
-/// The `.ptx` files below a folder, in order.
+/// Returns the texts of the `.ptx` files below a folder, in order.
 pub fn corpus(root: &Path) -> std::io::Result<Vec<String>> {
     let mut folders = vec![root.to_owned()];
     let mut found = Vec::new();
@@ -40,8 +40,8 @@ pub fn corpus(root: &Path) -> std::io::Result<Vec<String>> {
     Ok(found.into_iter().map(|(_, text)| text).collect())
 }
 
-/// A text of this seed: random bytes, tokens in random order, or a file of the corpus with pieces removed, copied, swapped,
-/// or taken from another file.
+/// Returns the text of this seed: random bytes, tokens in random order, or a file of the corpus with pieces removed, copied, swapped, or
+/// taken from another file.
 pub fn text(seed: u64, corpus: &[String]) -> String {
     let mut random = Rng::with_seed(seed ^ 0xdead_10cc);
     match random.u8(..10) {
@@ -93,7 +93,7 @@ fn mutate(text: &mut Vec<u8>, corpus: &[String], random: &mut Rng) {
             text.splice(to..to, line.into_bytes());
         }
         4 => {
-            // A number, where there is one, becomes an extreme one.
+            // Replaces a number, if there is one, with an extreme one.
             if let Some(digit) = text[at..].iter().position(u8::is_ascii_digit) {
                 let numbers = [
                     "0",
@@ -112,7 +112,7 @@ fn mutate(text: &mut Vec<u8>, corpus: &[String], random: &mut Rng) {
             }
         }
         5 => {
-            // Two lines change places.
+            // Swaps two lines.
             let (first, second) = (line_start(text, at), line_start(text, random.usize(..text.len())));
             let (low, high) = (first.min(second), first.max(second));
             let line = |start: usize| {
@@ -151,7 +151,7 @@ fn line_start(text: &[u8], at: usize) -> usize {
     text[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |place| place + 1)
 }
 
-/// Loads the text and runs what it holds. What the engine must not do is in the error.
+/// Loads the text and runs its kernels. An error describes what the engine must not do.
 pub fn survive(text: &str) -> Result<Survived, String> {
     let start = Instant::now();
     let loaded = Module::load(text);

@@ -1,4 +1,4 @@
-//! Programs on the engine and on the reference machine, from the same memory: what either leaves must be the same bits.
+//! Runs programs on the engine and on the reference machine, from the same memory. Both must leave the same bits.
 
 use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, Launch, Memory, Module};
 
@@ -8,33 +8,33 @@ use crate::machine::{self, GlobalMemory, MachineError, Shape};
 use crate::model::Model;
 use crate::{single, table};
 
-/// Steps after which a program counts as endless.
+/// Step limit, beyond which a program counts as endless.
 const STEPS: u64 = 20_000_000;
 
-/// What is wrong with a program's run.
+/// Failure of a program's run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
-    /// The engine refuses the program, or it fails there.
+    /// The engine rejects the program, or the program fails on the engine.
     #[error("the engine: {0}")]
     Engine(String),
-    /// The reference machine does.
+    /// The reference machine rejects the program, or the program fails there.
     #[error("the reference machine: {0}")]
     Machine(#[from] MachineError),
-    /// They leave different bytes.
+    /// The engine and the reference machine leave different bytes.
     #[error("byte {offset} of {region} is {found:#04x} instead of {expected:#04x}")]
     Bytes {
-        /// Which part of memory.
+        /// Name of the memory region.
         region: &'static str,
-        /// Where in it.
+        /// Offset in the region in bytes.
         offset: usize,
-        /// The engine's.
+        /// Byte that the engine left.
         found: u8,
-        /// The machine's.
+        /// Byte that the reference machine left.
         expected: u8,
     },
 }
 
-/// What the engine takes as it is now.
+/// Returns the forms with exact results that the engine accepts.
 pub fn vocabulary() -> Vocabulary {
     let mut forms = Vec::new();
     for form in forms::all() {
@@ -50,7 +50,7 @@ pub fn vocabulary() -> Vocabulary {
     Vocabulary { forms: weighted(forms) }
 }
 
-/// Comparisons and conversions are most of the forms: other opcodes are repeated, so that each opcode comes up often.
+/// Repeats forms of opcodes other than comparisons and conversions, which have most of the forms, so that each opcode is frequent.
 fn weighted(forms: Vec<(String, Model)>) -> Vec<(String, Model)> {
     let mut found = Vec::new();
     for (form, model) in forms {
@@ -65,7 +65,7 @@ fn weighted(forms: Vec<(String, Model)>) -> Vec<(String, Model)> {
     found
 }
 
-/// The memory of a run: threads' places, accumulators, inputs.
+/// Memory of a run: areas of the threads, accumulators, inputs.
 struct Regions {
     memory: Memory,
     pointers: [DevicePointer; 3],
@@ -116,26 +116,26 @@ fn engine(program: &Generated, text: &str, regions: &Regions) -> Result<Vec<Vec<
         .collect()
 }
 
-/// A hash of all bytes, word by word.
+/// Hashes all bytes, word by word.
 fn hash(regions: &[Vec<u8>]) -> u64 {
     let words = regions.iter().flat_map(|bytes| bytes.chunks(8));
     words.fold(0xcbf2_9ce4_8422_2325, |hash, word| {
         let mut padded = [0; 8];
         padded[..word.len()].copy_from_slice(word);
-        // The higher bits of a product never reach the lower ones: they are brought there.
+        // The high bits of a product do not affect the low bits of later products, so they are mixed into the low bits.
         let mixed: u64 = (hash ^ u64::from_le_bytes(padded)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ mixed >> 32
     })
 }
 
-/// A hash of what the engine leaves: for processes on other instruction sets to compare.
+/// Returns a hash of the memory that the engine leaves, for comparison with processes on other instruction sets.
 pub fn digest(program: &Generated, seed: u64) -> Result<u64, Difference> {
     let regions = regions(program, &table::of(seed))?;
     let left = engine(program, &program.text(), &regions)?;
     Ok(hash(&left))
 }
 
-/// Runs a program on both; the engine's digest where they agree.
+/// Runs a program on the engine and the reference machine. Returns the engine's digest if they agree.
 pub fn check(program: &Generated, seed: u64) -> Result<u64, Difference> {
     let text = program.text();
     let inputs = table::of(seed);
@@ -168,7 +168,7 @@ pub fn check(program: &Generated, seed: u64) -> Result<u64, Difference> {
     Ok(hash(&found))
 }
 
-/// The smallest program found that still differs in the same way.
+/// Returns the smallest program found that still differs in the same way.
 pub fn shrink(program: &Generated, seed: u64, difference: &Difference) -> (Generated, Difference) {
     let mut best = (program.clone(), difference.clone());
     let same = |found: &Difference| std::mem::discriminant(found) == std::mem::discriminant(difference);

@@ -1,21 +1,21 @@
-//! Numbers without rounding, and their one rounding into a format: what IEEE 754 says, in wide integers.
+//! Exact numbers, and a single rounding to a format, as IEEE 754 defines it. Implemented with wide integers.
 
 mod natural;
 
 pub use natural::Natural;
 
-/// A binary interchange format.
+/// Binary interchange format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// Bits of the exponent field.
+    /// Number of bits in the exponent field.
     pub exponent: u32,
-    /// Bits of the fraction field.
+    /// Number of bits in the fraction field.
     pub fraction: u32,
 }
 
 /// IEEE binary16.
 pub const F16: Format = Format { exponent: 5, fraction: 10 };
-/// The upper half of a binary32.
+/// bf16: the upper half of a binary32.
 pub const BF16: Format = Format { exponent: 8, fraction: 7 };
 /// IEEE binary32.
 pub const F32: Format = Format { exponent: 8, fraction: 23 };
@@ -24,17 +24,17 @@ pub const F64: Format = Format {
     exponent: 11,
     fraction: 52,
 };
-/// A binary32 with 10 bits of fraction.
+/// tf32: a binary32 with 10 bits of fraction.
 pub const TF32: Format = Format { exponent: 8, fraction: 10 };
 
-/// Where an inexact result goes (PTX ISA §6.5.2, and `.rna` of §9.7.9.21).
+/// Direction in which an inexact result is rounded (PTX ISA §6.5.2, and `.rna` of §9.7.9.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// `.rn`: to nearest, ties to even.
     NearestEven,
     /// `.rna`: to nearest, ties away from zero.
     NearestAway,
-    /// `.rz`.
+    /// `.rz`: towards zero.
     Zero,
     /// `.rm`: towards negative infinity.
     Down,
@@ -43,7 +43,7 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// `rn`, `rni` and their like.
+    /// Parses a name such as `rn` or `rni`.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "rn" | "rni" => Self::NearestEven,
@@ -55,7 +55,7 @@ impl Rounding {
         })
     }
 
-    /// Whether what is cut off makes the magnitude one larger: `half` compares it with half a unit.
+    /// Whether rounding increments the magnitude. `odd` is its last bit, and `rest` compares the part cut off with half a unit.
     fn increments(self, negative: bool, odd: bool, rest: Rest) -> bool {
         match self {
             Self::NearestEven => rest == Rest::More || (rest == Rest::Half && odd),
@@ -67,7 +67,7 @@ impl Rounding {
     }
 }
 
-/// What is cut off, compared with half a unit of what is kept.
+/// The part that is cut off, compared with half a unit of the part that is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
     Nothing,
@@ -76,32 +76,30 @@ enum Rest {
     More,
 }
 
-/// `± magnitude · 2^exponent`, and something less than one unit more where `sticky`.
+/// Number `± magnitude · 2^exponent`, plus less than one unit if `sticky`.
 #[derive(Clone, Debug)]
 pub struct Exact {
-    /// The sign; zero has one too.
+    /// Sign; zero has one too.
     pub negative: bool,
-    /// The magnitude in units of `2^exponent`.
+    /// Magnitude in units of `2^exponent`.
     pub magnitude: Natural,
-    /// See above.
     pub exponent: i64,
-    /// Whether the number lies a little further from zero.
+    /// Whether the number is farther from zero than the magnitude, by less than one unit.
     pub sticky: bool,
 }
 
-/// A floating point datum.
+/// Floating point datum.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// Not a number.
     Nan,
-    /// An infinity, negative or not.
+    /// Infinity, negative if `true`.
     Infinite(bool),
-    /// A number.
+    /// Finite number.
     Finite(Exact),
 }
 
 impl Exact {
-    /// A number of this sign.
+    /// Returns a number of this sign.
     pub fn new(negative: bool, magnitude: Natural, exponent: i64) -> Self {
         Self {
             negative,
@@ -111,17 +109,17 @@ impl Exact {
         }
     }
 
-    /// An integer.
+    /// Returns an integer as an exact number.
     pub fn integer(value: i128) -> Self {
         Self::new(value < 0, value.unsigned_abs().into(), 0)
     }
 
-    /// Whether it is a zero.
+    /// Whether the number is zero.
     pub fn is_zero(&self) -> bool {
         !self.sticky && self.magnitude.is_zero()
     }
 
-    /// The product.
+    /// Returns the product.
     pub fn multiply(&self, other: &Self) -> Self {
         Self::new(
             self.negative != other.negative,
@@ -130,7 +128,7 @@ impl Exact {
         )
     }
 
-    /// The sum. A sum of zeros or of opposites is -0 only where both are negative or `rounding` goes down.
+    /// Returns the sum. A sum of zeros or of opposite numbers is -0 only if both are negative or `rounding` is downwards.
     pub fn add(&self, other: &Self, rounding: Rounding) -> Self {
         let exponent = self.exponent.min(other.exponent);
         let left = self.magnitude.shift_up((self.exponent - exponent) as u64);
@@ -145,7 +143,7 @@ impl Exact {
         }
     }
 
-    /// The quotient to at least 65 bits, more than any format keeps. The divisor is not zero.
+    /// Returns the quotient to at least 65 bits, more than any format holds. The divisor must not be zero.
     pub fn divide(&self, other: &Self) -> Self {
         let shift = (66 + other.magnitude.bits()).saturating_sub(self.magnitude.bits());
         let (numerator, divisor) = (self.magnitude.shift_up(shift), &other.magnitude);
@@ -159,7 +157,7 @@ impl Exact {
         }
     }
 
-    /// The square root to at least 60 bits, more than any format keeps. The number is not negative.
+    /// Returns the square root to at least 60 bits, more than any format holds. The number must not be negative.
     pub fn square_root(&self) -> Self {
         let mut shift = 121u64.saturating_sub(self.magnitude.bits()) as i64;
         if (self.exponent - shift) % 2 != 0 {
@@ -176,11 +174,11 @@ impl Exact {
         }
     }
 
-    /// Cuts everything below `2^quantum` off, rounding: the magnitude in units of `2^quantum`.
+    /// Rounds to a multiple of `2^quantum`. Returns the magnitude in units of `2^quantum`.
     fn rounded(&self, quantum: i64, rounding: Rounding) -> Natural {
         let shift = quantum - self.exponent;
         if shift <= 0 {
-            // Quotients and roots carry more bits than any format keeps.
+            // Quotients and roots have more bits than any format holds.
             assert!(!self.sticky, "a number with a tail is cut");
             return self.magnitude.shift_up((-shift) as u64);
         }
@@ -201,7 +199,7 @@ impl Exact {
         }
     }
 
-    /// Rounded to an integer, sign kept.
+    /// Rounds to an integer, keeping the sign.
     pub fn to_integral(&self, rounding: Rounding) -> Self {
         if self.exponent >= 0 && !self.sticky {
             return self.clone();
@@ -209,7 +207,7 @@ impl Exact {
         Self::new(self.negative, self.rounded(0, rounding), 0)
     }
 
-    /// An integral number clamped to a range.
+    /// Clamps an integral number to a range.
     pub fn clamp(&self, (low, high): (i128, i128)) -> i128 {
         if self.magnitude.bits() as i64 + self.exponent > 100 {
             return if self.negative { low } else { high };
@@ -225,7 +223,7 @@ impl Exact {
 }
 
 impl Format {
-    /// Bits in all.
+    /// Total number of bits.
     pub fn bits(self) -> u32 {
         1 + self.exponent + self.fraction
     }
@@ -238,27 +236,27 @@ impl Format {
         (1 << self.exponent) - 1
     }
 
-    /// The sign bit.
+    /// Bits of the sign alone.
     pub fn sign(self) -> u64 {
         1 << (self.bits() - 1)
     }
 
-    /// Positive infinity.
+    /// Bits of positive infinity.
     pub fn infinity(self) -> u64 {
         self.exponent_ones() << self.fraction
     }
 
-    /// The largest finite number.
+    /// Bits of the largest finite number.
     pub fn largest(self) -> u64 {
         self.infinity() - 1
     }
 
-    /// The number one.
+    /// Bits of the number one.
     pub fn one(self) -> u64 {
         (self.bias() as u64) << self.fraction
     }
 
-    /// The NaN that NVIDIA calls canonical: all bits but the sign.
+    /// Bits of the NaN that NVIDIA calls canonical: all bits except the sign.
     pub fn canonical_nan(self) -> u64 {
         self.sign() - 1
     }
@@ -268,18 +266,18 @@ impl Format {
         bits & (self.sign() - 1) > self.infinity()
     }
 
-    /// Whether the bits are a number below the normal ones, and not zero.
+    /// Whether the bits are a subnormal number, and not zero.
     pub fn is_subnormal(self, bits: u64) -> bool {
         let magnitude = bits & (self.sign() - 1);
         magnitude != 0 && magnitude >> self.fraction == 0
     }
 
-    /// A subnormal number becomes a zero of its sign.
+    /// Flushes a subnormal number to a zero of its sign.
     pub fn flush(self, bits: u64) -> u64 {
         if self.is_subnormal(bits) { bits & self.sign() } else { bits }
     }
 
-    /// What the bits stand for.
+    /// Decodes the bits of a datum.
     pub fn decode(self, bits: u64) -> Value {
         let negative = bits & self.sign() != 0;
         let field = bits >> self.fraction & self.exponent_ones();
@@ -296,7 +294,7 @@ impl Format {
         Value::Finite(Exact::new(negative, magnitude.into(), exponent))
     }
 
-    /// The bits of a datum, rounded once.
+    /// Returns the bits of a datum, rounded once.
     pub fn encode(self, value: &Value, rounding: Rounding) -> u64 {
         let exact = match value {
             Value::Nan => return self.canonical_nan(),

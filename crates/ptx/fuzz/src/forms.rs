@@ -1,5 +1,4 @@
-//! Every instruction form there is a model of: what the tests of single instructions run through, and what programs are
-//! made of.
+//! Every instruction form that has a model. The tests of single instructions cover these forms, and generated programs consist of them.
 
 use crate::kind::Kind;
 use crate::model::Model;
@@ -13,7 +12,7 @@ const ORDERED: [&str; 10] = ["eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi
 const UNORDERED: [&str; 8] = ["equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"];
 const COMBINED: [&str; 4] = ["", ".and", ".or", ".xor"];
 
-/// Products of the words: `a` before `.b` before `.c`.
+/// Appends all products of the words: `a` before `.b` before `.c`.
 fn product(heads: &[&str], middles: &[&[&str]], tails: &[&str], into: &mut Vec<String>) {
     let mut found: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     for middle in middles {
@@ -27,7 +26,7 @@ fn product(heads: &[&str], middles: &[&[&str]], tails: &[&str], into: &mut Vec<S
     }
 }
 
-/// All forms, each once. Candidates that are none (`add.rn.ftz.f64`) have no model and are left out.
+/// Returns all forms, each once. Candidates that are not forms (`add.rn.ftz.f64`) have no model and are omitted.
 pub fn all() -> Vec<String> {
     let mut found = Vec::new();
     let forms = &mut found;
@@ -164,11 +163,11 @@ fn conversions(forms: &mut Vec<String>) {
     product(&["cvt.rn"], &[&["", ".relu"], &[".f16x2"]], &["e4m3x2", "e5m2x2"], forms);
 }
 
-/// Operands of a form as a program must write them.
+/// Returns the width of the register that a program must use for an operand of this type.
 pub fn register_width(kind: Kind) -> u32 {
     match kind.width() {
         1 => 1,
-        // 8-bit values live in wider registers.
+        // 8-bit values are held in wider registers.
         8 | 16 => 16,
         width => width,
     }

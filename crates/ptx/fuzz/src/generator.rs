@@ -1,5 +1,5 @@
-//! Random programs that are valid, end, and leave the same memory however their threads are interleaved: threads write
-//! places of their own, meet at barriers, and share accumulators through operations whose order does not matter.
+//! Random programs that are valid, terminate, and leave the same memory however their threads are interleaved: threads write areas of their
+//! own, meet at barriers, and share accumulators through operations whose order does not matter.
 
 mod control;
 mod memory;
@@ -13,14 +13,14 @@ use fastrand::Rng;
 use crate::model::Model;
 pub use tree::Node;
 
-/// Bytes of a thread's own place in global memory: what it leaves in its registers, then its scratch, and at the end
-/// what it had in local and shared memory.
+/// Bytes of a thread's own area in global memory: the final values of its registers, then its scratch area, and at the end its local and
+/// shared memory.
 pub const PLACE: u32 = 384;
-/// Where scratch begins in it.
+/// Offset of the scratch area in the thread's own area.
 const SCRATCH: u32 = 192;
-/// Bytes of scratch in global, shared and local memory each.
+/// Bytes of a thread's scratch area, in each of global, shared and local memory.
 const SCRATCH_BYTES: u32 = 64;
-/// Accumulators of 8 bytes, in global memory and in each block's shared memory.
+/// Number of accumulators of 8 bytes, in global memory and in each block's shared memory.
 pub const ACCUMULATORS: u32 = memory::SLOTS.len() as u32;
 
 const H: usize = 8;
@@ -28,38 +28,38 @@ const R: usize = 12;
 const D: usize = 8;
 const P: usize = 6;
 
-/// What the engine takes of the forms there are: programs are made of nothing else.
+/// Instruction forms that the engine accepts. Programs consist only of them.
 pub struct Vocabulary {
     /// Forms with exact results, and their models.
     pub(crate) forms: Vec<(String, Model)>,
 }
 
-/// A program and how to launch it.
+/// Generated program, and the shape of its launch.
 #[derive(Clone, Debug)]
 pub struct Generated {
     /// Blocks along x.
     pub grid: u32,
     /// Threads along x and y.
     pub block: [u32; 2],
-    /// The body.
+    /// Body of the kernel.
     pub nodes: Vec<Node>,
     /// Bodies of the device functions.
     functions: Vec<Vec<Node>>,
-    /// Threads may end before the others.
+    /// Whether threads may end before the others.
     leaves: bool,
 }
 
-/// Where in a program a statement stands.
+/// Properties of the position of a statement in a program.
 #[derive(Clone)]
 struct Context {
     depth: u32,
-    /// Every thread of the block that has not ended comes here together.
+    /// All threads of the block that have not ended reach the position together.
     block: bool,
-    /// The register with the mask of the lanes that come here together, where that is known.
+    /// Register that holds the mask of the lanes that reach the position together, if the mask is known.
     members: Option<String>,
-    /// In the kernel: its memory may be used. Else in a device function.
+    /// In the kernel, whose memory may be used, instead of a device function.
     kernel: bool,
-    /// Not in a loop in which calls would be too many.
+    /// Calls are allowed: the position is not in a loop that would make too many.
     calls: bool,
 }
 
@@ -69,18 +69,18 @@ struct Generator<'a> {
     labels: u32,
     counters: u32,
     masks: u32,
-    /// Device functions that there will be.
+    /// Number of device functions in the program.
     functions: usize,
-    /// Calls that the device function may still contain.
+    /// Number of calls that the device function may still contain.
     calls_left: u32,
     /// Threads of a block.
     threads: u32,
-    /// Threads may end before the others.
+    /// Whether threads may end before the others.
     leaves: bool,
 }
 
 impl Generated {
-    /// The program of a seed.
+    /// Returns the program of a seed.
     pub fn new(seed: u64, vocabulary: &Vocabulary) -> Self {
         let mut random = Rng::with_seed(seed ^ 0x5a5a_0f0f_1234_9876);
         let block = match random.u8(..8) {
@@ -136,17 +136,17 @@ impl Generated {
         }
     }
 
-    /// Threads in all.
+    /// Returns the total number of threads.
     pub fn threads(&self) -> u32 {
         self.grid * self.block[0] * self.block[1]
     }
 
-    /// Bytes of the accumulators: those in global memory, then each block's.
+    /// Returns the bytes of all accumulators: those in global memory, then those of each block.
     pub fn sum_bytes(&self) -> u64 {
         u64::from(ACCUMULATORS * 8 * (self.grid + 1))
     }
 
-    /// Programs with one statement, or one nesting, less.
+    /// Returns the programs with one statement, or one nesting, less.
     pub fn smaller(&self) -> Vec<Self> {
         let mut found: Vec<Self> = tree::smaller(&self.nodes)
             .into_iter()
@@ -173,7 +173,7 @@ impl Generator<'_> {
         format!("%p{}", self.random.usize(..P))
     }
 
-    /// A register of so many bits.
+    /// Returns a random register of this width in bits.
     fn register(&mut self, width: u32) -> String {
         match width {
             1 => self.predicate(),

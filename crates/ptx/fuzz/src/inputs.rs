@@ -1,4 +1,4 @@
-//! Values that show what an instruction does: edges of each type, and random ones.
+//! Operand values that test an instruction well: edge cases of each type, and random values.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use crate::exact::Format;
 use crate::kind::{Class, Kind, mask};
 use crate::model::Model;
 
-/// Zeros, extremes, powers of two and their neighbours, halves, subnormals, infinities and NaN with payloads.
+/// Returns zeros, extremes, powers of two and their neighbours, halves, subnormals, infinities and NaN with payloads.
 pub fn edges(kind: Kind) -> Rc<[u64]> {
     thread_local! {
         static FOUND: RefCell<Vec<(Kind, Rc<[u64]>)>> = RefCell::default();
@@ -91,7 +91,7 @@ fn float_edges(format: Format) -> Vec<u64> {
         format.canonical_nan(),
     ]);
     found.push(format.infinity() | (unit / 2));
-    // Around the ends of integer types.
+    // Values around the limits of integer types.
     for power in [7u64, 8, 15, 16, 23, 24, 31, 32, 52, 53, 63, 64] {
         let at = one + power * unit;
         if at < format.infinity() {
@@ -106,7 +106,7 @@ fn float_edges(format: Format) -> Vec<u64> {
     signed
 }
 
-/// A random value: of any bits, or of moderate size.
+/// Returns a random value, of any bits or of moderate size.
 pub fn random(kind: Kind, random: &mut fastrand::Rng) -> u64 {
     if kind.lanes == 2 {
         let element = Kind { lanes: 1, ..kind };
@@ -115,7 +115,7 @@ pub fn random(kind: Kind, random: &mut fastrand::Rng) -> u64 {
     let any = random.u64(..);
     let value = match kind.class {
         Class::Float(format) if random.u8(..4) > 0 => {
-            // Within a few powers of two of one, so that sums cancel and products stay in range.
+            // The value is within a few powers of two of one, so that sums cancel and products stay in range.
             let spread = [2, 12, 60][random.usize(..3)].min((1i64 << (format.exponent - 1)) - 2);
             let field = (format.one() >> format.fraction) as i64 + random.i64(-spread..=spread);
             let fraction = match random.u8(..3) {
@@ -125,13 +125,13 @@ pub fn random(kind: Kind, random: &mut fastrand::Rng) -> u64 {
             (field.max(0) as u64) << format.fraction | fraction | if any >> 63 == 1 { format.sign() } else { 0 }
         }
         Class::Float(_) => any,
-        // Few bits as often as many.
+        // Values with few bits are as frequent as values with many.
         _ => any >> random.u32(..64) ^ if random.bool() { 0 } else { u64::MAX },
     };
     value & kind.mask()
 }
 
-/// Operand lists for a form: edges crossed, then random ones.
+/// Returns operand lists for a form: all combinations of edge cases, then random values.
 pub fn lists(model: &Model, count: usize, source: &mut fastrand::Rng) -> Vec<Vec<u64>> {
     let edges: Vec<Rc<[u64]>> = model.sources.iter().map(|kind| self::edges(*kind)).collect();
     let mut found = Vec::new();
@@ -144,7 +144,7 @@ pub fn lists(model: &Model, count: usize, source: &mut fastrand::Rng) -> Vec<Vec
     }
     for _ in 0..count {
         let mut list: Vec<u64> = model.sources.iter().map(|kind| random(*kind, source)).collect();
-        // Neighbours: what nearly cancels or nearly ties.
+        // Neighbours, whose difference nearly cancels or whose sum nearly ties.
         if list.len() > 1 && model.sources[0] == model.sources[1] && source.u8(..6) == 0 {
             list[1] = list[0] ^ source.u64(..4);
             if let Some(format) = model.sources[0].format() {

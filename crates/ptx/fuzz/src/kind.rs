@@ -1,8 +1,8 @@
-//! Types of operands (PTX ISA §5.2), as far as semantics depend on them.
+//! Operand types (PTX ISA §5.2), as far as semantics depend on them.
 
 use crate::exact::{BF16, F16, F32, F64, Format};
 
-/// How a type's bits are read.
+/// Interpretation of a type's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Unsigned integer.
@@ -13,23 +13,23 @@ pub enum Class {
     Bits,
     /// Floating point.
     Float(Format),
-    /// A truth value.
+    /// Truth value.
     Predicate,
 }
 
-/// A type: class, bits of one element, and how many elements one register holds.
+/// Type: class, bits of one element, and number of elements in a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// How the bits are read.
+    /// Interpretation of the bits.
     pub class: Class,
-    /// Bits of one element; 1 for a predicate.
+    /// Number of bits of one element; 1 for a predicate.
     pub bits: u32,
-    /// Elements in one register: 2 for `f16x2` and its like.
+    /// Number of elements in a register: 2 for packed types such as `f16x2`.
     pub lanes: u32,
 }
 
 impl Kind {
-    /// The type with this name, without its dot.
+    /// Returns the type with this name, which is given without its dot.
     pub fn from_name(name: &str) -> Option<Self> {
         let float = |format, bits, lanes| Self {
             class: Class::Float(format),
@@ -63,36 +63,35 @@ impl Kind {
         Some(Self { class, bits, lanes })
     }
 
-    /// The type of a predicate.
     pub const PREDICATE: Self = Self {
         class: Class::Predicate,
         bits: 1,
         lanes: 1,
     };
 
-    /// 32 untyped bits.
+    /// Type of 32 untyped bits.
     pub const B32: Self = Self {
         class: Class::Bits,
         bits: 32,
         lanes: 1,
     };
 
-    /// Bits of a register of this type.
+    /// Returns the number of bits of a register of this type.
     pub fn width(self) -> u32 {
         self.bits * self.lanes
     }
 
-    /// All bits of one element set.
+    /// Returns the mask of all bits of one element.
     pub fn mask(self) -> u64 {
         mask(self.bits)
     }
 
-    /// Whether bits are read as two's complement.
+    /// Whether the type is a two's complement integer.
     pub fn is_signed(self) -> bool {
         self.class == Class::Signed
     }
 
-    /// The floating point format, where it is one.
+    /// Returns the format of a floating point type.
     pub fn format(self) -> Option<Format> {
         match self.class {
             Class::Float(format) => Some(format),
@@ -100,7 +99,7 @@ impl Kind {
         }
     }
 
-    /// The integer that the lowest bits stand for.
+    /// Returns the integer that the lowest bits represent.
     pub fn integer(self, bits: u64) -> i128 {
         let low = bits & self.mask();
         if self.is_signed() && low >> (self.bits - 1) & 1 == 1 {
@@ -110,7 +109,7 @@ impl Kind {
         }
     }
 
-    /// Smallest and largest integer of the type.
+    /// Returns the smallest and the largest integer of the type.
     pub fn range(self) -> (i128, i128) {
         if self.is_signed() {
             (-(1i128 << (self.bits - 1)), (1i128 << (self.bits - 1)) - 1)
@@ -119,13 +118,13 @@ impl Kind {
         }
     }
 
-    /// The integer as bits, cut to the type's width.
+    /// Returns the integer as bits, truncated to the type's width.
     pub fn wrap(self, value: i128) -> u64 {
         (value as u64) & self.mask()
     }
 }
 
-/// The lowest `bits` bits.
+/// Returns a mask of the lowest `bits` bits.
 pub fn mask(bits: u32) -> u64 {
     if bits >= 64 { u64::MAX } else { (1u64 << bits) - 1 }
 }

@@ -1,10 +1,10 @@
-//! Proof that the PTX engine is exact: a model of every instruction, a slow reference machine that runs whole programs one
-//! thread at a time, a generator of programs, and the runs that compare engine and machine.
+//! Exactness tests of the PTX engine: a model of every instruction, a slow reference machine that runs whole programs one thread at a time,
+//! a generator of programs, and comparisons of the engine with the machine.
 //!
-//! Nothing here shares code with the engine: [`exact`] computes without rounding, [`model`] says what an instruction form
-//! does, [`machine`] reads PTX with a parser of its own and runs it. [`forms`] lists the forms, [`inputs`] finds telling
-//! operands, [`single`] runs one form on the engine; [`generator`] writes programs and [`table`] their inputs,
-//! [`differential`] runs each on both and compares all memory; [`damage`] feeds the engine text that is hardly PTX.
+//! Nothing in this crate shares code with the engine. [`exact`] computes without rounding, [`model`] defines the results of an instruction
+//! form, and [`machine`] reads PTX with its own parser and executes it. [`forms`] lists the forms, [`inputs`] selects operands that test
+//! them well, and [`single`] runs one form on the engine. [`generator`] writes programs and [`table`] their inputs; [`differential`] runs
+//! each program on both and compares all memory. [`damage`] feeds the engine damaged text.
 
 pub mod damage;
 pub mod differential;

@@ -1,8 +1,9 @@
-//! The reference machine: PTX read by a parser of its own and run one thread at a time, plainly.
+//! Reference machine: reads PTX with its own parser and executes it in the simplest way, one thread at a time.
 //!
-//! Text → words (`token`) → functions (`parse`, `program`), each instruction decoded once (`decode`) → threads that execute
-//! one instruction after another (`thread`, `call`, `access`, `warp`). Threads of a block are coroutines: each runs until it waits at a barrier or for its warp, ends, or has had its turn. All
-//! arithmetic is that of [`model`](crate::model). Blocks run one after another.
+//! The text is split into words (`token`) and parsed into functions (`parse`, `program`); each instruction is decoded once (`decode`).
+//! Threads execute one instruction after another (`thread`, `call`, `access`, `warp`). The threads of a block are coroutines: each runs
+//! until it waits at a barrier or for its warp, ends, or has used up its turn. All arithmetic is that of [`model`](crate::model). Blocks
+//! run one after another.
 
 mod access;
 mod call;
@@ -21,40 +22,40 @@ pub use program::Program;
 use thread::{State, Thread};
 use warp::Barrier;
 
-/// Why a program was not read or did not run to its end.
+/// Reason why a program could not be read or did not run to completion.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MachineError {
-    /// The text is none that this machine reads.
+    /// The text is not PTX that this machine reads.
     #[error("line {0}: {1}")]
     Parse(usize, String),
-    /// An access outside memory, a trap, an instruction without meaning.
+    /// An access outside memory, a trap, or an instruction without meaning.
     #[error("{0}")]
     Fault(String),
-    /// Every thread left waits.
+    /// All remaining threads wait.
     #[error("deadlock: {0}")]
     Deadlock(String),
-    /// More instructions than allowed.
+    /// The program executed more instructions than allowed.
     #[error("step limit")]
     StepLimit,
 }
 
-/// Instructions in a turn of a thread: other threads go on while one spins.
+/// Maximum instructions of a thread in one turn, so that other threads continue while one spins.
 const TURN: u32 = 2000;
 
-/// How a kernel is launched.
+/// Shape of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Blocks along x, y, z.
     pub grid: [u32; 3],
     /// Threads of a block along x, y, z.
     pub block: [u32; 3],
-    /// Bytes behind the static shared variables.
+    /// Bytes of shared memory after the static shared variables.
     pub dynamic_shared: u32,
-    /// Instructions of all threads together.
+    /// Maximum number of instructions of all threads together.
     pub step_limit: u64,
 }
 
-/// A block while it runs.
+/// State of a running block.
 struct Block<'a> {
     program: &'a Program,
     shape: Shape,
@@ -66,8 +67,7 @@ struct Block<'a> {
     steps: u64,
 }
 
-/// Runs a kernel. `arguments` is its packed parameter buffer; module-scope variables are given room behind what
-/// `memory` holds.
+/// Runs a kernel. `arguments` is its packed parameter buffer. Module-scope variables are added to `memory`.
 pub fn run(program: &Program, entry: &str, shape: Shape, arguments: &[u8], memory: &mut GlobalMemory) -> Result<(), MachineError> {
     let function = program
         .function(entry)

@@ -1,5 +1,5 @@
-//! What one instruction computes from its operands' bits, written from the PTX ISA alone: wide integers and exact
-//! numbers, one element at a time. Both the reference machine and the tests of single instructions use it.
+//! Results of one instruction as a function of its operands' bits, written from the PTX ISA alone: wide integers and exact numbers, one
+//! element at a time. The reference machine and the tests of single instructions use this model.
 
 mod approximate;
 mod bits;
@@ -13,10 +13,10 @@ mod video;
 use crate::exact::Format;
 use crate::kind::{Class, Kind};
 
-/// What an instruction leaves: its results in order, and the carry where it writes one.
+/// Results of an instruction in order, and the carry if it writes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Results; those behind the model's number of targets are unused.
+    /// Results. Those beyond the model's number of targets are unused.
     pub values: [u64; 2],
     /// The carry flag (PTX ISA §9.7.2).
     pub carry: Option<bool>,
@@ -34,17 +34,17 @@ impl From<u64> for Outcome {
 type Function = Box<dyn Fn(&[u64], bool) -> Outcome + Send + Sync>;
 type Accept = Box<dyn Fn(&[u64], u64) -> bool + Send + Sync>;
 
-/// Which results are right.
+/// Criterion for correct results.
 pub enum Judge {
-    /// Those of these very bits.
+    /// Exactly the expected bits.
     Bits,
-    /// Those of these bits; where that is a NaN of the format, any NaN. Every element is judged.
+    /// Exactly the expected bits, or any NaN if an element is a NaN of the format. Every element is judged separately.
     AnyNan(Format),
-    /// Those for which the function says so.
+    /// Results that the function accepts.
     Within(Accept),
 }
 
-/// One instruction form.
+/// Model of one instruction form.
 pub struct Model {
     /// Types of the results, in order.
     pub targets: Vec<Kind>,
@@ -54,7 +54,7 @@ pub struct Model {
     pub immediates: Vec<(usize, u64)>,
     /// Sources that must not be zero.
     pub nonzero: Option<usize>,
-    /// Which results are right.
+    /// Criterion for correct results.
     pub judge: Judge,
     function: Function,
 }
@@ -72,12 +72,12 @@ impl Model {
         }
     }
 
-    /// One result, from the sources alone.
+    /// Model with one result, which depends on the sources only.
     fn plain(target: Kind, sources: &[Kind], function: impl Fn(&[u64]) -> u64 + Send + Sync + 'static) -> Self {
         Self::new(&[target], sources, move |inputs, _| function(inputs).into())
     }
 
-    /// The same on each element of packed operands, all of one type.
+    /// Model that applies the function to each element of packed operands of one type.
     fn elementwise(kind: Kind, sources: usize, function: impl Fn(&[u64]) -> u64 + Send + Sync + 'static) -> Self {
         Self::plain(kind, &vec![kind; sources], move |inputs| {
             let mut result = 0;
@@ -93,17 +93,17 @@ impl Model {
         })
     }
 
-    /// Whether results must be these very bits (but for which NaN).
+    /// Whether results must have exactly the expected bits, except for the choice of NaN.
     pub fn is_exact(&self) -> bool {
         !matches!(self.judge, Judge::Within(_))
     }
 
-    /// The results.
+    /// Computes the results.
     pub fn apply(&self, inputs: &[u64], carry: bool) -> Outcome {
         (self.function)(inputs, carry)
     }
 
-    /// Whether `found` is a right first result for `inputs`, of which `expected` is one.
+    /// Whether `found` is a correct first result for `inputs`; `expected` is one.
     pub fn accepts(&self, inputs: &[u64], expected: u64, found: u64) -> bool {
         match &self.judge {
             Judge::Bits => expected == found,
@@ -119,17 +119,17 @@ impl Model {
         }
     }
 
-    /// The model of an instruction form such as `add.rn.ftz.f32`, if there is such a form and it is a function of its
-    /// operands (and the carry) alone.
+    /// Returns the model of an instruction form such as `add.rn.ftz.f32`, if the form exists and is a function of only its operands (and
+    /// the carry).
     pub fn of(form: &str) -> Option<Self> {
         let mut words = form.split('.');
         let opcode = words.next()?;
         let words: Vec<&str> = words.collect();
-        // CUDA's headers write `max.s16x2.relu` where the ISA has the type last.
+        // CUDA's headers write `max.s16x2.relu`, although the ISA has the type last.
         if let ("min" | "max", [kind, "relu"]) = (opcode, words.as_slice()) {
             return Self::of(&format!("{opcode}.relu.{kind}"));
         }
-        // The types stand last; `cvt`, `set` and `slct` have two.
+        // The types are the last words; `cvt`, `set` and `slct` have two.
         let kind = Kind::from_name(words.last()?);
         match opcode {
             "cvt" => convert::model(&words),

@@ -1,4 +1,4 @@
-//! One instruction form on the engine: a kernel that applies it to a list of operands, one thread each.
+//! Runs one instruction form on the engine, in a kernel that applies the form to a list of operands, one thread per list.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::forms::register_width;
 use crate::kind::{Class, Kind, mask};
 use crate::model::Model;
 
-/// Why a form could not be run.
+/// Reason why a form could not be run.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum SingleError {
@@ -30,20 +30,20 @@ fn register(width: u32, index: usize) -> String {
     format!("{letter}{index}")
 }
 
-/// Whether the form belongs to the instructions with carry (PTX ISA §9.7.2).
+/// Whether the form is one of the instructions with carry (PTX ISA §9.7.2).
 pub fn is_carrying(form: &str) -> bool {
     let mut words = form.split('.');
     matches!(words.next(), Some("addc" | "subc" | "madc")) || words.any(|word| word == "cc")
 }
 
-/// The instruction with its operands, as a statement.
+/// Returns the instruction with its operands as a statement.
 pub fn statement(form: &str, targets: &[String], sources: &[String]) -> String {
     let mut operands = vec![targets.join("|")];
     operands.extend(sources.iter().cloned());
     format!("{form} {};", operands.join(", "))
 }
 
-/// A kernel: thread i reads its operands (8 bytes each), the carry (4 bytes used of 8), and writes two values.
+/// Returns a kernel in which thread i reads its operands (8 bytes each) and the carry (4 bytes used of 8), and writes two values.
 pub fn kernel(form: &str, model: &Model, immediates: &[u64]) -> String {
     let mut text = String::from(
         ".version 8.6\n.target sm_100\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out, .param .u32 n)\n{\n\
@@ -99,7 +99,7 @@ pub fn kernel(form: &str, model: &Model, immediates: &[u64]) -> String {
     text
 }
 
-/// What a register that is wider than the type holds: sign or zero above.
+/// Returns the content of a register that is wider than the type: the value with sign or zero extension.
 pub fn extended(kind: Kind, value: u64) -> u64 {
     let width = register_width(kind);
     if kind.class == Class::Signed && kind.width() < width {
@@ -109,7 +109,7 @@ pub fn extended(kind: Kind, value: u64) -> u64 {
     }
 }
 
-/// Runs the form on the engine for each list of operands (with a carry each): the two values written.
+/// Runs the form on the engine for each list of operands (with a carry each). Returns the two values that each thread wrote.
 pub fn run(form: &str, model: &Model, lists: &[Vec<u64>]) -> Result<Vec<[u64; 2]>, SingleError> {
     let immediates: Vec<u64> = model.immediates.iter().map(|(index, _)| lists[0][*index]).collect();
     let text = kernel(form, model, &immediates);
@@ -126,7 +126,7 @@ pub fn run(form: &str, model: &Model, lists: &[Vec<u64>]) -> Result<Vec<[u64; 2]
     let output = memory.allocate(lists.len() as u64 * 16)?;
     let arguments = ArgumentList::new().pointer(input).pointer(output).u32(lists.len() as u32);
     let kernel = module.entry("k").ok_or_else(|| SingleError::Fault("no kernel".into()))?;
-    // Groups that are not full.
+    // The block size leaves groups that are not full.
     let launch = Launch::new([lists.len().div_ceil(100) as u32, 1, 1], [100, 1, 1]);
     kernel
         .launch(&launch, arguments.bytes(), &memory, &Cancel::new())
@@ -137,7 +137,7 @@ pub fn run(form: &str, model: &Model, lists: &[Vec<u64>]) -> Result<Vec<[u64; 2]
     Ok(found.chunks_exact(16).map(|pair| [word(&pair[..8]), word(&pair[8..])]).collect())
 }
 
-/// What the model says that [`run`] gives, and whether that is what was found.
+/// Compares the values that [`run`] returned with those of the model.
 pub fn compare(form: &str, model: &Model, lists: &[Vec<u64>], found: &[[u64; 2]]) -> Result<(), String> {
     for (at, (list, found)) in lists.iter().zip(found).enumerate() {
         let carry = at & 1 == 1;

@@ -1,18 +1,18 @@
-//! The inputs of a program: values of 16, of 32 and of 64 bits, edges of every type among random ones.
+//! Inputs of a program: values of 16, 32 and 64 bits, a mix of edge cases of every type and random values.
 
 use crate::inputs;
 use crate::kind::Kind;
 
-/// Values of each width; a power of two.
+/// Number of values of each width; a power of two.
 pub const VALUES: u32 = 256;
-/// Where the values of 32 bits begin, in bytes.
+/// Offset of the 32-bit values in bytes.
 pub const WORDS: u32 = VALUES * 2;
-/// Where the values of 64 bits begin, in bytes.
+/// Offset of the 64-bit values in bytes.
 pub const LONGS: u32 = WORDS + VALUES * 4;
-/// Bytes in all: behind the last value there is room for a register's width of windows that begin at it.
+/// Size in bytes. After the last value there is room for the windows of registers that begin at it.
 pub const BYTES: u32 = LONGS + VALUES * 8 + 64;
 
-/// Where the values of a width begin, in bytes.
+/// Returns the offset of the values of a width in bytes.
 pub fn section(width: u32) -> u32 {
     match width {
         16 => 0,
@@ -21,7 +21,7 @@ pub fn section(width: u32) -> u32 {
     }
 }
 
-/// The inputs of a seed.
+/// Returns the inputs of a seed.
 pub fn of(seed: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut bytes = Vec::with_capacity(BYTES as usize);

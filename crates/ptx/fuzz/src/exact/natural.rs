@@ -1,16 +1,15 @@
-//! Whole numbers from zero on without an upper bound. Most that occur have fewer than 128 bits; only larger ones cost
-//! an allocation.
+//! Natural numbers without an upper bound. Most have fewer than 128 bits in practice; only larger ones are allocated.
 
 use std::cmp::Ordering;
 
 use num_bigint::BigUint;
 
-/// A whole number from zero on.
+/// Natural number, zero included.
 #[derive(Clone, Debug)]
 pub enum Natural {
-    /// Any that fits.
+    /// Number of up to 128 bits.
     Small(u128),
-    /// Any.
+    /// Number of any size.
     Large(BigUint),
 }
 
@@ -27,7 +26,7 @@ impl From<u128> for Natural {
 }
 
 impl Natural {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self::Small(0);
 
     fn large(&self) -> BigUint {
@@ -37,7 +36,7 @@ impl Natural {
         }
     }
 
-    /// By 128-bit arithmetic where operands and result fit, else by that without bounds.
+    /// Applies `small` if operands and result fit in 128 bits, else `large`.
     fn by(&self, other: &Self, small: fn(u128, u128) -> Option<u128>, large: fn(BigUint, BigUint) -> BigUint) -> Self {
         if let (Self::Small(left), Self::Small(right)) = (self, other)
             && let Some(result) = small(*left, *right)
@@ -47,12 +46,12 @@ impl Natural {
         Self::Large(large(self.large(), other.large()))
     }
 
-    /// Whether it is zero.
+    /// Whether the number is zero.
     pub fn is_zero(&self) -> bool {
         self.bits() == 0
     }
 
-    /// Bits up to the highest that is set.
+    /// Returns the number of bits up to the highest set bit.
     pub fn bits(&self) -> u64 {
         match self {
             Self::Small(value) => u64::from(128 - value.leading_zeros()),
@@ -60,7 +59,7 @@ impl Natural {
         }
     }
 
-    /// Whether it is odd.
+    /// Whether the number is odd.
     pub fn is_odd(&self) -> bool {
         match self {
             Self::Small(value) => value & 1 == 1,
@@ -68,7 +67,7 @@ impl Natural {
         }
     }
 
-    /// Its order and another's.
+    /// Compares two numbers.
     pub fn compare(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Small(left), Self::Small(right)) => left.cmp(right),
@@ -76,27 +75,27 @@ impl Natural {
         }
     }
 
-    /// The sum.
+    /// Returns the sum.
     pub fn add(&self, other: &Self) -> Self {
         self.by(other, u128::checked_add, |left, right| left + right)
     }
 
-    /// The difference; `other` is not larger.
+    /// Returns the difference; `other` must not be larger.
     pub fn subtract(&self, other: &Self) -> Self {
         self.by(other, u128::checked_sub, |left, right| left - right)
     }
 
-    /// The product.
+    /// Returns the product.
     pub fn multiply(&self, other: &Self) -> Self {
         self.by(other, u128::checked_mul, |left, right| left * right)
     }
 
-    /// The quotient, rounded down; `other` is not zero.
+    /// Returns the quotient, rounded down; `other` must not be zero.
     pub fn divide(&self, other: &Self) -> Self {
         self.by(other, u128::checked_div, |left, right| left / right)
     }
 
-    /// The square root, rounded down.
+    /// Returns the square root, rounded down.
     pub fn square_root(&self) -> Self {
         match self {
             Self::Small(value) => Self::Small(value.isqrt()),
@@ -104,7 +103,7 @@ impl Natural {
         }
     }
 
-    /// Times 2 to the power of `places`.
+    /// Multiplies by 2 to the power of `places`.
     pub fn shift_up(&self, places: u64) -> Self {
         match self {
             Self::Small(value) if places < u64::from(value.leading_zeros()) => Self::Small(value << places),
@@ -113,7 +112,7 @@ impl Natural {
         }
     }
 
-    /// Divided by 2 to the power of `places`, rounded down.
+    /// Divides by 2 to the power of `places`, rounded down.
     pub fn shift_down(&self, places: u64) -> Self {
         match self {
             Self::Small(_) if places >= 128 => Self::ZERO,
@@ -122,7 +121,7 @@ impl Natural {
         }
     }
 
-    /// As 128 bits, where it fits.
+    /// Returns the number as 128 bits if it fits.
     pub fn to_u128(&self) -> Option<u128> {
         match self {
             Self::Small(value) => Some(*value),

@@ -1,4 +1,4 @@
-//! Statements that contain others, calls, and early ends.
+//! Statements that contain other statements, calls, and early ends.
 
 use std::fmt::Write;
 
@@ -14,11 +14,11 @@ impl Generator<'_> {
             ..context.clone()
         };
         let mut other = inner.clone();
-        // A condition of its own, that nothing inside changes before it is used.
+        // The condition is used at once, so no statement inside the branch can change it before.
         let predicate = self.predicate();
         let mut open = String::new();
         if context.block && self.random.u8(..4) == 0 {
-            // The same for the whole block.
+            // The condition is the same for the whole block.
             inner = Context {
                 depth: context.depth + 1,
                 ..context.clone()
@@ -73,7 +73,7 @@ impl Generator<'_> {
         let (mut open, mut close) = (String::new(), String::new());
         let mut staying = String::new();
         if self.random.u8(..3) == 0 {
-            // As often for every thread.
+            // All threads iterate equally often.
             inner.block = context.block;
             inner.members.clone_from(&context.members);
             let _ = writeln!(open, "mov.u32 {counter}, {};", self.random.u8(1..4));
@@ -84,7 +84,7 @@ impl Generator<'_> {
                 && self.masks < 60
                 && self.random.bool()
             {
-                // Ever fewer lanes, and those left know of each other.
+                // Fewer lanes take part in each iteration, and those that remain know each other.
                 let mask = format!("%m{}", self.masks);
                 self.masks += 1;
                 let _ = writeln!(open, "mov.b32 {mask}, {members};");
@@ -140,7 +140,7 @@ impl Generator<'_> {
         }
     }
 
-    /// A call by name or through a pointer. A device function calls only while its parameter `depth` lets it.
+    /// Generates a call by name or through a pointer. A device function calls only while its parameter `depth` allows it.
     pub(super) fn call(&mut self, context: &Context) -> Node {
         if !context.kernel {
             if self.calls_left == 0 {
@@ -199,7 +199,7 @@ impl Generator<'_> {
         Node::Lines(lines)
     }
 
-    /// Some threads return early: from a device function, or for good, but for the block's first one.
+    /// Lets some threads return early: from a device function, or from the kernel, except for the first thread of the block.
     pub(super) fn leave(&mut self, context: &Context) -> Node {
         let (predicate, value) = (self.predicate(), self.register(32));
         if !context.kernel {

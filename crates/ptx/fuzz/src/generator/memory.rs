@@ -5,21 +5,21 @@ use std::fmt::Write;
 use super::{Generator, Node, SCRATCH, SCRATCH_BYTES};
 use crate::table;
 
-/// What is added to an accumulator.
+/// Operand that is added to an accumulator.
 #[derive(Clone, Copy)]
 pub(super) enum Operand {
-    /// A register.
+    /// Any register.
     Any,
-    /// The same for every thread.
+    /// Constants that are the same for every thread.
     Constants(&'static str),
-    /// A register's lowest bits as a floating point number.
+    /// The lowest bits of a register, as a floating point number.
     Number(u32),
-    /// A register, in a loop that tries until nobody came between.
+    /// Any register, in a compare-and-swap loop.
     Loop,
 }
 
-/// The accumulators of 8 bytes each: operation, type and operand that leave the same in whatever order they come. Sums of
-/// ones in half precision stay at the first number whose successor is none, in whatever order too.
+/// The accumulators of 8 bytes each: operation, type and operand, which leave the same result in any order. Sums of ones in half precision
+/// also stop, in any order, at the first number to which one cannot be added exactly.
 pub(super) const SLOTS: [(&str, &str, Operand); 31] = [
     ("add", "u32", Operand::Any),
     ("add", "s32", Operand::Any),
@@ -55,7 +55,7 @@ pub(super) const SLOTS: [(&str, &str, Operand); 31] = [
 ];
 
 impl Generator<'_> {
-    /// A load or store of the thread's own scratch.
+    /// Generates a load or store of the thread's own scratch area.
     pub(super) fn scratch(&mut self) -> Node {
         let places = [
             ("global", "%place", SCRATCH),
@@ -72,7 +72,7 @@ impl Generator<'_> {
         let vector = match self.random.u8(..4) {
             0 => 2,
             1 if bits < 64 => 4,
-            // 256 bits, of global memory alone.
+            // Accesses of 256 bits exist for global memory only.
             1 | 2 if bits >= 32 && space == "global" => 256 / bits,
             _ => 1,
         };
@@ -86,7 +86,7 @@ impl Generator<'_> {
         let is_load = self.random.bool();
         let mut registers: Vec<String> = Vec::new();
         while registers.len() < vector as usize {
-            // Narrow values may lie in wider registers.
+            // Narrow values may be held in wider registers.
             let wider = bits < 32 && vector == 1 && self.random.u8(..4) == 0;
             let register = self.register(if wider { 32 } else { bits });
             if !(is_load && registers.contains(&register)) {
@@ -115,7 +115,7 @@ impl Generator<'_> {
         })
     }
 
-    /// A load from the table of inputs or the constants at an index that differs between threads.
+    /// Generates a load from the table of inputs or the constants, at an index that differs between threads.
     pub(super) fn gather(&mut self) -> Node {
         let index = self.register(32);
         let width = [16, 32, 64][self.random.usize(..3)];
@@ -133,15 +133,15 @@ impl Generator<'_> {
         })
     }
 
-    /// One of the accumulators, each with an operation of its own: their order does not matter.
+    /// Generates an operation on an accumulator. Each accumulator has an operation of its own, so the order does not matter.
     pub(super) fn accumulate(&mut self) -> Node {
         let slot = self.random.usize(..SLOTS.len());
         let (operation, kind, operand) = SLOTS[slot];
         let (space, base) = [("global", "%sums"), ("shared", "%acc")][self.random.usize(..2)];
         let wide = kind.ends_with("64");
-        // What becomes a floating point number has 32 bits first.
+        // A value that becomes a floating point number has 32 bits at first.
         let source = self.register(if wide && !matches!(operand, Operand::Number(_)) { 64 } else { 32 });
-        // `red` has neither `exch` nor `cas`, and acquires nothing.
+        // `red` has neither `exch` nor `cas`, and does not acquire.
         let returns = self.random.bool() || matches!(operation, "exch" | "cas") || matches!(operand, Operand::Loop);
         let ordered = if returns { ".acq_rel.gpu" } else { ".release.gpu" };
         let scope = ["", ".relaxed.gpu", ".relaxed.cta", ordered][self.random.usize(..4)];
@@ -155,7 +155,7 @@ impl Generator<'_> {
         let mut operands = match operand {
             Operand::Any => source,
             Operand::Constants(constants) => constants.to_owned(),
-            // Small whole numbers, whose sums are exact.
+            // Small integers, whose sums are exact.
             Operand::Number(most) => {
                 let _ = writeln!(lines, "and.b32 %t0, {source}, {most};");
                 let (target, single) = match kind {
@@ -202,7 +202,7 @@ impl Generator<'_> {
         Node::Lines(lines)
     }
 
-    /// An atomic operation on the thread's own scratch, whose old value is used.
+    /// Generates an atomic operation on the thread's own scratch area, whose old value is used.
     pub(super) fn own_atomic(&mut self) -> Node {
         let (space, base, start) = [
             (".global", "%place", SCRATCH),
@@ -227,7 +227,7 @@ impl Generator<'_> {
         Node::Lines(format!("atom{space}.{operation} {target}, [{base}+{offset}], {first}{second};\n"))
     }
 
-    /// Addresses from one space to another and what they are told by; fences, which change no value.
+    /// Generates conversions and tests of addresses between spaces, and fences, which change no value.
     pub(super) fn addresses(&mut self) -> Node {
         let (predicate, target) = (self.predicate(), self.register(32));
         let generic = ["%shg", "%log", "%place"][self.random.usize(..3)];

@@ -1,4 +1,4 @@
-//! Statements on registers alone.
+//! Statements that use registers only.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::model::Judge;
 use crate::{inputs, single};
 
 impl Generator<'_> {
-    /// A constant of the type as it is written, where the type has constants.
+    /// Returns a constant of the type as text, if the type has constants.
     fn constant(&mut self, kind: Kind) -> Option<String> {
         let edges = inputs::edges(kind);
         let bits = if self.random.bool() {
@@ -27,7 +27,7 @@ impl Generator<'_> {
         }
     }
 
-    /// An operand of a type: a register, at times a constant.
+    /// Returns an operand of the type: a register, or sometimes a constant.
     fn operand(&mut self, kind: Kind, constants: bool) -> String {
         if constants
             && self.random.u8(..5) == 0
@@ -50,14 +50,14 @@ impl Generator<'_> {
         let mut sources = Vec::new();
         let last = model.sources.len() - 1;
         let constant_at = self.random.usize(..=last);
-        // Of predicates only those that combine comparisons may be negated.
+        // Only predicates that combine comparisons may be negated.
         let opcode = form.split('.').next().unwrap_or_default();
         let logic = matches!(opcode, "and" | "or" | "xor" | "not" | "selp");
         for (index, kind) in model.sources.iter().enumerate() {
             if let Some((_, most)) = model.immediates.iter().find(|(place, _)| *place == index) {
                 sources.push(self.random.u64(..=*most).to_string());
             } else if model.nonzero == Some(index) {
-                // Positive as well: the most negative number over -1 overflows.
+                // The divisor is made positive too, because the most negative number divided by -1 overflows.
                 let source = self.register(kind.width());
                 let (temporary, bits) = match kind.width() {
                     16 => ("%u2", 16),
@@ -73,7 +73,7 @@ impl Generator<'_> {
             } else if kind.width() == 1 && logic {
                 sources.push(self.predicate());
             } else {
-                // At most one constant; none for conversions, and none of which video instructions select a part.
+                // At most one constant; none for conversions, nor for operands of video instructions.
                 let constants = index == constant_at && last > 0 && kind.bits > 8 && !opcode.starts_with('v');
                 let field = match opcode {
                     "bfe" => index > 0,
@@ -95,7 +95,7 @@ impl Generator<'_> {
             if second != first {
                 targets.push(second);
             }
-            // Where only one result may be left out, or none, there must be two.
+            // Both results are required unless exactly one may be omitted.
             let two = model.targets[0].width() > 1 || model.sources[0].lanes == 2;
             if targets.len() < 2 && two {
                 return Node::Lines(String::new());
@@ -115,7 +115,7 @@ impl Generator<'_> {
         Node::Lines(lines)
     }
 
-    /// Addition, subtraction or multiplication over several words.
+    /// Generates addition, subtraction or multiplication over several words.
     pub(super) fn carry_chain(&mut self) -> Node {
         let mut lines = String::new();
         let width = if self.random.bool() { 32 } else { 64 };
@@ -137,7 +137,7 @@ impl Generator<'_> {
         Node::Lines(lines)
     }
 
-    /// Registers taken apart and put together.
+    /// Generates packing and unpacking of registers.
     pub(super) fn packing(&mut self) -> Node {
         let [a, b, c, d] = [0; 4].map(|_| self.register(16));
         let [r, s] = [0; 2].map(|_| self.register(32));
@@ -156,7 +156,7 @@ impl Generator<'_> {
     }
 }
 
-/// Makes every NaN the same one: which an operation gives is not said.
+/// Replaces every NaN with the canonical one, because the ISA does not specify which NaN an operation gives.
 fn canonical(lines: &mut String, register: &str, format: Format, lanes: u32) {
     let (magnitude, infinity, nan) = (format.sign() - 1, format.infinity(), format.canonical_nan());
     let mut one = |register: &str, temporary: &str, bits: u32| {

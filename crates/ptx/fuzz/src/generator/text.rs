@@ -1,17 +1,17 @@
-//! The text around a program's statements: what registers and memory begin with, and what is left of them.
+//! Text around a program's statements: the initial values of registers and memory, and the code that stores the final ones.
 
 use std::fmt::Write;
 
 use super::{ACCUMULATORS, D, Generated, H, P, PLACE, R, SCRATCH, SCRATCH_BYTES};
 use crate::table;
 
-/// Parameters of every device function: two values, and how deep calls may still go.
+/// Parameters of every device function: two values, and the depth to which calls may still nest.
 const PARAMETERS: &str = "(.param .b32 first, .param .b64 second, .param .b32 depth)";
-/// What is called through pointers.
+/// Prototype of calls through pointers.
 const SHAPE: &str = "shape: .callprototype (.param .b32 _) _ (.param .b32 _, .param .b64 _, .param .b32 _);\n";
 
 impl Generated {
-    /// The module's text.
+    /// Returns the text of the module.
     pub fn text(&self) -> String {
         let mut text = String::from(".version 8.8\n.target sm_100\n.address_size 64\n");
         let constants: Vec<String> = (0..64u32).map(|index| (index * 37 % 256).to_string()).collect();
@@ -19,7 +19,7 @@ impl Generated {
         let registers = format!(
             ".reg .pred %p<{P}>, %q<4>;\n.reg .b16 %h<{H}>, %u<4>;\n.reg .b32 %r<{R}>, %t<8>, %c<64>, %m<64>, %full;\n.reg .b64 %d<{D}>, %e<8>;\n"
         );
-        // All functions are declared before the first one is defined: each may call each.
+        // All functions are declared before the first definition, because each may call any other.
         let count = self.functions.len();
         for index in 0..count {
             let _ = writeln!(text, ".func (.param .b32 result) f{index} {PARAMETERS};");
@@ -39,7 +39,7 @@ impl Generated {
         text
     }
 
-    /// A device function. Its registers begin with what its parameters give.
+    /// Appends a device function. Its parameters give the initial values of its registers.
     fn function(&self, index: usize, registers: &str, text: &mut String) {
         let mut body = String::new();
         for node in &self.functions[index] {
@@ -50,7 +50,7 @@ impl Generated {
             ".func (.param .b32 result) f{index} {PARAMETERS}\n{{\n{registers}.reg .b32 %left;\n{SHAPE}"
         );
         text.push_str("ld.param.b32 %r0, [first];\nld.param.b64 %d0, [second];\nld.param.b32 %left, [depth];\n");
-        // Only registers that the body names.
+        // Only registers that occur in the body are initialised.
         let named = |register: &str| body.contains(register);
         for index in 1..R {
             if index < H || named(&format!("%r{index}")) {
@@ -103,7 +103,7 @@ impl Generated {
             "mad.wide.u32 %place, %gid, {PLACE}, %place;\nmov.u64 %sh, sh;\nmad.wide.u32 %sh, %me, {SCRATCH_BYTES}, %sh;\n\
              cvta.shared.u64 %shg, %sh;\nmov.u64 %lo, lo;\ncvta.local.u64 %log, %lo;\nmov.u64 %acc, acc;\nmov.u64 %ct, table;\n"
         );
-        // Accumulators and scratch begin as zeros; the first threads of the block see to the former.
+        // Accumulators and scratch areas are zero at first. The first threads of the block initialise the accumulators.
         text.push_str("mov.b64 %e1, 0;\n");
         each_accumulator(text, "Z", false, "mad.wide.u32 %e0, %t3, 8, %acc;\nst.shared.u64 [%e0], %e1;");
         for offset in (0..SCRATCH_BYTES).step_by(16) {
@@ -112,7 +112,7 @@ impl Generated {
                 "st.shared.v2.u64 [%sh+{offset}], {{%e1, %e1}};\nst.local.v2.u64 [%lo+{offset}], {{%e1, %e1}};"
             );
         }
-        // Registers begin with a window of the table of inputs, at a place that differs from thread to thread.
+        // The initial values of the registers are a window of the table of inputs, whose index differs from thread to thread.
         for (width, letter, count, step) in [(16, 'h', H, 5), (32, 'r', R, 11), (64, 'd', D, 23)] {
             let windows = table::VALUES * width / 128;
             let _ = writeln!(
@@ -150,7 +150,7 @@ impl Generated {
                 );
             }
         }
-        // The block's accumulators, when all are done.
+        // The block's accumulators are stored when all threads are done.
         let _ = writeln!(text, "bar.sync 0;\nmov.u32 %t1, %ctaid.x;\nadd.u32 %t1, %t1, 1;");
         let _ = writeln!(text, "mad.wide.u32 %sums, %t1, {}, %sums;", ACCUMULATORS * 8);
         each_accumulator(
@@ -163,10 +163,11 @@ impl Generated {
     }
 }
 
-/// Statements for each accumulator, whose number is in `%t3`: shared between the block's threads, or by the first alone.
+/// Appends statements for each accumulator, whose number is in `%t3`. All threads of the block share the work, or the first thread does it
+/// alone.
 fn each_accumulator(text: &mut String, label: &str, alone: bool, statements: &str) {
     let step = if alone {
-        // The first thread never leaves early.
+        // The first thread never ends early.
         format!("setp.ne.u32 %q0, %me, 0;\n@%q0 bra {label}1;\nmov.u32 %t0, 1;")
     } else {
         "mov.u32 %t0, %ntid.x;\nmov.u32 %t3, %ntid.y;\nmul.lo.u32 %t0, %t0, %t3;".to_owned()
@@ -178,7 +179,7 @@ fn each_accumulator(text: &mut String, label: &str, alone: bool, statements: &st
     );
 }
 
-/// Registers of a width as vectors of at most 16 bytes: type, list and offset of each.
+/// Calls `each` for the registers of a width, as vectors of at most 16 bytes, with type, list and offset.
 fn vectors(letter: char, width: u32, count: usize, mut each: impl FnMut(&str, &str, u32)) {
     let most = (128 / width as usize).min(4);
     for start in (0..count).step_by(most) {

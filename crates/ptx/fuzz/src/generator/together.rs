@@ -1,18 +1,18 @@
-//! What threads of a block or a warp do together.
+//! Statements that the threads of a block or a warp execute together.
 
 use std::fmt::Write;
 
 use super::{Context, Generator, Node, SCRATCH_BYTES};
 
-/// The word of a thread's scratch in shared memory that others read.
+/// Offset of the word in a thread's shared scratch area that other threads read.
 const EXCHANGED: u32 = SCRATCH_BYTES - 4;
 
 impl Generator<'_> {
-    /// What the whole block does: barriers, with an exchange through shared memory or a reduction.
+    /// Generates a barrier of the whole block, with an exchange through shared memory or a reduction.
     pub(super) fn together(&mut self) -> Node {
         let source = self.register(32);
         let target = self.register(32);
-        // Whole warps that have ended never come: with a count somebody of each must.
+        // A warp that has ended never arrives, and a barrier with a count requires an arrival of each warp.
         let counted = !self.leaves || self.threads <= 32;
         let parts = self.threads > 32 && !self.leaves;
         match self.random.u8(..8) {
@@ -20,7 +20,7 @@ impl Generator<'_> {
             1 | 2 => {
                 let (p, q) = (self.predicate(), self.predicate());
                 let barrier = self.random.u8(..16);
-                // A count is one of whole warps, also where the last one is not full.
+                // A count is a multiple of whole warps, even if the last warp is not full.
                 let count = if counted && self.random.bool() {
                     format!(", {}", self.threads.next_multiple_of(32))
                 } else {
@@ -36,7 +36,7 @@ impl Generator<'_> {
             _ => {
                 let distance = self.random.u32(1..self.threads.max(2));
                 let mut lines = String::new();
-                // The place of thread (tid + distance) % threads, between two barriers.
+                // Reads the word of thread (tid + distance) % threads, between two barriers.
                 let _ = writeln!(lines, "st.shared.b32 [%sh+{EXCHANGED}], {source};\nbar.sync 0;");
                 let _ = writeln!(lines, "add.u32 %t0, %me, {distance};\nrem.u32 %t0, %t0, {};", self.threads);
                 read_exchanged(&mut lines, &target);
@@ -46,7 +46,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The first warps and the others: each part at a barrier of its own, or one that writes for the other to read.
+    /// Divides the block into the first warps and the others: each part has its own barrier, or one part writes for the other to read.
     fn in_two_parts(&mut self, source: &str, target: &str) -> Node {
         let first = self.random.u32(1..self.threads.div_ceil(32)) * 32;
         let (other, end) = (self.label(), self.label());
@@ -84,7 +84,7 @@ impl Generator<'_> {
         Node::Lines(lines)
     }
 
-    /// What the lanes of a warp do that are known to be here.
+    /// Generates a warp operation of the lanes that are known to reach it together.
     pub(super) fn warp(&mut self, context: &Context) -> Node {
         let members = context.members.clone().unwrap_or_default();
         let (source, target) = (self.register(32), self.register(32));
@@ -112,7 +112,7 @@ impl Generator<'_> {
                 if self.random.bool() { "!" } else { "" }
             ),
             6 => {
-                // Few different values, so that some are the same.
+                // Few distinct values, so that some are equal.
                 if self.random.bool() {
                     format!("and.b32 %t0, {source}, 3;\nmatch.any.sync.b32 {target}, %t0, {members};\n")
                 } else {
@@ -139,8 +139,8 @@ impl Generator<'_> {
         })
     }
 
-    /// A shuffle whose mask may not have every lane. What a lane gets from one outside the mask is not said: either all
-    /// read a lane of the mask, or who does not keeps its own value.
+    /// Generates a shuffle whose mask may lack lanes. The ISA does not specify what a lane reads from a lane outside the mask, so either
+    /// all lanes read a lane of the mask, or the others keep their own value.
     fn shuffle_among(&mut self, members: &str, source: &str, target: &str) -> String {
         let mut lines = String::new();
         let mut members = members.to_owned();
@@ -152,7 +152,7 @@ impl Generator<'_> {
         let chooser = self.register(32);
         let mode = ["up", "down", "bfly", "idx"][self.random.usize(..4)];
         if mode == "idx" {
-            // The n-th lane of the mask.
+            // Selects the n-th lane of the mask.
             let _ = writeln!(
                 lines,
                 "popc.b32 %t0, {members};\nrem.u32 %t0, {chooser}, %t0;\nadd.u32 %t0, %t0, 1;\nfns.b32 %t0, {members}, 0, %t0;\n\
@@ -175,7 +175,7 @@ impl Generator<'_> {
     }
 }
 
-/// Reads what thread `%t0` of the block wrote.
+/// Appends the read of the word that thread `%t0` of the block wrote.
 fn read_exchanged(lines: &mut String, target: &str) {
     let _ = writeln!(
         lines,

@@ -1,21 +1,21 @@
-//! Programs as trees, so that they can be made smaller without becoming invalid.
+//! Programs as trees, which can be shrunk without becoming invalid.
 
-/// Statements that stand or go together.
+/// Statements that are kept or removed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// Text that is complete in itself.
+    /// Text that is complete by itself.
     Lines(String),
-    /// Texts with statements behind each, and what closes them.
+    /// Statements between texts, which open and close them.
     Group {
-        /// Text, then statements.
+        /// Opening texts, each with the statements after it.
         parts: Vec<(String, Vec<Node>)>,
-        /// Text behind the last statements.
+        /// Text after the last statements.
         close: String,
     },
 }
 
 impl Node {
-    /// Appends the text.
+    /// Appends the text of the node.
     pub(super) fn write(&self, text: &mut String) {
         match self {
             Self::Lines(lines) => text.push_str(lines),
@@ -32,7 +32,7 @@ impl Node {
     }
 }
 
-/// The lists with a run of nodes taken out, or one node made smaller.
+/// Returns the lists with a run of nodes removed, or with one node shrunk.
 pub(super) fn smaller(nodes: &[Node]) -> Vec<Vec<Node>> {
     let mut found = Vec::new();
     let mut length = nodes.len();

@@ -6,14 +6,14 @@ use super::program::{Access, Argument, Space, Update};
 use super::thread::{Thread, U64};
 use crate::kind::{Class, Kind};
 
-/// An address operand: what it is based on, and bytes behind that.
+/// Address operand: its base, and an offset in bytes.
 type Address<'a> = (&'a Argument, u64);
 
-/// Bytes that one instruction moves at most.
+/// Maximum number of bytes that one instruction moves.
 const WIDEST: usize = 32;
 
 impl Block<'_> {
-    /// The bytes that an address operand stands for.
+    /// Returns the bytes at an address operand.
     fn bytes<'b>(
         &'b mut self,
         thread: &'b mut Thread,
@@ -84,7 +84,7 @@ impl Block<'_> {
         Ok(())
     }
 
-    /// `atom` and `red` (PTX ISA §9.7.13.5, §9.7.13.6). Each element of a vector is an operation by itself.
+    /// `atom` and `red` (PTX ISA §9.7.13.5, §9.7.13.6). Each element of a vector is a separate operation.
     pub(super) fn atomic(
         &mut self,
         thread: &mut Thread,
@@ -119,7 +119,7 @@ impl Block<'_> {
     }
 }
 
-/// What an atomic operation leaves in memory.
+/// Returns the value that an atomic operation writes to memory.
 fn updated(update: &Update, kind: Kind, old: u64, b: u64, c: u64) -> u64 {
     let number = |bits: u64| kind.integer(bits);
     match update {

@@ -5,7 +5,7 @@ use super::memory::within;
 use super::program::Argument;
 use super::thread::{Frame, State, Thread, U64};
 
-/// Calls inside one another.
+/// Maximum nesting of calls.
 const NESTED: usize = 200;
 
 impl Block<'_> {
@@ -18,7 +18,7 @@ impl Block<'_> {
             return Ok(());
         };
         thread.local.truncate(left.local as usize);
-        // The call stands before the caller's next instruction.
+        // The call precedes the next instruction of the caller.
         let call = &program.functions[caller.function].code[caller.pc - 1];
         if let [Argument::List(targets), _, ..] = call.arguments.as_slice() {
             for (target, slot) in targets.iter().zip(&program.functions[left.function].returns) {
@@ -34,7 +34,7 @@ impl Block<'_> {
         Ok(())
     }
 
-    /// `call (results), function or pointer, (arguments), prototype`, where all but the function may be left out.
+    /// `call (results), function or pointer, (arguments), prototype`, of which only the function is mandatory.
     pub(super) fn call(&mut self, thread: &mut Thread, arguments: &[Argument]) -> Result<(), String> {
         let program = self.program;
         let rest = match arguments {

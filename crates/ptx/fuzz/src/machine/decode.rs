@@ -1,4 +1,4 @@
-//! Words of an instruction to what it does, once a program.
+//! Decoding of instructions from words to operations, once per program.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,18 +9,18 @@ use super::program::{Access, Argument, Instruction, Meeting, Operation, Program,
 use crate::kind::Kind;
 use crate::model::Model;
 
-/// An instruction as it is written.
+/// Instruction as it is written.
 pub(super) struct Written<'a> {
     pub(super) guard: Option<(usize, bool)>,
     /// Opcode and modifiers.
     pub(super) form: String,
     pub(super) arguments: Vec<Argument>,
     pub(super) line: usize,
-    /// The labels of the list it names, where it names one.
+    /// Labels in the list of branch targets that the instruction names, if any.
     pub(super) targets: Vec<&'a str>,
 }
 
-/// The model of a form, made once a thread.
+/// Returns the model of a form, which is created once per thread.
 fn model(form: &str) -> Option<Arc<Model>> {
     thread_local! {
         static MODELS: RefCell<HashMap<String, Option<Arc<Model>>>> = RefCell::default();
@@ -49,7 +49,7 @@ pub(super) fn decode(written: Written<'_>, labels: &HashMap<&str, usize>, progra
         None => operation(&form, &arguments, &targets, labels).unwrap_or(Operation::Unknown(form)),
     };
     if matches!(operation, Operation::Move(_)) {
-        // The address of a function.
+        // The operand may be the address of a function.
         for argument in &mut arguments {
             if let Argument::Name(name) = argument
                 && let Some(function) = program.function(name)
@@ -111,7 +111,7 @@ fn update(words: &[&str], kind: Kind) -> Option<Update> {
     words.iter().find_map(|word| {
         Some(match *word {
             "add" if kind.format().is_some() => {
-                // `add.noftz.f16` adds as `add.rn.f16` does; the type's name stands last.
+                // `add.noftz.f16` adds like `add.rn.f16`; the name of the type is the last word.
                 Update::AddFloat(model(&format!("add.rn.{}", words.last()?))?)
             }
             "add" => Update::Add,
@@ -131,7 +131,7 @@ fn update(words: &[&str], kind: Kind) -> Option<Update> {
 
 fn meeting(opcode: &str, words: &[&str], kind: Option<Kind>) -> Option<Meeting> {
     let has = |word: &str| words.contains(&word);
-    // The first of these words that stands in the form.
+    // Returns the value of the first of these words that occurs in the form.
     fn first<T: Copy>(words: &[&str], of: &[(&str, T)]) -> Option<T> {
         of.iter().find(|(name, _)| words.contains(name)).map(|(_, value)| *value)
     }

@@ -1,15 +1,15 @@
-//! Global memory as regions at addresses of the caller's choice, and the windows of generic addresses.
+//! Global memory, as regions at addresses that the caller selects, and the windows of the generic address space.
 
 use super::program::Program;
 
-/// Generic addresses of shared memory begin here.
+/// Start of shared memory in the generic address space.
 pub(super) const SHARED: u64 = 5 << 60;
-/// Generic addresses of local memory begin here.
+/// Start of local memory in the generic address space.
 pub(super) const LOCAL: u64 = 6 << 60;
-/// Module-scope variables are placed from here on.
+/// Address of the first module-scope variable.
 const VARIABLES: u64 = 4 << 60;
 
-/// Regions of bytes.
+/// Regions of bytes at addresses.
 #[derive(Clone, Debug, Default)]
 pub struct GlobalMemory {
     regions: Vec<(u64, Vec<u8>)>,
@@ -21,7 +21,7 @@ impl GlobalMemory {
         self.regions.push((address, bytes));
     }
 
-    /// The bytes of the region that begins at an address.
+    /// Returns the bytes of the region that begins at this address.
     pub fn region(&self, address: u64) -> Option<&[u8]> {
         self.regions
             .iter()
@@ -29,7 +29,7 @@ impl GlobalMemory {
             .map(|(_, bytes)| bytes.as_slice())
     }
 
-    /// Gives the program's `.global` and `.const` variables room, initialised.
+    /// Adds the program's `.global` and `.const` variables with their initial values. Returns their addresses.
     pub(super) fn place(&mut self, program: &Program) -> Result<Vec<u64>, String> {
         let mut next = VARIABLES;
         let addresses: Vec<u64> = program
@@ -67,7 +67,7 @@ impl GlobalMemory {
     }
 }
 
-/// Some bytes of a space that begins at zero.
+/// Returns `length` bytes at an offset in a space.
 pub(super) fn within(space: &mut [u8], offset: u64, length: usize) -> Result<&mut [u8], String> {
     let size = space.len();
     usize::try_from(offset)
@@ -76,7 +76,7 @@ pub(super) fn within(space: &mut [u8], offset: u64, length: usize) -> Result<&mu
         .ok_or_else(|| format!("{length} bytes at offset {offset:#x} of a space of {size}"))
 }
 
-/// Little-endian.
+/// Reads a little-endian value.
 pub(super) fn value(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }

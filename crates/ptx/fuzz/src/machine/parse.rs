@@ -1,4 +1,4 @@
-//! Tokens to a module: its variables and functions.
+//! Parsing of tokens to a module: its variables and functions.
 
 mod body;
 mod operand;
@@ -12,7 +12,7 @@ use super::token::{Token, tokens};
 use crate::kind::Kind;
 use operand::{integer, literal};
 
-/// What names stand for, from a `{` to its `}`.
+/// Names declared between two braces.
 #[derive(Default)]
 struct Scope<'a> {
     registers: HashMap<&'a str, usize>,
@@ -20,7 +20,7 @@ struct Scope<'a> {
     variables: HashMap<&'a str, Argument>,
 }
 
-/// A function as far as it is read.
+/// Function that is being parsed.
 #[derive(Default)]
 struct Body<'a> {
     function: Function,
@@ -29,13 +29,13 @@ struct Body<'a> {
     lists: HashMap<&'a str, Vec<&'a str>>,
 }
 
-/// What is declared behind a space word.
+/// Variable declared after a state space.
 struct Declared<'a> {
     align: u64,
     name: &'a str,
-    /// `None` for a size left open.
+    /// `None` if the size is left open.
     bytes: Option<u64>,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     size: u64,
 }
 
@@ -47,7 +47,7 @@ struct Reader<'a> {
     scopes: Vec<Scope<'a>>,
 }
 
-/// Reads a module.
+/// Parses a module.
 pub fn parse(text: &str) -> Result<Program, MachineError> {
     let mut reader = Reader {
         tokens: tokens(text),
@@ -64,7 +64,7 @@ pub fn parse(text: &str) -> Result<Program, MachineError> {
     for body in &mut reader.bodies {
         program.functions.push(std::mem::take(&mut body.function));
     }
-    // All functions have their places now, also those called before they are defined.
+    // All functions have an index now, including those that are called before their definition.
     for body in reader.bodies {
         let code = body.code.into_iter().map(|written| decode(written, &body.labels, &program));
         codes.push(code.collect());
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Type, name and size of a variable, from behind its space word.
+    /// Parses type, name and size of a variable, starting after its state space.
     fn declared(&mut self) -> Result<Declared<'a>, MachineError> {
         let (mut align, mut elements, mut kind, mut pointer) = (None, 1, None, false);
         loop {
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
                 ".align" => {
                     self.at += 1;
                     let number = self.number()?;
-                    // Behind `.ptr` it is the alignment of what is pointed at.
+                    // After `.ptr`, the alignment is that of the pointee.
                     align = if pointer { align } else { Some(number) };
                 }
                 ".v2" => {
@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
             variable.addresses.push((variable.bytes.len(), target, addend));
             variable.bytes.extend([0; 8]);
         } else if word.starts_with(|first: char| first.is_ascii_alphabetic() || matches!(first, '_' | '$' | '%')) {
-            // A name, and none of a variable: that of a function, here or further down.
+            // A name that is not a variable is that of a function, which may be defined later.
             self.at += 1;
             variable.functions.push((variable.bytes.len(), word.to_owned()));
             variable.bytes.extend([0; 8]);

@@ -1,4 +1,4 @@
-//! What a module says: functions of flat instruction lists, decoded once.
+//! Parsed module: functions as flat lists of instructions, which are decoded once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,33 +6,33 @@ use std::sync::Arc;
 use crate::kind::Kind;
 use crate::model::Model;
 
-/// An operand.
+/// Operand.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Argument {
     Register(usize),
     Negated(usize),
     Integer(u64),
-    /// Bits of an f32, and of an f64 written in full.
+    /// Bits of an f32; `Double` holds those of an f64, and of a decimal constant.
     Single(u64),
     Double(u64),
     Special(Special),
-    /// A module-scope variable in global memory, and bytes behind its start.
+    /// Module-scope variable in global memory, and an offset from its start in bytes.
     Symbol(usize, u64),
-    /// A shared or local variable: its space and place in it.
+    /// Shared or local variable: its space and its address in the space.
     Variable(Space, u64),
-    /// A `.param` variable of the function: offset and size.
+    /// `.param` variable of the function: offset and size in bytes.
     Parameter(u64, u64),
     Memory(Box<Argument>, u64),
     Vector(Vec<Argument>),
     Pair(Box<Argument>, Box<Argument>),
     List(Vec<Argument>),
-    /// A label, function or list of labels, by name.
+    /// Name of a label, a function or a list of labels.
     Name(String),
     Nothing,
 }
 
 impl Argument {
-    /// The elements of a vector; anything else alone.
+    /// Returns the elements of a vector, or any other operand as a single element.
     pub(super) fn elements(&self) -> &[Self] {
         match self {
             Self::Vector(elements) => elements,
@@ -41,7 +41,7 @@ impl Argument {
     }
 }
 
-/// A special register (PTX ISA §10); numbers are axes.
+/// Special register (PTX ISA §10). Numbers are axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Special {
     Thread(usize),
@@ -103,7 +103,7 @@ impl Space {
     }
 }
 
-/// What an access names: its space, and the type of an element.
+/// State space and element type of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Access {
     pub(super) space: Space,
@@ -111,17 +111,17 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub(super) fn size(self) -> usize {
         (self.kind.width() / 8) as usize
     }
 }
 
-/// What an atomic operation makes of the old value.
+/// Update of the old value by an atomic operation.
 #[derive(Clone)]
 pub(super) enum Update {
     Add,
-    /// By the model of the addition.
+    /// Addition of floats, computed by its model.
     AddFloat(Arc<Model>),
     And,
     Or,
@@ -134,7 +134,7 @@ pub(super) enum Update {
     Decrement,
 }
 
-/// How what several threads bring becomes one.
+/// Operation that combines the values of several threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reduction {
     Add,
@@ -153,7 +153,7 @@ pub(super) enum Shuffle {
     Index,
 }
 
-/// What threads make of predicates.
+/// Function of the predicates of several threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vote {
     All,
@@ -163,10 +163,10 @@ pub(super) enum Vote {
     Count,
 }
 
-/// What threads come together for.
+/// Instruction at which threads meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meeting {
-    /// `bar.sync`, or `bar.red` with what it asks.
+    /// `bar.sync`, or `bar.red` with its function.
     Barrier(Option<Vote>),
     /// `bar.arrive`.
     Arrival,
@@ -178,19 +178,19 @@ pub(super) enum Meeting {
     Reduce(Reduction, Kind),
 }
 
-/// What an instruction does.
+/// Operation of an instruction.
 #[derive(Clone)]
 pub(super) enum Operation {
-    /// A function of the operands.
+    /// Function of the operands.
     Compute(Arc<Model>),
     Move(Kind),
     Load(Access),
     Store(Access),
-    /// Whether the old value is returned.
+    /// Atomic operation, and whether it returns the old value.
     Atomic(Access, Update, bool),
-    /// Adds this to an address.
+    /// Adds a constant to an address.
     Convert(u64),
-    /// Whether an address lies in the space.
+    /// Tests whether an address is in the space.
     IsSpace(Space),
     Jump(usize),
     JumpTable(Vec<usize>),
@@ -200,7 +200,7 @@ pub(super) enum Operation {
     Trap,
     Nothing,
     Meet(Meeting),
-    /// None of these; an error only where it is executed.
+    /// Unknown instruction, which is an error only if it is executed.
     Unknown(String),
 }
 
@@ -211,17 +211,17 @@ pub(super) struct Instruction {
     pub(super) line: usize,
 }
 
-/// A module-scope variable in global memory.
+/// Module-scope variable in global memory.
 pub(super) struct Variable {
     pub(super) name: String,
     pub(super) bytes: Vec<u8>,
-    /// Offset, variable, addend of addresses in it.
+    /// Addresses of variables in the initial value: offset, variable, addend.
     pub(super) addresses: Vec<(usize, usize, u64)>,
-    /// Offset and name of functions whose addresses are in it.
+    /// Addresses of functions in the initial value: offset and name.
     pub(super) functions: Vec<(usize, String)>,
 }
 
-/// Offset and size in a frame's parameter space.
+/// Offset and size of a parameter in the parameter space of a frame.
 pub(super) type Slot = (u64, u64);
 
 #[derive(Default)]
@@ -235,7 +235,7 @@ pub(super) struct Function {
     pub(super) code: Vec<Instruction>,
 }
 
-/// A module.
+/// Parsed module.
 #[derive(Default)]
 pub struct Program {
     pub(super) functions: Vec<Function>,
@@ -245,17 +245,17 @@ pub struct Program {
 }
 
 impl Program {
-    /// The function of this name.
+    /// Returns the index of the function of this name.
     pub(super) fn function(&self, name: &str) -> Option<usize> {
         self.functions.iter().position(|function| function.name == name)
     }
 
-    /// The address that a function has as a value.
+    /// Returns the address of a function as a value.
     pub(super) fn address(function: usize) -> u64 {
         FUNCTIONS + function as u64 * 16
     }
 
-    /// The function at an address.
+    /// Returns the index of the function at an address.
     pub(super) fn at_address(&self, address: u64) -> Option<usize> {
         let offset = address.checked_sub(FUNCTIONS).filter(|offset| offset.is_multiple_of(16))?;
         let index = usize::try_from(offset / 16).ok()?;
@@ -263,5 +263,5 @@ impl Program {
     }
 }
 
-/// Functions have addresses from here on.
+/// Address of the first function.
 const FUNCTIONS: u64 = 7 << 60;

@@ -1,4 +1,4 @@
-//! One thread and one instruction of it.
+//! One thread, and the execution of its next instruction.
 
 use super::Block;
 use super::memory::{GlobalMemory, LOCAL, SHARED};
@@ -21,13 +21,13 @@ pub(super) struct Frame {
     pub(super) pc: usize,
     pub(super) registers: Vec<u64>,
     pub(super) parameters: Vec<u8>,
-    /// Start of its variables in local memory.
+    /// Start of the frame's variables in local memory.
     pub(super) local: u64,
 }
 
 pub(super) struct Thread {
     pub(super) index: [u32; 3],
-    /// Number in the block: warps are 32 of these each.
+    /// Index in the block; each 32 consecutive threads are a warp.
     pub(super) linear: u32,
     pub(super) state: State,
     pub(super) frames: Vec<Frame>,
@@ -67,7 +67,7 @@ impl Thread {
         self.frames.last_mut().expect("a thread that has not ended is in a function")
     }
 
-    /// The instruction that it executes or waits at: the one before its program counter.
+    /// Returns the instruction that the thread executes or waits at, which precedes its program counter.
     pub(super) fn instruction<'p>(&self, program: &'p Program) -> Option<&'p Instruction> {
         let frame = self.frames.last()?;
         program.functions[frame.function].code.get(frame.pc.checked_sub(1)?)
@@ -80,7 +80,7 @@ impl Thread {
         })
     }
 
-    /// Writes a register of the function, cut to its width.
+    /// Writes a register of the function, truncated to its width.
     pub(super) fn set(&mut self, program: &Program, target: &Argument, bits: u64) -> Result<(), String> {
         match target {
             Argument::Register(register) => {
@@ -96,7 +96,7 @@ impl Thread {
 }
 
 impl Block<'_> {
-    /// The bits of an operand, read as the type.
+    /// Returns the bits of an operand, interpreted as the type.
     pub(super) fn get(&self, thread: &Thread, argument: &Argument, kind: Kind) -> Result<u64, String> {
         let frame = thread.frames.last().ok_or("a thread without a function")?;
         let bits = match argument {
@@ -256,7 +256,7 @@ impl Block<'_> {
     }
 }
 
-/// A 64-bit address.
+/// Type of a 64-bit address.
 pub(super) const U64: Kind = Kind {
     class: Class::Unsigned,
     bits: 64,

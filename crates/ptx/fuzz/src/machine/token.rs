@@ -1,6 +1,6 @@
-//! Text to words and marks.
+//! Lexer: splits text into words and punctuation marks.
 
-/// A word, number, string or single mark, and its line.
+/// Word, number, string or single punctuation mark, and its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     pub(super) text: &'a str,
@@ -11,12 +11,12 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'%' | b'$' | b'_')
 }
 
-/// Splits a text, comments left out. Strings become words that begin with a quote.
+/// Splits a text, without its comments. Strings become words that begin with a quote.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let bytes = text.as_bytes();
     let (mut at, mut line) = (0, 1);
     let mut found = Vec::new();
-    // The end of what begins at a place, up to the first byte that is not part of it.
+    // End of the token that begins at `from`: the first byte that is not part of it.
     let end = |from: usize, part: &dyn Fn(u8) -> bool| {
         bytes[from..]
             .iter()
@@ -50,7 +50,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
                 at = if is_word(*byte) {
                     end(at, &is_word)
                 } else {
-                    // A mark may be longer than a byte only where it is none that PTX knows.
+                    // Only a character that PTX does not use may be longer than a byte.
                     at + text[at..].chars().next().map_or(1, char::len_utf8)
                 };
                 found.push(Token {

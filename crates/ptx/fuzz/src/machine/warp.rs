@@ -1,40 +1,40 @@
-//! What threads wait for: barriers of the block (PTX ISA §9.7.13.1) and operations of the warp (§9.7.13.8 to §9.7.13.11).
+//! Synchronisation of threads: barriers of the block (PTX ISA §9.7.13.1) and operations of the warp (§9.7.13.8 to §9.7.13.11).
 
 use super::Block;
 use super::program::{Argument, Meeting, Operation, Program, Reduction, Shuffle, Vote};
 use super::thread::{State, Thread};
 use crate::kind::{Kind, mask};
 
-/// What a thread waits for, and what it brings.
+/// Condition that a thread waits for, and its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Barrier number.
+    /// Completion of a barrier.
     Barrier { number: usize },
-    /// Lanes that must come to this instruction, and the operands.
+    /// Arrival of the member lanes at this instruction.
     Warp { members: u64, inputs: [u64; 3] },
 }
 
 /// One of a block's 16 barriers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Barrier {
-    /// Threads that came.
+    /// Number of threads that arrived.
     come: u64,
-    /// Lanes that came, warp by warp.
+    /// Lanes that arrived, warp by warp.
     lanes: [u32; 32],
-    /// Threads that wait with a true operand.
+    /// Number of waiting threads whose operand is true.
     set: u64,
-    /// Threads it is for, where that is written; else all that have not ended.
+    /// Number of threads required by the instruction; all that have not ended if `None`.
     expected: Option<u64>,
 }
 
 impl Barrier {
-    /// `alive`: lanes that have not ended, warp by warp.
+    /// Whether the barrier is complete. `alive` are the lanes that have not ended, warp by warp.
     fn is_complete(&self, alive: &[u32; 32]) -> bool {
         let Some(expected) = self.expected else {
             let all: u32 = alive.iter().map(|lanes| lanes.count_ones()).sum();
             return self.come > 0 && self.come >= u64::from(all);
         };
-        // Warps arrive: with all their lanes, when none is still to come.
+        // Warps arrive as a whole: with all 32 lanes, once all live lanes have arrived.
         let arrived: u32 = self
             .lanes
             .iter()
@@ -47,7 +47,7 @@ impl Barrier {
 }
 
 impl Block<'_> {
-    /// Lets the thread wait at the instruction, which lies behind it.
+    /// Makes the thread wait at the instruction that precedes its program counter.
     pub(super) fn meet(&mut self, thread: &mut Thread, meeting: Meeting, arguments: &[Argument]) -> Result<(), String> {
         let b32 = |index: usize| {
             let argument = arguments.get(index).ok_or("an operand is missing")?;
@@ -59,10 +59,10 @@ impl Block<'_> {
         };
         let counted = |index: usize| if index < arguments.len() { b32(index).map(Some) } else { Ok(None) };
         let wait = match meeting {
-            // Barrier, then perhaps a count.
+            // Operands: barrier, and optionally a count.
             Meeting::Barrier(None) => return self.reach(thread, b32(0)?, counted(1)?, Some(0)),
             Meeting::Arrival => return self.reach(thread, b32(0)?, counted(1)?, None),
-            // Result, barrier, perhaps a count, predicate.
+            // Operands: result, barrier, optionally a count, predicate.
             Meeting::Barrier(Some(_)) => {
                 let last = arguments.len().checked_sub(1).ok_or("no operands")?;
                 let count = if last > 2 { Some(b32(2)?) } else { None };
@@ -82,7 +82,7 @@ impl Block<'_> {
         Ok(())
     }
 
-    /// A thread comes to a barrier: with an input it waits there, without one it goes on.
+    /// Records the arrival of a thread at a barrier. The thread waits if it has an input, and continues otherwise.
     fn reach(&mut self, thread: &mut Thread, number: u64, expected: Option<u64>, input: Option<u64>) -> Result<(), String> {
         let number = number as usize;
         let barrier = self.barriers.get_mut(number).ok_or_else(|| format!("barrier {number}"))?;
@@ -96,7 +96,7 @@ impl Block<'_> {
         Ok(())
     }
 
-    /// Lets the threads of complete barriers go on. Says whether there were any.
+    /// Releases the threads of complete barriers. Returns whether there were any.
     pub(super) fn release_barriers(&mut self, threads: &mut [Thread]) -> Result<bool, String> {
         let mut alive = [0u32; 32];
         for thread in threads.iter().filter(|thread| thread.state != State::Ended) {
@@ -131,7 +131,7 @@ impl Block<'_> {
         Ok(complete.contains(&true))
     }
 
-    /// Lets warps go on whose lanes have come together. Says whether there were any.
+    /// Releases the warps whose lanes have met. Returns whether there were any.
     pub(super) fn release_warps(&self, threads: &mut [Thread]) -> Result<bool, String> {
         let mut released = false;
         for warp in threads.chunks_mut(32) {
@@ -150,7 +150,7 @@ impl Block<'_> {
                     let same = |theirs: u64| theirs == members && self::place(thread) == place;
                     match thread.state {
                         State::Waiting(Wait::Warp { members, .. }) if same(members) => here |= 1 << other,
-                        // Nobody waits for those that have ended.
+                        // Threads that have ended are not waited for.
                         State::Ended => {}
                         _ => missing = true,
                     }
@@ -166,12 +166,12 @@ impl Block<'_> {
     }
 }
 
-/// Function and program counter.
+/// Function and program counter of a thread.
 fn place(thread: &Thread) -> Option<(usize, usize)> {
     thread.frames.last().map(|frame| (frame.function, frame.pc))
 }
 
-/// Performs the operation at which the lanes stand, and lets them go on.
+/// Performs the operation at which the lanes wait, and releases them.
 fn exchange(program: &Program, warp: &mut [Thread], here: u64) -> Result<(), String> {
     let inputs: Vec<(usize, [u64; 3])> = warp
         .iter()
@@ -181,7 +181,7 @@ fn exchange(program: &Program, warp: &mut [Thread], here: u64) -> Result<(), Str
             _ => None,
         })
         .collect();
-    // Lanes whose first operand is this value.
+    // Returns the lanes whose first operand is this value.
     let with = |value: u64| {
         inputs
             .iter()
@@ -199,7 +199,7 @@ fn exchange(program: &Program, warp: &mut [Thread], here: u64) -> Result<(), Str
             Meeting::Shuffle(mode) => {
                 let (inside, source) = shuffled(*lane as u64, own[1], own[2], mode);
                 let theirs = inputs.iter().find(|(other, _)| *other as u64 == source);
-                // A lane out of range, and one that does not take part, gives the own value.
+                // If the source lane is out of range or does not take part, the result is the lane's own value.
                 let value = theirs.filter(|_| inside).map_or(own[0], |(_, inputs)| inputs[0]);
                 (value, u64::from(inside))
             }
@@ -244,7 +244,7 @@ fn reduced(reduction: Reduction, kind: Kind, values: impl Iterator<Item = u64>) 
         .unwrap_or(0)
 }
 
-/// Whether the source lane is in range, and which it is (PTX ISA §9.7.9.6).
+/// Returns whether the source lane is in range, and its index (PTX ISA §9.7.9.6).
 fn shuffled(lane: u64, b: u64, c: u64, mode: Shuffle) -> (bool, u64) {
     let (b, clamp, segment) = (b & 31, c & 31, c >> 8 & 31);
     let highest = lane & segment | clamp & !segment;

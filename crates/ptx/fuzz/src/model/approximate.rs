@@ -1,11 +1,11 @@
-//! Approximate functions (PTX ISA §9.7.3): what is right is a bound around the true value, which double precision gives
-//! far more exactly than any of these bounds.
+//! Approximate functions (PTX ISA §9.7.3). A result is correct within a bound around the true value, which double precision gives far more
+//! exactly than any of these bounds.
 
 use super::{Judge, Model};
 use crate::exact::{BF16, F16, F32, F64, Format, Rounding};
 use crate::kind::Kind;
 
-/// A number of a format as a double. Exact for every format here.
+/// Converts a number to f64, exactly for every format in this module.
 fn double(format: Format, bits: u64) -> f64 {
     f64::from_bits(F64.encode(&format.decode(bits), Rounding::NearestEven))
 }
@@ -14,12 +14,12 @@ fn encode(format: Format, value: f64) -> u64 {
     format.encode(&F64.decode(value.to_bits()), Rounding::NearestEven)
 }
 
-/// How far from the true value a result may be.
+/// Maximum distance of a result from the true value.
 #[derive(Clone, Copy)]
 enum Bound {
     Absolute(f64),
     Relative(f64),
-    /// In units of the last place of the true value.
+    /// Bound in units of the last place of the true value.
     Ulp(f64),
 }
 
@@ -32,7 +32,7 @@ fn ulp(format: Format, value: f64) -> f64 {
     2f64.powi(exponent - format.fraction as i32).max(smallest)
 }
 
-/// The bounds stated for a form at an input.
+/// Returns the bound that the ISA states for a form at an input.
 fn bound(opcode: &str, kind: &str, input: f64, truth: f64) -> Bound {
     match (opcode, kind) {
         ("ex2", "f32") => Bound::Ulp(2.0),
@@ -40,7 +40,7 @@ fn bound(opcode: &str, kind: &str, input: f64, truth: f64) -> Bound {
         ("lg2", "f32") => Bound::Relative(2f64.powi(-22)),
         ("sin" | "cos", "f32") if input.abs() <= 6.3 => Bound::Absolute(2f64.powf(-20.5)),
         ("sin" | "cos", "f32") if input.abs() <= 315.0 => Bound::Absolute(2f64.powf(-14.7)),
-        // Outside nothing is stated but the range of the function.
+        // Outside these ranges, the ISA states only the range of the function.
         ("sin" | "cos", "f32") => Bound::Absolute(1.0 + truth.abs()),
         ("tanh", "f32") => Bound::Relative(2f64.powi(-11)),
         ("ex2", "f16") => Bound::Relative(2f64.powf(-9.9)),
@@ -50,7 +50,7 @@ fn bound(opcode: &str, kind: &str, input: f64, truth: f64) -> Bound {
         ("rsqrt", "f32") => Bound::Relative(2f64.powf(-22.9)),
         ("sqrt", _) => Bound::Relative(2f64.powi(-23)),
         ("rcp", "f32") => Bound::Ulp(1.0),
-        // Of .f64 only the upper 20 bits of the fraction count.
+        // For .f64, only the upper 20 bits of the fraction count.
         ("rcp" | "rsqrt", _) => Bound::Relative(2f64.powi(-19)),
         _ => Bound::Ulp(2.0),
     }
@@ -91,7 +91,7 @@ pub(super) fn model(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
     let two = opcode == "div";
     let approximate_division = two && mode == "approx";
     let name = opcode.to_owned();
-    // Type names decide between bounds; the packed types have those of their elements.
+    // Bounds depend on the names of types; packed types have the bounds of their elements.
     let element = match format {
         F32 => "f32",
         F64 => "f64",
@@ -113,7 +113,7 @@ pub(super) fn model(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
             let b = inputs.get(1).map_or(0.0, |b| read(part(*b)));
             let found = part(found);
             let truth = truth(&name, [a, b]);
-            // A divisor of more than 2^126 gives 0, and an infinity over it NaN.
+            // A divisor above 2^126 gives 0, or NaN if the dividend is infinite.
             if approximate_division && b.abs() > 2f64.powi(126) && b.is_finite() {
                 return if a.is_infinite() {
                     format.is_nan(found)
@@ -121,7 +121,7 @@ pub(super) fn model(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
                     a.is_nan() && format.is_nan(found) || found & !format.sign() == 0
                 };
             }
-            // Subnormal divisors and quotients lie outside the range that .approx states a bound for.
+            // The ISA states no bound of .approx for subnormal divisors and quotients.
             if approximate_division && b != 0.0 && b.abs() < 2f64.powi(-126) {
                 return true;
             }
@@ -147,7 +147,7 @@ fn near(format: Format, flush: bool, truth: f64, bound: Bound, found: u64) -> bo
         Bound::Relative(error) => error * truth.abs(),
         Bound::Ulp(count) => count * ulp(format, truth),
     };
-    // The bound is on the value before it is rounded into the format.
+    // The bound applies to the value before it is rounded to the format.
     let allowed = allowed
         + if matches!(bound, Bound::Ulp(_)) {
             0.0
@@ -164,7 +164,7 @@ fn near(format: Format, flush: bool, truth: f64, bound: Bound, found: u64) -> bo
         return true;
     }
     if value.is_infinite() {
-        // Beyond the largest number, or within the bound of it.
+        // An infinite result is correct if the true value is beyond the largest number, or within the bound of it.
         return value.is_sign_negative() == truth.is_sign_negative() && truth.abs() + allowed >= double(format, format.largest());
     }
     if truth.abs() > double(format, format.largest()) {

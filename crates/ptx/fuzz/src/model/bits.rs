@@ -97,7 +97,7 @@ pub(super) fn model(opcode: &str, words: &[&str], kind: Option<Kind>) -> Option<
                 }
                 let start = a & 31;
                 let length = if clamp && b >= 32 { 32 } else { b & 31 };
-                // `length` ones from `start` on, as far as there is room.
+                // `length` ones from `start` on, as far as they fit.
                 (0..32)
                     .filter(|bit| *bit >= start && *bit < start + length)
                     .fold(0, |found, bit| found | 1 << bit)
@@ -145,7 +145,7 @@ fn insert(width: u32, i: &[u64]) -> u64 {
     found
 }
 
-/// The highest bit that is not the sign.
+/// Returns the index of the highest bit that differs from the sign.
 fn find(kind: Kind, bits: u64) -> Option<u32> {
     let negative = kind.is_signed() && bits >> (kind.bits - 1) & 1 == 1;
     let looked_at = if negative { !bits } else { bits };
@@ -166,7 +166,7 @@ fn permute(i: &[u64], control: impl Fn(u32) -> u64) -> u64 {
     })
 }
 
-/// `prmt.b32.f4e` and its like; the table of PTX ISA §9.7.9.7.
+/// `prmt.b32.f4e` and the other modes, by the table of PTX ISA §9.7.9.7.
 fn permute_with_mode(opcode: &str, words: &[&str]) -> Option<Model> {
     let ("prmt", ["b32", mode]) = (opcode, words) else { return None };
     let table: [[u64; 4]; 4] = match *mode {
@@ -183,7 +183,7 @@ fn permute_with_mode(opcode: &str, words: &[&str]) -> Option<Model> {
     }))
 }
 
-/// Bit k of the result is the bit of the table that bits k of c, b and a number.
+/// Bit k of the result is the bit of the table whose index consists of the bits k of the three inputs, the first input highest.
 fn lookup(i: &[u64]) -> u64 {
     (0..32).fold(0, |found, bit| {
         let index = (i[0] >> bit & 1) << 2 | (i[1] >> bit & 1) << 1 | (i[2] >> bit & 1);

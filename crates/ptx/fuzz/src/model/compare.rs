@@ -4,7 +4,7 @@ use super::{Model, Outcome};
 use crate::exact::{F32, F64, Format};
 use crate::kind::{Class, Kind};
 
-/// How a comparison came out.
+/// Outcome of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Less,
@@ -125,7 +125,7 @@ pub(super) fn model(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
                     "number" => !format.is_nan(i[0]),
                     "notanumber" => format.is_nan(i[0]),
                     "normal" => magnitude < format.infinity() && magnitude >> format.fraction != 0,
-                    // "... tests whether the input is subnormal": zero is neither normal nor counted in here.
+                    // The ISA says "tests whether the input is subnormal": zero is neither normal nor subnormal.
                     _ => format.is_subnormal(i[0]),
                 })
             }))
@@ -192,9 +192,9 @@ fn comparison(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
         [combined(t), combined(!t)]
     };
     let Some(to) = to else {
-        // Two elements: p is of the lower, q of the upper one.
+        // With two elements, p is the result of the lower one, and q that of the upper one.
         let two = kind.lanes == 2;
-        // One half-precision comparison has no second result.
+        // A single half-precision comparison has no second result.
         let results = if format.is_some_and(|format| format.bits() == 16) && !two {
             1
         } else {

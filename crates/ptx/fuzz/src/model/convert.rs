@@ -5,7 +5,7 @@ use super::{Judge, Model};
 use crate::exact::{BF16, Exact, F16, F32, F64, Format, Rounding, TF32, Value};
 use crate::kind::{Class, Kind};
 
-/// An 8-bit format: NaN, the largest finite number, exponent and fraction bits.
+/// 8-bit floating point format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Small {
     E4m3,
@@ -57,7 +57,7 @@ pub(super) fn model(words: &[&str]) -> Option<Model> {
         return None;
     }
     match (from.format(), to.format()) {
-        // Nothing saturates where every value fits.
+        // `.sat` does not exist if every source value fits in the target type.
         (None, None) if sat && to.range().0 <= from.range().0 && to.range().1 >= from.range().1 => None,
         (None, None) if rounding.is_none() && integral.is_none() && !relu => Some(Model::plain(to, &[from], move |i| {
             let value = from.integer(i[0]);
@@ -101,7 +101,7 @@ pub(super) fn model(words: &[&str]) -> Option<Model> {
                 return None;
             }
             if source.bits() == target.bits() && source != target {
-                // f16 to bf16 and back: supported only with newer versions of the ISA than the engine's.
+                // Conversions between f16 and bf16 require a newer version of the ISA than the engine supports.
                 return None;
             }
             let mut model = Model::plain(to, &[from], move |i| {
@@ -130,7 +130,7 @@ pub(super) fn model(words: &[&str]) -> Option<Model> {
     }
 }
 
-/// Negative numbers to +0; NaN to the canonical one.
+/// Negative numbers become +0, and NaN becomes the canonical one.
 fn rectified(format: Format, bits: u64) -> u64 {
     if format.is_nan(bits) {
         format.canonical_nan()
@@ -141,7 +141,7 @@ fn rectified(format: Format, bits: u64) -> u64 {
     }
 }
 
-/// A number out of range becomes the nearest one in it. NaN becomes 0, but the highest bit alone where the source is
+/// Converts to an integer. Numbers out of range become the nearest one in range. NaN becomes 0, or the highest bit alone if the source is
 /// `.f64` or the target has 64 bits.
 fn to_integer(format: Format, bits: u64, to: Kind, rounding: Rounding) -> u64 {
     let (low, high) = to.range();
@@ -153,7 +153,7 @@ fn to_integer(format: Format, bits: u64, to: Kind, rounding: Rounding) -> u64 {
     }
 }
 
-/// `cvt.rn.f16x2.f32 d, a, b`: a goes to the upper half.
+/// `cvt.rn.f16x2.f32 d, a, b`, with a in the upper half.
 fn packed(to: Kind, from: Kind, rounding: Rounding, relu: bool, satfinite: bool) -> Option<Model> {
     let format = to.format()?;
     if from.format() != Some(F32) || satfinite || !matches!(rounding, Rounding::NearestEven | Rounding::Zero) {
@@ -176,7 +176,7 @@ fn to_tf32(from: &str, rounding: Rounding, relu: bool, satfinite: bool) -> Optio
     if !matches!(rounding, Rounding::NearestAway | Rounding::NearestEven | Rounding::Zero) {
         return None;
     }
-    // The 13 lowest bits of the register belong to nobody in the ISA's text; hardware leaves them zero, and so must we.
+    // The ISA does not specify the 13 lowest bits of the register. Hardware leaves them zero, and so must the engine.
     let mut model = Model::plain(Kind::B32, &[kind], move |i| {
         let bits = TF32.encode(&F32.decode(i[0]), rounding);
         (if relu { rectified(TF32, bits) } else { bits }) << 13
@@ -206,7 +206,7 @@ const B16: Kind = Kind {
     lanes: 1,
 };
 
-/// The value of an 8-bit number.
+/// Decodes an 8-bit number.
 pub(super) fn decode_small(small: Small, bits: u64) -> Value {
     let (exponent_bits, fraction_bits, bias) = match small {
         Small::E4m3 => (4, 3, 7i64),
@@ -228,7 +228,7 @@ pub(super) fn decode_small(small: Small, bits: u64) -> Value {
     Value::Finite(Exact::new(negative, magnitude.into(), field as i64 - bias - fraction_bits as i64))
 }
 
-/// The nearest 8-bit number, saturating; ties go to the even one. Found by trying all of them.
+/// Returns the nearest 8-bit number, saturating, with ties to even. Tries all of them.
 fn encode_small(small: Small, value: &Value, relu: bool) -> u64 {
     let (negative, exact) = match value {
         Value::Nan => return 0x7f,
@@ -241,7 +241,7 @@ fn encode_small(small: Small, value: &Value, relu: bool) -> u64 {
     let largest = if small == Small::E4m3 { 0x7e } else { 0x7b };
     let sign = if negative { 0x80 } else { 0 };
     let Some(exact) = exact else { return sign | largest };
-    // Every input is a binary32 or binary16 and every candidate too: double precision compares them exactly.
+    // Every input is a binary32 or binary16, and so is every candidate: double precision compares them exactly.
     let target = f64::from_bits(F64.encode(
         &Value::Finite(Exact {
             negative: false,

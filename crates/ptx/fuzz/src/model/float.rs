@@ -1,10 +1,10 @@
-//! Floating point arithmetic that is correctly rounded (PTX ISA §9.7.3 to §9.7.5).
+//! Correctly rounded floating point arithmetic (PTX ISA §9.7.3 to §9.7.5).
 
 use super::{Judge, Model};
 use crate::exact::{BF16, Exact, F16, F32, F64, Format, Natural, Rounding, Value};
 use crate::kind::Kind;
 
-/// What modifiers ask for.
+/// Modifiers of an instruction.
 #[derive(Clone, Copy, Default)]
 struct Flags {
     rounding: Option<Rounding>,
@@ -33,7 +33,7 @@ impl Flags {
         Some(flags)
     }
 
-    /// Flushed and clamped as written.
+    /// Flushes and clamps as the modifiers require.
     fn finish(self, format: Format, bits: u64) -> u64 {
         let bits = if self.flush { format.flush(bits) } else { bits };
         if self.saturate {
@@ -46,7 +46,7 @@ impl Flags {
     }
 }
 
-/// Clamped to [0, 1]; NaN gives +0.
+/// Clamps to [0, 1]. NaN becomes +0.
 pub(super) fn saturate(format: Format, bits: u64) -> u64 {
     if format.is_nan(bits) || bits & format.sign() != 0 {
         0
@@ -110,7 +110,7 @@ fn extremum(smaller: bool, flags: Flags, kind: Kind, format: Format) -> Model {
             (true, false) => b,
             (false, true) => a,
             (false, false) => {
-                // Sign and magnitude, in order: -0 comes before +0.
+                // Order of sign and magnitude, in which -0 precedes +0.
                 let order = |bits: u64| {
                     let magnitude = (bits & !format.sign()) as i128;
                     if bits & format.sign() != 0 { -magnitude - 1 } else { magnitude }
@@ -120,7 +120,7 @@ fn extremum(smaller: bool, flags: Flags, kind: Kind, format: Format) -> Model {
         };
         if flags.xorsign { chosen | sign } else { chosen }
     });
-    // "Result is canonical NaN" is said of .NaN and of two NaN.
+    // The ISA says "Result is canonical NaN" for .NaN and for two NaN operands.
     if format == F32 || flags.nan {
         model.judge = Judge::AnyNan(format);
     }

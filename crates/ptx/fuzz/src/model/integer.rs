@@ -1,9 +1,9 @@
-//! Integer arithmetic (PTX ISA §9.7.1) and with carry (§9.7.2), in 128 bits.
+//! Integer arithmetic (PTX ISA §9.7.1) and arithmetic with carry (§9.7.2), computed in 128 bits.
 
 use super::{Model, Outcome};
 use crate::kind::{Class, Kind};
 
-/// The type twice as wide.
+/// Returns the type of twice the width.
 fn double(kind: Kind) -> Kind {
     Kind {
         bits: kind.bits * 2,
@@ -82,7 +82,7 @@ pub(super) fn model(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
             let remainder = opcode == "rem";
             let mut model = Model::plain(kind, &[kind; 2], move |i| {
                 let (a, b) = (read(i[0]), read(i[1]));
-                // What a division by zero gives is the machine's own.
+                // The result of a division by zero depends on the machine.
                 kind.wrap(if b == 0 {
                     0
                 } else if remainder {
@@ -109,7 +109,7 @@ pub(super) fn model(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
     }
 }
 
-/// Two 16-bit elements in 32 bits.
+/// Model of operations on two 16-bit elements in 32 bits.
 fn packed(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
     let read = move |bits: u64| kind.integer(bits);
     match (opcode, words) {
@@ -122,7 +122,7 @@ fn packed(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
     }
 }
 
-/// Lower and upper half of the product, each as a number of the type.
+/// Returns the lower and the upper half of the product, each as a number of the type.
 fn product(kind: Kind, a: u64, b: u64) -> (i128, i128) {
     if kind.bits == 64 && !kind.is_signed() {
         let product = u128::from(a) * u128::from(b);
@@ -140,7 +140,7 @@ fn carrying(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
     let writes = words.contains(&"cc");
     let rest: Vec<&str> = words.iter().copied().filter(|word| *word != "cc").collect();
     let reads = opcode.ends_with('c');
-    // Sums of the bits as unsigned numbers: the carry is what leaves the register.
+    // The bits are added as unsigned numbers, and the carry is the overflow of the register.
     let modulus = 1u128 << kind.bits;
     let outcome = move |total: u128| Outcome {
         values: [(total % modulus) as u64, 0],
@@ -150,7 +150,7 @@ fn carrying(opcode: &str, words: &[&str], kind: Kind) -> Option<Model> {
         ("add" | "addc", []) => Some(Model::new(&[kind], &[kind; 2], move |i, carry| {
             outcome(u128::from(i[0]) + u128::from(i[1]) + u128::from(carry && reads))
         })),
-        // a + !b + 1: what compilers rely on is that the flag is set where nothing is borrowed.
+        // a + !b + 1: compilers rely on a carry that is set if nothing is borrowed.
         ("sub" | "subc", []) => Some(Model::new(&[kind], &[kind; 2], move |i, carry| {
             outcome(u128::from(i[0]) + (modulus - 1 - u128::from(i[1])) + u128::from(carry || !reads))
         })),

@@ -1,11 +1,11 @@
-//! `mma` (PTX ISA §9.7.14.5): which element of which matrix each thread's registers hold, as the figures of §9.7.14.5.1 to
-//! §9.7.14.5.13 say it shape by shape, and the product without rounding.
+//! `mma` (PTX ISA §9.7.14.5): the element of the matrix that each register of a thread holds, as the figures of §9.7.14.5.1 to §9.7.14.5.13
+//! define it for each shape, and the product without rounding.
 
 use super::convert::{Small, decode_small};
 use super::float::{product, sum};
 use crate::exact::{BF16, Exact, F16, F32, F64, Format, Rounding, TF32, Value};
 
-/// Type of a matrix's elements.
+/// Element type of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named as PTX names them")]
 pub enum Element {
@@ -22,7 +22,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// The type with this name.
+    /// Returns the type with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "f16" => Self::F16,
@@ -39,7 +39,7 @@ impl Element {
         })
     }
 
-    /// Bits of one element in a register; tf32 takes the place of an f32.
+    /// Returns the number of bits of one element in a register; a tf32 uses the bits of an f32.
     pub fn bits(self) -> u32 {
         match self {
             Self::F16 | Self::Bf16 => 16,
@@ -49,7 +49,7 @@ impl Element {
         }
     }
 
-    /// The format, where it is one of IEEE's making.
+    /// Returns the format of the floating point types of at least 16 bits.
     pub fn format(self) -> Option<Format> {
         Some(match self {
             Self::F16 => F16,
@@ -60,12 +60,12 @@ impl Element {
         })
     }
 
-    /// Whether it is an integer.
+    /// Whether the type is an integer.
     pub fn is_integer(self) -> bool {
         matches!(self, Self::S8 | Self::U8 | Self::S32)
     }
 
-    /// What an element's bits stand for.
+    /// Decodes the bits of an element.
     pub fn decode(self, bits: u64) -> Value {
         match self {
             Self::Tf32 => TF32.decode(bits >> 13 & 0x7_ffff),
@@ -82,23 +82,23 @@ impl Element {
     }
 }
 
-/// A matrix by rows.
+/// Matrix in row-major order.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     /// Number of columns.
     pub columns: usize,
-    /// The elements' bits.
+    /// Bits of the elements.
     pub elements: Vec<u64>,
 }
 
-/// One form of `mma`, or of `wmma.mma`, whose fragments programs do not look into.
+/// One form of `mma`, or of `wmma.mma`, whose fragments are opaque to programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
     /// Rows of a and d, columns of b and d, columns of a.
     pub shape: [usize; 3],
     /// Types of d, a, b, c.
     pub elements: [Element; 4],
-    /// `.satfinite`: integers are clamped and not wrapped.
+    /// `.satfinite`: integers are clamped instead of wrapped.
     pub saturates: bool,
 }
 
@@ -112,16 +112,16 @@ pub enum Operand {
     C,
 }
 
-/// What one element of a product is.
+/// Exact value of one element of a product.
 pub struct Sum {
-    /// The sum without rounding.
+    /// Sum without rounding.
     pub value: Value,
     /// Sum of the magnitudes of all products and the addend.
     pub magnitude: f64,
 }
 
 impl Product {
-    /// The form of `mma` with these words.
+    /// Parses a form of `mma`.
     pub fn parse(form: &str) -> Option<Self> {
         let words: Vec<&str> = form.split('.').collect();
         let ["mma", "sync", "aligned", shape, "row", "col", rest @ ..] = words.as_slice() else {
@@ -144,7 +144,7 @@ impl Product {
         })
     }
 
-    /// Type of an operand's elements.
+    /// Returns the element type of an operand.
     pub fn element(&self, operand: Operand) -> Element {
         self.elements[match operand {
             Operand::D => 0,
@@ -154,7 +154,7 @@ impl Product {
         }]
     }
 
-    /// Rows and columns of an operand.
+    /// Returns the numbers of rows and columns of an operand.
     pub fn extent(&self, operand: Operand) -> (usize, usize) {
         let [m, n, k] = self.shape;
         match operand {
@@ -164,13 +164,13 @@ impl Product {
         }
     }
 
-    /// Elements of an operand that each of the 32 threads holds.
+    /// Returns the number of elements of an operand that each of the 32 threads holds.
     pub fn held(&self, operand: Operand) -> usize {
         let (rows, columns) = self.extent(operand);
         rows * columns / 32
     }
 
-    /// Row and column of element `i` of a thread's fragment of an `mma`.
+    /// Returns row and column of element `i` of a thread's fragment of an `mma`.
     pub fn place(&self, operand: Operand, lane: usize, i: usize) -> (usize, usize) {
         let (group, thread) = (lane / 4, lane % 4);
         let element = self.element(operand);
@@ -213,7 +213,7 @@ impl Product {
         }
     }
 
-    /// One element of a · b + c.
+    /// Computes one element of a · b + c.
     pub fn sum(&self, a: &Matrix, b: &Matrix, c: &Matrix, row: usize, column: usize) -> Sum {
         let mut value = self.element(Operand::C).decode(c.elements[row * c.columns + column]);
         let mut magnitude = approximate(&value).abs();
@@ -227,7 +227,7 @@ impl Product {
         Sum { value, magnitude }
     }
 
-    /// The bits of a result that is rounded once.
+    /// Returns the bits of a result, rounded once.
     pub fn encode(&self, value: &Value) -> u64 {
         let element = self.element(Operand::D);
         match (element.format(), value) {
@@ -246,14 +246,14 @@ impl Product {
     }
 }
 
-/// `m16n8k16` as its numbers.
+/// Parses a shape such as `m16n8k16` into its numbers.
 pub fn parse_shape(word: &str) -> Option<[usize; 3]> {
     let (m, rest) = word.strip_prefix('m')?.split_once('n')?;
     let (n, k) = rest.split_once('k')?;
     Some([m.parse().ok()?, n.parse().ok()?, k.parse().ok()?])
 }
 
-/// As f64, which may be inexact.
+/// Converts to f64, which may be inexact.
 pub fn approximate(value: &Value) -> f64 {
     f64::from_bits(F64.encode(value, Rounding::NearestEven))
 }

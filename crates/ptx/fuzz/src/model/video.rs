@@ -7,7 +7,7 @@ fn kind(name: &str) -> Option<Kind> {
     matches!(name, "u32" | "s32").then(|| Kind::from_name(name)).flatten()
 }
 
-/// The type of one part of a type of 32 bits.
+/// Returns the type of one part of a 32-bit type.
 fn part(whole: Kind, bits: u32) -> Kind {
     Kind { bits, ..whole }
 }

@@ -1,6 +1,6 @@
-//! Every instruction form that occurs in the tests' PTX has an exactness test: those that compute have a model, which the
-//! tests of `exactness` run; those that move data or bring threads together are run here, on the engine and on the
-//! reference machine; what remains is named with the test that covers it. And random programs have what they are for.
+//! Every instruction form that occurs in the tests' PTX has an exactness test. Forms that compute have a model, which the tests in
+//! `exactness` run. Forms that move data or synchronise threads are run here, on the engine and on the reference machine. The remaining
+//! forms are listed with the test that covers them. Random programs must contain the statements that they are meant to test.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use sahasra_ptx_fuzz::machine::{self, GlobalMemory, Shape};
 use sahasra_ptx_fuzz::model::Model;
 use sahasra_ptx_fuzz::{damage, differential, forms};
 
-/// Opcodes covered elsewhere, and where.
+/// Opcodes that other tests cover, and these tests.
 const ELSEWHERE: [(&str, &str); 14] = [
     ("call", "programs: device functions of random programs; compiled::corpus: 18_calls"),
     ("st.param", "programs: arguments and results of device functions"),
@@ -33,10 +33,10 @@ const ELSEWHERE: [(&str, &str); 14] = [
 ];
 
 const THREADS: u32 = 64;
-/// Bytes of each thread's input and of its part of each space.
+/// Bytes of each thread's input, and of its part of each space.
 const PLACE: usize = 64;
 
-/// The forms in a text: the first word of each instruction.
+/// Returns the forms in a text: the first word of each instruction.
 fn forms_in(text: &str) -> BTreeSet<String> {
     let code: String = text
         .lines()
@@ -49,7 +49,7 @@ fn forms_in(text: &str) -> BTreeSet<String> {
                 .split_whitespace()
                 .skip_while(|word| word.ends_with(':') || word.starts_with('@'));
             let word = words.next()?;
-            // A name before a colon that stands apart: a prototype of an indirect call.
+            // A name before a separate colon is the prototype of an indirect call.
             if words.next() == Some(":") {
                 return None;
             }
@@ -61,7 +61,7 @@ fn forms_in(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Registers of a type's width.
+/// Returns the letter of the registers of a type's width.
 fn letter(bits: u32) -> char {
     match bits {
         8 | 16 => 'h',
@@ -70,7 +70,7 @@ fn letter(bits: u32) -> char {
     }
 }
 
-/// Statements that use the form, with the registers and addresses of [`kernel`].
+/// Returns statements that use the form, with the registers and addresses of [`kernel`].
 fn statements(form: &str) -> Option<String> {
     let words: Vec<&str> = form.split('.').collect();
     let name = words.last()?;
@@ -108,7 +108,7 @@ fn statements(form: &str) -> Option<String> {
         "st" if !has("param") => format!("{form} [{base}+16], {list};"),
         "atom" => {
             let third = if has("cas") { format!(", %{l}3") } else { String::new() };
-            // Twice: where the value compared with is there, and where it is not.
+            // Twice: once where the value compared with is in memory, and once where it is not.
             format!(
                 "{form} %{l}4, [{base}+16], %{l}2{third};\nst.global.b{bits} [%out+24], %{l}4;\n{form} %{l}4, [{base}+16], %{l}1{third};"
             )
@@ -144,8 +144,8 @@ fn statements(form: &str) -> Option<String> {
     })
 }
 
-/// A kernel in which each thread fills its part of every space and its registers from its input, runs the statements, and
-/// writes registers and its parts back.
+/// Returns a kernel in which each thread fills its part of every space and its registers from its input, executes the statements, and
+/// writes the registers and its parts back.
 fn kernel(statements: &str) -> String {
     let mut text = String::from(
         ".version 8.6\n.target sm_100\n.address_size 64\n.const .align 8 .b8 table[64] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 128, 17, 200, 19, 20, 21, 250, 23, 24};\n\
@@ -181,7 +181,7 @@ fn kernel(statements: &str) -> String {
     }
     text.push_str("selp.u32 %r6, 1, 0, %p1;\nselp.u32 %r7, 2, 0, %p2;\nst.global.v2.u32 [%out+240], {%r6, %r7};\n");
     for offset in (0..PLACE - 8).step_by(8) {
-        // Shared and local memory as one value each.
+        // Shared and local memory are combined into one value.
         text.push_str(&format!(
             "ld.shared.u64 %d1, [%sh+{offset}];\nld.local.u64 %d2, [%lo+{offset}];\nmad.lo.u64 %d1, %d1, 3, %d2;\nst.global.u64 [%out+{}], %d1;\n",
             128 + offset
@@ -195,7 +195,7 @@ fn agrees(form: &str, statements: &str) -> Result<(), String> {
     let text = kernel(statements);
     let memory = Memory::new(1 << 20);
     let mut random = fastrand::Rng::with_seed(9);
-    // Words that are ordinary numbers as floating point of any width.
+    // The words are ordinary numbers as floating point of any width.
     let words: Vec<u32> = (0..THREADS as usize * PLACE / 4)
         .map(|_| 0x3f80_0000 | random.u32(..0x40_0000))
         .collect();
@@ -267,19 +267,19 @@ fn every_form_in_the_tests_is_covered_and_agrees() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Programs among which each statement of [`expected`] must be found.
+/// Number of programs among which each statement of [`expected`] must occur.
 const PROGRAMS: u64 = 4000;
 
-/// Lines that random programs must have; `*` stands for any text. Registers `%m…` hold masks of some of a warp's lanes,
-/// `itself` is the function that a line stands in.
+/// Returns the lines that random programs must contain. `*` stands for any text, registers `%m…` hold masks of some of a warp's lanes, and
+/// `itself` is the function that contains the line.
 fn expected() -> Vec<String> {
     let mut found: Vec<String> = [
-        // Threads that end early, and return early.
+        // Threads that end or return early.
         "@%q2 exit;",
         "@%q2 ret;",
         "@%p* ret;",
         "shfl.sync.idx.b32 *, %t3;",
-        // Calls: under a guard, through tables and pointers, of the function itself.
+        // Calls: under a guard, through tables and pointers, and of the function itself.
         "@%p* call (back), f*;",
         "@!%p* call (back), %e5, *;",
         "call (back), itself, *;",
@@ -288,7 +288,7 @@ fn expected() -> Vec<String> {
         "L*: .calltargets f0, f1, f2;",
         "ld.global.u64 %e5, [%e5];",
         "selp.b64 %e5, %e5, %e6, %p*;",
-        // Barriers with counts, and what comes to one without waiting.
+        // Barriers with counts, and arrivals that do not wait.
         "bar.sync *, 32;",
         "bar.sync %t0, *;",
         "bar.arrive *, 64;",
@@ -296,7 +296,7 @@ fn expected() -> Vec<String> {
         "bar.red.and.pred *, *, *, %p*;",
         "bar.red.or.pred *, *, *, !%p*;",
         "barrier.sync.aligned *, *;",
-        // Branches over tables, loops of lanes that know each other.
+        // Branches over tables, and loops of lanes that know each other.
         "brx.idx *;",
         "vote.sync.ballot.b32 %m*, %q3, %m*;",
         "mov.b32 {%h*, %h*}, %r*;",
@@ -369,7 +369,7 @@ fn expected() -> Vec<String> {
         each(&format!("atom*.{space}."), &returning, &format!(" *{base};"));
         // A loop around a compare-and-swap.
         each(&format!("atom*.{space}."), &["cas.b32"], &format!(" %t2, {base}, %t0, %t1;"));
-        // Alone with its own memory, a thread may use what was there.
+        // With its own memory, a thread may use the old value.
         let alone: Vec<&str> = shared.into_iter().filter(|name| !name.contains('f')).chain(returning).collect();
         each(&format!("atom.{space}."), &alone, " %*;");
     }
@@ -402,7 +402,7 @@ fn random_programs_have_what_compilers_emit() {
             } else {
                 line.replace(&function, "(back), itself,")
             };
-            // A guard is of no interest but where it is asked for.
+            // A guard matters only if the pattern has one.
             let plain = line
                 .split_once(' ')
                 .filter(|_| line.starts_with('@'))

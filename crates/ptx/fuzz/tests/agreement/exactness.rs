@@ -1,4 +1,4 @@
-//! Every instruction form against its model, on every instruction set: edge values crossed and random ones.
+//! Every instruction form against its model, on every instruction set: combinations of edge cases, and random values.
 
 use std::process::Command;
 
@@ -7,18 +7,18 @@ use sahasra_ptx_fuzz::model::Model;
 use sahasra_ptx_fuzz::single::{compare, run};
 use sahasra_ptx_fuzz::{forms, inputs};
 
-/// Tells a child process of this test which instruction set to use.
+/// Environment variable that tells a child process of this test which instruction set to use.
 const CHILD: &str = "SAHASRA_PTX_EXACTNESS";
-/// Random operand lists a form.
+/// Number of random operand lists per form.
 const RANDOM: usize = 500;
 
-/// Checks all forms: what is wrong, and how many results were compared.
+/// Checks all forms. Returns the differences, and the number of results compared.
 fn wrong() -> (Vec<String>, usize) {
     let mut random = fastrand::Rng::with_seed(0x5eed);
     let (mut wrong, mut checked) = (Vec::new(), 0);
     for form in forms::all() {
         let model = Model::of(&form).expect("forms have models");
-        // A form with an immediate is a kernel for each.
+        // A form with an immediate has a kernel for each value.
         let kernels = if model.immediates.is_empty() { 1 } else { 40 };
         for _ in 0..kernels {
             let mut lists = inputs::lists(&model, RANDOM / kernels, &mut random);
@@ -50,7 +50,7 @@ fn check() {
     assert!(wrong.is_empty(), "{} forms differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Runs [`check`] in a process of its own, which an instruction set needs.
+/// Runs [`check`] in a separate process, which an instruction set requires.
 fn check_on(name: &str, limit: InstructionSet, test: &str) {
     if std::env::var(CHILD).is_ok_and(|wanted| wanted == name) {
         assert!(limit_instruction_set(limit));

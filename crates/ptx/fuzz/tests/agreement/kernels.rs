@@ -1,11 +1,11 @@
-//! Compiled kernels on the engine and on the reference machine, from the same memory: the same bits after.
+//! Compiled kernels on the engine and on the reference machine, from the same memory: both must leave the same bits.
 
 use std::path::Path;
 
 use sahasra_ptx::{Cancel, DevicePointer, Launch, Memory, Module};
 use sahasra_ptx_fuzz::machine::{self, GlobalMemory, Shape};
 
-/// An argument: a buffer of random bytes (its length, and how many low bits of each word count) or a number.
+/// Argument: a buffer of random bytes (its length, and the number of low bits of each word that are used) or a number.
 enum Argument {
     Buffer(usize, u32),
     Word(u32),
@@ -14,7 +14,7 @@ enum Argument {
 
 use Argument::{Buffer, Long, Word};
 
-/// The buffers behind a launch: what the engine left in each, and what the reference machine left.
+/// Runs a kernel. Returns, for each buffer, the bytes that the engine left, and those that the reference machine left.
 fn launch(file: &str, kernel: &str, grid: u32, block: u32, arguments: &[Argument]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../tests/kernels")
@@ -195,8 +195,8 @@ fn f64_of(bytes: &[u8]) -> f64 {
     f64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// What a thread of `floats` leaves in places where one result alone is right. Every NaN is the same one: the ISA does not
-/// say which an operation gives.
+/// Returns the results of a thread of `floats` of which only one value is correct. Every NaN becomes the same one, because the ISA does not
+/// specify which NaN an operation gives.
 fn exact(left: &[u8]) -> Vec<u64> {
     let single = |bytes: &[u8]| {
         let value = f32_of(bytes);
@@ -215,7 +215,7 @@ fn exact(left: &[u8]) -> Vec<u64> {
     integers.chain(singles).chain(left[96..312].chunks_exact(8).map(double)).collect()
 }
 
-/// What it leaves in the other places.
+/// Returns the other results of a thread of `floats`.
 fn approximate(left: &[u8]) -> Vec<f64> {
     let singles = left[72..96].chunks_exact(4).chain([&left[380..]]);
     let singles = singles.map(|bytes| f64::from(f32_of(bytes)));
@@ -224,7 +224,7 @@ fn approximate(left: &[u8]) -> Vec<f64> {
 
 #[test]
 fn floating_point_in_untyped_registers_agrees() {
-    // Any bits, then numbers of ordinary size.
+    // Any bits, then numbers of ordinary magnitude.
     for (mask, bits) in [(u32::MAX, 0), (0x81ff_ffff, 0x3f00_0000)] {
         let arguments = [Buffer(2400, 32), Buffer(19_200, 32), Word(mask), Word(bits)];
         let (found, expected) = launch("forms", "floats", 1, 200, &arguments).remove(1);
@@ -232,7 +232,7 @@ fn floating_point_in_untyped_registers_agrees() {
             assert_eq!(exact(found), exact(expected), "thread {thread} with {mask:x}");
             for (found, expected) in approximate(found).into_iter().zip(approximate(expected)) {
                 let error = (found - expected).abs();
-                // Of rcp and rsqrt in .f64 the upper 20 bits of the fraction count (PTX ISA §9.7.3).
+                // For rcp and rsqrt in .f64, only the upper 20 bits of the fraction count (PTX ISA §9.7.3).
                 assert!(
                     error <= 2e-6 * expected.abs().max(1.0),
                     "thread {thread}: {found} instead of {expected}"

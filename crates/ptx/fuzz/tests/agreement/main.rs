@@ -1,4 +1,4 @@
-//! The engine against models and a reference machine written from the PTX ISA, and against text that is damaged.
+//! The engine against models and a reference machine that are written from the PTX ISA, and against damaged text.
 
 mod coverage;
 mod exactness;

@@ -7,7 +7,7 @@ mod products;
 
 use sahasra_ptx::{ArgumentList, Cancel, Launch, Memory, Module};
 
-/// Runs one block of a kernel `k(in, out)` on these bytes: what it leaves in `out`.
+/// Runs one block of a kernel `k(in, out)` on these input bytes. Returns the bytes in `out`.
 fn run(form: &str, text: &str, threads: u32, input: &[u8], output_bytes: usize) -> Vec<u8> {
     let module = Module::load(text).unwrap_or_else(|error| panic!("{form}: {error}"));
     let memory = Memory::new(1 << 24);
@@ -24,7 +24,7 @@ fn run(form: &str, text: &str, threads: u32, input: &[u8], output_bytes: usize) 
     found
 }
 
-/// The beginning of a kernel: `%in` and `%out` point at the thread's own bytes, `%r31` is its number and `%r30` its lane.
+/// Returns the start of a kernel: `%in` and `%out` point to the thread's own bytes, `%r31` is its index and `%r30` its lane.
 fn beginning(input_bytes: usize, output_bytes: usize) -> String {
     format!(
         ".version 8.6\n.target sm_100\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out)\n{{\n\

@@ -1,5 +1,5 @@
-//! Damaged PTX: loading answers with a module or an error that has a place, running with statistics or a fault. Never
-//! a panic, never an access outside what was allocated.
+//! Damaged PTX: loading returns a module or an error with a position, and running returns statistics or a fault. The engine must never
+//! panic, and never access memory outside allocations.
 
 use std::path::Path;
 
@@ -13,15 +13,15 @@ fn corpus() -> Vec<String> {
 
 #[derive(Clone, Debug)]
 enum Mutation {
-    /// Removes so many bytes at a place.
+    /// Removes a number of bytes at a position.
     Remove(usize, usize),
     /// Inserts text.
     Insert(usize, String),
-    /// Copies a piece elsewhere.
+    /// Copies a piece to another position.
     Copy(usize, usize, usize),
     /// Swaps two lines.
     Swap(usize, usize),
-    /// Puts a word where another stood.
+    /// Replaces a word with another one.
     Word(usize, usize),
 }
 
@@ -116,7 +116,7 @@ fn apply(text: &str, mutations: &[Mutation]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Loads and, where that succeeds, runs every kernel.
+/// Loads the text and, if that succeeds, runs every kernel.
 fn survive(text: &str) {
     if let Err(reason) = damage::survive(text) {
         panic!("{reason}");
@@ -134,7 +134,7 @@ proptest! {
     #[test]
     fn damaged_text_loads_or_is_refused_and_runs_or_faults(file in any::<prop::sample::Index>(), mutations in mutations()) {
         thread_local! {
-            // Files short enough that many cases run in little time.
+            // The files are short enough for many cases in little time.
             static CORPUS: Vec<String> = corpus().into_iter().filter(|text| text.len() < 7000).collect();
         }
         CORPUS.with(|texts| survive(&apply(&texts[file.index(texts.len())], &mutations)));

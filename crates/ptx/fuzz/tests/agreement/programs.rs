@@ -1,11 +1,11 @@
-//! Random programs and damaged text, a minute's worth; `make fuzz` runs many more.
+//! Random programs and damaged text for about a minute; `make fuzz` runs many more.
 
 use std::path::Path;
 
 use sahasra_ptx_fuzz::generator::Generated;
 use sahasra_ptx_fuzz::{damage, differential};
 
-/// Programs from each of two seeds.
+/// Number of programs from each of two seeds.
 const PROGRAMS: u64 = 1000;
 const TEXTS: u64 = 4000;
 

@@ -1,4 +1,4 @@
-//! Runs of many programs: on all instruction sets and the reference machine, on all cores.
+//! Runs of many programs on all instruction sets and on the reference machine, using all cores.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::num::NonZero;
@@ -13,10 +13,10 @@ use sahasra_ptx_fuzz::generator::{Generated, Vocabulary};
 
 use crate::Level;
 
-/// Programs between two lines that say how far a run is.
+/// Number of programs between two progress lines.
 const PROGRESS: u64 = 20_000;
 
-/// A process that runs the same programs on another instruction set: one process has one.
+/// Process that runs the same programs on another instruction set, because a process uses only one.
 struct Other {
     level: Level,
     child: Child,
@@ -39,7 +39,7 @@ impl Other {
     }
 }
 
-/// Prints what the engine leaves of each program as a digest, or what is wrong.
+/// Prints, for each program, a digest of the memory that the engine leaves, or the difference found.
 pub fn digests(first: u64, programs: u64) {
     let vocabulary = vocabulary();
     for seed in first..first.saturating_add(programs) {
@@ -50,7 +50,7 @@ pub fn digests(first: u64, programs: u64) {
     }
 }
 
-/// What the threads of a run share.
+/// State that the threads of a run share.
 struct Run {
     vocabulary: Vocabulary,
     start: Instant,
@@ -63,7 +63,7 @@ impl Run {
         self.start.elapsed().as_secs_f64()
     }
 
-    /// Programs of consecutive seeds.
+    /// Runs the programs of consecutive seeds.
     fn consecutive(&self, first: u64, programs: u64) -> anyhow::Result<()> {
         let mut others = [Level::V3, Level::Baseline]
             .into_iter()
@@ -101,7 +101,7 @@ impl Run {
     }
 }
 
-/// Runs programs on `jobs` threads, each with two processes beside it. A program depends on its seed alone.
+/// Runs programs on `jobs` threads, each with two further processes. A program depends only on its seed.
 pub fn run(first: u64, programs: u64, jobs: NonZero<u64>) -> anyhow::Result<ExitCode> {
     let run = Run {
         vocabulary: vocabulary(),

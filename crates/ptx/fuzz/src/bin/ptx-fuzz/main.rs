@@ -1,4 +1,4 @@
-//! `ptx-fuzz`: long runs against the PTX engine, and single programs of them again.
+//! `ptx-fuzz`: long runs against the PTX engine, and repetitions of single programs.
 
 mod differential;
 
@@ -160,7 +160,7 @@ fn program(seed: u64, level: Level, print: bool) -> ExitCode {
     }
 }
 
-/// Damages texts on `jobs` threads until the time is over. A text depends on its seed alone.
+/// Damages texts on `jobs` threads until the time is over. A text depends only on its seed.
 fn damage(first: u64, limit: Duration, folder: &Path, jobs: u64) -> anyhow::Result<ExitCode> {
     let corpus = damage::corpus(folder).with_context(|| folder.display().to_string())?;
     if corpus.is_empty() {

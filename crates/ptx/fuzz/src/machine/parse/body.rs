@@ -1,4 +1,4 @@
-//! Functions: their parameters, registers, variables, labels and instructions.
+//! Parsing of functions: parameters, registers, variables, labels and instructions.
 
 use super::{Argument, Body, Kind, Reader, Scope, Space, Written};
 use crate::machine::MachineError;
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         self.scopes.last_mut().expect("statements stand in a scope")
     }
 
-    /// From a `{` to its `}`.
+    /// Parses from a `{` to its `}`.
     fn statements(&mut self, body: &mut Body<'a>) -> Result<(), MachineError> {
         self.expect("{")?;
         self.scopes.push(Scope::default());
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
             }
         }
         let mut form = self.next().to_owned();
-        // `.shared::cta` and its like were split at the colons.
+        // Words such as `.shared::cta` were split at the colons.
         while self.peek() == ":" {
             self.at += 2;
             form.push_str("::");
@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Room in the function's parameter space.
+/// Allocates space for a parameter in the function's parameter space.
 fn parameter(body: &mut Body<'_>, align: u64, bytes: u64) -> Slot {
     let start = body.function.parameter_bytes.next_multiple_of(align);
     body.function.parameter_bytes = start + bytes;

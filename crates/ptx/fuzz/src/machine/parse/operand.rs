@@ -1,4 +1,4 @@
-//! Operands: registers, constants, addresses, and lists of them.
+//! Parsing of operands: registers, constants, addresses, and lists of them.
 
 use super::{Argument, Reader, Space};
 use crate::machine::MachineError;
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
         Ok(first)
     }
 
-    /// A register or variable by name, innermost scope first.
+    /// Resolves the name of a register or variable, innermost scope first.
     pub(super) fn resolve(&mut self, name: &'a str, function: &mut Function) -> Option<Argument> {
         for scope in self.scopes.iter_mut().rev() {
             if let Some(id) = scope.registers.get(name) {

@@ -1,20 +1,20 @@
-//! `cp.async` (PTX ISA §9.7.9.25.3.1): sizes, sizes of the source, ignored sources, waits.
+//! `cp.async` (PTX ISA §9.7.9.25.3.1): sizes, source sizes, ignored sources, waits.
 
 use std::fmt::Write as _;
 
 const THREADS: usize = 80;
 
-/// How much of the source is read.
+/// Part of the source that is read.
 #[derive(Clone, Copy, Debug)]
 enum Read {
     All,
-    /// So many bytes, the same for all threads, as an immediate.
+    /// Number of bytes, the same for all threads, as an immediate.
     Immediate(usize),
-    /// So many bytes as a register says, more for every thread.
+    /// Number of bytes in a register, which increases from thread to thread.
     Register,
-    /// Nothing where the predicate holds: odd threads.
+    /// Nothing if the predicate holds, as for odd threads.
     Ignored,
-    /// The whole instruction is guarded: odd threads copy.
+    /// The whole instruction is guarded: only odd threads copy.
     Guarded,
 }
 
@@ -37,7 +37,7 @@ fn check(cache: &str, space: &str, hint: &str, size: usize, read: Read, wait: &s
          and.b32 %r3, %r31, 1; setp.ne.u32 %p1, %r3, 0;",
         size + 1
     );
-    // What was there before.
+    // Old content of shared memory.
     for at in (0..size).step_by(4) {
         let _ = writeln!(text, "st.shared.u32 [%d1+{at}], 0x77777777;");
     }

@@ -4,20 +4,20 @@ use std::fmt::Write as _;
 
 use super::products::vector;
 
-/// Row and column of element `i` of a thread's register: row lane / 4, two of its columns.
+/// Returns row and column of element `i` of a thread's register: row lane / 4, and two of its columns.
 fn place(lane: usize, i: usize, transposed: bool) -> (usize, usize) {
     let (row, column) = (lane / 4, 2 * (lane % 4) + i);
     if transposed { (column, row) } else { (row, column) }
 }
 
-/// Where row `row` of matrix `matrix` lies: rows in no order, 16 bytes each, none twice.
+/// Returns the offset of row `row` of matrix `matrix`. Rows are in no particular order, have 16 bytes each, and do not overlap.
 fn row_start(matrix: usize, row: usize, count: usize) -> usize {
     let rows = 8 * count;
     (matrix * 8 + row) * 5 % rows * 32 + 16 * (row & 1)
 }
 
-/// Statements that give each thread the address of the row it names in `%d1`: its lane's of the rows there are. Threads that name
-/// none get an address that no access may touch.
+/// Returns statements that compute in `%d1` the address of the row that the thread names, by its lane. Threads that name no row get an
+/// address that no access may touch.
 fn addresses(count: usize) -> String {
     let rows = 8 * count;
     format!(

@@ -1,4 +1,4 @@
-//! `wmma`: matrices loaded, multiplied and stored, whatever the fragments between are.
+//! `wmma`: matrices are loaded, multiplied and stored, independently of the layout of the fragments.
 
 use std::fmt::Write as _;
 
@@ -31,12 +31,12 @@ fn cases() -> Vec<Case> {
     found
 }
 
-/// Bytes of an element in memory.
+/// Size of an element in memory in bytes.
 fn bytes(element: Element) -> usize {
     element.bits() as usize / 8
 }
 
-/// One combination of layouts: a, b, c and d by rows or by columns.
+/// Checks one combination of layouts: a, b, c and d by rows or by columns.
 fn check(
     case: Case,
     by_rows: [bool; 4],
@@ -54,7 +54,7 @@ fn check(
     };
     let layout = |rows: bool| if rows { "row" } else { "col" };
     let operands = [Operand::D, Operand::A, Operand::B, Operand::C];
-    // Rows or columns lie further apart than they are long, by a multiple that the alignment asks for.
+    // The distance between rows or columns exceeds their length, by a multiple that the alignment requires.
     let strides = operands.map(|operand| {
         let (rows, columns) = product.extent(operand);
         let by_rows = by_rows[operand_index(operand)];
@@ -72,7 +72,7 @@ fn check(
     let mut text = super::beginning(0, 0);
     let (space, base) = if shared { (".shared", "%shared") } else { (".global", "%in") };
     if shared {
-        // Each thread copies its words; the first warp alone multiplies.
+        // Each thread copies its words, and only the first warp multiplies.
         let _ = writeln!(
             text,
             "mov.u32 %r1, %r31;\nCOPY:\nmul.wide.u32 %d1, %r1, 4; add.s64 %d2, %in, %d1; add.s64 %d3, %shared, %d1; ld.global.u32 %r2, [%d2];\n\
@@ -154,7 +154,7 @@ fn check(
                 .map_err(|wrong| format!("{form}: row {row}, column {column}: {wrong}"))?;
         }
     }
-    // What lies between rows is left alone.
+    // Bytes between rows must stay unchanged.
     if found.iter().zip(&written).any(|(byte, written)| !written && *byte != 0) {
         return Err(format!("{form}: writes between rows"));
     }

@@ -1,11 +1,11 @@
-//! `mma` in every type and shape that the engine admits.
+//! `mma` with every type and shape that the engine supports.
 
 use std::fmt::Write as _;
 
 use sahasra_ptx_fuzz::exact::{F64, Value};
 use sahasra_ptx_fuzz::model::matrix::{Element, Matrix, Operand, Product, Sum, approximate};
 
-/// Warps in the block: a group of the engine holds two, the last is alone in its group.
+/// Warps in the block. A group of the engine holds two warps, so the last one is alone in its group.
 const WARPS: usize = 3;
 
 fn forms() -> Vec<String> {
@@ -40,25 +40,25 @@ fn forms() -> Vec<String> {
     found
 }
 
-/// Which values the matrices hold.
+/// Values of the matrices.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Values {
     /// Numbers whose sums f64 holds: the result is the exact sum, rounded once.
     Near,
-    /// Any bits: not a number, infinities, subnormal and huge numbers.
+    /// Any bits: NaN, infinities, subnormal and huge numbers.
     Any,
 }
 
-/// The bits of one random element.
+/// Returns the bits of one random element.
 pub(crate) fn element(element: Element, values: Values, random: &mut fastrand::Rng) -> u64 {
     let bits = random.u64(..);
     match (element, values) {
         (Element::S8 | Element::U8, _) => bits & 0xff,
         (Element::S32, _) if random.bool() => bits & 0xffff_ffff,
-        // Where sums go past the ends of the range.
+        // Values whose sums exceed the ends of the range.
         (Element::S32, _) => *random.choice(&[0x7fff_ffff, 0x8000_0000, 0x7fff_ff00, 0x8000_1000]).expect("some"),
         (Element::F64, Values::Near) => ((random.i32(-(1 << 20)..1 << 20) as f64) / 1024.0).to_bits(),
-        // Without overflow inside a sum, which the ISA leaves open.
+        // Sums must not overflow on the way, because the ISA leaves that case open.
         (Element::F64, Values::Any) => {
             let exponent = random.u64(1023 - 300..1023 + 300);
             *random
@@ -90,8 +90,8 @@ pub(crate) fn element(element: Element, values: Values, random: &mut fastrand::R
     }
 }
 
-/// Whether the engine's bits are a right result: the exact sum rounded once where nothing but the last rounding can be
-/// inexact, else within what the order of additions in single (for f64: double) precision may change.
+/// Checks that the engine's bits are a correct result: the exact sum rounded once if only the last rounding can be inexact, else within the
+/// error of any order of additions in single (for f64: double) precision.
 pub(crate) fn accepts(product: &Product, values: Values, sum: &Sum, found: u64) -> Result<(), String> {
     let target = product.element(Operand::D);
     let expected = product.encode(&sum.value);
@@ -115,7 +115,7 @@ pub(crate) fn accepts(product: &Product, values: Values, sum: &Sum, found: u64) 
     let slack = steps * unit * sum.magnitude;
     let near = match decoded {
         Value::Finite(_) => {
-            // One more unit of the target for its own rounding.
+            // The target's own rounding adds one more unit.
             let own = (wanted.abs() * 2f64.powi(-(format.fraction as i32)))
                 .max(2f64.powi(2 - format.fraction as i32 - (1 << (format.exponent - 1))));
             (f64::from_bits(F64.encode(&decoded, sahasra_ptx_fuzz::exact::Rounding::NearestEven)) - wanted).abs() <= slack + own
@@ -133,13 +133,13 @@ pub(crate) fn accepts(product: &Product, values: Values, sum: &Sum, found: u64) 
     }
 }
 
-/// How many registers hold the elements, and their width in bits.
+/// Returns how many registers hold the elements, and their width in bits.
 pub(crate) fn registers(element: Element, elements: usize) -> (usize, usize) {
     let width = element.bits().max(32) as usize;
     (elements * element.bits() as usize / width, width)
 }
 
-/// Names of the registers from a number on, as a vector.
+/// Returns the names of `count` registers from `first` on, as a vector.
 pub(crate) fn vector(first: usize, count: usize, width: usize) -> String {
     let letter = if width == 64 { 'd' } else { 'r' };
     let names: Vec<String> = (first..first + count).map(|index| format!("%{letter}{index}")).collect();
@@ -160,7 +160,7 @@ fn check(form: &str, values: Values, random: &mut fastrand::Rng) -> Result<usize
     for (_, count, width) in fragments {
         let letter = if width == 64 { 'd' } else { 'r' };
         for index in first..first + count {
-            // Bytes of a thread's input need not be aligned to 8.
+            // The bytes of a thread's input may be unaligned to 8.
             if width == 64 {
                 let _ = writeln!(text, "ld.global.u64 %d{index}, [%in+{at}];");
             } else {
