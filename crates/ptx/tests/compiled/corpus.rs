@@ -1,4 +1,4 @@
-//! Kernels of the corpus against host computations written independently of the engine.
+//! Kernels of the corpus, checked against host computations that are written independently of the engine.
 
 mod compilers;
 mod mathematics;
@@ -9,7 +9,7 @@ mod tensor;
 
 use crate::device::{self, Device};
 
-/// The module of a file of the corpus, on a device of its own.
+/// Loads the module of a corpus file on a new device.
 fn load(file: &str) -> Device {
     Device::new(&device::text(&format!("corpus/{file}")))
 }

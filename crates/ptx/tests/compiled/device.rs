@@ -1,13 +1,13 @@
-//! A memory, texts and typed copies for the tests.
+//! Device memory, PTX texts and typed copies for the tests.
 
 use std::path::PathBuf;
 
 use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, Launch, LaunchStatistics, Memory, Module};
 
-/// A folder with texts to take instead of those in `tests`: what another compiler makes of the kernels.
+/// Environment variable with a folder of texts that replace those in `tests`, such as the kernels from another compiler.
 const INSTEAD: &str = "SAHASRA_PTX_TEST_TEXTS";
 
-/// The PTX in a file below `tests`, named without its ending.
+/// Returns the PTX in a file below `tests`, which is named without its extension.
 pub(crate) fn text(file: &str) -> String {
     let below = |folder: PathBuf| folder.join(file).with_extension("ptx");
     let path = std::env::var_os(INSTEAD)
@@ -103,7 +103,7 @@ impl Device {
     }
 }
 
-/// Repeatable noise.
+/// Reproducible pseudorandom numbers.
 pub(crate) struct Noise(u64);
 
 impl Noise {
@@ -120,7 +120,7 @@ impl Noise {
         z ^ (z >> 31)
     }
 
-    /// In [low, high).
+    /// Returns a number in [low, high).
     pub(crate) fn real(&mut self, low: f32, high: f32) -> f32 {
         low + (high - low) * ((self.next() >> 40) as f32 / 16_777_216.0)
     }

@@ -1,4 +1,4 @@
-//! The kernels of `examples/` from their committed PTX against computations on the host that know nothing of the engine.
+//! Kernels of `examples/` from their committed PTX, checked against host computations that do not use the engine.
 
 mod half_moons;
 
@@ -14,7 +14,7 @@ const DATASET: &str = include_str!("../../../../examples/hyperparameter-search/d
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// A device with one module on it, as an executor holds it.
+/// Device with one module, as in an executor.
 struct Device {
     memory: Memory,
     module: LoadedModule,
@@ -40,7 +40,7 @@ impl Device {
         Ok(bytes.as_chunks().0.to_vec())
     }
 
-    /// One block of the kernel. Gives the steps it took.
+    /// Runs one block of the kernel. Returns the number of steps.
     fn launch(&self, entry: &str, threads: u32, arguments: &ArgumentList) -> Outcome<u64> {
         let kernel = self.module.entry(entry).ok_or("no such kernel")?;
         let launch = Launch::new([1, 1, 1], [threads, 1, 1]);
@@ -48,7 +48,7 @@ impl Device {
     }
 }
 
-/// The losses of these configurations.
+/// Returns the losses of these configurations.
 fn searched(indexes: &[u32]) -> Outcome<Vec<f32>> {
     let device = Device::with(EVAL_CONFIG)?;
     let output = device.memory.allocate(4)?;
@@ -68,7 +68,7 @@ fn searched(indexes: &[u32]) -> Outcome<Vec<f32>> {
 #[test]
 fn training_gives_the_losses_that_the_host_computes() -> Outcome {
     let moons = HalfMoons::parse(DATASET);
-    // Every batch size, dropout and a spread of learning rates; 7 shares no factor with 100.
+    // All batch sizes and dropouts, and a range of learning rates: 7 has no common factor with 100.
     let indexes: Vec<u32> = (0..1000).step_by(7).collect();
     for (index, loss) in indexes.iter().zip(searched(&indexes)?) {
         let expected = moons.validation_loss(Configuration::of(*index));
@@ -89,7 +89,7 @@ fn the_best_of_all_configurations_is_the_one_that_the_host_finds() -> Outcome {
         .min_by(|a, b| losses[*a].total_cmp(&losses[*b]))
         .ok_or("no losses")?;
     assert_eq!(best, 70);
-    // Whatever the rest of the search would give on the host, nothing near the best is better there.
+    // The host computes only part of the search: no configuration near the best one has a smaller loss on the host.
     let near = (0..100).chain((100..1000).step_by(10)).filter(|index| *index != 70);
     let on_host = moons.validation_loss(Configuration::of(70));
     for index in near {

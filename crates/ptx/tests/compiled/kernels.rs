@@ -1,4 +1,4 @@
-//! Kernels written for these tests, compiled by NVRTC, against references of their own (`tests/kernels/*.cu`).
+//! Kernels that are written for these tests and compiled by NVRTC (`tests/kernels/*.cu`), checked against separate references.
 
 mod cooperation;
 mod crypto;
@@ -12,12 +12,12 @@ mod strings;
 
 use crate::device::{self, Device};
 
-/// The module of a kernel file, on a device of its own.
+/// Loads the module of a kernel file on a new device.
 fn load(file: &str) -> Device {
     Device::new(&device::text(&format!("kernels/{file}")))
 }
 
-/// Blocks of `block` threads for `count` elements.
+/// Returns the grid for `count` elements with blocks of `block` threads.
 fn blocks(count: usize, block: u32) -> [u32; 3] {
     [(count as u32).div_ceil(block), 1, 1]
 }

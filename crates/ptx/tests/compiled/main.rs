@@ -1,4 +1,4 @@
-//! What compilers make of whole programs, on the engine, against computations on the host that know nothing of it.
+//! Whole programs from compilers, run on the engine and checked against host computations that do not use it.
 
 mod corpus;
 mod device;

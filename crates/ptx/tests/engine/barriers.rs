@@ -1,8 +1,9 @@
-//! Barriers with a count (PTX ISA §9.7.13.1): it is one of whole warps, also where a warp has fewer threads.
+//! Barriers with a thread count (PTX ISA §9.7.13.1), which counts whole warps, even if a warp has fewer threads.
 
 use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, FaultKind, Launch, Memory, Module};
 
-/// Each thread writes its number to shared memory, passes the statements, and returns what thread `n - 1 - %tid.x` wrote.
+/// Runs a kernel in which each thread writes its index to shared memory, executes the statements, and returns the value that thread `n - 1
+/// - %tid.x` wrote.
 fn mirrored(threads: u32, statements: &str) -> Result<Vec<u32>, FaultKind> {
     let last = threads - 1;
     let text = format!(
@@ -58,7 +59,7 @@ fn a_last_warp_that_is_not_full_arrives_as_a_warp() {
 
 #[test]
 fn threads_that_have_ended_count_with_their_warp() {
-    // Of 96 threads those from 90 on end, before the others come or while they wait.
+    // Of 96 threads, those from 90 on end, either before the others arrive or while they wait.
     let expected: Vec<u32> = (0..96).map(|thread| if thread < 90 { 95 - thread } else { 0 }).collect();
     let ends = "setp.ge.u32 %p1, %r1, 90;\n@%p1 exit;\n";
     assert_eq!(mirrored(96, &format!("{ends}bar.sync 2, 96;")).as_ref(), Ok(&expected));
@@ -69,7 +70,7 @@ fn threads_that_have_ended_count_with_their_warp() {
 
 #[test]
 fn threads_that_end_behind_their_arrival_are_not_counted_twice() {
-    // The second warp arrives and ends; the first alone must not pass a barrier for three.
+    // The second warp arrives and ends. The first warp alone must not pass a barrier for three warps.
     let statements = "setp.ge.u32 %p1, %r1, 64;\n@%p1 bra LAST;\nsetp.ge.u32 %p1, %r1, 32;\n@%p1 bra SECOND;\nbar.sync 3, 96;\nbra ON;\n\
                       SECOND:\nbar.arrive 3, 96;\nexit;\nLAST:\nexit;\nON:";
     let fault = mirrored(96, statements).expect_err("the third warp never comes");

@@ -2,7 +2,7 @@
 
 use sahasra_ptx::{ArgumentList, Cancel, Launch, Memory, Module};
 
-/// Runs kernel `k` with 32 threads and returns the word that each wrote.
+/// Runs kernel `k` with 32 threads. Returns the word that each thread wrote.
 fn words(text: &str) -> Vec<u32> {
     let memory = Memory::new(1 << 20);
     let out = memory.allocate(4 * 32).expect("fits");
@@ -30,7 +30,7 @@ const PARAMETERS: &str = "(.param .b32 x)";
 
 #[test]
 fn functions_are_found_through_pointers_in_whatever_order_they_call_each_other() {
-    // The first one calls the last one: that comes before it in the order of calls, not in that of addresses.
+    // The first function calls the last one, so their order of calls differs from the order of their addresses.
     let found = words(&format!(
         ".func (.param .b32 r) first {PARAMETERS};
          .func (.param .b32 r) second {PARAMETERS};

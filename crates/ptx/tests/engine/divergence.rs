@@ -1,8 +1,8 @@
-//! Lanes of a group compute what threads on their own compute.
+//! Lanes of a group compute the same results as single threads.
 //!
-//! Random programs full of branches, loops, guards, jumps out of loops, local memory and barriers run once as few
-//! blocks of many threads and once as many blocks of one thread. Nothing in them depends on the shape of the launch, so
-//! every byte must be the same: masks, registers that share places, values hoisted out, remembered addresses.
+//! Random programs full of branches, loops, guards, jumps out of loops, local memory and barriers run once as few blocks of many threads,
+//! and once as many blocks of one thread. They do not depend on the shape of the launch, so every byte must be the same. This covers masks,
+//! registers that share locations, hoisted values, and remembered addresses.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use proptest::test_runner::FileFailurePersistence;
 use sahasra_ptx::{ArgumentList, Cancel, Launch, Memory, Module};
 
 const THREADS: u32 = 150;
-/// Words each thread writes.
+/// Number of words that each thread writes.
 const WORDS: u64 = 16;
 const REGISTERS: u64 = 8;
 
@@ -20,7 +20,7 @@ struct Program {
     text: String,
     labels: u32,
     loops: u32,
-    /// Where jumps out of everything lead; none may skip a barrier.
+    /// Label for jumps out of all loops and branches. No such jump may skip a barrier.
     segment_end: u32,
 }
 
@@ -54,7 +54,7 @@ impl Program {
         format!("%p{}", self.draw(4))
     }
 
-    /// A register, a constant or something that is the same for all threads.
+    /// Returns a register, a constant or a value that is the same for all threads.
     fn source(&mut self) -> String {
         match self.draw(8) {
             0 => format!("{}", self.draw(100)),
@@ -83,7 +83,7 @@ impl Program {
                 self.line(&format!("{guard}selp.b32 {d}, {a}, {b}, {p};"));
             }
             4 => {
-                // Through a 64-bit temporary and back.
+                // Through a 64-bit temporary register and back.
                 self.line(&format!(
                     "mul.wide.u32 %rd10, {d}, 77; add.s64 %rd11, %rd10, %rd5; {guard}cvt.u32.u64 {d}, %rd11;"
                 ));
@@ -97,7 +97,7 @@ impl Program {
                 self.line(&format!("{guard}{operation}.pred {p}, {q}, {r};"));
             }
             7 => {
-                // Own word of global memory: the same address register at several offsets.
+                // The thread's own word of global memory: one address register at several offsets.
                 let (out, back) = (4 * self.draw(WORDS), 4 * self.draw(WORDS));
                 self.line(&format!(
                     "{guard}st.global.u32 [%rd5+{out}], {d}; ld.global.u32 {d}, [%rd5+{back}];"
@@ -142,7 +142,7 @@ impl Program {
                 self.line(&format!("L{end}:"));
             }
             7 => {
-                // As many turns as the thread's own value says.
+                // The thread's own value determines the number of iterations.
                 let start = self.label();
                 let counter = format!("%c{}", self.loops);
                 self.loops += 1;
@@ -221,7 +221,7 @@ fn run(module: &Module, seed: u32, grid: u32, block: u32) -> Vec<u8> {
     let bytes = u64::from(THREADS) * WORDS * 4;
     let out = memory.allocate(bytes).expect("fits");
     let kernel = module.entry("k").expect("the kernel");
-    // Values depend on addresses, so both runs need the same.
+    // Values depend on addresses, so both runs need the same addresses.
     let launch = Launch {
         step_limit: Some(50_000_000),
         ..Launch::new([grid, 1, 1], [block, 1, 1])

@@ -1,4 +1,4 @@
-//! What ends a launch early, and what is said about it.
+//! Faults that end a launch early, and their reports.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, Fault, FaultKind, Launch,
 
 const HEADER: &str = ".version 7.8\n.target sm_80\n.address_size 64\n";
 
-/// A module with one kernel `k` that takes a pointer in `%rd1` and has `%tid.x` in `%r1`, its byte offset in `%rd2`
-/// and the address of the thread's own word in `%rd3`. The body begins on line 15.
+/// Returns a module with one kernel `k` that takes a pointer in `%rd1`, and has `%tid.x` in `%r1`, its byte offset in `%rd2` and the
+/// address of the thread's own word in `%rd3`. The body begins on line 15.
 fn module(body: &str) -> Module {
     let text = format!(
         "{HEADER}.file 1 \"kernel.cu\"\n.visible .entry k(.param .u64 out)\n{{\n.reg .pred %p<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>;\n\
@@ -173,14 +173,14 @@ fn a_barrier_that_cannot_complete_is_a_deadlock() {
 #[test]
 fn lanes_of_a_warp_operation_wait_for_the_mask_they_name() {
     let run = Run::new();
-    // The upper half of the warp waits at the barrier; the lower half names all lanes.
+    // The upper half of the warp waits at the barrier, and the mask of the lower half names all lanes.
     let body = "setp.lt.u32 %p1, %r1, 16; @!%p1 bra HIGH; shfl.sync.bfly.b32 %r3, %r1, 1, 31, 0xffffffff; HIGH: bar.sync 0;";
     let fault = run.fault(body, 32);
     assert!(
         matches!(&fault.kind, FaultKind::Deadlock(text) if text.contains("16 threads wait for others of their warp")),
         "{fault}"
     );
-    // With its own half only, it goes on.
+    // With a mask of its own half only, the lower half continues.
     let body = body.replace("0xffffffff", "0x0000ffff");
     run.launch(&body, &Launch::new([1, 1, 1], [32, 1, 1])).expect("no deadlock");
 }
@@ -203,7 +203,7 @@ fn threads_that_ended_are_not_waited_for() {
 
 #[test]
 fn a_lock_that_lanes_of_one_warp_spin_on_is_passed_around() {
-    // Every thread takes the lock, adds one to a plain counter and gives the lock back: lowest-first alone would spin.
+    // Every thread takes the lock, increments a counter without atomics and releases the lock. Running only the lowest path would spin.
     let run = Run::new();
     let body = "SPIN: atom.global.cas.b32 %r3, [%rd1], 0, 1; setp.ne.u32 %p1, %r3, 0; @%p1 bra SPIN;\n\
                 ld.volatile.global.u32 %r4, [%rd1+4]; add.u32 %r4, %r4, 1; st.volatile.global.u32 [%rd1+4], %r4;\n\
@@ -445,7 +445,7 @@ fn a_launch_does_not_see_registers_or_memory_of_the_one_before() {
         &launch,
     )
     .expect("runs");
-    // %r9 is never written where %p1, itself never written, does not hold.
+    // %r9 is never written where %p1, which is never written itself, does not hold.
     run.launch(
         &format!("{spaces} @%p1 mov.u32 %r9, 3; ld.local.u32 %r10, [%rd5+8]; ld.shared.u32 %r11, [%rd4+8]; or.b32 %r9, %r9, %r10; or.b32 %r9, %r9, %r11; st.global.u32 [%rd3], %r9;"),
         &launch,

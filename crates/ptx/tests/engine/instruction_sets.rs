@@ -1,13 +1,13 @@
-//! The same bytes whatever instruction set the engine runs on: each set needs a process of its own.
+//! The engine computes the same bytes on every instruction set. Each instruction set needs a separate process.
 
 use std::process::Command;
 
 use sahasra_ptx::{ArgumentList, Cancel, InstructionSet, Launch, Memory, Module, instruction_set, limit_instruction_set};
 
-/// Asks a child process of this test for its result.
+/// Environment variable that asks a child process of this test for its result.
 const CHILD: &str = "SAHASRA_PTX_TEST_INSTRUCTION_SET";
 
-/// A hash of what kernels with all kinds of floating point functions, divergence and narrow types leave behind.
+/// Returns a hash of the output of kernels with all kinds of floating point functions, divergence and narrow types.
 fn digest() -> u64 {
     let mut digest = 0xcbf2_9ce4_8422_2325u64;
     let mut feed = |bytes: &[u8]| {
@@ -70,7 +70,7 @@ fn digest() -> u64 {
     let mut found = vec![0; 48 * 20_000];
     memory.read(out, &mut found).expect("inside");
     for word in found.chunks_exact(4) {
-        // The ISA does not say which NaN an operation gives.
+        // The ISA does not specify which NaN an operation gives.
         let value = f32::from_le_bytes(word.try_into().expect("four bytes"));
         feed(&if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }.to_le_bytes());
     }

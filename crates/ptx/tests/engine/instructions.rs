@@ -1,9 +1,9 @@
-//! Single instructions against what the ISA says, written down again here.
+//! Single instructions, checked against the ISA, which these tests transcribe independently.
 
 use sahasra_ptx::{ArgumentList, Cancel, Launch, Memory, Module};
 
-/// Runs `body` for each pair of inputs: `%rd1`, `%rd2` (and their low halves `%r1`, `%r2`, as floats `%f1`, `%f2`,
-/// `%fd1`, `%fd2`) hold them; what it leaves in `%rd9` comes back. Blocks of 50 threads: groups are not full.
+/// Runs `body` for each pair of inputs, which are in `%rd1`, `%rd2` (their low halves in `%r1`, `%r2`, as floats in `%f1`, `%f2`, `%fd1`,
+/// `%fd2`). Returns the values of `%rd9`. Blocks have 50 threads, so that groups are not full.
 fn evaluate(body: &str, inputs: &[(u64, u64)]) -> Vec<u64> {
     let text = format!(
         ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out, .param .u32 n)\n{{\n\
@@ -40,7 +40,7 @@ fn evaluate(body: &str, inputs: &[(u64, u64)]) -> Vec<u64> {
         .collect()
 }
 
-/// Values with something at every edge, and noise between.
+/// Returns edge cases of all kinds, and pseudorandom values.
 fn interesting() -> Vec<u64> {
     let mut values = vec![
         0,
@@ -119,14 +119,14 @@ fn check(body: &str, expected: impl Fn(u64, u64) -> u64) {
     }
 }
 
-/// A 32-bit instruction `%r9 = f(%r1, %r2)`.
+/// Checks a 32-bit instruction `%r9 = f(%r1, %r2)`.
 fn check32(instruction: &str, expected: impl Fn(u32, u32) -> u32) {
     check(&format!("{instruction} cvt.u64.u32 %rd9, %r9;"), |a, b| {
         u64::from(expected(a as u32, b as u32))
     });
 }
 
-/// An f32 instruction `%f9 = f(%f1, %f2)`; NaNs are equal.
+/// Checks an f32 instruction `%f8 = f(%f1, %f2)`. All NaNs are equal.
 fn check_single(instruction: &str, expected: impl Fn(f32, f32) -> f32) {
     let canonical = |value: f32| if value.is_nan() { 0x7fc0_0000 } else { value.to_bits() };
     let inputs = pairs();
@@ -207,7 +207,7 @@ fn logic_and_bits() {
         if bits == 0 { u32::MAX } else { 31 - bits.leading_zeros() }
     });
     check32("bfi.b32 %r9, %r1, %r2, %r1, 5;", |a, b| {
-        // PTX ISA, literally: bits past the top are dropped.
+        // Literal transcription of the PTX ISA: bits beyond the top are dropped.
         let (position, mut d) = (a & 0xff, b);
         for i in 0..5 {
             if position + i < 32 {
@@ -301,7 +301,7 @@ fn single_precision_rounds_correctly() {
         }
     });
     check_single("copysign.f32 %f8, %f1, %f2;", |a, b| b.copysign(a));
-    // The product of two f32 is exact in f64, so rounding it once more by hand is rounding once.
+    // The product of two f32 is exact in f64, so that rounding it to f32 rounds once.
     let down = |exact: f64| {
         let near = exact as f32;
         if f64::from(near) > exact { near.next_down() } else { near }
@@ -349,7 +349,7 @@ fn conversions() {
 
 #[test]
 fn memory_spaces_share_the_generic_space() {
-    // One value through shared, local and global memory, each by its own and by generic addresses.
+    // One value moves through shared, local and global memory, at addresses of each space and at generic addresses.
     let body = ".shared .align 8 .b8 s[512]; .local .align 8 .b8 l[40];\n\
         mul.wide.u32 %rd10, %r92, 8; mov.u64 %rd11, s; add.s64 %rd12, %rd11, %rd10; cvta.shared.u64 %rd13, %rd12;\n\
         st.u64 [%rd13], %rd1; ld.shared.u64 %rd14, [%rd12];\n\
@@ -418,7 +418,7 @@ fn special_registers_describe_the_launch() {
 
 #[test]
 fn named_barriers_let_producers_go_on() {
-    // Threads 0-31 produce and only arrive at barrier 1; threads 32-63 wait for them there.
+    // Threads 0-31 produce, and only arrive at barrier 1. Threads 32-63 wait for them at the barrier.
     let text = ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out)\n{\n\
         .reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .shared .align 4 .b8 s[128];\n\
         ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; mul.wide.u32 %rd2, %r2, 4; mov.u64 %rd3, s; add.s64 %rd4, %rd3, %rd2; add.s64 %rd5, %rd1, %rd2;\n\
@@ -479,7 +479,7 @@ fn parameters_may_be_arrays_addressed_by_registers() {
 
 #[test]
 fn an_instruction_may_write_its_own_guard() {
-    // Where %p1 holds it becomes 1 > 2, and %p2 the complement; elsewhere both stay.
+    // Where %p1 holds, it becomes 1 > 2, and %p2 the complement; elsewhere both are unchanged.
     let body = "setp.ne.u32 %p1, %r1, 0; setp.ne.u32 %p2, %r2, 0; @%p1 setp.gt.u32 %p1|%p2, 1, 2; selp.u32 %r3, 1, 0, %p1; selp.u32 %r4, 2, 0, %p2; add.u32 %r3, %r3, %r4; cvt.u64.u32 %rd9, %r3;";
     assert_eq!(evaluate(body, &[(0, 0), (0, 1), (1, 0), (1, 1)]), [0, 2, 2, 2]);
 }

@@ -1,4 +1,4 @@
-//! Loading stays in proportion to the text, whatever is in it.
+//! Loading takes time and memory in proportion to the text, whatever the text contains.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use sahasra_ptx::{ArgumentList, Cancel, Launch, LoadErrorKind, Memory, Module};
 
 const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
-/// A function that calls itself from `calls` places, with `registers` values that it needs behind all of them.
+/// Returns a function that calls itself in `calls` places, with `registers` values that are live after all calls.
 fn recursive(registers: u32, calls: u32) -> String {
     let (below, result, sum) = (registers + 1, registers + 2, registers + 3);
     let mut text = format!(
@@ -46,7 +46,7 @@ fn recursive(registers: u32, calls: u32) -> String {
 fn calls_times_registers_of_a_recursive_function_do_not_multiply() {
     let (registers, calls) = (3000u32, 3000u32);
     let module = Module::load(&recursive(registers, calls)).expect("loads");
-    // One list of registers for each call would take 72 MB.
+    // One list of registers per call would take 72 MB.
     assert!(module.code_bytes() < 48 << 20, "{} bytes", module.code_bytes());
     let memory = Memory::new(1 << 20);
     let out = memory.allocate(4).expect("fits");
@@ -69,7 +69,7 @@ fn calls_times_registers_of_a_recursive_function_do_not_multiply() {
 
 #[test]
 fn names_of_any_length_are_looked_up_without_delay() {
-    // Looked up at each of its digits as a member of a family, this name would take a minute.
+    // Looking up every split of this name as a member of a register family would take a minute.
     let name = format!("%r{}", "1".repeat(1 << 20));
     let text = format!("{HEAD}.visible .entry k() {{ .reg .b32 %r<5>; mov.u32 %r1, {name}; ret; }}");
     let error = Module::load(&text).expect_err("not declared");
@@ -80,7 +80,7 @@ fn names_of_any_length_are_looked_up_without_delay() {
 
 #[test]
 fn a_kernel_takes_32764_bytes_of_arguments_and_no_more() {
-    // A pointer and so many bytes, of which the kernel gives back the last.
+    // Parameters are a pointer and this number of bytes, the last of which the kernel writes to the pointer.
     let text = |bytes: usize| {
         format!(
             "{HEAD}.visible .entry k(.param .u64 out, .param .b8 more[{bytes}]) {{\n\

@@ -1,4 +1,4 @@
-//! What the engine loads, computes and refuses, mostly in PTX of a few lines.
+//! Texts that the engine loads, runs and rejects, mostly PTX of a few lines.
 
 mod barriers;
 mod calls;

@@ -1,4 +1,4 @@
-//! The outline says of every kernel of the corpus what the engine itself finds there.
+//! The outline of every kernel of the corpus agrees with the kernel that the engine loads.
 
 use std::{fs, path::Path};
 
@@ -22,7 +22,7 @@ fn the_outline_agrees_with_the_engine_on_all_that_it_loads() {
     let mut compared = 0;
     for path in &files {
         let text = fs::read_to_string(path).expect("PTX");
-        // Some of the corpus is no finished PTX: then neither reads it.
+        // Some texts of the corpus are not complete PTX, and neither reads them.
         let outline = match (Outline::of(&text), Module::load(&text)) {
             (Ok(outline), module) => module.map(|module| (outline, module)),
             (Err(error), Ok(_)) => panic!("{}: {error}", path.display()),
@@ -55,7 +55,8 @@ fn the_outline_agrees_with_the_engine_on_all_that_it_loads() {
             assert_eq!(declared, loaded, "{place}");
             assert_eq!(entry.required_block, kernel.required_block(), "{place}");
             assert_eq!(entry.shared_bytes, kernel.static_shared_bytes(), "{place}: shared");
-            // The engine rounds a lane's local memory up to what it moves at a time, and adds room for what calls pass and keep.
+            // The engine rounds the local memory of a thread up to its access size, and adds space for the arguments and saved values of
+            // calls.
             let more = kernel.local_bytes().checked_sub(entry.local_bytes);
             let calls = text.contains("call");
             assert!(

@@ -1,9 +1,9 @@
-//! `mbarrier` objects, elected threads and parameters at generic addresses, in whole kernels.
+//! `mbarrier` objects, elected threads, and parameters at generic addresses, in complete kernels.
 
 use sahasra_ptx::{ArgumentList, Cancel, Fault, FaultKind, Launch, Memory, Module};
 
-/// Runs one block of a kernel `k` that takes a pointer to `words` results (in `%rd1`) and eight numbers, `%tid.x` in `%r1`
-/// and the address of the thread's own result in `%rd3`.
+/// Runs one block of a kernel `k` that takes a pointer to `words` results (in `%rd1`) and eight numbers. `%tid.x` is in `%r1`, and the
+/// address of the thread's own result in `%rd3`.
 fn run(threads: u32, words: usize, body: &str) -> Result<Vec<u32>, Fault> {
     let text = format!(
         ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 out, .param .align 8 .b8 numbers[32])\n{{\n\
@@ -86,7 +86,7 @@ fn phases_wait_for_bytes_and_forget_who_dropped_out() {
         ("mbarrier.arrive_drop.shared.b64 %rd5, [full];", 0, 0),
         ("mbarrier.complete_tx.shared.b64 [full], 32;", 0, 0),
         ("mbarrier.complete_tx.relaxed.cta.shared.b64 [full], 16;", 0, 1),
-        // One thread is left: each arrival completes a phase.
+        // One thread is left, so each arrival completes a phase.
         ("mbarrier.arrive.shared.b64 %rd5, [full];", 1, 1),
         ("mbarrier.expect_tx.shared.b64 [full], 4;", 0, 0),
         ("mbarrier.arrive.shared.b64 %rd5, [full], 1;", 0, 0),
@@ -153,7 +153,7 @@ fn a_phase_that_never_completes_ends_at_the_step_limit() {
 
 #[test]
 fn the_lowest_thread_of_a_mask_is_elected() {
-    // All, then odd and even lanes apart, then none but where a predicate holds.
+    // All lanes; then odd and even lanes separately; then only the lanes for which a predicate holds.
     let found = run(
         64,
         64,
@@ -191,7 +191,7 @@ fn parameters_are_read_at_generic_addresses() {
 #[test]
 fn parameters_cannot_be_written_or_passed() {
     let address = "mov.b64 %rd4, numbers; cvta.param.u64 %rd5, %rd4; ld.u32 %r2, [%rd5];";
-    // The same address register, read first: what is remembered of it must not admit the store.
+    // The same address register is first read, and the pattern remembered for it must not admit the store.
     for access in ["st.u32 [%rd5], %r2;", "atom.add.u32 %r3, [%rd5], 1;", "ld.u64 %rd6, [%rd5+32];"] {
         let fault = run(8, 8, &format!("{address} {access}")).expect_err(access);
         assert!(matches!(fault.kind, FaultKind::OutOfBounds { .. }), "{access} {:?}", fault.kind);

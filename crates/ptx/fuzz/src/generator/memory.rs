@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{Generator, Node, SCRATCH, SCRATCH_BYTES};
 use crate::table;
 
-/// Operand that is added to an accumulator.
+/// Operand of the operation on an accumulator.
 #[derive(Clone, Copy)]
 pub(super) enum Operand {
     /// Any register.

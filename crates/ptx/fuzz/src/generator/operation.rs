@@ -95,7 +95,7 @@ impl Generator<'_> {
             if second != first {
                 targets.push(second);
             }
-            // Both results are required unless exactly one may be omitted.
+            // Only comparisons of scalars may omit their second result.
             let two = model.targets[0].width() > 1 || model.sources[0].lanes == 2;
             if targets.len() < 2 && two {
                 return Node::Lines(String::new());

@@ -1,4 +1,4 @@
-//! Kernels as Triton, tinygrad and numba make them.
+//! Kernels as Triton, tinygrad and numba generate them.
 
 use sahasra_ptx::{ArgumentList, Launch};
 
@@ -61,7 +61,7 @@ fn numbas_reduction_adds_exponentials() {
     assert_close(&device.download::<f32>(out, 1), &[expected], 1e-5, 0.0);
 }
 
-/// Tinygrad leaves version and target to whoever loads its text.
+/// Tinygrad leaves version and target to the program that loads its text.
 fn tinygrad(file: &str) -> Device {
     let ptx = text(&format!("corpus/tinygrad/{file}"));
     Device::new(&ptx.replace("VERSION", "7.5").replace("TARGET", "sm_80"))
@@ -93,7 +93,7 @@ fn tinygrads_row_sums_of_a_rectified_product_match() {
     }
 }
 
-/// The three kernels of a softmax over rows of 100: maxima, sums of exponentials, quotients.
+/// Runs the three kernels of a softmax over rows of 100: maxima, sums of exponentials, quotients.
 #[test]
 fn tinygrads_softmax_matches_step_by_step() {
     let input = Noise::new(27).reals(3200, -5.0, 5.0);
@@ -129,7 +129,7 @@ fn tinygrads_exponentials_of_sines_match() {
     let arguments = ArgumentList::new().pointer(out).pointer(source);
     device.run("E_125_2_4", [125, 1, 1], [2, 1, 1], arguments);
     let expected: Vec<f64> = input.iter().map(|value| f64::from(*value).sin().exp()).collect();
-    // sin.approx is good to 2^-20.5 here.
+    // sin.approx has an error of 2^-20.5 in this range.
     assert_close(&device.download::<f32>(out, 1000), &expected, 2e-6, 0.0);
 }
 
@@ -148,7 +148,7 @@ fn tinygrads_product_of_halves_is_rounded_once() {
         &ArgumentList::new().pointer(out).pointer(da).pointer(db),
     );
     for (at, found) in device.download::<u16>(out, 4096).into_iter().enumerate() {
-        // Exact in f32.
+        // The sum is exact in f32.
         let sum: f64 = (0..64).map(|k| a[at / 64 * 64 + k] * b[k * 64 + at % 64]).sum();
         let expected = from_half(nearest_half(sum, &table));
         assert_eq!(from_half(found), expected, "row {}, column {}", at / 64, at % 64);

@@ -1,4 +1,4 @@
-//! CUDA's mathematical functions in both precisions, integer intrinsics, and pairs of halves.
+//! CUDA's mathematical functions in both precisions, integer intrinsics, and functions of pairs of halves.
 
 use sahasra_ptx::ArgumentList;
 
@@ -6,7 +6,7 @@ use super::load;
 use super::runtime::{from_half, half_table, nearest_half};
 use crate::device::Noise;
 
-/// ln Γ by Stirling's series behind a shift of the argument upwards; x > 0.
+/// Returns ln Γ by Stirling's series, after the argument is shifted upwards; x > 0.
 fn log_gamma(x: f64) -> f64 {
     let (mut product, mut x) = (1.0, x);
     while x < 20.0 {
@@ -14,12 +14,12 @@ fn log_gamma(x: f64) -> f64 {
         x += 1.0;
     }
     let y = 1.0 / (x * x);
-    // Bernoulli numbers over 2n(2n - 1).
+    // Bernoulli numbers divided by 2n(2n - 1).
     let series = (1.0 / 12.0 - y * (1.0 / 360.0 - y * (1.0 / 1260.0 - y * (1.0 / 1680.0 - y / 1188.0)))) / x;
     (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + series - product.ln()
 }
 
-/// erf by its Maclaurin series, which loses too much beyond 4; there it is one as far as f32 goes.
+/// Returns erf by its Maclaurin series, which loses too much precision beyond 4. There, erf is 1 in the precision of f32.
 fn error_function(x: f64) -> f64 {
     if x.abs() >= 4.0 {
         return x.signum();
@@ -32,7 +32,7 @@ fn error_function(x: f64) -> f64 {
     sum * std::f64::consts::FRAC_2_SQRT_PI
 }
 
-/// That a sum of terms was found, each of them right to so much of its size.
+/// Checks the sum of terms that each have a relative error of at most `relative`.
 fn assert_sum(found: f64, terms: &[f64], relative: f64, of: f64) {
     let (sum, size) = terms.iter().fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
     assert!((found - sum).abs() <= relative * size, "f({of}) is {found} instead of {sum}");
@@ -43,7 +43,7 @@ fn functions_in_double_precision_match() {
     let device = load("13_fp64_math");
     let mut noise = Noise::new(13);
     let mut x: Vec<f64> = (0..700).map(|_| f64::from(noise.real(-12.0, 12.0))).collect();
-    // Edges of reductions and of tables.
+    // Edge cases of argument reductions and of tables.
     x.extend([1.0, -1.0, 0.5, 2.0, 3.0, -3.0, 1e-9, -1e-9, 0.1, 5.5, 20.0, -20.0]);
     x.extend((1..30).map(|n| f64::from(n) * std::f64::consts::FRAC_PI_4 / 2.0));
     let (source, target) = (device.upload(&x), device.zeros::<f64>(x.len()));
@@ -85,7 +85,7 @@ fn functions_in_single_precision_match() {
             assert!(found.is_nan());
             continue;
         }
-        // What is computed in f32 before a function sees it.
+        // Operands that the kernel computes in f32.
         let (one_more, tenth) = (f64::from(v.abs() + 1.0), f64::from(v * 0.1));
         let wide = f64::from(*v);
         let terms = [
@@ -117,7 +117,7 @@ fn functions_in_single_precision_match() {
     }
 }
 
-/// Bytes added each for itself.
+/// Adds the bytes of two words separately.
 fn add_bytes(a: u32, b: u32) -> u32 {
     let [a, b] = [a, b].map(u32::to_le_bytes);
     u32::from_le_bytes([0, 1, 2, 3].map(|at: usize| a[at].wrapping_add(b[at])))
@@ -128,7 +128,7 @@ fn integer_intrinsics_match() {
     let device = load("13_fp64_math");
     let mut noise = Noise::new(15);
     for round in 0..20 {
-        // Words of all sizes; no divisor is zero, and no quotient overflows.
+        // Words of all magnitudes. No divisor is zero, and no quotient overflows.
         let word = |noise: &mut Noise| ((noise.next() as i32) >> (noise.below(30))).clamp(i32::MIN + 1, i32::MAX);
         let a: Vec<i32> = (0..64)
             .map(|_| word(&mut noise))
@@ -219,7 +219,7 @@ fn pairs_of_halves_are_rounded_step_by_step() {
     let device = load("14_half_bf16");
     let mut noise = Noise::new(17);
     let n = 600;
-    // Numbers from 2^-6 to 8, of both signs: no step overflows, and no divisor comes near zero.
+    // Numbers from 2^-6 to 8, of both signs: no step overflows, and no divisor is close to zero.
     let halves = |noise: &mut Noise, low: u64, high: u64, signed: bool| -> Vec<u16> {
         (0..2 * n)
             .map(|_| (low + noise.below(high - low)) as u16 | if signed { noise.next() as u16 & 0x8000 } else { 0 })
@@ -241,7 +241,7 @@ fn pairs_of_halves_are_rounded_step_by_step() {
         let found = [0, 1].map(|k| from_half(z[2 * i + k]));
         assert_eq!(found, c, "{i}: {a:?} {b:?}");
         let expected = c[0] + c[1] + a[0].exp() + b[0].abs().sqrt();
-        // Both functions are rounded to halves; exp is good to two units of them.
+        // Both functions are rounded to halves, and the error of exp is two units of a half.
         let bound = 2f64.powi(-9) * a[0].exp() + 2f64.powi(-10) * b[0].sqrt() + 1e-6 * (c[0].abs() + c[1].abs());
         assert!((f64::from(f[i]) - expected).abs() <= bound, "{i}: {} {expected}", f[i]);
     }

@@ -41,7 +41,7 @@ fn saxpy_of_clang_and_numba_run_too() {
     let (x, y) = (noise.reals(256, -9.0, 9.0), noise.reals(256, -9.0, 9.0));
     let device = load("clang/saxpy");
     let (dx, dy) = (device.upload(&x), device.upload(&y));
-    // This one goes through shared memory: thread i of a block of 64 reads what thread i + 1 stored.
+    // This kernel uses shared memory: thread i of a block of 64 reads the value that thread i + 1 stored.
     device.run(
         "saxpy",
         [4, 1, 1],
@@ -171,7 +171,7 @@ fn monte_carlo_counts_the_same_points() {
         }
     }
     let found = device.download::<u64>(count, 1)[0];
-    // Which product is fused is the compiler's choice; a point within an ulp of the circle may differ.
+    // The compiler selects the product to fuse, so a point within an ulp of the circle may differ.
     assert!(found.abs_diff(expected) <= 1, "{found} instead of {expected}");
 }
 
@@ -266,7 +266,8 @@ fn mandelbrot_is_exact_in_both_precisions() {
     let device = load("09_mandelbrot");
     let (w, h, most) = (70usize, 45usize, 100);
     let out = device.zeros::<i32>(w * h);
-    // The list is no argument: rustc 1.95 gives two calls of a closure the same one where it is a constant (rust-lang/rust#155241).
+    // The list is not a parameter of the closure, because rustc 1.95 passes the same list to two calls of a closure if it is a constant
+    // (rust-lang/rust#155241).
     let base = || ArgumentList::new().pointer(out).i32(w as i32).i32(h as i32);
     let (x0, y0, dx, dy) = (-2.1f32, -1.2f32, 0.045f32, 0.055f32);
     device.run(
@@ -280,7 +281,7 @@ fn mandelbrot_is_exact_in_both_precisions() {
             let (cx, cy) = (((at % w) as f32).mul_add(dx, x0), ((at / w) as f32).mul_add(dy, y0));
             let (mut a, mut b, mut aa, mut bb, mut i) = (0f32, 0f32, 0f32, 0f32, 0);
             while aa + bb < 4.0 && i < most {
-                // As the compilers contract it: 2ab + cy fused, the squares shared.
+                // Contracted as the compilers do: 2ab + cy is fused, and the squares are shared.
                 let t = cx + (aa - bb);
                 b = (a + a).mul_add(b, cy);
                 a = t;
@@ -361,7 +362,7 @@ fn softmax_and_layer_norm_match() {
     assert_close(&device.download::<f32>(target, rows * columns), &expected, 2e-5, 2e-6);
 }
 
-/// erf by its Maclaurin series: enough terms for |x| < 5.
+/// Returns erf by its Maclaurin series, with enough terms for |x| < 5.
 fn error_function(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for n in 1..200 {

@@ -11,7 +11,7 @@ fn a_barrier_met_from_two_sides_separates_store_and_load() {
     for threads in [32, 20, 17] {
         let out = device.zeros::<u32>(32);
         device.run("k", [1, 1, 1], [threads, 1, 1], ArgumentList::new().pointer(out));
-        // Threads 16 and up store 100 + index; everyone then reads its neighbour 16 away.
+        // Threads 16 and up store 100 + index. Then every thread reads the value of the thread 16 away.
         let expected: Vec<u32> = (0..32)
             .map(|i| {
                 if i < threads && i < 16 && (i ^ 16) < threads {
@@ -40,7 +40,7 @@ fn shared_memory_reduction_sums() {
     let expected: Vec<f64> = (0..4usize)
         .map(|block| (0..n as usize).filter(|i| i / 256 % 4 == block).map(|i| f64::from(input[i])).sum())
         .collect();
-    // Small integers: every order of additions is exact.
+    // The inputs are small integers, so every order of additions is exact.
     assert_close(&device.download::<f32>(target, 4), &expected, 0.0, 0.0);
 }
 
@@ -256,7 +256,7 @@ fn interpreted_programs_diverge_and_agree() {
     let code: Vec<i32> = (0..300).map(|_| noise.below(12) as i32).filter(|op| *op != 9).collect();
     let threads = 128usize;
     let (source, target) = (device.upload(&code), device.zeros::<i32>(threads));
-    // One element of slack is not given: an operand behind the end would be a fault, so the last is harmless.
+    // The kernel does not get the last element, because an operand past the end would be a fault.
     let n = code.len() as i32 - 1;
     device.run(
         "switch_vm",

@@ -1,4 +1,4 @@
-//! Calls, `printf`, assertions and the heap; arithmetic of 16-bit floats and the widest integer kernel.
+//! Calls, `printf`, assertions and the heap, arithmetic of 16-bit floats, and the widest integer kernel.
 
 use sahasra_ptx::{ArgumentList, Cancel, FaultKind, Launch, Output};
 
@@ -107,7 +107,7 @@ fn the_heap_gives_takes_back_and_ends() {
         let value = device.download::<i32>(sahasra_ptx::DevicePointer(*pointer), 1);
         assert_eq!(value, [thread as i32]);
     }
-    // The odd threads freed theirs.
+    // The odd threads have freed their allocations.
     assert_eq!(device.memory.used() - before, 256 + 16 * 256);
     device.memory.set_heap_limit(0);
     let kernel = device.module.entry("heap").expect("the kernel");
@@ -127,18 +127,18 @@ fn barrier_counts_and_wide_products_match() {
     let found = device.download::<i64>(out, 128);
     let least = |t: i64| 37 + 1 + (t % 32) + (t >> 3 & 31) + ((t + 0xffff_ffff) & 0xffff_ffff) + i64::from(t > 0);
     for t in 0..64 {
-        // The clock is at least 0 and below a million steps.
+        // The difference is the clock, which is at least 0 and below a million steps.
         let clock = found[t] - least(t as i64);
         assert!((0..1_000_000).contains(&clock), "{t}: {clock}");
         assert_eq!(found[64 + t], ((i128::from(found[t]) * 37) >> 40) as i64);
     }
     let (p, o) = (device.upload(&[100i32]), device.zeros::<i32>(1));
     device.run("cudaatomic", [1, 1, 1], [1, 1, 1], ArgumentList::new().pointer(p).pointer(o));
-    // Added 1 to 100; the exchange expected 100 and found 101.
+    // The addition changes 100 to 101, so the exchange, which expects 100, finds 101.
     assert_eq!((device.download::<i32>(p, 1)[0], device.download::<i32>(o, 1)[0]), (100, 202));
 }
 
-/// An f16 of a value that it holds exactly.
+/// Returns the f16 of a value that is exact in f16.
 fn half(value: f64) -> u16 {
     (0..=0xffffu32)
         .map(|bits| bits as u16)
@@ -156,7 +156,7 @@ pub(crate) fn from_half(bits: u16) -> f64 {
     if bits & 0x8000 != 0 { -magnitude } else { magnitude }
 }
 
-/// All finite f16 with their values, in order.
+/// Returns all finite f16 with their values, in ascending order.
 pub(crate) fn half_table() -> Vec<(f64, u16)> {
     let mut table: Vec<(f64, u16)> = (0..0x7c00u16)
         .flat_map(|bits| [bits, bits | 0x8000])
@@ -166,7 +166,7 @@ pub(crate) fn half_table() -> Vec<(f64, u16)> {
     table
 }
 
-/// The nearest f16 (ties to even) by looking at all of them.
+/// Returns the nearest f16 (ties to even), found in the table of all f16.
 pub(crate) fn nearest_half(value: f64, table: &[(f64, u16)]) -> u16 {
     let above = table.partition_point(|(other, _)| *other < value).min(table.len() - 1);
     let below = above.saturating_sub(1);
@@ -215,7 +215,7 @@ fn half_precision_fused_products_are_rounded_once() {
 fn brain_floats_round_through_two_fused_steps() {
     let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
     let round = |exact: f64| {
-        // Exact sums of so few bits have no double rounding through f32 here: operands are small integers.
+        // Exact sums of so few bits are not rounded twice on the way through f32: the operands are small integers.
         let single = exact as f32;
         let bits = single.to_bits();
         ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16

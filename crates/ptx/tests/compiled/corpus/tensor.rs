@@ -5,7 +5,7 @@ use sahasra_ptx::{ArgumentList, Launch};
 use super::load;
 use crate::device::{Device, Noise};
 
-/// An f16 of a small multiple of 1/16, which it holds exactly.
+/// Returns the f16 of a small multiple of 1/16, which is exact in f16.
 pub(crate) fn half(value: f64) -> u16 {
     let magnitude = value.abs();
     if magnitude == 0.0 {
@@ -29,7 +29,7 @@ fn wmma_of_sixteen_squared_is_exact() {
     let (da, db, dc) = (device.upload(&halves(&a)), device.upload(&halves(&b)), device.zeros::<f32>(256));
     let arguments = ArgumentList::new().pointer(da).pointer(db).pointer(dc);
     device.run("wmma16", [1, 1, 1], [32, 1, 1], arguments);
-    // b lies by columns.
+    // b is in column-major order.
     let expected: Vec<f32> = (0..256)
         .map(|at| (0..16).map(|k| a[at / 16 * 16 + k] * b[at % 16 * 16 + k]).sum::<f64>() as f32)
         .collect();
@@ -59,7 +59,7 @@ fn tiles_of_sixteen_and_coalesced_groups_work() {
     let (source, target) = (device.upload(&input), device.zeros::<i32>(8));
     device.run("coop", [1, 1, 1], [64, 1, 1], ArgumentList::new().pointer(source).pointer(target));
     let found = device.download::<i32>(target, 8);
-    // Every thread sums itself and the lanes above it in its tile, as shuffles within 16 lanes give them.
+    // Every thread sums its own value and those of the lanes above it in its tile, as shuffles within 16 lanes do.
     let mut values = input.clone();
     for step in [8, 4, 2, 1] {
         let before = values.clone();
@@ -91,8 +91,8 @@ fn tritons_tensor_core_product_is_exact() {
     assert_eq!(device.download::<f32>(dc, n * n), expected);
 }
 
-/// What cooperative groups make of `this_grid().sync()`: thread 0 of each block counts its arrival in the workspace
-/// and waits until the top bit turns; block 0 adds what is missing to it.
+/// Code that cooperative groups generate for `this_grid().sync()`: thread 0 of each block counts its arrival in the workspace and waits
+/// until the top bit changes. Block 0 adds the difference that makes it change.
 const GRID_SYNC: &str = "
     bar.sync 0;
     setp.ne.u32 %p1, %thread, 0;

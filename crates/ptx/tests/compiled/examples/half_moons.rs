@@ -1,9 +1,9 @@
-//! The hyperparameter search computed on the host, one sample after the other and in double precision.
+//! The hyperparameter search, computed on the host in double precision, one sample after another.
 
 const UNITS: usize = 8;
 const EPOCHS: usize = 6;
 
-/// One chunk's parameters, by the formulas of the manifest.
+/// Parameters of one chunk, by the formulas of the manifest.
 #[derive(Clone, Copy)]
 pub(crate) struct Configuration {
     pub(crate) learning_rate: f32,
@@ -27,7 +27,7 @@ pub(crate) struct HalfMoons {
     validation: Vec<[f64; 3]>,
 }
 
-/// The values of one unit: weights of the two inputs, bias, weight of the output.
+/// Parameters of one unit: weights of the two inputs, bias, weight of the output.
 type Unit = [f64; 4];
 
 #[derive(Clone, Default)]
@@ -50,7 +50,7 @@ fn softsign(unit: &Unit, [x, y, _]: &[f64; 3]) -> f64 {
 }
 
 impl HalfMoons {
-    /// Reads the tables of `dataset.h`.
+    /// Parses the tables of `dataset.h`.
     pub(crate) fn parse(header: &str) -> Self {
         let table = |name: &str, count: usize| -> Vec<[f64; 3]> {
             let start = header.find(&format!(" {name}[{count}][3] = {{")).expect("the table is there");

@@ -1,4 +1,4 @@
-//! Barriers and pipelines of libcu++, cooperative groups, parameters by address, SIMD in a word: to the bit.
+//! Barriers and pipelines of libcu++, cooperative groups, parameters by address, SIMD in a word. Results must be exact.
 
 use sahasra_ptx::ArgumentList;
 
@@ -55,7 +55,7 @@ fn groups_reduce_scan_and_split_by_label() {
     let found = device.download::<i32>(out, 4 * threads);
     for (thread, value) in input.iter().enumerate() {
         let (warp, lane) = (&input[thread / 32 * 32..][..32], thread % 32);
-        // How many of the warp are alike, and how many of them come before this thread.
+        // Counts the equal lanes of the warp, and those of them before this thread.
         let alike = |is: &dyn Fn(i32) -> bool| {
             let count = |lanes: &[i32]| lanes.iter().filter(|value| is(**value)).count() as i32;
             (count(warp), count(&warp[..lane]))
@@ -70,7 +70,7 @@ fn groups_reduce_scan_and_split_by_label() {
         ];
         assert_eq!(found[4 * thread..][..4], expected, "thread {thread}");
     }
-    // One of the odd threads of each warp adds how many they are.
+    // One of the odd threads of each warp adds the number of odd threads.
     let odd = input.iter().filter(|value| **value % 2 == 1).count() as i32;
     assert_eq!(device.download::<i32>(elected, 1), [odd]);
 }
@@ -88,13 +88,13 @@ fn parameters_are_reached_by_address() {
     assert_eq!(device.download::<f32>(out, 40), expected);
 }
 
-/// An operation on each byte of two words.
+/// Applies an operation to each byte of two words.
 fn bytes(x: u32, y: u32, operation: impl Fn(u8, u8) -> u8) -> u32 {
     let [x, y] = [x, y].map(u32::to_le_bytes);
     u32::from_le_bytes([0, 1, 2, 3].map(|at: usize| operation(x[at], y[at])))
 }
 
-/// An operation on both halves of two words, as signed numbers.
+/// Applies an operation to both halves of two words, as signed numbers.
 fn halves(x: u32, y: u32, operation: impl Fn(i16, i16) -> i16) -> u32 {
     let half = |shift: u32| u32::from(operation((x >> shift) as i16, (y >> shift) as i16) as u16) << shift;
     half(0) | half(16)

@@ -1,4 +1,4 @@
-//! Ciphers, hashes and checks: to the bit, and against published values.
+//! Ciphers, hashes and checksums. Results must be exact, and match published values.
 
 use sahasra_ptx::ArgumentList;
 
@@ -23,7 +23,7 @@ fn crc32_matches() {
         [32, 1, 1],
         ArgumentList::new().pointer(input).i32(length as i32).pointer(out).i32(n as i32),
     );
-    // By polynomial division, the message bits reversed: another way than the kernel's.
+    // Computed by polynomial division with the message bits reversed, unlike in the kernel.
     let expected: Vec<u32> = data
         .chunks(length)
         .map(|message| {
@@ -58,7 +58,7 @@ fn keccak_of_zeros_is_the_published_state() {
     let found = device.download::<u64>(states, 75);
     assert_eq!(found[..3], [0xf125_8f79_40e1_dde7, 0x84d5_ccf9_33c0_478a, 0xd598_261e_a65a_a9ee]);
     assert_eq!(found[..25], found[50..]);
-    // The second permutation of the published test.
+    // Second permutation of the published test.
     device.run("keccak_f1600", [1, 1, 1], [32, 1, 1], arguments());
     assert_eq!(device.download::<u64>(states, 1), [0x2d5c_954d_f96e_cb3c]);
 }
@@ -100,7 +100,7 @@ fn chacha20_matches() {
 #[test]
 fn aes128_gives_the_published_cipher_text() {
     let device = load("crypto");
-    // FIPS 197, appendix C.1, among other blocks.
+    // Example of FIPS 197, appendix C.1, among other blocks.
     let key: Vec<u8> = (0..16).collect();
     let mut plain = bytes(4, 16 * 40);
     for block in [0, 39] {

@@ -1,4 +1,5 @@
-//! The forms that only `forms.ptx` has, where the reference machine in `crates/ptx/fuzz` does not run them: to the bit.
+//! Instruction forms that occur only in `forms.ptx`, if the reference machine in `crates/ptx/fuzz` does not run them. Results must be
+//! exact.
 
 use sahasra_ptx::ArgumentList;
 
@@ -21,7 +22,7 @@ fn arrivals_are_waited_for_by_state_and_by_parity() {
 fn tensor_cores_take_untyped_registers() {
     let device = load("forms");
     let mut noise = Noise::new(41);
-    // 0 to 3 in sixteen bits: the sums are exact.
+    // Numbers from 0 to 3 in sixteen bits, whose sums are exact.
     let mut numbers = || (0..256).map(|_| noise.below(4) as usize).collect::<Vec<_>>();
     let (a, b) = (numbers(), numbers());
     let halves = |numbers: &[usize]| {
@@ -37,7 +38,7 @@ fn tensor_cores_take_untyped_registers() {
         [32, 1, 1],
         ArgumentList::new().pointer(da).pointer(db).pointer(dc),
     );
-    // b lies by columns.
+    // b is in column-major order.
     let expected: Vec<f32> = (0..256)
         .map(|at| (0..16).map(|k| a[at / 16 * 16 + k] * b[at % 16 * 16 + k]).sum::<usize>() as f32)
         .collect();

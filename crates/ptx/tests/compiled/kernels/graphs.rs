@@ -1,4 +1,4 @@
-//! Graphs and grids of whole numbers: to the bit.
+//! Graphs and grids of integers. Results must be exact.
 
 use sahasra_ptx::ArgumentList;
 
@@ -31,7 +31,7 @@ fn floyd_warshall_finds_shortest_paths() {
             ArgumentList::new().pointer(distance).i32(n as i32).i32(k as i32),
         );
     }
-    // By relaxing every edge until nothing changes.
+    // Relaxes every edge until nothing changes.
     let mut expected = start.clone();
     let mut changed = true;
     while changed {

@@ -1,4 +1,4 @@
-//! Wide and random whole numbers, to the bit.
+//! Wide and random integers. Results must be exact.
 
 use sahasra_ptx::ArgumentList;
 
@@ -7,7 +7,7 @@ use crate::device::Noise;
 
 fn words(seed: u64, count: usize) -> Vec<u32> {
     let mut noise = Noise::new(seed);
-    // Many words of all ones, so that carries run far.
+    // Many words have all bits set, so that carries propagate far.
     (0..count)
         .map(|_| if noise.below(3) == 0 { u32::MAX } else { noise.next() as u32 })
         .collect()
@@ -135,9 +135,9 @@ fn mersenne_twister_gives_the_published_numbers() {
         ArgumentList::new().u32(5489).pointer(out).i32(2),
     );
     let found = device.download::<u32>(out, 624 * 4);
-    // The generator's default seed.
+    // Results for the generator's default seed.
     assert_eq!(found[..5], [3_499_211_612, 581_869_302, 3_890_346_734, 3_586_334_585, 545_404_204]);
-    // One word after the other, as the original does, for the second block.
+    // The reference for the second block computes one word after another, like the original.
     let mut s = vec![5490u32];
     for k in 1..624u32 {
         let last = s[k as usize - 1];
@@ -240,7 +240,7 @@ fn modular_powers_match() {
         .iter()
         .zip(&exponent)
         .map(|(base, exponent)| {
-            // From the highest bit down: the other way round than the kernel.
+            // From the highest bit down, unlike in the kernel.
             (0..64).rev().fold(1, |power, bit| {
                 let squared = times(power, power);
                 if exponent >> bit & 1 == 1 {

@@ -1,11 +1,11 @@
-//! Networks, pictures and prices: functions that are approximate on a GPU too.
+//! Neural networks, images and option prices: functions that are approximate on a GPU too.
 
 use sahasra_ptx::ArgumentList;
 
 use super::{blocks, load};
 use crate::device::{Noise, assert_close};
 
-/// The error function to 1e-12: its series for small arguments, its continued fraction for large ones.
+/// Returns the error function to 1e-12: by its series for small arguments, and its continued fraction for large ones.
 fn error_function(x: f64) -> f64 {
     if x.abs() < 2.5 {
         let (mut term, mut sum, mut n) = (x, x, 0.0);
@@ -172,7 +172,7 @@ fn perlin_noise_matches() {
     );
     let at = |index: i32| table[(index & 255) as usize];
     let directions = |hash: i32, x: f64, y: f64, z: f64| {
-        // The twelve edges of a cube, four of them twice.
+        // The twelve edges of a cube, of which four occur twice.
         match hash & 15 {
             0 => x + y,
             1 => -x + y,
@@ -247,7 +247,7 @@ fn rays_hit_the_nearest_sphere() {
                 (dot - inside.max(0.0).sqrt(), inside, index)
             })
             .collect();
-        // Rays that graze a sphere may be told either way in single precision.
+        // In single precision, either result is correct for a ray that grazes a sphere.
         if hits.iter().any(|(_, inside, _)| inside.abs() < 1e-4) {
             continue;
         }

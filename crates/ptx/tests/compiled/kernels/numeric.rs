@@ -1,4 +1,4 @@
-//! Linear algebra, signals and grids, against double precision.
+//! Linear algebra, signals and grids, checked against double precision.
 
 use sahasra_ptx::ArgumentList;
 

@@ -1,4 +1,4 @@
-//! Order, selection, counting: to the bit.
+//! Sorting, selection and counting. Results must be exact.
 
 use sahasra_ptx::ArgumentList;
 

@@ -1,4 +1,4 @@
-//! Texts and tables: to the bit.
+//! Strings and hash tables. Results must be exact.
 
 use std::collections::HashMap;
 
