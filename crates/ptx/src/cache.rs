@@ -86,7 +86,7 @@ impl<T: Clone> ModuleCache<T> {
     /// Returns the cached translation of this text, or translates it with `translate`, which also returns the size in bytes.
     ///
     /// # Errors
-    /// Those of `translate`. Threads that waited for the failed translation translate the text themselves.
+    /// The errors of `translate`. Threads that waited for the failed translation translate the text themselves.
     pub fn get_or_translate<E>(&self, ptx: &str, translate: impl FnOnce(&str) -> Result<(T, u64), E>) -> Result<T, E> {
         let key: Key = Sha256::digest(ptx).into();
         let place = self.place(key);
@@ -168,7 +168,7 @@ impl ModuleCache {
     /// Returns the cached module of this text, or loads it.
     ///
     /// # Errors
-    /// Those of [`Module::load`].
+    /// The errors of [`Module::load`].
     pub fn load(&self, ptx: &str) -> Result<Module, LoadError> {
         self.get_or_translate(ptx, |ptx| {
             let module = Module::load(ptx)?;

@@ -69,7 +69,7 @@ pub struct Launch {
     pub stack_bytes: u32,
     /// Destination of `printf`. The text is discarded if `None`.
     pub output: Option<Output>,
-    /// Heap that `malloc` allocates from. If `None`, the heap of the [`Memory`], which all such launches share.
+    /// Heap that `malloc` allocates from. If `None`, the heap of the [`Memory`], which all launches without their own heap share.
     pub heap: Option<Heap>,
     /// Keeps all blocks resident at the same time, like `cudaLaunchCooperativeKernel`. Kernels that synchronise their grid through
     /// cooperative groups are always launched this way.

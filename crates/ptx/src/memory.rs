@@ -335,7 +335,7 @@ impl Memory {
     /// Copies from the device into `bytes`.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub fn read(&self, pointer: DevicePointer, bytes: &mut [u8]) -> Result<(), MemoryError> {
         if bytes.is_empty() {
             return Ok(());
@@ -349,7 +349,7 @@ impl Memory {
     /// Sets `length` bytes to `byte`.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub fn fill(&self, pointer: DevicePointer, byte: u8, length: u64) -> Result<(), MemoryError> {
         if length == 0 {
             return Ok(());

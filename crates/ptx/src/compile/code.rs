@@ -250,7 +250,7 @@ pub(crate) struct Code {
     pub(crate) static_shared_bytes: u64,
     pub(crate) shared_alignment: u64,
     pub(crate) local_bytes: u64,
-    /// Contiguous bytes of one lane in the interleaved local memory, before those of the next lane.
+    /// Number of consecutive bytes that belong to one lane in the interleaved local memory.
     pub(crate) local_granule: u64,
     /// Number of address patterns remembered per group, including the unused pattern 0.
     pub(crate) patterns: usize,

@@ -1,7 +1,8 @@
 //! Basic blocks and liveness of registers.
 //!
 //! A block starts wherever lanes may wait or may join others: at branch targets, after branches, calls and barriers, and at warp
-//! operations. Lanes that wait are therefore always at the start of a block, and the registers that they still need are those live there.
+//! operations. Lanes that wait are therefore always at the start of a block, and the registers that they still need are the registers live
+//! at this start.
 //!
 //! Work and memory are bounded. If a program has too many blocks and registers for a set of registers per block, or if computing the sets
 //! takes more than a fixed amount of work per operation, every register that more than one block touches counts as live everywhere. This

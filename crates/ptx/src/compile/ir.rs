@@ -144,7 +144,7 @@ pub(crate) enum Action {
     },
     /// Synchronises lanes of a warp. As in every warp operation, sources[0] is the member mask.
     WarpBarrier,
-    /// targets: value, whether the source lane was in range. sources: mask, value, lane, clamp.
+    /// sources: mask, value, lane, clamp. targets: value, and a predicate that tells whether the source lane was in range.
     Shuffle(Shuffle),
     /// sources: mask, predicate.
     Vote(Vote),

@@ -78,7 +78,7 @@ struct Scope<'a> {
     call_targets: HashMap<&'a str, &'a [&'a str]>,
 }
 
-/// Statement that is being lowered, which gives errors their position.
+/// Statement that is being lowered. Provides the position of errors.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'a, 'b> {
     instruction: &'b Instruction<'a>,

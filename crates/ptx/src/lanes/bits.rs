@@ -94,7 +94,8 @@ on_words!(Binary [const SIGNED: bool, const CLAMP: bool] Extend<SIGNED, CLAMP> =
     }
 });
 
-/// `fns` (PTX ISA §9.7.1.17): the c-th set bit of a counted from bit b, upwards where c is positive; all ones if none.
+/// `fns` (PTX ISA §9.7.1.17): the index of the c-th set bit of `a`, counted from bit b, upwards if c is positive; all ones if there is
+/// none.
 pub(crate) struct FindNthSet;
 impl Ternary for FindNthSet {
     type A = u32;

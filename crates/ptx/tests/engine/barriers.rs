@@ -2,8 +2,8 @@
 
 use sahasra_ptx::{ArgumentList, Cancel, DevicePointer, FaultKind, Launch, Memory, Module};
 
-/// Runs a kernel in which each thread writes its index to shared memory, executes the statements, and returns the value that thread `n - 1
-/// - %tid.x` wrote.
+/// Runs a kernel in which each thread writes its index to shared memory, executes the statements, and returns the value of the thread with
+/// index `n - 1 - %tid.x`.
 fn mirrored(threads: u32, statements: &str) -> Result<Vec<u32>, FaultKind> {
     let last = threads - 1;
     let text = format!(

@@ -84,7 +84,7 @@ impl Generator<'_> {
                 && self.masks < 60
                 && self.random.bool()
             {
-                // Fewer lanes take part in each iteration, and those that remain know each other.
+                // Fewer lanes take part in each iteration, and the mask of the remaining lanes is known.
                 let mask = format!("%m{}", self.masks);
                 self.masks += 1;
                 let _ = writeln!(open, "mov.b32 {mask}, {members};");

@@ -296,7 +296,7 @@ fn expected() -> Vec<String> {
         "bar.red.and.pred *, *, *, %p*;",
         "bar.red.or.pred *, *, *, !%p*;",
         "barrier.sync.aligned *, *;",
-        // Branches over tables, and loops of lanes that know each other.
+        // Branches over tables, and loops in which the mask of the remaining lanes is known.
         "brx.idx *;",
         "vote.sync.ballot.b32 %m*, %q3, %m*;",
         "mov.b32 {%h*, %h*}, %r*;",
