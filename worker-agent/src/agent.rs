@@ -1,7 +1,8 @@
-//! The agent's core: the ledger under its clock, the executors, and the bursts that run on them.
+//! Core of the worker agent: the ledger of grants, the clock that expires them, the executors, and the bursts and sessions that run on
+//! them.
 //!
-//! Everything that changes the ledger goes through [`Agent::change`], which afterwards does what the ledger asked for
-//! (kill an executor, tell a burst that its slices shrank) and re-arms the expiry timer.
+//! Every change of the ledger goes through [`Agent::change`]. Afterwards it applies the effects that the ledger asked for (kill an
+//! executor, tell a burst that its slices shrank) and re-arms the expiry timer.
 
 use std::{
     collections::BTreeMap,
@@ -34,23 +35,23 @@ use crate::{
     store::StorePolicy,
 };
 
-/// What limits the agent's memory and patience.
+/// Memory and time limits of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentLimits {
-    /// Chunks of a burst that may be submitted and not yet answered, over all devices.
+    /// Limit of submitted, unanswered chunks per burst, over all devices.
     pub max_outstanding_chunks: u64,
-    /// Bytes of results of a burst that are kept until acknowledged; beyond them nothing of it is executed.
+    /// Limit of unacknowledged result bytes kept per burst. A burst at this limit executes nothing more.
     pub max_retained_bytes: usize,
-    /// How long running chunks may take to end once shutdown began.
+    /// Time that running chunks have to end after shutdown began.
     pub shutdown_grace: Duration,
-    /// Memory of a GPU that a session's process takes beside its slice, in bytes; absent: what a context was measured to take.
+    /// GPU memory in bytes that a session's process takes in addition to its slice. Default: the measured size of a context.
     pub session_context_bytes: Option<u64>,
 }
 
 impl Default for AgentLimits {
     fn default() -> Self {
         Self {
-            // A second of no-op chunks: a coordinator is never waited for on a network's round trip.
+            // Enough for one second of no-op chunks, so that executors never wait for a network round trip to the coordinator.
             max_outstanding_chunks: 65_536,
             max_retained_bytes: 64 << 20,
             shutdown_grace: Duration::from_secs(20),
@@ -59,21 +60,19 @@ impl Default for AgentLimits {
     }
 }
 
-/// Who the agent is.
+/// Name of the worker and rules that classify its devices.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Name of the worker: its node's.
+    /// Name of the worker, which is the name of its node.
     pub worker: String,
-    /// Which devices are of which class.
     pub classes: ClassTable,
 }
 
-/// What runs an agent's work.
+/// Executors of an agent: the pool that runs chunks, and the launcher that starts session executors.
 #[derive(Debug)]
 pub struct Executors {
-    /// Chunks of bursts.
     pub chunks: ExecutorPool,
-    /// Sessions; without it they are held, and nobody can connect.
+    /// Launcher of session executors. Without one, sessions hold their slices but no client can connect.
     pub sessions: Option<Arc<dyn Launch>>,
 }
 
@@ -83,7 +82,7 @@ impl From<ExecutorPool> for Executors {
     }
 }
 
-/// See the [module](self). Shared behind an [`Arc`].
+/// Shared state of a worker agent, see the [module](self). Lives behind an [`Arc`].
 #[derive(Debug)]
 pub struct Agent {
     identity: Identity,
@@ -91,24 +90,24 @@ pub struct Agent {
     limits: AgentLimits,
     clock: Clock,
     ledger: Mutex<Ledger>,
-    /// Class of each device, in the pool's order.
+    /// Class of each device, in the order of the devices in `pool`.
     classes: Mutex<Vec<String>>,
     pool: ExecutorPool,
     sessions: Sessions,
     bursts: Mutex<BTreeMap<String, Arc<Burst>>>,
     metrics: Metrics,
     store_policy: StorePolicy,
-    /// The ledger's next deadline has come nearer.
+    /// Wakes [`Agent::keep_time`] when the ledger's next deadline has moved closer.
     alarm: Notify,
     /// Cancelled when shutdown begins.
     draining: CancellationToken,
-    /// Highest sequence number of any burst that ended: a new one starts above it.
+    /// Highest sequence number among all bursts that ended. A new burst starts above it.
     sequence_floor: Mutex<u64>,
-    /// Number of the last segment.
+    /// Number of the last segment of results.
     segments: AtomicU64,
 }
 
-/// A name for this start of the agent that no other start ever has.
+/// Returns a random boot id, which identifies one start of the agent: 128 bits as 32 hexadecimal digits.
 ///
 /// # Errors
 /// When the system's random source cannot be read.
@@ -119,7 +118,7 @@ pub fn new_boot_id() -> io::Result<String> {
 }
 
 impl Agent {
-    /// An agent that has lent nothing, with a fresh ledger over the pool's devices.
+    /// Creates an agent without grants. Its ledger is new and covers the devices of the pool.
     pub fn new(
         identity: Identity,
         boot_id: String,
@@ -134,7 +133,7 @@ impl Agent {
             name: device.name.clone(),
             allocatable_bytes: identity.classes.lent_bytes(device, &BTreeMap::new()),
             session_bytes: match device.kind {
-                // Host memory, and no context.
+                // The CPU engine uses host memory and has no context.
                 DeviceKind::Cpu => 0,
                 DeviceKind::Cuda => limits.session_context_bytes.unwrap_or(device.context_bytes),
             },
@@ -160,7 +159,7 @@ impl Agent {
         })
     }
 
-    /// Says what labels the node has: classes, and how much is lent, may depend on them.
+    /// Sets the labels of the node. The classes of devices and their allocatable memory may depend on these labels.
     pub fn set_node_labels(&self, labels: &BTreeMap<String, String>) {
         self.change(|ledger, _| {
             for device in self.pool.devices() {
@@ -172,37 +171,37 @@ impl Agent {
         *self.classes.lock().unwrap_or_else(PoisonError::into_inner) = classes;
     }
 
-    /// Names this start of the agent.
+    /// Returns the boot id, which identifies this start of the agent.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// Who it is.
+    /// Returns the worker's name and the class rules.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What limits it.
+    /// Returns the agent's memory and time limits.
     pub fn limits(&self) -> &AgentLimits {
         &self.limits
     }
 
-    /// Its executors.
+    /// Returns the pool of burst executors.
     pub fn pool(&self) -> &ExecutorPool {
         &self.pool
     }
 
-    /// Its counters.
+    /// Returns the agent's metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Which object stores it writes to.
+    /// Returns the policy that says which object stores the agent may write to.
     pub fn store_policy(&self) -> &StorePolicy {
         &self.store_policy
     }
 
-    /// Cancelled when shutdown has begun.
+    /// Returns the token that is cancelled when shutdown begins.
     pub fn draining(&self) -> &CancellationToken {
         &self.draining
     }
@@ -215,7 +214,7 @@ impl Agent {
         self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the ledger, then does what it asks for.
+    /// Changes the ledger with `act`, re-arms the expiry timer, and applies the effects that the ledger asked for.
     pub(crate) fn change<T>(&self, act: impl FnOnce(&mut Ledger, Duration) -> T) -> T {
         let (answer, effects) = {
             let mut ledger = self.lock();
@@ -261,7 +260,7 @@ impl Agent {
                     );
                 }
                 if active == 0 {
-                    // Nobody waits for what a session runs once it has ended.
+                    // Nobody waits for the executions of a session that has ended.
                     self.end_session(&owner_uid);
                 }
                 if let Some(burst) = self.burst(&owner_uid) {
@@ -281,7 +280,7 @@ impl Agent {
         }
     }
 
-    /// Ends the agent's part in time: expired grants, overstayed drains. Runs until cancelled.
+    /// Expires grants and kills executors whose drain exceeded its grace, each at its deadline, until `stop` is cancelled.
     pub async fn keep_time(self: Arc<Self>, stop: CancellationToken) {
         loop {
             let deadline = self.lock().next_deadline();
@@ -298,7 +297,7 @@ impl Agent {
         }
     }
 
-    /// Answers `/v1/acquire`.
+    /// Handles `/v1/acquire`.
     pub fn acquire(&self, request: &AcquireRequest) -> AcquireResponse {
         let healthy = self.pool.load(&request.device).is_none_or(|load| load.healthy);
         let answer = self.change(|ledger, now| {
@@ -329,7 +328,7 @@ impl Agent {
         }
     }
 
-    /// Answers `/v1/renew`.
+    /// Handles `/v1/renew`.
     pub fn renew(&self, request: &RenewRequest) -> RenewResponse {
         let outcomes = self.change(|ledger, now| {
             let owners = request.owners.iter();
@@ -344,7 +343,7 @@ impl Agent {
         RenewResponse { outcomes }
     }
 
-    /// Answers `/v1/release`.
+    /// Handles `/v1/release`.
     pub fn release(&self, request: &ReleaseRequest) -> ReleaseResponse {
         let response = self.change(|ledger, now| ledger.release(now, request));
         if response.refusal.is_none() {
@@ -353,12 +352,12 @@ impl Agent {
         response
     }
 
-    /// Answers `/v1/inventory`.
+    /// Handles `/v1/inventory`.
     pub fn inventory(&self) -> Inventory {
         self.look(|ledger, now| ledger.grants(now))
     }
 
-    /// Answers `/v1/load`.
+    /// Handles `/v1/load`.
     pub fn load(&self) -> Inventory {
         self.look(|_, _| Vec::new())
     }
@@ -398,7 +397,7 @@ impl Agent {
         }
     }
 
-    /// Sums over the devices and counts since the start.
+    /// Returns the sum of the devices' loads, and the counters since the agent started.
     pub fn totals(&self) -> (Load, Totals) {
         let ledger = self.lock();
         let mut sum = Load::default();
@@ -411,17 +410,17 @@ impl Agent {
         (sum, ledger.totals())
     }
 
-    /// Hears a coordinator (fencing), on behalf of a stream.
+    /// Applies fencing to the coordinator of a stream: records the term of `owner`, or rejects a lower one.
     pub(crate) fn hear(&self, owner: &Owner) -> Result<(), Refusal> {
         self.change(|ledger, now| ledger.hear(now, owner))
     }
 
-    /// Active slices of the owner on the device.
+    /// Returns the number of active slices that the owner holds on the device.
     pub(crate) fn active_slices(&self, owner_uid: &str, device: &str) -> u32 {
         self.lock().active_slices(owner_uid, device)
     }
 
-    /// The refusal of everything during shutdown.
+    /// Returns the rejection that answers every request during shutdown.
     pub(crate) fn shutting_down() -> Refusal {
         Refusal {
             code: RefusalCode::ShuttingDown as i32,

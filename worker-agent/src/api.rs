@@ -1,4 +1,4 @@
-//! The HTTP API of [`sahasra_wire`], `/healthz`, `/readyz` and `/metrics`, as one warp filter.
+//! The agent's HTTP API as one warp filter: the calls of [`sahasra_wire`], `/healthz`, `/readyz` and `/metrics`.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -17,11 +17,11 @@ use crate::{agent::Agent, dispatch};
 
 pub mod guard;
 
-/// Largest body of `/v1/acquire`: an owner and a few numbers.
+/// Limit of the body of `/v1/acquire`: an owner and a few numbers.
 const ACQUIRE_BYTES: u64 = 16 << 10;
-/// Largest body of `/v1/renew` and `/v1/release`: every grant that an agent can hold.
+/// Limit of the body of `/v1/renew` and `/v1/release`: room for every grant that an agent can hold.
 const GRANTS_BYTES: u64 = 8 << 20;
-/// Frames that wait for a coordinator that reads slowly; what follows them is retained or not executed.
+/// Frames queued for a coordinator that reads slowly. Further results are retained, and further chunks are not executed.
 const WAITING_FRAMES: usize = 8;
 
 fn text(status: StatusCode, message: impl Into<String>) -> Response {
@@ -40,7 +40,7 @@ fn wrong_type() -> Response {
     text(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("content-type must be {CONTENT_TYPE}"))
 }
 
-/// A unary call.
+/// Route of a unary call: decodes the body of a POST to `/v1/{name}`, and encodes what `answer` returns.
 fn call<Q, A>(
     name: &'static str,
     limit: u64,
@@ -69,7 +69,7 @@ where
         })
 }
 
-/// All routes of an agent.
+/// Returns all routes of an agent.
 pub fn routes(
     agent: Arc<Agent>,
     readiness: health::Readiness,
@@ -125,7 +125,7 @@ pub fn routes(
         .recover(rejected)
 }
 
-/// What no route took: each cause with its status and a sentence.
+/// Answers a request that no route accepted with the status and a sentence for its cause.
 async fn rejected(rejection: Rejection) -> Result<Response, Infallible> {
     let (status, message) = if rejection.is_not_found() {
         (

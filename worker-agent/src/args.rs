@@ -1,4 +1,4 @@
-//! The command line: the only place that reads the environment.
+//! Command line of `sahasra-worker`. The only module that reads environment variables.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -158,13 +158,13 @@ pub struct AgentArguments {
 }
 
 impl AgentArguments {
-    /// URL at which the agent is reached.
+    /// Returns the URL at which operator, gateway and clients reach the agent. `bound` is the default.
     pub fn endpoint(&self, bound: SocketAddr) -> String {
         let scheme = if self.tls_certificate.is_some() { "https" } else { "http" };
         self.advertise_address.clone().unwrap_or_else(|| format!("{scheme}://{bound}"))
     }
 
-    /// Where its certificate stands, if it has one.
+    /// Returns the files of the agent's certificate, or `None` without one.
     pub fn tls(&self) -> Option<Files> {
         Some(Files {
             certificate: self.tls_certificate.clone()?,
@@ -173,7 +173,7 @@ impl AgentArguments {
         })
     }
 
-    /// Which devices the agent offers.
+    /// Returns which devices the agent offers.
     pub fn devices(&self) -> DeviceConfig {
         DeviceConfig {
             cuda: !self.no_cuda,
@@ -221,7 +221,7 @@ mod tests {
             (certified.endpoint(bound).as_str(), certified.tls().is_some()),
             ("https://127.0.0.1:8471", true)
         );
-        // What protects nothing is refused: nobody should think that it does.
+        // A TLS option that would protect nothing on its own is rejected, so that nobody relies on it.
         for half in [
             &["--tls-certificate", "tls.crt"],
             &["--tls-key", "tls.key"],

@@ -1,5 +1,5 @@
-//! Classes of devices: names for kinds of hardware (`h100`, `g5`, `cpu`), from the models that drivers tell and the labels
-//! of the node; and how much of such a device is lent.
+//! Classes of devices: names for kinds of hardware (`h100`, `g5`, `cpu`). A table maps a device's model and the labels of its node to a
+//! class and to the device's allocatable memory.
 
 use std::collections::BTreeMap;
 
@@ -8,74 +8,70 @@ use serde::Deserialize;
 
 use crate::executors::{DeviceDescription, DeviceKind};
 
-/// Which devices are of which class. The first rule that fits decides; without one, well-known models have their usual
-/// short names and others their own, made fit for a label.
+/// Rules that assign a class to a device. The first rule that matches applies. Without a match, well-known models get their usual short
+/// names and other models their own name, turned into a valid label value.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ClassTable {
-    /// In the order in which they are tried.
+    /// Rules, in the order in which they are tried.
     #[serde(default)]
     pub classes: Vec<ClassRule>,
 }
 
-/// One rule: fits when everything that it says fits.
+/// Rule that matches a device when its model and all labels of its node match.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClassRule {
-    /// The class.
     pub class: String,
-    /// The model, as the driver tells it; `*` stands for anything, case does not count.
+    /// Pattern for the model that the driver reports: `*` matches any text, and case is ignored.
     #[serde(default)]
     pub model: Option<String>,
-    /// Labels of the node, with values that may have a `*`.
+    /// Labels that the node must have, with patterns for their values.
     #[serde(default)]
     pub node_labels: BTreeMap<String, String>,
-    /// Most memory that is lent of each device that the rule fits; all that there is when absent.
+    /// Limit of allocatable memory per matching device. Default: all of the device's allocatable memory.
     #[serde(default)]
     pub memory: Option<VramQuantity>,
 }
 
-/// Why a table is none.
+/// Errors of a class table.
 #[derive(Debug, thiserror::Error)]
 pub enum ClassError {
-    /// The file does not read as a table.
+    /// The file is not a valid class table.
     #[error("class table cannot be read")]
     Syntax(#[from] sahasra_crds::yaml::ParseError),
-    /// A class that is no label.
+    /// The class is not a valid label value.
     #[error("classes[{place}].class: {class:?} must be 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends")]
     Name {
-        /// Which rule, from 0.
+        /// Index of the rule, from 0.
         place: usize,
-        /// What it says.
         class: String,
     },
-    /// A rule that fits every device.
+    /// The rule has no condition and would match every device.
     #[error("classes[{place}]: class {class:?} says neither model nor nodeLabels")]
     Empty {
-        /// Which rule, from 0.
+        /// Index of the rule, from 0.
         place: usize,
-        /// Its class.
         class: String,
     },
-    /// An amount that is none.
+    /// The memory limit is not a valid amount.
     #[error("classes[{place}].memory")]
     Memory {
-        /// Which rule, from 0.
+        /// Index of the rule, from 0.
         place: usize,
-        /// Why.
         source: QuantityError,
     },
-    /// An amount of which nothing can be lent.
+    /// The memory limit is below 1 MiB.
     #[error("classes[{place}].memory: must be at least 1Mi")]
     TooLittle {
-        /// Which rule, from 0.
+        /// Index of the rule, from 0.
         place: usize,
     },
 }
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Well-known models.
+/// Patterns of well-known models, and their classes.
 const MODELS: &[(&str, &str)] = &[
     ("*GB200*", "gb200"),
     ("*B200*", "b200"),
@@ -112,7 +108,7 @@ fn fits(pattern: &str, text: &str) -> bool {
     true
 }
 
-/// Text as a label: lowercase, everything else a hyphen, at most 63 long.
+/// Turns text into a label value of at most 63 characters: lowercase, with a hyphen for each run of other characters.
 fn label(text: &str) -> String {
     let mut label = String::new();
     for character in text.chars().map(|character| character.to_ascii_lowercase()) {
@@ -127,7 +123,7 @@ fn label(text: &str) -> String {
 }
 
 impl ClassTable {
-    /// Reads a table from YAML and checks it.
+    /// Parses and validates a YAML class table.
     ///
     /// # Errors
     /// [`ClassError`].
@@ -160,14 +156,14 @@ impl ClassTable {
         })
     }
 
-    /// How much of a device on a node with these labels may be lent, in bytes.
+    /// Returns the allocatable memory in bytes of a device on a node with these labels.
     pub fn lent_bytes(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> u64 {
         let memory = self.rule(device, node_labels).and_then(|rule| rule.memory.as_ref());
         let bytes = memory.and_then(|memory| memory.bytes().ok());
         bytes.map_or(device.allocatable_bytes, |bytes| bytes.min(device.allocatable_bytes))
     }
 
-    /// The class of a device on a node with these labels.
+    /// Returns the class of a device on a node with these labels.
     pub fn class(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> String {
         if let Some(rule) = self.rule(device, node_labels) {
             return rule.class.clone();

@@ -1,4 +1,4 @@
-//! Dispatch of bursts: from a coordinator's stream to executors on the slices that its owner holds, and back.
+//! Dispatch of bursts: chunks go from a coordinator's stream to executors on the slices that the burst's owner holds, and results go back.
 //!
 //! ```text
 //!  stream ──Submit──► Burst ──► Lane (one a device) ──Run──► executor
@@ -6,12 +6,12 @@
 //!     └── retained ◄────┴──────────┘ Results / Failures / Returned
 //! ```
 //!
-//! A [`Burst`] is what the agent knows of one owner's work: which chunks are outstanding, and every result and failure
-//! that no checkpoint covers yet. It outlives its stream: chunks go on when the stream breaks, and a coordinator of the
-//! same or a higher term that opens another gets all of it again. It ends when nobody listens and its owner holds nothing.
+//! A [`Burst`] is the agent's state of one owner's work: which chunks are outstanding, and every result and failure that no checkpoint
+//! covers yet. It outlives its stream: chunks continue when the stream breaks, and a coordinator of the same or a higher term that opens
+//! another stream receives all retained results again. A burst ends when no stream is open and its owner holds no slices.
 //!
-//! A [`lane`] ties the executor's concurrency to the ledger: it takes slices into use before chunks may start on them and
-//! gives them up when the executor has said that it holds nothing for them.
+//! A [`lane`] ties the executor's concurrency to the ledger: it marks slices as in use before chunks may start on them, and vacates them
+//! when the executor has confirmed that it holds nothing for them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -41,7 +41,7 @@ pub mod stream;
 use lane::Lane;
 use retention::Retention;
 
-/// One owner's work on this agent. See the [module](self).
+/// One owner's work on this agent, see the [module](self).
 #[derive(Debug)]
 pub struct Burst {
     owner_uid: String,
@@ -49,7 +49,7 @@ pub struct Burst {
     program: ProgramSpec,
     max_retained_bytes: usize,
     state: Mutex<State>,
-    /// Counts changes that a stream's writer or a waiter wants to see.
+    /// Version of the state. Each change wakes the stream's writer and other waiters.
     version: watch::Sender<u64>,
     closed: CancellationToken,
 }
@@ -60,19 +60,19 @@ struct State {
     outputs: Outputs,
     outstanding: Outstanding,
     retention: Retention,
-    /// Number of the stream that listens; 0: none does.
+    /// Number of the current stream, or 0 without one.
     stream: u64,
     streams: u64,
-    /// Unstarted chunks for the stream that listens, and whether there is no slice for them. Not kept for another stream: they are simply
-    /// not outstanding then.
+    /// Unstarted chunks to return to the current stream, each with whether the reason is a lack of slices. Not kept for a later stream,
+    /// whose list of outstanding chunks simply lacks them.
     returned: VecDeque<(ChunkRange, bool)>,
-    /// Highest sequence number handed to the stream that listens.
+    /// Highest sequence number handed to the current stream.
     sent: u64,
     lanes: BTreeMap<String, Arc<Lane>>,
 }
 
 impl State {
-    /// Marks all ranges as outstanding, or none.
+    /// Marks all ranges as outstanding, or none when it returns an error.
     fn take<'a>(&mut self, stream: u64, limit: u64, ranges: impl Iterator<Item = &'a WorkRange> + Clone) -> Result<(), Refusal> {
         if self.stream != stream {
             return Err(invalid("another stream has taken over".to_owned()));
@@ -94,30 +94,28 @@ impl State {
     }
 }
 
-/// What becomes of the outputs of chunks that succeed. No part of what executors see: a rotated secret or another
-/// aggregate does not make another program.
+/// Destination of the outputs of successful chunks. It is no part of the program that executors see: a rotated secret or another aggregate
+/// does not make another program.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outputs {
-    /// Where they are written, if they are kept there.
+    /// Store to which outputs are written, if any.
     pub store: Option<Store>,
-    /// What of them the coordinator is told.
+    /// Outputs that results carry to the coordinator.
     pub told: Told,
 }
 
-/// What of a chunk's outputs comes back in its results.
+/// Which of a chunk's outputs its results carry to the coordinator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// All of them.
     #[default]
     Whole,
-    /// One, by its place among them.
+    /// One output, by its index among the chunk's outputs.
     Output(u32),
-    /// No outputs.
     Nothing,
 }
 
 impl Outputs {
-    /// Takes out of a program what it says of this.
+    /// Removes from a program the fields that concern outputs, and returns them.
     pub fn take(program: &mut Program) -> Self {
         let aggregate_only = std::mem::take(&mut program.aggregate_only);
         let store = program.store.take().filter(|_| !aggregate_only);
@@ -130,35 +128,35 @@ impl Outputs {
     }
 }
 
-/// What a new stream starts from.
+/// State of a burst that a new stream starts from.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    /// Number of the stream: anything said by an earlier one is void.
+    /// Number of the stream. Frames of earlier streams are ignored.
     pub stream: u64,
-    /// Flat pairs of first and last index that still run or wait.
+    /// Ranges of chunks that still run or wait, as flat pairs of first and last index.
     pub outstanding: Vec<u64>,
     /// Highest sequence number so far.
     pub sequence: u64,
-    /// That of the last frame that is told again; 0 when none is.
+    /// Sequence number of the last retained frame that is sent again, or 0 without one.
     pub retold: u64,
-    /// The burst was there before: nothing of it was dropped since its last stream.
+    /// The burst had an earlier stream, and nothing of it was dropped since.
     pub resumed: bool,
 }
 
-/// What a stream's writer is to send next.
+/// Next action of a stream's writer.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
-    /// Encoded frames.
+    /// Frames to send, encoded.
     Frames(Vec<Bytes>),
-    /// Nothing yet.
+    /// Nothing to send yet.
     Nothing,
-    /// Another stream has taken over, of this term.
+    /// Another stream, of this term, has replaced the stream.
     Replaced(u64),
     /// The agent is shutting down, and everything was sent.
     Finished,
 }
 
-/// Frames handed to a stream's writer at a time.
+/// Limit of frames handed to a stream's writer at a time.
 const FRAMES_AT_A_TIME: usize = 16;
 
 fn invalid(message: String) -> Refusal {
@@ -170,7 +168,7 @@ fn invalid(message: String) -> Refusal {
 }
 
 impl Burst {
-    /// A burst without chunks whose results count from above `sequence`.
+    /// Creates a burst without chunks. Its results are numbered from `sequence + 1` on.
     pub(crate) fn new(owner: &Owner, program: ProgramSpec, outputs: Outputs, max_retained_bytes: usize, sequence: u64) -> Arc<Self> {
         Arc::new(Self {
             owner_uid: owner.uid.clone(),
@@ -197,38 +195,38 @@ impl Burst {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells writers and waiters that something changed.
+    /// Wakes all waiters after a change.
     pub(crate) fn announce(&self) {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Follows changes.
+    /// Returns a receiver that is notified of every change.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
-    /// What its chunks compute.
+    /// Returns the program that the chunks run.
     pub fn program(&self) -> &ProgramSpec {
         &self.program
     }
 
-    /// Highest sequence number so far.
+    /// Returns the highest sequence number so far.
     pub fn sequence(&self) -> u64 {
         self.state().retention.sequence()
     }
 
-    /// Whether a coordinator listens.
+    /// Returns whether a coordinator has a stream open.
     pub fn has_stream(&self) -> bool {
         self.state().stream != 0
     }
 
-    /// Whether it has neither chunks nor slices in use, so that another program may take its place.
+    /// Returns whether the burst has neither outstanding chunks nor slices in use, so that another program may replace it.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state();
         state.outstanding.is_empty() && state.lanes.values().all(|lane| lane.is_idle())
     }
 
-    /// A new stream takes over: it gets everything retained from the start, but for what it says to be covered.
+    /// Makes a new stream the current one. It receives all retained frames from the start, except those that `covered` covers.
     pub(crate) fn attach(&self, term: u64, outputs: Outputs, covered: &[u64]) -> Attached {
         let attached = {
             let mut state = self.state();
@@ -253,7 +251,7 @@ impl Burst {
         attached
     }
 
-    /// The stream has ended. `false` when another had taken over.
+    /// Ends a stream. Returns `false` when another stream had replaced it.
     pub(crate) fn detach(&self, stream: u64) -> bool {
         let mut state = self.state();
         let current = state.stream == stream;
@@ -266,7 +264,7 @@ impl Burst {
         current
     }
 
-    /// What the stream is to send next.
+    /// Returns what the stream must send next.
     pub(crate) fn outgoing(&self, stream: u64, draining: bool) -> Outgoing {
         let mut state = self.state();
         if state.stream != stream {
@@ -296,7 +294,7 @@ impl Burst {
         Outgoing::Nothing
     }
 
-    /// Takes chunks of the stream and hands them to the lanes. An error refuses the stream, and nothing was taken.
+    /// Accepts chunks from the stream and passes them to the lanes. On an error no chunk was accepted, and the stream must be rejected.
     pub(crate) fn submit(self: &Arc<Self>, agent: &Arc<Agent>, stream: u64, ranges: &[ChunkRange]) -> Result<(), Refusal> {
         let limit = agent.limits().max_outstanding_chunks;
         if let Some(unknown) = ranges.iter().find(|range| agent.pool().load(&range.device).is_none()) {
@@ -322,7 +320,7 @@ impl Burst {
             if agent.draining().is_cancelled() {
                 self.fail(agent, device, &ranges, FailureCode::ShuttingDown, "the agent is shutting down");
             } else if agent.active_slices(&self.owner_uid, device) == 0 {
-                // The coordinator does not know yet that they were released or have expired.
+                // The slices were released or have expired, which the coordinator does not know yet.
                 ranges.iter().for_each(|range| self.give_back(device, *range, true));
             } else if let Err(error) = self.lane(agent, device).and_then(|lane| lane.submit(ranges.clone())) {
                 self.fail(agent, device, &ranges, FailureCode::ExecutorLost, &error);
@@ -343,7 +341,7 @@ impl Burst {
         Ok(lane)
     }
 
-    /// A checkpoint covers everything up to the sequence number.
+    /// Drops the retained frames up to `sequence`, which a checkpoint covers.
     pub(crate) fn acknowledge(&self, stream: u64, sequence: u64) {
         let mut state = self.state();
         if state.stream == stream {
@@ -353,7 +351,7 @@ impl Burst {
         }
     }
 
-    /// Gives back what has not started on the device, or on all when it is empty.
+    /// Asks executors to return the chunks that have not started, on the device or on all devices when `device` is empty.
     pub(crate) fn withdraw(&self, device: &str) {
         let state = self.state();
         for lane in state.lanes.values().filter(|lane| device.is_empty() || lane.device() == device) {
@@ -361,7 +359,7 @@ impl Burst {
         }
     }
 
-    /// Keeps results and failures of chunks that ended on a device until they are acknowledged.
+    /// Retains the results and failures of chunks that ended on a device until they are acknowledged.
     fn publish(&self, agent: &Agent, device: &str, ended: batch::Ended) {
         let mut state = self.state();
         for run in &ended.runs {
@@ -420,7 +418,7 @@ impl Burst {
         );
     }
 
-    /// Unstarted chunks go back to the stream that listens.
+    /// Returns unstarted chunks to the current stream.
     fn give_back(&self, device: &str, range: WorkRange, without_slices: bool) {
         let mut state = self.state();
         state.outstanding.remove(range);
@@ -437,53 +435,53 @@ impl Burst {
         self.announce();
     }
 
-    /// Whether results may be taken from executors: not while too much waits for a checkpoint.
+    /// Returns whether lanes may take results from executors: not while too many retained bytes wait for a checkpoint.
     fn has_room(&self) -> bool {
         self.state().retention.bytes() < self.max_retained_bytes
     }
 
-    /// The term for which outputs are told and kept now, and how.
+    /// Returns the current term, and the destination of outputs.
     fn outputs(&self) -> (u64, Outputs) {
         let state = self.state();
         (state.term, state.outputs.clone())
     }
 
-    /// Whether outputs are written to a store.
+    /// Returns whether outputs are written to a store.
     fn is_storing(&self) -> bool {
         self.state().outputs.store.is_some()
     }
 
-    /// Something changed that lanes depend on: slices, room, shutdown.
+    /// Wakes the lanes after a change that they depend on: of slices, of retained bytes, or to shutdown.
     pub(crate) fn poke(&self) {
         self.state().lanes.values().for_each(|lane| lane.poke());
     }
 
-    /// The owner has fewer slices on the device.
+    /// Wakes the lane of a device on which the owner has fewer slices.
     pub(crate) fn shrunk(&self, device: &str) {
         if let Some(lane) = self.state().lanes.get(device) {
             lane.poke();
         }
     }
 
-    /// Ends the executor on the device; what runs fails with `code`.
+    /// Kills the executor on the device. Its running chunks fail with `code`.
     pub(crate) fn kill(&self, device: &str, code: FailureCode) {
         if let Some(lane) = self.state().lanes.get(device) {
             lane.kill(code);
         }
     }
 
-    /// Ends its executors on all devices.
+    /// Kills the burst's executors on all devices. Their running chunks fail with `code`.
     pub(crate) fn kill_all(&self, code: FailureCode) {
         self.state().lanes.values().for_each(|lane| lane.kill(code));
     }
 
-    /// Its lanes stop and drop what they have.
+    /// Stops the lanes, which drop their chunks.
     pub(crate) fn close(&self) {
         self.closed.cancel();
         self.announce();
     }
 
-    /// Returns once nothing is outstanding and no slice in use.
+    /// Waits until no chunk is outstanding and no slice is in use.
     pub(crate) async fn settled(&self) {
         let mut version = self.watch();
         while !self.is_idle() {
@@ -493,7 +491,7 @@ impl Burst {
         }
     }
 
-    /// Returns once its stream has ended, or there is none.
+    /// Waits until no stream is open.
     pub(crate) async fn told(&self) {
         let mut version = self.watch();
         while self.has_stream() {

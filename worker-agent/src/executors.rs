@@ -1,4 +1,4 @@
-//! The agent's side of execution: which devices there are, and a pool of executor processes that run chunks on them.
+//! The agent's side of execution: the devices of the node, and a pool of executor processes that run chunks on them.
 //!
 //! ```text
 //!  dispatch ──Run::submit──► Shared{outstanding} ──Command──► supervisor ──frames──► executor process
@@ -6,16 +6,16 @@
 //!      └──────Events::next────────┘◄───────────Event──────────────┘
 //! ```
 //!
-//! There is one executor process for each device and namespace: made when chunks arrive, kept warm, ended when idle. A device
-//! has room for some of them at a time; where more namespaces have work, they take turns in the order in which they came. Its
-//! **supervisor** (a task) hands it ranges of chunks, takes back runs of results, and watches it: a process that ends,
-//! hangs past a chunk's timeout or reports a poisoned context is replaced, and what it held comes back as events. The
-//! agent itself never loads a driver and never sees a tenant's formula or kernel.
+//! Each device and namespace has one executor process: it starts when chunks arrive, stays warm, and ends when it has been idle for a
+//! while. A device has room for a limited number of processes; further namespaces with work take turns in the order in which they arrived.
+//! The **supervisor** of a process (a task) passes it ranges of chunks, receives runs of results, and monitors it. A process that ends,
+//! hangs past a chunk's timeout or reports a poisoned context is replaced, and its chunks come back as events. The agent itself never loads
+//! a driver and never sees a tenant's formula or kernel.
 //!
-//! How to use it: [`ExecutorPool::start`] once; [`ExecutorPool::open`] a [`Run`] for each burst and device;
-//! [`Run::set_concurrency`] to the slices that the ledger knows the burst to hold there, [`Run::submit`], and take
-//! [`Events`]. To end: [`Run::withdraw`], `set_concurrency(0)`, take events until [`Event::Settled`] with 0 (memory is free
-//! then), or [`Run::kill`] when the grace has passed (`Settled` follows too); then drop the [`Events`].
+//! Usage: call [`ExecutorPool::start`] once and [`ExecutorPool::open`] a [`Run`] for each burst and device. Set [`Run::set_concurrency`] to
+//! the number of slices that the burst holds on the device according to the ledger, [`Run::submit`] chunks, and take [`Events`]. To end a
+//! run: [`Run::withdraw`], `set_concurrency(0)`, and take events until [`Event::Settled`] with 0 (then its memory is free), or
+//! [`Run::kill`] when the grace has passed (`Settled` follows too); then drop the [`Events`].
 
 pub(crate) mod ask;
 mod device;
@@ -45,36 +45,34 @@ pub use outstanding::{Outstanding, WorkRange};
 pub use program::{ProgramError, ProgramSpec};
 pub use run::{Event, Events, Run, SubmitError};
 
-/// How the pool works.
+/// Configuration of an executor pool.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
-    /// The program that is the executor when called with `executor` as its first argument: this one.
+    /// Program of the executors, which is called with `executor` as its first argument: the agent's own.
     pub program: PathBuf,
-    /// Which devices there are.
     pub devices: DeviceConfig,
-    /// An executor without work for this long ends.
+    /// Time without work after which an executor ends.
     pub idle_timeout: Duration,
-    /// An executor that has had its device for this long makes room, once its running chunks have ended, for a namespace that
-    /// waits for one.
+    /// Length of a turn: when another namespace waits, an executor that has had its device for this long ends after its running chunks.
     pub turn: Duration,
-    /// An executor that has not ended a chunk this long after its timeout is killed.
+    /// Time after a chunk's timeout at which an executor that has not ended the chunk is killed.
     pub grace: Duration,
-    /// An executor must be ready, and a program prepared, within this (a driver may compile the PTX).
+    /// Time that an executor has to become ready, and to prepare a program (a driver may compile the PTX).
     pub start_timeout: Duration,
-    /// Chunks of a run that may be outstanding.
+    /// Limit of outstanding chunks per run.
     pub max_outstanding_chunks: u64,
-    /// Bytes of a run's events that may wait to be taken before its executor pauses.
+    /// Limit of bytes of a run's events that wait to be taken. At this limit the executor pauses.
     pub max_event_bytes: usize,
 }
 
 impl Default for PoolConfig {
     fn default() -> Self {
         Self {
-            // The program that runs, even when its file has been replaced since.
+            // The running program, even if its file has been replaced meanwhile.
             program: PathBuf::from("/proc/self/exe"),
             devices: DeviceConfig::default(),
             idle_timeout: Duration::from_secs(60),
-            // A start costs a GPU's context and a compilation, about a second: less than a tenth of a turn.
+            // A start costs a GPU context and a compilation, about one second: less than a tenth of a turn.
             turn: Duration::from_secs(10),
             grace: Duration::from_secs(2),
             start_timeout: Duration::from_secs(120),
@@ -84,24 +82,22 @@ impl Default for PoolConfig {
     }
 }
 
-/// Why a run cannot be opened, or the pool cannot start.
+/// Errors of the pool.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// No such device here.
     #[error("there is no device {0}")]
     UnknownDevice(String),
-    /// The pool has shut down.
     #[error("the executors have shut down")]
     ShutDown,
-    /// Neither a GPU nor the CPU engine.
+    /// No GPU was found, and the CPU engine is disabled.
     #[error("no device: no GPU was found and the CPU engine is not to be used")]
     NoDevice,
-    /// No thread to start processes from.
+    /// The thread that starts processes cannot be created.
     #[error("no thread to start executors from")]
     Spawner(#[source] std::io::Error),
 }
 
-/// Executor processes on demand. Clones share it.
+/// Pool of executor processes, started on demand. Clones share the pool.
 #[derive(Clone, Debug)]
 pub struct ExecutorPool {
     inner: Arc<Pool>,
@@ -111,7 +107,7 @@ pub struct ExecutorPool {
 struct Pool {
     config: PoolConfig,
     devices: Vec<DeviceDescription>,
-    /// One for each of `devices`.
+    /// State of each device, in the order of `devices`.
     states: Vec<Arc<device::DeviceState>>,
     launcher: Arc<dyn launch::Launcher>,
     runs: AtomicU64,
@@ -119,7 +115,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Ends a supervisor that has neither process nor runs, unless it was just told something.
+    /// Removes a supervisor that has neither process nor runs, unless a command for it is queued. Returns whether it was removed.
     fn retire(&self, place: usize, namespace: &str, commands: &mpsc::UnboundedReceiver<entry::Command>) -> bool {
         let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
         if !commands.is_empty() {
@@ -133,12 +129,12 @@ impl Pool {
 #[derive(Debug, Default)]
 struct Executors {
     shut_down: bool,
-    /// Supervisors by place of the device and namespace.
+    /// Supervisors by device index and namespace.
     supervisors: BTreeMap<(usize, String), mpsc::UnboundedSender<entry::Command>>,
 }
 
 impl ExecutorPool {
-    /// Finds the devices (the driver is asked by a short-lived child) and makes a pool without any executor yet.
+    /// Discovers the devices (a short-lived child process queries the driver), and creates a pool without executors.
     ///
     /// # Errors
     /// [`PoolError::NoDevice`], [`PoolError::Spawner`].
@@ -151,7 +147,7 @@ impl ExecutorPool {
         Ok(Self::with(config, devices, Arc::new(launcher)))
     }
 
-    /// A pool of these devices whose executors `launcher` launches.
+    /// Creates a pool of these devices. `launcher` starts its executors.
     pub fn with(config: PoolConfig, devices: Vec<DeviceDescription>, launcher: Arc<dyn launch::Launcher>) -> Self {
         let state = |_| Arc::new(device::DeviceState::new(config.devices.executors_per_device));
         Self {
@@ -166,24 +162,24 @@ impl ExecutorPool {
         }
     }
 
-    /// The devices, as they were when the pool started.
+    /// Returns the devices as they were when the pool started.
     pub fn devices(&self) -> &[DeviceDescription] {
         &self.inner.devices
     }
 
-    /// Load of a device now; `None` when there is none of that name.
+    /// Returns the current load of a device, or `None` for an unknown name.
     pub fn load(&self, device: &str) -> Option<DeviceLoad> {
         let place = self.inner.devices.iter().position(|description| description.name == device)?;
         Some(self.inner.states[place].load())
     }
 
-    /// Process ids of a device's executors.
+    /// Returns the process ids of a device's executors.
     pub fn processes(&self, device: &str) -> Vec<u32> {
         let place = self.inner.devices.iter().position(|description| description.name == device);
         place.map_or_else(Vec::new, |place| self.inner.states[place].processes())
     }
 
-    /// Opens a run of a program for a namespace on a device, with concurrency 0: nothing starts yet.
+    /// Opens a run of a program for a namespace on a device. Its concurrency is 0, so nothing starts yet.
     ///
     /// # Errors
     /// [`PoolError::UnknownDevice`], [`PoolError::ShutDown`].
@@ -210,13 +206,12 @@ impl ExecutorPool {
             config.max_event_bytes,
             commands.clone(),
         ));
-        // Under the lock: a supervisor that is about to end sees this command first.
+        // Sent under the lock, so that a supervisor which is about to end sees this command first.
         let _ = commands.send(entry::Command::Open(Arc::clone(&shared)));
         Ok(Run::open(shared))
     }
 
-    /// Ends all executors at once; what they held comes back (in flight: failed with `ShuttingDown`), and every
-    /// [`Events`] ends.
+    /// Kills all executors. Unstarted chunks are returned, chunks in flight fail with `ShuttingDown`, and every [`Events`] ends.
     pub fn shut_down(&self) {
         let mut executors = self.inner.executors.lock().unwrap_or_else(PoisonError::into_inner);
         executors.shut_down = true;

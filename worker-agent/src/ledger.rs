@@ -1,16 +1,16 @@
-//! The allocation authority: which owner holds how many slices of which device, until when.
+//! The ledger is the allocation authority: it decides which owner holds how many slices of which device, and until when.
 //!
-//! A pure state machine: every call takes `now`, a monotonic time since some fixed start, and changes nothing but
-//! itself. What has to be done outside (kill an executor, tell the dispatcher) comes back from [`Ledger::take_effects`]
-//! as [`Effect`]s. The caller arms a timer for [`Ledger::next_deadline`] and then calls [`Ledger::tick`].
+//! It is a pure state machine: every call takes `now`, a monotonic time since a fixed start, and changes nothing but the ledger. Actions
+//! for the caller (kill an executor, notify the dispatcher) are returned by [`Ledger::take_effects`] as [`Effect`]s. The caller arms a
+//! timer for [`Ledger::next_deadline`] and then calls [`Ledger::tick`].
 //!
-//! A grant is **active**, then perhaps **draining**, then gone. A slice is **in use** from before the first chunk may
-//! start on it until the device holds nothing for it any more. Slices of one owner on one device are alike, so their use
-//! is counted together (a **holding**): when slices end while more are in use than remain, the excess stays counted as
-//! draining until use ends, and is killed after its grace.
+//! A grant is **active**, then possibly **draining**, then gone. A slice is **in use** from before the first chunk may start on it until
+//! the device holds nothing for it any more. Slices of one owner on one device are interchangeable, so their use is counted together (a
+//! **holding**): when slices end while more are in use than remain, the excess counts as draining until its use ends, and is killed after
+//! its grace.
 //!
-//! What is guaranteed: active and draining bytes on a device never exceed what it may lend; a grant's name is never
-//! used twice; an ended grant that is not in use is free at the first call with a `now` past its end.
+//! Guarantees: active and draining bytes on a device never exceed its allocatable bytes; the id of a grant is never used twice; an ended
+//! grant that is not in use is free at the first call with a `now` past its end.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,30 +27,32 @@ mod tests;
 use holding::Holding;
 pub use records::{Device, Effect, Load, Totals};
 
-/// How long the term of an owner that holds nothing is remembered.
+/// Retention time of the term of an owner that holds nothing.
 ///
-/// A coordinator of a lower term does harm only while it still believes to lead: it renews its leadership every few
-/// seconds and stops when it cannot. An hour outlasts that, its request time-outs and any plausible pause of its machine.
-/// One that wakes later still gets nothing but slices that expire unrenewed: the term in the owner's status, not this
+/// A coordinator of a lower term does harm only while it believes that it leads: it renews its leadership every few seconds and stops when
+/// it cannot. An hour outlasts that, its request timeouts and any plausible pause of its machine. A coordinator that wakes later still gets
+/// only slices that expire unrenewed: the term in the owner's status, not this record, keeps it from counting a result.
 /// memory, keeps it from counting a result.
 pub const TERM_MEMORY: Duration = Duration::from_secs(3600);
 
-/// Most owners remembered that hold nothing; beyond it those silent the longest are forgotten first. About 4 MiB.
+/// Limit of remembered owners that hold nothing. Beyond it the owners that were silent longest are forgotten first. Bounds memory to about
+/// 4 MiB.
 pub const MAX_SILENT_OWNERS: usize = 16_384;
 
-/// Most grants at the same time, draining ones included: bounds memory to about 10 MiB.
+/// Limit of concurrent grants, draining ones included. Bounds memory to about 10 MiB.
 pub const MAX_GRANTS: usize = 65_536;
 
-/// Longest time to live and longest grace of a grant: 30 days.
+/// Limit of the time to live and of the grace of a grant: 30 days.
 pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// A kill whose executor still has not ended is asked for again after this time.
+/// Interval at which a kill is requested again while the executor has not ended.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct DeviceState {
     name: String,
-    /// What may be lent, in bytes. While more is lent, from when it was more, that stands in the load.
+    /// Limit of allocatable memory in bytes. `load.allocatable_bytes` exceeds it while more is leased, which happens when the limit was
+    /// lowered.
     limit_bytes: u64,
     session_bytes: u64,
     load: Load,
@@ -60,13 +62,13 @@ struct DeviceState {
 struct OwnerState {
     term: u64,
     namespace: String,
-    /// By place of the device.
+    /// Holdings by index of the device.
     holdings: BTreeMap<usize, Holding>,
-    /// When it last spoke or held something.
+    /// When a coordinator last sent a request for the owner, or the owner last held something.
     heard: Duration,
 }
 
-/// See the [module](self).
+/// State of all grants of an agent, see the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     boot_id: String,
@@ -77,14 +79,14 @@ pub struct Ledger {
     grants: usize,
     silent_owners: usize,
     shutting_down: bool,
-    /// Nothing is due before this; it may lie earlier than the next thing due, never later.
+    /// Lower bound of the next deadline: may be earlier than the next event that is due, never later.
     wake: Option<Duration>,
     effects: Vec<Effect>,
     totals: Totals,
 }
 
 impl Ledger {
-    /// A ledger that has lent nothing. `boot_id` names this start of the agent and must never have been used before.
+    /// Creates a ledger without grants. `boot_id` identifies this start of the agent and must never have been used before.
     pub fn new(boot_id: String, devices: Vec<Device>) -> Self {
         let devices = devices
             .into_iter()
@@ -113,13 +115,13 @@ impl Ledger {
         }
     }
 
-    /// Names this start of the agent.
+    /// Returns the boot id, which identifies this start of the agent.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// Takes up to `wanted` of the owner's active slices on the device into use: returns how many. An executor may run
-    /// that many more chunks at a time.
+    /// Takes up to `wanted` of the owner's active slices on the device into use, and returns how many: an executor may run that many more
+    /// chunks at a time.
     pub fn occupy(&mut self, now: Duration, owner_uid: &str, device: &str, wanted: u32) -> u32 {
         self.expire(now);
         let Some(place) = self.place(device) else { return 0 };
@@ -131,7 +133,7 @@ impl Ledger {
         occupied
     }
 
-    /// Says that so many slices of the owner on the device are no longer in use: the device holds nothing for them.
+    /// Ends the use of `slices` slices of the owner on the device, which holds nothing for them any more.
     pub fn vacate(&mut self, now: Duration, owner_uid: &str, device: &str, slices: u32) {
         self.expire(now);
         let Some(place) = self.place(device) else { return };
@@ -143,14 +145,14 @@ impl Ledger {
         }
     }
 
-    /// Whether the device takes new grants.
+    /// Sets whether the device accepts new grants.
     pub fn set_healthy(&mut self, device: &str, healthy: bool) {
         if let Some(place) = self.place(device) {
             self.devices[place].load.healthy = healthy;
         }
     }
 
-    /// How much of the device may be lent from now on, in bytes. What is lent already stays lent.
+    /// Sets the allocatable memory of the device in bytes. Leases that exceed it stay.
     pub fn set_limit(&mut self, device: &str, limit_bytes: u64) {
         if let Some(place) = self.place(device) {
             let device = &mut self.devices[place];
@@ -159,61 +161,61 @@ impl Ledger {
         }
     }
 
-    /// From now on nothing is granted.
+    /// Rejects all new grants from now on.
     pub fn begin_shutdown(&mut self) {
         self.shutting_down = true;
     }
 
-    /// Whether [`Ledger::begin_shutdown`] was called.
+    /// Returns whether [`Ledger::begin_shutdown`] was called.
     pub fn is_shutting_down(&self) -> bool {
         self.shutting_down
     }
 
-    /// Ends what is due at `now`. Returns what has to be done outside, of this and of earlier calls.
+    /// Applies everything that is due at `now`. Returns the actions for the caller, from this and from earlier calls.
     pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
         self.expire(now);
         self.take_effects()
     }
 
-    /// What has to be done outside since the last time asked. To be called after every change.
+    /// Returns the actions for the caller since the last call. Must be called after every change.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// [`Ledger::tick`] is to be called no later than this.
+    /// Returns the time by which [`Ledger::tick`] must be called.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.wake
     }
 
-    /// Active slices of the owner on the device.
+    /// Returns the number of active slices of the owner on the device.
     pub fn active_slices(&self, owner_uid: &str, device: &str) -> u32 {
         self.place(device)
             .and_then(|place| self.owners.get(owner_uid)?.holdings.get(&place))
             .map_or(0, Holding::active)
     }
 
-    /// Whether the owner holds anything on this agent, draining slices included.
+    /// Returns whether the owner holds anything on this agent, draining slices included.
     pub fn holds_anything(&self, owner_uid: &str) -> bool {
         self.owners.get(owner_uid).is_some_and(|owner| !owner.holdings.is_empty())
     }
 
-    /// Highest term heard for the owner, if it is remembered.
+    /// Returns the highest term received for the owner, if it is remembered.
     pub fn term(&self, owner_uid: &str) -> Option<u64> {
         self.owners.get(owner_uid).map(|owner| owner.term)
     }
 
-    /// Load of each device, in the order given at the start.
+    /// Returns the load of each device, in the order in which [`Ledger::new`] received the devices.
     pub fn loads(&self) -> impl Iterator<Item = (&str, Load)> {
         self.devices.iter().map(|device| (device.name.as_str(), device.load))
     }
 
-    /// Counts since the start.
+    /// Returns the counters since the agent started.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Every grant. One that was given back in part while more ran than it kept appears twice under its name: what it
-    /// kept, and what drains.
+    /// Returns every grant. A grant that was released in part while more slices were in use than it kept appears twice under its id: once
+    /// with the slices that it kept, and once with those that drain.
     pub fn grants(&self, now: Duration) -> Vec<Grant> {
         let mut grants = Vec::with_capacity(self.grants);
         for (uid, owner) in &self.owners {
@@ -251,8 +253,8 @@ impl Ledger {
         self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
     }
 
-    /// Applies `act` to a holding, then settles every sum that depends on it. Where `act` may bring deadlines forward,
-    /// the caller sweeps afterwards.
+    /// Applies `act` to a holding, then updates every sum that depends on the holding. If `act` may bring deadlines forward, the caller
+    /// must call [`Ledger::sweep_kills`] afterwards.
     fn change(&mut self, now: Duration, uid: &str, place: usize, expired: bool, act: impl FnOnce(&mut Holding)) {
         let owner = self.owners.get_mut(uid).expect("the caller found the owner");
         let holding = owner.holdings.get_mut(&place).expect("the caller found the holding");
@@ -286,8 +288,8 @@ impl Ledger {
         }
     }
 
-    /// Ends what is due: grants past their time, drains past their grace, memories past theirs. What has to be done
-    /// outside waits for [`Ledger::take_effects`].
+    /// Expires everything that is due at `now`: grants, graces of draining slices, and remembered terms. [`Ledger::take_effects`] returns
+    /// the actions for the caller.
     pub fn expire(&mut self, now: Duration) {
         if self.wake.is_none_or(|wake| now < wake) {
             return;
@@ -311,7 +313,7 @@ impl Ledger {
         self.sweep_kills(now);
     }
 
-    /// Asks for the kills that are due and finds the next moment at which anything is.
+    /// Requests the kills that are due, and computes the next deadline.
     fn sweep_kills(&mut self, now: Duration) {
         let mut wake: Option<Duration> = None;
         for (uid, owner) in &mut self.owners {

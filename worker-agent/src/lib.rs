@@ -7,9 +7,9 @@
 //!  API server ◄─ registration                    GpuWorker, heartbeat
 //! ```
 //!
-//! [`agent::Agent`] is the core: it alone touches the [`ledger`], which is a pure state machine, and does what that asks
-//! for. [`dispatch`] takes chunks from coordinators' streams and runs them on slices that the ledger knows, through the
-//! [`executors`]. [`registration`] tells the API server; nothing else needs it.
+//! [`agent::Agent`] is the core. It alone changes the [`ledger`], which is a pure state machine, and applies the effects that the ledger
+//! asks for. [`dispatch`] takes chunks from the coordinators' streams and runs them on granted slices through the [`executors`].
+//! [`registration`] reports the worker to the API server; no other module depends on it.
 
 use std::{ffi::OsString, process::ExitCode, sync::Arc};
 
@@ -51,15 +51,15 @@ use program_cache::ProgramCache;
 use registration::{Registration, RegistrationConfig};
 use session::{process::Launcher, stream::Streams};
 
-/// Threads that serve: the work is done in executors, and each thread costs memory.
+/// Threads of the Tokio runtime. Two suffice because executors do the work, and each thread costs memory.
 const WORKER_THREADS: usize = 2;
-/// Bursts that may run here at the same time: each has a stream, and an operator has one connection for all of them. Further
-/// ones wait, and the operator tries them again.
+/// Limit of bursts that run on this agent at the same time: each has a stream, and an operator opens all of its streams on one connection.
+/// An operator retries the streams beyond the limit.
 const MAX_STREAMS: u32 = 4096;
-/// How long coordinators may take to read the last of what they are told at shutdown.
+/// Timeout for coordinators to read their last frames at shutdown.
 const TELLING: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// The program, with its name as first argument.
+/// Runs `sahasra-worker`. The first argument is the name of the program.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match Arguments::parse_from(arguments).command {
         Command::Executor { arguments } => return executor::main(std::iter::once("executor".into()).chain(arguments)),
@@ -76,7 +76,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
     logging::start(&arguments.log, arguments.log_format);
-    // It holds a token and a key: nobody with its uid reads its memory, and no core file holds them.
+    // This process holds a token and a private key: keep processes with the same uid from reading its memory, and keep the key out of core
+    // dumps.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "others with this uid may read this process's memory");
     }
@@ -95,7 +96,8 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
     })
 }
 
-/// Where compiled programs are kept, if any are to be compiled. One that cannot be had costs time and nothing else.
+/// Opens the cache of compiled programs if a PJRT plugin and a cache folder are set. Without a cache, programs are only compiled more
+/// often, so an error is logged and otherwise ignored.
 fn program_cache(arguments: &AgentArguments) -> Option<ProgramCache> {
     let folder = arguments.pjrt_plugin.as_ref().and(arguments.program_cache.as_ref())?;
     match ProgramCache::open(folder, arguments.program_cache_size) {
@@ -107,7 +109,7 @@ fn program_cache(arguments: &AgentArguments) -> Option<ProgramCache> {
     }
 }
 
-/// A client of its own, whose requests are counted, and who may open streams.
+/// Returns a client of the API server whose requests are counted, and the access checker for session streams.
 async fn kubernetes(arguments: &AgentArguments, requests: &ApiRequests) -> anyhow::Result<(kube::Client, Access)> {
     let mut config = match &arguments.kubeconfig {
         Some(path) => {
@@ -121,10 +123,10 @@ async fn kubernetes(arguments: &AgentArguments, requests: &ApiRequests) -> anyho
     Ok((sahasra_kubernetes::client_builder(config)?.with_layer(requests).build(), access))
 }
 
-/// Serves until `shutdown`, then drains: nothing new starts, running chunks end within the grace, coordinators are told.
+/// Serves until `shutdown`, then drains: nothing new starts, running chunks end within the grace, and coordinators receive the results.
 ///
 /// # Errors
-/// When there is no device, or the configuration cannot be read. An API server that cannot be reached is no error.
+/// When there is no device, or the configuration cannot be read. An unreachable API server is no error.
 pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: CancellationToken) -> anyhow::Result<()> {
     let classes = match &arguments.class_table {
         Some(path) => {
@@ -145,8 +147,8 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
     serve(arguments, classes, client, access, metrics, listener, shutdown).await
 }
 
-/// As [`run`], with the classes, the client, the `access` of streams and the metrics that [`run`] makes of the arguments: for agents that live in a process with
-/// others. No file is read but the certificate's, and not the environment.
+/// Runs an agent as [`run`] does, with classes, client, `access` of streams and metrics from the caller: for agents that share a process
+/// with others. Reads no environment variables, and no files except those of the certificate.
 ///
 /// # Errors
 /// When there is no device, or the certificate cannot be used.
@@ -221,7 +223,7 @@ pub async fn serve(
             () = renewing.renew(RENEW_EVERY) => {}
         }
     });
-    // The node is another agent's: this one ends.
+    // Cancelled when registration ends, which happens when another agent owns the node: this agent then stops.
     let ended = CancellationToken::new();
     let registration = client.map(|client| {
         let config = RegistrationConfig {

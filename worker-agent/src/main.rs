@@ -1,4 +1,4 @@
-//! `sahasra-worker`: see the library.
+//! The program `sahasra-worker`; the library [`sahasra_worker`] holds its code.
 
 use std::process::ExitCode;
 

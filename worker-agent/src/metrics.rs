@@ -1,4 +1,4 @@
-//! What `/metrics` shows of an agent. Every counter is there from the start, with every value of its label.
+//! Prometheus metrics of an agent. Every counter exists from the start, with every value of its label.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
 
 use crate::{agent::Agent, session::process::Process};
 
-/// Outcome of chunks that did not fail.
+/// Value of the label `outcome` for chunks that succeeded.
 pub(crate) const SUCCEEDED: &str = "Succeeded";
 
-/// Counters and gauges. Clones share them.
+/// Counters and gauges of an agent. Clones share the same values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -34,10 +34,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics in a registry of their own.
+    /// Creates the metrics in a new registry.
     ///
     /// # Errors
-    /// Never in practice: names are constants and distinct.
+    /// Never in practice, because all names are distinct constants.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = sahasra_service::metrics::registry("worker")?;
         let gauge = |name: &str, help: &str| {
@@ -102,22 +102,22 @@ impl Metrics {
         })
     }
 
-    /// Where they are registered.
+    /// Returns the registry that holds the metrics.
     pub fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
-    /// Chunks ended with that outcome.
+    /// Counts chunks that ended with the outcome.
     pub(crate) fn chunks(&self, outcome: &'static str, count: u64) {
         self.chunks.with_label_values(&[outcome]).inc_by(count);
     }
 
-    /// A request for slices was refused.
+    /// Counts a rejected request for slices.
     pub(crate) fn refused(&self, code: RefusalCode) {
         self.refusals.with_label_values(&[code.label()]).inc();
     }
 
-    /// Reads the figures that are computed when scraped.
+    /// Updates the gauges and counters that are computed at each scrape.
     pub fn observe(&self, agent: &Agent) {
         let (load, totals) = agent.totals();
         self.leases_active.set(load.slices as i64);

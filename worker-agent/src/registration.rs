@@ -1,9 +1,9 @@
-//! The agent's own objects at the API server: its `GpuWorker`, and a `Lease` that is its heartbeat.
+//! Registration of the agent at the API server: its `GpuWorker`, and a `Lease` that is its heartbeat.
 //!
-//! Two loops that share nothing but flags. The **heartbeat** renews the `Lease` every few seconds: the only thing that
-//! an idle agent writes. Who holds it is the node's agent ([`claim`]); until then nothing else is written. The **status** loop makes the
-//! `GpuWorker` when it is missing, and writes its status when that has changed, at most once an interval. Neither is needed for serving:
-//! without an API server both try again, ever more slowly up to a limit, and the agent goes on.
+//! Two loops share nothing but flags. The **heartbeat** loop renews the `Lease` every few seconds: an idle agent writes nothing else. The
+//! holder of the `Lease` is the node's agent ([`claim`]); an agent that does not hold it yet writes nothing else. The **status** loop
+//! creates a missing `GpuWorker`, and writes its status after a change, at most once per interval. Serving needs neither: without an API
+//! server both loops retry with increasing backoff up to a limit, and the agent continues.
 
 use std::{
     collections::BTreeMap,
@@ -37,39 +37,37 @@ mod status;
 
 use claim::{BeatError, Hold, Occupied, Probe};
 
-/// A call to the API server that takes longer has failed.
+/// Timeout of a call to the API server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest pause after failures.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// The object is looked at this often even when the agent has nothing to say: it may have been deleted, or marked as
-/// stale while the agent could not be heard.
+/// Interval at which the `GpuWorker` is read even when its status has not changed: it may have been deleted, or marked as stale while the
+/// API server did not receive heartbeats.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the agent says of itself, and how often.
+/// Names, address and intervals of a registration.
 #[derive(Clone, Debug)]
 pub struct RegistrationConfig {
-    /// Node that it serves: also the `GpuWorker`'s name.
+    /// Node that the agent serves, which is also the name of the `GpuWorker`.
     pub node_name: String,
-    /// Namespace of the heartbeat.
+    /// Namespace of the heartbeat `Lease`.
     pub namespace: String,
     /// URL at which the operator reaches the agent.
     pub endpoint: String,
-    /// Between heartbeats.
     pub heartbeat_interval: Duration,
     /// Least time between writes of the status.
     pub status_interval: Duration,
 }
 
-/// Why a call failed.
+/// Errors of a call to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistrationError {
-    /// The API server refused it or cannot be reached.
+    /// The API server rejected the call or cannot be reached.
     #[error("API server: {0}")]
     Api(#[from] kube::Error),
-    /// It did not answer in time.
     #[error("API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
-    /// Somebody else wrote the heartbeat of this name meanwhile.
+    /// Another holder wrote the heartbeat `Lease` of this name meanwhile.
     #[error("Lease {0} was written by another holder; retrying")]
     Moved(String),
 }
@@ -78,7 +76,7 @@ async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Re
     Ok(timeout(CALL_TIMEOUT, request).await.map_err(|_| RegistrationError::Timeout)??)
 }
 
-/// `None` where the object is missing.
+/// Makes a call, and returns `None` if the object does not exist.
 async fn found<T>(request: impl Future<Output = kube::Result<T>>) -> Result<Option<T>, RegistrationError> {
     match call(request).await {
         Ok(object) => Ok(Some(object)),
@@ -87,7 +85,7 @@ async fn found<T>(request: impl Future<Output = kube::Result<T>>) -> Result<Opti
     }
 }
 
-/// Between three quarters and five quarters of a time.
+/// Returns a random time between three quarters and five quarters of `time`.
 fn jittered(time: Duration) -> Duration {
     time.mul_f64(0.75 + fastrand::f64() / 2.0)
 }
@@ -114,22 +112,23 @@ impl Backoff {
     }
 }
 
-/// See the [module](self).
+/// Registration of one agent, see the [module](self).
 #[derive(Clone)]
 pub struct Registration {
     config: RegistrationConfig,
     agent: Arc<Agent>,
     client: Client,
-    /// The heartbeat stood still for so long that the operator may have marked the worker as stale.
+    /// The `GpuWorker` must be read again: the heartbeat paused for so long that the operator may have marked the worker as stale, or
+    /// another holder wrote the heartbeat.
     look: Arc<AtomicBool>,
-    /// Cancelled once the node is this agent's.
+    /// Cancelled once this agent owns the node.
     claimed: CancellationToken,
-    /// Finds out whether another agent is there.
+    /// Checks whether another agent listens at an address.
     probe: Probe,
 }
 
 impl Registration {
-    /// Nothing is written before [`Registration::run`].
+    /// Creates a registration. Nothing is written before [`Registration::run`].
     pub fn new(config: RegistrationConfig, agent: Arc<Agent>, client: Client) -> Self {
         Self {
             config,
@@ -141,17 +140,18 @@ impl Registration {
         }
     }
 
-    /// Connects in another way to the address of an agent.
+    /// Replaces the check whether another agent listens at an address.
     #[must_use]
     pub fn with_probe(mut self, probe: Probe) -> Self {
         self.probe = probe;
         self
     }
 
-    /// Registers the agent and keeps it registered until `stop`; then says that it shuts down.
+    /// Registers the agent and keeps it registered until `stop`; then writes the shutdown to its status.
     ///
     /// # Errors
-    /// [`Occupied`] when the node has another agent: this one must end. Its objects are the other's then, and are left alone.
+    /// [`Occupied`] when the node has another agent: this agent must stop. The objects belong to the other agent then, and are left
+    /// unchanged.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Occupied> {
         let over = stop.child_token();
         let heartbeats = async {
@@ -199,13 +199,14 @@ impl Registration {
                 }
                 Err(BeatError::Occupied(occupied)) => return Err(occupied),
                 Err(BeatError::Call(error)) => {
-                    // An agent that took it writes no status before its own second beat: this one takes it back before that.
+                    // Retry at once: an agent that took the heartbeat over writes no status before its own second beat, and this agent
+                    // takes the heartbeat back before then.
                     let is_taken = hold.held && !failing && matches!(error, RegistrationError::Moved(_));
                     if !failing {
                         tracing::warn!(%error, "heartbeat failed: serving on and trying again");
                     }
                     failing = true;
-                    // The moment the API server is back every second counts: never slower than the heartbeat itself.
+                    // Once the API server is back, every second counts, so the pause never exceeds the heartbeat interval.
                     let pause = backoff.pause().min(self.config.heartbeat_interval);
                     if is_taken { Duration::ZERO } else { pause }
                 }
@@ -244,7 +245,7 @@ impl Registration {
                 }
                 Ok(None) => {}
                 Err(RegistrationError::Api(kube::Error::Api(answer))) if answer.code == 409 => {
-                    // What stands in the GpuWorker may be another's as well.
+                    // Another agent may have written the `GpuWorker` as well.
                     self.look.store(true, Ordering::Release);
                     return Err(RegistrationError::Moved(name).into());
                 }
@@ -285,7 +286,7 @@ impl Registration {
                     }
                     failing = false;
                     backoff.reset();
-                    // Never sooner than the interval: load that changes all the time costs one write in each.
+                    // Never shorter than the interval, so that a load that changes all the time costs one write per interval.
                     self.config.status_interval.mul_f64(1.0 + fastrand::f64() / 5.0)
                 }
                 Err(error) => {
@@ -304,7 +305,7 @@ impl Registration {
         }
     }
 
-    /// Writes what differs from what stands there; makes the object when it is missing.
+    /// Writes the parts of the status that differ from the stored ones. Creates the `GpuWorker` if it does not exist.
     async fn write_status(&self, written: &mut status::Written, shutting_down: Option<&str>) -> Result<(), RegistrationError> {
         let workers: Api<GpuWorker> = Api::all(self.client.clone());
         let name = &self.config.node_name;
@@ -362,7 +363,7 @@ impl Registration {
         Ok(created)
     }
 
-    /// The node, if there is such an object and the agent may see it.
+    /// Returns the `Node`, if it exists and the agent may read it.
     async fn node(&self) -> Result<Option<Node>, RegistrationError> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         match found(nodes.get(&self.config.node_name)).await {

@@ -1,4 +1,4 @@
-//! Sessions on an agent: which there are, how a client gets in, and the process that serves it.
+//! Sessions on an agent: the list of them, the stream by which clients connect, and the process that serves each session.
 //!
 //! ```text
 //!  client ─ HTTP/1.1 Upgrade ─► stream ─ access? ─► sessions ─► process (executor session)
@@ -6,10 +6,10 @@
 //!  operator ◄─ inventory ◄─ sessions ◄──────────── board ────────────────┘
 //! ```
 //!
-//! A session's executor is one process, started when the first client comes: a session that nobody uses costs no process, and
-//! whoever comes first hears why one does not start. The agent authorises a client's connection and hands its descriptor over;
-//! from then on the process alone speaks to the client, and the agent sees of the session what its board says. Only what TLS protects
-//! goes on passing through the agent, which relays it.
+//! The executor of a session is one process. It starts when the first client connects: an unused session costs no process, and that client
+//! receives the error when the start fails. The agent authorises a client's connection and passes its file descriptor to the process, which
+//! from then on speaks to the client alone. The agent sees only what the process writes to the session's board, a page of shared memory.
+//! TLS connections are the exception: the agent relays their bytes.
 
 pub mod adopt;
 pub mod board;

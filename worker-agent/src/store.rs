@@ -1,4 +1,4 @@
-//! Writing segments of results to a job's own store.
+//! Writes segments of results to the object store of a job.
 
 use bytes::Bytes;
 use object_store::{ObjectStoreExt, PutPayload, path::Path};
@@ -9,18 +9,16 @@ pub use sahasra_store::{StorePolicy, segment::SegmentName};
 
 use crate::executors::{ProgramSpec, WorkRange};
 
-/// Why a segment does not stand in the store.
+/// Errors of writing a segment.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The store cannot be opened.
     #[error("store cannot be opened: {0}")]
     Open(#[from] sahasra_store::OpenError),
-    /// The object cannot be written.
     #[error("segment cannot be written: {}", sahasra_store::summary(.0))]
     Put(#[from] object_store::Error),
 }
 
-/// Bytes of each output of a chunk, in the kernel's order.
+/// Returns the size in bytes of each output of a chunk, in the kernel's order.
 pub fn output_sizes(program: &ProgramSpec) -> Vec<u64> {
     let arguments = program.program().arguments.iter();
     arguments
@@ -31,10 +29,10 @@ pub fn output_sizes(program: &ProgramSpec) -> Vec<u64> {
         .collect()
 }
 
-/// Writes chunks, in the order of the index, as one object. Returns its name once it stands there.
+/// Writes chunks, in the order of their indices, as one object. Returns the object's name once the write has succeeded.
 ///
 /// # Errors
-/// [`StoreError`]; whether the object stands there is then unknown, and nobody refers to it.
+/// [`StoreError`]. The object may exist nevertheless, but nothing refers to it.
 pub async fn write_segment(
     policy: &StorePolicy,
     store: &Store,

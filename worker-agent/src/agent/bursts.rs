@@ -1,4 +1,4 @@
-//! The agent's part in bursts: which there are, how they are numbered, and how they end with it.
+//! Bursts of an agent: their lookup by owner, their sequence numbers, and their end at shutdown.
 
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 use std::time::Duration;
@@ -19,8 +19,8 @@ impl Agent {
         }
     }
 
-    /// The owner's burst, or what `make` makes of the sequence number above which it must count. `make` gets the one
-    /// there is and may refuse it or replace it.
+    /// Returns the owner's burst, which `make` chooses. `make` receives the existing burst, if any, and the sequence number above which a
+    /// new burst must start counting. It may return the existing burst, replace it, or reject the request.
     pub(crate) fn burst_or(
         &self,
         owner_uid: &str,
@@ -38,7 +38,7 @@ impl Agent {
         Ok(burst)
     }
 
-    /// Number of the next segment of this boot.
+    /// Returns the number of the next segment of results in this boot.
     pub(crate) fn next_segment(&self) -> u64 {
         self.segments.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -49,7 +49,8 @@ impl Agent {
         *floor
     }
 
-    /// Drops a burst that no coordinator listens to and whose owner holds nothing: nobody can ask for it any more.
+    /// Closes and removes a burst whose owner holds no slices and whose coordinator has no open stream: nobody can request its results any
+    /// more.
     pub(crate) fn close_if_abandoned(&self, owner_uid: &str) {
         let mut bursts = self.bursts();
         let Some(burst) = bursts.get(owner_uid) else { return };
@@ -61,8 +62,8 @@ impl Agent {
         bursts.remove(owner_uid);
     }
 
-    /// Refuses new grants and new work from now on, lets running chunks end within the grace, fails the rest, and
-    /// returns once every burst has been told (or `telling` has passed).
+    /// Drains the agent. New grants and new work are rejected from now on; chunks that still run after the shutdown grace fail, and
+    /// sessions end. Returns once every coordinator has received its burst's last frames, or when that takes longer than `telling`.
     pub async fn drain(&self, telling: Duration) {
         self.change(|ledger, _| ledger.begin_shutdown());
         self.draining.cancel();

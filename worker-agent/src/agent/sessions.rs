@@ -1,4 +1,5 @@
-//! The agent's part in sessions: executors started and ended with their grants, grants kept for who is there.
+//! Sessions of an agent: starts an executor for a session, ends it with the session's grant, and extends the grants of sessions that have a
+//! connected client.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,34 +17,35 @@ use crate::session::{
 #[cfg(test)]
 mod tests;
 
-/// How often the grants of connected sessions are extended: a small part of the shortest that they last.
+/// Interval at which the grants of connected sessions are extended: a small fraction of the shortest grant.
 const EXTEND_EVERY: Duration = Duration::from_secs(1);
-/// An executor ends by itself so long after its grant has: an agent that does not hang is faster.
+/// Delay after the end of its grant at which an executor exits on its own, in case the agent hangs. A working agent ends the executor
+/// earlier.
 const HANGING: Duration = Duration::from_secs(2);
-/// How long executors of sessions may take to end when the agent does.
+/// Timeout for the end of all session executors when the agent shuts down.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// Why a client does not get in.
+/// Reason why a client cannot connect to a session.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The session's slice is on its way back.
+    /// The session's slice is being released.
     #[error("the session has ended")]
     Ended,
-    /// There is no executor.
+    /// No executor could be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
 }
 
 impl Agent {
-    /// Its sessions.
+    /// Returns the sessions that hold a slice on this agent.
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
     }
 
-    /// The executor of a session; started if none runs.
+    /// Returns the executor of a session, and starts one if none runs.
     ///
     /// # Errors
-    /// [`ConnectError`].
+    /// [`ConnectError`] when the session has ended or no executor can be started.
     pub async fn executor_of(self: &Arc<Self>, session: &Arc<Session>) -> Result<Arc<Process>, ConnectError> {
         let mut executor = session.executor.lock().await;
         if let Some(process) = &*executor {
@@ -52,7 +54,7 @@ impl Agent {
         let launcher = self.sessions.launcher().ok_or(LaunchError::NoLauncher)?;
         let device = self.pool.devices().iter().find(|device| device.name == session.device);
         let device = device.ok_or(ConnectError::Ended)?;
-        // In use from before there is a process until after there is none.
+        // The slice counts as in use from before the process exists until after it has been reaped.
         let occupied = self.change(|ledger, now| ledger.occupy(now, &session.owner_uid, &session.device, 1));
         if occupied == 0 || session.ended.is_cancelled() {
             self.vacate_session(session, occupied);
@@ -81,7 +83,7 @@ impl Agent {
         Ok(process)
     }
 
-    /// Tells an executor until when its session lasts as things stand.
+    /// Writes to the executor's board when its session ends unless the grant is extended.
     fn say_how_long(&self, session: &Session, process: &Process) {
         let left = self.change(|ledger, now| Some(ledger.ends(&session.owner_uid)?.saturating_sub(now)));
         if let Some(left) = left {
@@ -94,14 +96,15 @@ impl Agent {
         self.change(|ledger, now| ledger.vacate(now, &session.owner_uid, &session.device, slices));
     }
 
-    /// Ends an executor with its grant, and the grant with an executor that ended by itself.
+    /// Waits for the first of two events: when the grant ends, ends the executor; when the executor exits on its own, ends the grant.
     async fn watch_executor(self: Arc<Self>, session: Arc<Session>, process: Arc<Process>) {
         let end = tokio::select! {
             () = session.ended.cancelled() => process.end().await,
             () = process.ended() => process.reap().await,
         };
         let mut executor = session.executor.lock().await;
-        // However it ended, even with status 0: nobody asked for that, and what its client had is gone.
+        // An exit on its own counts as a loss whatever the status, even 0: nobody requested it, and the client's tensors and programs are
+        // gone.
         let lost = !session.ended.is_cancelled();
         let terms = session.terms();
         if lost {
@@ -124,7 +127,7 @@ impl Agent {
         }
         self.sessions.executor_ended(&session, &process, self.clock.elapsed());
         *executor = None;
-        // While nobody can have another one started: it would be ended at once with the grant.
+        // `executor` stays locked meanwhile, so that no client starts another executor: the end of the grant would end that one at once.
         self.change(|ledger, now| {
             ledger.vacate(now, &session.owner_uid, &session.device, 1);
             if lost {
@@ -140,8 +143,8 @@ impl Agent {
         .await;
     }
 
-    /// Keeps the grants of sessions whose client is connected, each within its limit, whoever else is gone, and tells their
-    /// executors how long they last. Until cancelled.
+    /// Extends the grants of sessions with a connected client, each up to the session's limit, and tells executors when their sessions end.
+    /// Needs neither operator nor API server. Runs until `stop` is cancelled.
     pub async fn keep_sessions(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = interval(EXTEND_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -160,7 +163,7 @@ impl Agent {
         }
     }
 
-    /// Ends all executors of sessions, and waits until they have.
+    /// Ends all session executors, and waits until their processes have exited or [`ENDING`] has passed.
     pub(super) async fn end_sessions(&self) {
         let sessions = self.sessions.all();
         sessions.iter().for_each(|session| session.ended.cancel());

@@ -1,7 +1,7 @@
-//! Who may use the operator's paths, where that is not everybody who reaches the port.
+//! Authentication of operators: restricts the paths that only an operator may use.
 //!
-//! Sessions' streams have their own answer to that, a token ([`crate::session::stream`]). `/healthz`, `/readyz` and `/metrics` are open:
-//! a kubelet has no certificate to show, and what they say is no secret.
+//! Session streams authenticate by a token instead ([`crate::session::stream`]). `/healthz`, `/readyz` and `/metrics` are open, because a
+//! kubelet has no certificate and their content is not secret.
 
 use std::{
     convert::Infallible,
@@ -45,7 +45,7 @@ pub enum Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A token is not printed.
+        // Never print the token.
         formatter.write_str(match self {
             Self::Open => "Open",
             Self::Certificate => "Certificate",

@@ -1,22 +1,22 @@
-//! Results and failures on their way from an executor to the coordinator, joined into few runs.
+//! Batches of results and failures on their way from an executor to the coordinator, merged into few runs.
 
 use bytes::{Bytes, BytesMut};
 use sahasra_wire::burst::{Failure, FailureCode, ResultRun};
 
 use crate::executors::WorkRange;
 
-/// Chunks that ended, as they are reported.
+/// Chunks that ended, in the form in which they are reported.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// Those that succeeded.
+    /// Chunks that succeeded.
     pub runs: Vec<ResultRun>,
-    /// Those whose attempt failed.
+    /// Chunks whose attempt failed.
     pub failures: Vec<Failure>,
     /// Name of the object that holds the outputs; empty without a store.
     pub segment: String,
 }
 
-/// A report of failed chunks.
+/// Creates the report of failed chunks.
 pub(super) fn failure(range: WorkRange, code: FailureCode, message: String) -> Failure {
     Failure {
         first: range.first,
@@ -35,7 +35,7 @@ pub(super) struct Batch {
     bytes: usize,
 }
 
-/// Bytes for which a run is counted beside its outputs.
+/// Size that each run counts for in addition to its outputs.
 const RUN_BYTES: usize = 32;
 
 impl Batch {
@@ -43,7 +43,7 @@ impl Batch {
         self.succeeded.is_empty() && self.failures.is_empty()
     }
 
-    /// Bytes that it holds.
+    /// Returns the size of the batch in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -54,7 +54,7 @@ impl Batch {
         self.succeeded.push((range, outputs));
     }
 
-    /// Adds chunks that failed; those that follow the last one's and failed alike are told together.
+    /// Adds chunks that failed. Merges them with the last failure when they follow its chunks and have the same attempt, code and message.
     pub fn fail(&mut self, range: WorkRange, code: FailureCode, message: String) {
         if let Some(last) = self.failures.last_mut()
             && last.first + last.count == range.first
@@ -69,7 +69,7 @@ impl Batch {
         self.failures.push(failure(range, code, message));
     }
 
-    /// Takes the successes, in the order of the index.
+    /// Removes the successes and returns them in the order of their indices.
     pub fn take_succeeded(&mut self) -> Vec<(WorkRange, Bytes)> {
         self.bytes = self.failures.iter().map(|failure| RUN_BYTES + failure.message.len()).sum();
         let mut succeeded = std::mem::take(&mut self.succeeded);
@@ -77,7 +77,7 @@ impl Batch {
         succeeded
     }
 
-    /// Takes the failures alone.
+    /// Removes the failures and returns them. The successes stay.
     pub fn take_failures(&mut self) -> Ended {
         let failures = std::mem::take(&mut self.failures);
         self.bytes = self.succeeded.iter().map(|(_, outputs)| RUN_BYTES + outputs.len()).sum();
@@ -88,7 +88,7 @@ impl Batch {
     }
 }
 
-/// Joins neighbours of the same attempt. `succeeded` must be in the order of the index.
+/// Merges adjacent runs of the same attempt. `succeeded` must be in the order of the indices.
 pub(super) fn joined(succeeded: Vec<(WorkRange, Bytes)>) -> Vec<ResultRun> {
     let mut runs: Vec<ResultRun> = Vec::new();
     let mut rest = succeeded.into_iter().peekable();

@@ -1,7 +1,8 @@
-//! One device's part of a burst: keeps the executor's concurrency at what the ledger allows, and takes what comes back.
+//! A lane is one device's part of a burst. It keeps the executor's concurrency at the number of slices that the ledger allows, and collects
+//! results.
 //!
-//! A slice is taken into use at the ledger before the executor hears of it, and given up when the executor has settled at
-//! a lower concurrency: the ledger counts it for as long as the device may hold anything for it.
+//! A slice counts as in use at the ledger before the executor is told of it, and until the executor has settled at a lower concurrency: the
+//! ledger counts it for as long as the device may hold anything for it.
 
 use std::{
     collections::VecDeque,
@@ -29,16 +30,16 @@ use crate::{
     store::{self, SegmentName},
 };
 
-/// Results wait at most this long for others to join them in a frame.
+/// Longest time that results wait for others in the same frame.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(5);
-/// A frame is sent once it holds so many bytes.
+/// Size at which a frame is sent.
 const FLUSH_BYTES: usize = 64 << 10;
-/// Results for a store wait at most this long for others to join them in a segment: fewer, larger objects.
+/// Longest time that results for a store wait for others in the same segment, which makes objects fewer and larger.
 const SEGMENT_INTERVAL: Duration = Duration::from_millis(500);
-/// A segment is written once it holds so many bytes.
+/// Size at which a segment is written.
 const SEGMENT_BYTES: usize = 8 << 20;
 
-/// What the burst keeps of a lane.
+/// The burst's handle of a lane.
 #[derive(Debug)]
 pub(super) struct Lane {
     device: String,
@@ -53,19 +54,19 @@ impl Lane {
         &self.device
     }
 
-    /// Whether no slice is in use and nothing waits for one.
+    /// Returns whether no slice is in use and no chunk is outstanding.
     pub fn is_idle(&self) -> bool {
         self.occupied.load(Ordering::Acquire) == 0 && self.run.outstanding() == 0
     }
 
-    /// Hands chunks over.
+    /// Passes chunks to the executor.
     pub fn submit(&self, ranges: Vec<WorkRange>) -> Result<(), String> {
         self.run.submit(ranges).map_err(|error| error.to_string())?;
         self.poke();
         Ok(())
     }
 
-    /// Something it depends on has changed.
+    /// Wakes the lane after a change that it depends on.
     pub fn poke(&self) {
         self.poke.notify_one();
     }
@@ -79,7 +80,7 @@ impl Lane {
     }
 }
 
-/// Starts a lane. It ends when the burst is closed or gone, or when the executors have shut down.
+/// Starts a lane. It ends when the burst is closed or dropped, or when the executors have shut down.
 pub(super) fn start(agent: &Arc<Agent>, burst: &Arc<Burst>, device: &str, run: Run, events: Events) -> Arc<Lane> {
     let lane = Arc::new(Lane {
         device: device.to_owned(),
@@ -105,7 +106,7 @@ pub(super) fn start(agent: &Arc<Agent>, burst: &Arc<Burst>, device: &str, run: R
     lane
 }
 
-/// A segment that is being written.
+/// Future that writes a segment.
 type Writing = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 struct Worker {
@@ -114,14 +115,14 @@ struct Worker {
     owner_uid: String,
     lane: Arc<Lane>,
     events: Events,
-    /// Limits that the executor was told and has not settled at, at most two.
+    /// Concurrency limits that the executor was told and has not settled at, at most two.
     limits: VecDeque<u32>,
     occupied: u32,
-    /// What had not started was withdrawn because no slice is left; until the executor has settled at 0, what is
-    /// returned is returned for that reason.
+    /// Unstarted chunks were withdrawn because no slice is left. Until the executor has settled at 0, chunks that it returns count as
+    /// returned for lack of slices.
     withdrawn: bool,
     batch: Batch,
-    /// When the first chunk of the batch came.
+    /// When the first chunk of the batch arrived.
     batch_since: Instant,
     flushed: Instant,
     writing: Option<Writing>,
@@ -133,8 +134,8 @@ impl Worker {
             let Some(burst) = self.burst.upgrade() else { break };
             self.adjust();
             let storing = burst.is_storing();
-            // While slices are to be given up events are taken whatever waits: what is retained may then exceed its limit
-            // by what the executor had in hand.
+            // While slices must be vacated, events are taken even without room for results: the retained bytes may then exceed their limit
+            // by the results that the executor already had.
             let may_take = self.batch_has_room(storing) && (burst.has_room() || !self.limits.is_empty());
             let flush_at = self.flush_at(storing);
             drop(burst);
@@ -174,12 +175,12 @@ impl Worker {
         if storing {
             self.batch_since + SEGMENT_INTERVAL
         } else {
-            // The first to come after a pause does not wait: only what follows closely is joined.
+            // The first result after a pause is sent at once: only results that follow closely are merged.
             self.flushed + FLUSH_INTERVAL
         }
     }
 
-    /// Takes an event and those that are there already.
+    /// Handles an event and the events that are queued behind it.
     fn take(&mut self, event: Event, storing: bool) {
         if self.batch.is_empty() {
             self.batch_since = Instant::now();
@@ -209,7 +210,7 @@ impl Worker {
         }
     }
 
-    /// Tells the executor the concurrency that the ledger allows now.
+    /// Sets the executor's concurrency to what the ledger allows now.
     fn adjust(&mut self) {
         let outstanding = self.lane.run.outstanding();
         let draining = self.agent.draining().is_cancelled();
@@ -221,7 +222,7 @@ impl Worker {
         if active == 0 && outstanding > 0 && !self.withdrawn && self.limits.len() < 2 {
             self.withdrawn = true;
             self.lane.run.withdraw();
-            // Told even when it is 0 already: its answer marks the end of what the withdrawal returns.
+            // Sent even when the limit is 0 already: the reply marks the end of the chunks that the withdrawal returns.
             self.tell(0);
             return;
         }
@@ -247,10 +248,10 @@ impl Worker {
         self.limits.push_back(limit);
     }
 
-    /// The executor holds nothing beyond `concurrency` slices, nor beyond those it has been told since.
+    /// Vacates slices: the executor holds at most `concurrency` slices, or the highest limit that it was told since.
     fn settled(&mut self, concurrency: u32) {
         if self.limits.back() == Some(&concurrency) {
-            // Calls may be answered together by the last one's.
+            // The executor may answer several calls by its reply to the last one.
             self.limits.clear();
         } else {
             self.limits.pop_front();
@@ -281,7 +282,7 @@ impl Worker {
         }
     }
 
-    /// Reports the batch: at once without a store, else once its segment stands there.
+    /// Reports the batch: at once without a store, otherwise once its segment has been written.
     fn flush(&mut self) {
         self.flushed = Instant::now();
         let Some(burst) = self.burst.upgrade() else { return };
@@ -331,7 +332,7 @@ impl Worker {
     }
 }
 
-/// What is told of each chunk's outputs.
+/// Reduces the outputs of each chunk to those that the coordinator receives.
 fn told_of(succeeded: Vec<(WorkRange, Bytes)>, program: &ProgramSpec, told: Told) -> Vec<(WorkRange, Bytes)> {
     let chunk_bytes = program.output_bytes() as usize;
     let place = match told {

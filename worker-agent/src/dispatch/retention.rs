@@ -1,11 +1,11 @@
-//! What was reported and no checkpoint covers yet.
+//! Retention of frames that were reported and that no checkpoint covers yet.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use sahasra_wire::{burst::ServerFrame, frame};
 
-/// Bytes that an entry takes beside its frame.
+/// Size that each entry counts for in addition to its frame.
 const ENTRY_BYTES: usize = 128;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Retention {
 }
 
 impl Retention {
-    /// Empty; the next sequence number is one above `sequence`.
+    /// Creates an empty retention. The next frame gets the number `sequence + 1`.
     pub fn after(sequence: u64) -> Self {
         Self {
             kept: VecDeque::new(),
@@ -40,22 +40,22 @@ impl Retention {
         }
     }
 
-    /// Highest sequence number given out.
+    /// Returns the highest sequence number assigned so far.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Sequence number of the last frame that is kept; 0 when none is.
+    /// Returns the sequence number of the last retained frame, or 0 without one.
     pub fn last_kept(&self) -> u64 {
         self.kept.back().map_or(0, |kept| kept.sequence)
     }
 
-    /// Memory of what is kept.
+    /// Returns the memory of the retained frames in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Keeps a frame under the next sequence number.
+    /// Retains a frame under the next sequence number.
     pub fn keep(&mut self, indices: Vec<(u64, u64)>, frame: impl FnOnce(u64) -> ServerFrame) {
         self.sequence += 1;
         let kept = Kept {
@@ -67,15 +67,15 @@ impl Retention {
         self.kept.push_back(kept);
     }
 
-    /// Drops everything up to a sequence number.
+    /// Drops all frames up to a sequence number.
     pub fn acknowledge(&mut self, sequence: u64) {
         while let Some(kept) = self.kept.pop_front_if(|kept| kept.sequence <= sequence) {
             self.bytes -= kept.bytes();
         }
     }
 
-    /// Drops the frames of which every index is in `covered` (flat pairs of first and last). One that is covered in part
-    /// stays whole: a coordinator counts an index once however often it comes.
+    /// Drops the frames of which every index is in `covered` (flat pairs of first and last index). A partly covered frame stays whole,
+    /// because a coordinator counts an index once however often it arrives.
     pub fn cover(&mut self, covered: &[u64]) {
         let (pairs, _) = covered.as_chunks::<2>();
         let mut ranges: Vec<(u64, u64)> = pairs.iter().map(|pair| (pair[0], pair[1])).collect();
@@ -101,7 +101,7 @@ impl Retention {
         });
     }
 
-    /// Frames above a sequence number, in order.
+    /// Returns the frames above a sequence number, in order.
     pub fn after_sequence(&self, sequence: u64) -> impl Iterator<Item = (u64, &Bytes)> {
         let start = self.kept.partition_point(|kept| kept.sequence <= sequence);
         self.kept.range(start..).map(|kept| (kept.sequence, &kept.frame))

@@ -1,4 +1,4 @@
-//! One coordinator's stream: its frames in, the burst's frames out.
+//! Stream of one coordinator: reads the coordinator's frames, and writes the burst's frames.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,22 +14,20 @@ use tokio::sync::mpsc;
 use super::{Attached, Burst, Outgoing, Outputs, invalid};
 use crate::{agent::Agent, executors::ProgramSpec};
 
-/// Limit for the last frame of a stream, which the coordinator may not read.
+/// Timeout for sending the last frame of a stream, which the coordinator may not read.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a stream ends.
+/// Reason why a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// The coordinator has ended it.
     #[error("the coordinator ended the stream")]
     Ended,
-    /// The connection broke.
     #[error("the connection broke")]
     Broken,
-    /// What was said is not allowed; the coordinator is told.
+    /// The request is not allowed. The coordinator receives the rejection.
     #[error("{}", .0.message)]
     Refused(Refusal),
-    /// What was sent is no frame; the coordinator is told.
+    /// The bytes are not a valid frame. The coordinator receives the error.
     #[error("a frame cannot be read")]
     Frame(#[from] FrameError),
 }
@@ -79,8 +77,8 @@ where
     }
 }
 
-/// Serves a stream until either side ends it. `answers` is the response's body: bounded, so that a coordinator that does
-/// not read is not written for.
+/// Serves a stream until either side ends it. `answers` is the body of the response. It is bounded, so that no frames pile up for a
+/// coordinator that does not read.
 pub async fn serve<S, B, E>(agent: Arc<Agent>, body: S, answers: mpsc::Sender<Bytes>)
 where
     S: Stream<Item = Result<B, E>> + Unpin,

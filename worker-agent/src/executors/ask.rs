@@ -1,4 +1,4 @@
-//! Short-lived children that are asked one thing: what might crash or hang does so in a process of its own.
+//! Short-lived child processes that answer one query: a query that may crash or hang gets a process of its own.
 
 use std::io;
 use std::process::{Command, ExitStatus, Stdio};
@@ -7,27 +7,26 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
 
-/// Most of an answer that is read, in bytes.
+/// Limit of an answer in bytes; the rest is not read.
 const ANSWER: u64 = 1 << 20;
 
-/// Why a child gave no answer.
+/// Errors of a query by a child process.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
-    /// There is no child.
+    /// The child process cannot be started.
     #[error("the probe does not start: {0}")]
     Start(io::Error),
-    /// Its answer does not come.
     #[error("the probe cannot be read: {0}")]
     Read(io::Error),
-    /// It was killed for its silence.
+    /// The child did not answer in time and was killed.
     #[error("the probe did not answer within {} s", .0.as_secs())]
     Silent(Duration),
-    /// It ended without an answer that can be read.
+    /// The child exited without a valid answer.
     #[error("the probe crashed ({0})")]
     Crashed(ExitStatus),
 }
 
-/// What the child prints on its standard output, as JSON. One that is silent for longer than `within` is killed.
+/// Runs a child process, and returns its standard output, parsed as JSON. Kills the child if it does not exit `within` this time.
 ///
 /// # Errors
 /// [`AskError`].

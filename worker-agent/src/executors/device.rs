@@ -1,4 +1,4 @@
-//! What the agent knows of its devices.
+//! Devices of the agent: their descriptions, their load, and the turns of executors on them.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::executor::board::{Activity, Board};
 
-/// Which engine runs a device.
+/// Engine that runs a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -21,65 +21,61 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// Whether a kernel that runs can be ended without its process.
+    /// Returns whether a running kernel can be ended without ending its process.
     pub const fn cancels(self) -> bool {
         matches!(self, Self::Cpu)
     }
 }
 
-/// A device as it was found when the agent started.
+/// A device as discovered when the agent started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceDescription {
-    /// Name on this worker: `cpu-0`, `cuda-1`.
+    /// Name on this worker, such as `cpu-0` or `cuda-1`.
     pub name: String,
-    /// Engine.
     pub kind: DeviceKind,
-    /// Its number among those of its kind: for CUDA the driver's ordinal.
+    /// Index among the devices of its kind; for CUDA the driver's ordinal.
     pub ordinal: u32,
-    /// Model as the driver tells it.
+    /// Model as the driver reports it.
     pub model: String,
-    /// The driver's UUID; empty for the CPU engine.
+    /// UUID as the driver reports it; empty for the CPU engine.
     pub uuid: String,
     /// Compute capability, major and minor; absent for the CPU engine.
     pub compute_capability: Option<(u32, u32)>,
-    /// All memory in bytes.
     pub total_bytes: u64,
-    /// What may be lent, in bytes: what was free, less the contexts of as many executors as there may be.
+    /// Allocatable memory in bytes: the free memory, less the contexts of as many executors as the device may have.
     pub allocatable_bytes: u64,
-    /// What an executor's context itself takes, in bytes.
+    /// Memory of an executor's context in bytes.
     pub context_bytes: u64,
-    /// Chunks that gain from running at a time: cores, or streams.
+    /// Number of chunks that benefit from running concurrently: cores, or streams.
     pub lanes: u32,
 }
 
-/// When the CPU engine is a device.
+/// Whether the CPU engine is a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuEngine {
-    /// When there is no GPU.
+    /// Only without a GPU.
     #[default]
     WithoutGpu,
-    /// Always.
     Always,
-    /// Never.
     Never,
 }
 
-/// Which devices the agent offers.
+/// Selection of the devices that the agent offers.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// Look for GPUs.
+    /// Discover GPUs.
     pub cuda: bool,
-    /// When the CPU engine is a device.
     pub cpu: CpuEngine,
-    /// How many devices the CPU engine plays, each with the memory below.
+    /// Number of devices of the CPU engine, each with `cpu_memory_bytes` of memory.
     pub cpu_devices: u32,
-    /// Memory of one of them in bytes; absent: half of what the machine (or the container) has, divided among them.
+    /// Memory of each CPU device in bytes. Default: half of the memory of the machine (or the container), divided by the number of CPU
+    /// devices.
     pub cpu_memory_bytes: Option<u64>,
-    /// Threads of each; absent: as many as there are cores.
+    /// Threads of each CPU device. Default: one per core.
     pub cpu_threads: Option<u32>,
-    /// Executors (namespaces) that one device serves at a time; further ones take turns with them.
+    /// Number of executors (namespaces) that one device serves concurrently. Further ones take turns with them.
     pub executors_per_device: u32,
-    /// The probe of the driver must answer within this.
+    /// Timeout of the probe that queries the driver.
     pub probe_timeout: Duration,
 }
 
@@ -100,55 +96,55 @@ impl Default for DeviceConfig {
 /// Load of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLoad {
-    /// Chunks running now.
+    /// Running chunks.
     pub active_executions: u64,
-    /// Executor processes alive.
+    /// Running executor processes.
     pub executors: u32,
     /// Namespaces with work that wait for a turn.
     pub waiting: u32,
-    /// Executor processes that ended while they were of use, since the agent began.
+    /// Executor processes that ended before they were told to, since the agent started.
     pub lost_executors: u64,
-    /// Executors start on it: `false` after several in a row did not.
+    /// Executors can start on the device: `false` after several failed starts in a row.
     pub healthy: bool,
 }
 
-/// Starts in a row that may fail before a device counts as unhealthy,
+/// Number of consecutive failed starts after which a device counts as unhealthy.
 const FAILED_STARTS: u32 = 3;
-/// until so long after the last of them: then it may be tried again.
+/// Time after the last failed start at which an unhealthy device may be tried again.
 const UNHEALTHY: Duration = Duration::from_secs(60);
 
-/// What the supervisors of one device share.
+/// State that the supervisors of one device share.
 #[derive(Debug)]
 pub(super) struct DeviceState {
     room: Arc<Semaphore>,
-    /// Executors that there is room for.
+    /// Number of executors that the device has room for.
     capacity: usize,
     /// Permits in use.
     held: Arc<AtomicU32>,
     /// Supervisors that wait for room.
     pub(super) waiting: AtomicU32,
-    /// Somebody waits for room: idle executors end.
+    /// Notified when a supervisor starts to wait for room: idle executors then end.
     pub(super) wanted: Notify,
-    /// Failed starts in a row, and when the last was.
+    /// Number of consecutive failed starts, and time of the last one.
     failed_starts: Mutex<(u32, Option<Instant>)>,
     lost: AtomicU64,
-    /// In the order of their starts.
+    /// Executors in the order of their starts.
     executors: Mutex<Vec<Executor>>,
 }
 
-/// An executor of a device.
+/// One executor of a device.
 #[derive(Debug)]
 struct Executor {
     process: u32,
     board: Arc<Board>,
     since: Instant,
-    /// Since when it makes room: it ends as soon as its running chunks have.
+    /// Since when the executor makes room. It ends as soon as its running chunks have ended.
     leaving: Option<Instant>,
-    /// Its chunks have ended, and it does.
+    /// The executor's chunks have ended, and it is about to end.
     departs: bool,
 }
 
-/// Room for one executor.
+/// Permit to run one executor on a device.
 #[derive(Debug)]
 pub(super) struct Permit {
     held: Arc<AtomicU32>,
@@ -157,13 +153,13 @@ pub(super) struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        // Before the semaphore has it back: what is about to be free counts as free.
+        // Decremented before the semaphore gets its permit back: room that is about to be free counts as free.
         self.held.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl DeviceState {
-    /// For a device with room for so many executors.
+    /// Creates the state of a device with room for `executors` executors.
     pub(super) fn new(executors: u32) -> Self {
         let capacity = executors.max(1) as usize;
         Self {
@@ -178,7 +174,7 @@ impl DeviceState {
         }
     }
 
-    /// Room for one more executor; asks idle ones to end when there is none. Safe to cancel.
+    /// Waits for room for one more executor; asks idle executors to end when there is none. Cancel safe.
     pub(super) async fn permit(&self) -> Permit {
         struct Waiting<'a>(&'a AtomicU32);
         impl Drop for Waiting<'_> {
@@ -193,7 +189,7 @@ impl DeviceState {
         let waiting = Waiting(&self.waiting);
         self.wanted.notify_waiters();
         let permit = Arc::clone(&self.room).acquire_owned().await.expect("the semaphore is never closed");
-        // In this order: one that waits and has its permit would count as waiting for a further one.
+        // In this order: a supervisor that still waits and already holds its permit would count as waiting for another one.
         drop(waiting);
         self.hold(permit)
     }
@@ -206,7 +202,7 @@ impl DeviceState {
         }
     }
 
-    /// An executor is there.
+    /// Adds a started executor.
     pub(super) fn add(&self, process: u32, board: Arc<Board>) {
         self.executors().push(Executor {
             process,
@@ -217,7 +213,7 @@ impl DeviceState {
         });
     }
 
-    /// Supervisors that wait and for which no room becomes free yet.
+    /// Returns the number of waiting supervisors for which no room is about to become free.
     fn lacking(&self, executors: &[Executor]) -> usize {
         let held = self.held.load(Ordering::SeqCst) as usize;
         let departing = executors.iter().filter(|executor| executor.departs).count();
@@ -225,9 +221,9 @@ impl DeviceState {
         waiting.saturating_sub(self.capacity.saturating_sub(held) + departing)
     }
 
-    /// Whether this executor is the one to make room for a namespace that waits: the one that has been there longest of those
-    /// whose turn is over. It counts as leaving from then on, but for no longer than a turn: one that has a longer chunk to end
-    /// does not keep the next from being asked.
+    /// Returns whether this executor must make room for a waiting namespace: it is the longest-running executor, and its turn is over. It
+    /// counts as leaving from then on, for one turn at most, so that an executor with a longer chunk does not prevent the next one from
+    /// being asked.
     pub(super) fn must_make_room(&self, process: u32, turn: Duration) -> bool {
         let mut executors = self.executors();
         let leaving = |executor: &&Executor| !executor.departs && executor.leaving.is_some_and(|since| since.elapsed() < turn);
@@ -243,8 +239,8 @@ impl DeviceState {
         }
     }
 
-    /// Whether an executor that makes room must go on doing so; it counts as staying where nobody waits any more. One whose chunks
-    /// have ended departs.
+    /// Returns whether an executor that makes room must continue to do so. It counts as staying once nobody waits any more. With
+    /// `has_ended`, its chunks have ended and it counts as departing.
     pub(super) fn must_go(&self, process: u32, has_ended: bool) -> bool {
         let mut executors = self.executors();
         let must_go = self.lacking(&executors) > 0;
@@ -258,35 +254,35 @@ impl DeviceState {
         must_go
     }
 
-    /// It is gone, and its permit free.
+    /// Removes an executor that is gone and has returned its permit.
     pub(super) fn remove(&self, board: &Arc<Board>) {
         self.executors().retain(|kept| !Arc::ptr_eq(&kept.board, board));
     }
 
-    /// An executor ended before it was told to.
+    /// Counts an executor that ended before it was told to.
     pub(super) fn lost(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Process ids of the executors.
+    /// Returns the process ids of the executors.
     pub(super) fn processes(&self) -> Vec<u32> {
         let executors = self.executors();
         let remaining = executors.iter().filter(|executor| !executor.departs);
         remaining.map(|executor| executor.process).collect()
     }
 
-    /// An executor's device is open.
+    /// Resets the count of failed starts: an executor has opened the device.
     pub(super) fn ready(&self) {
         *self.failed_starts() = (0, None);
     }
 
-    /// An executor did not come so far.
+    /// Counts an executor that did not open the device.
     pub(super) fn failed_to_start(&self) {
         let mut failed = self.failed_starts();
         *failed = (failed.0 + 1, Some(Instant::now()));
     }
 
-    /// Load now.
+    /// Returns the current load.
     pub(super) fn load(&self) -> DeviceLoad {
         let (failed, last) = *self.failed_starts();
         let healthy = failed < FAILED_STARTS || last.is_none_or(|last| last.elapsed() >= UNHEALTHY);

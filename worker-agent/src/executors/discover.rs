@@ -1,4 +1,4 @@
-//! Which devices there are: GPUs as a short-lived child reports them, and the CPU engine where it is wanted.
+//! Discovery of devices: GPUs as a short-lived child process reports them, and the CPU engine if it is enabled.
 
 use super::PoolConfig;
 use super::ask::ask;
@@ -6,15 +6,15 @@ use super::device::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind};
 use super::spawn;
 use crate::device::cuda::{Gpu, LANES, Probe};
 
-/// Memory that an engine needs beside contexts: fragments, and what a driver takes as it goes. In bytes.
+/// Memory in bytes that an engine needs in addition to contexts, for fragmentation and for what a driver allocates later.
 const HEADROOM: u64 = 256 << 20;
 
-/// Finds them, and says once in the log what it found and what not.
+/// Discovers the devices, and logs once which were found and which were not.
 pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
     let mut devices = Vec::new();
     if config.devices.cuda {
         let command = spawn::command(&config.program, "probe");
-        // It may hang in a broken driver.
+        // The child may hang in a broken driver.
         let probe = ask(command, config.devices.probe_timeout).await.unwrap_or_else(|error| Probe {
             gpus: Vec::new(),
             reason: Some(error.to_string()),
@@ -48,8 +48,8 @@ pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
     devices
 }
 
-/// What executors will find of so many GPUs. Asked after the first probe, which may still start the driver's own program that makes its
-/// devices.
+/// Probes the GPUs from within the sandbox of executors, and returns those that can be opened there. Runs after the first probe, because
+/// that one may still start the driver's own program that creates the device files.
 async fn within_walls(config: &PoolConfig, count: usize) -> Probe {
     let mut command = spawn::command(&config.program, "probe");
     command.arg("--within-walls");
@@ -70,7 +70,7 @@ async fn within_walls(config: &PoolConfig, count: usize) -> Probe {
 }
 
 fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {
-    // The probe's own context is among what is not free: when it is gone, so much more is.
+    // Free memory was measured while the probe's own context existed. That context is gone later, so one context fewer is reserved.
     let reserved = gpu.context_bytes.saturating_mul(u64::from(executors.saturating_sub(1))) + HEADROOM;
     DeviceDescription {
         name: format!("cuda-{}", gpu.ordinal),
@@ -106,7 +106,7 @@ fn cpu_devices(config: &DeviceConfig) -> Vec<DeviceDescription> {
         .collect()
 }
 
-/// Memory of the machine, or of the container if that is less, in bytes.
+/// Returns the memory in bytes of the machine, or of the container if that is less.
 fn machine_bytes() -> u64 {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -116,7 +116,7 @@ fn machine_bytes() -> u64 {
     let container = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok());
-    // A machine that tells neither is lent little of.
+    // Assume little memory if neither is known.
     machine.into_iter().chain(container).min().unwrap_or(1 << 30)
 }
 

@@ -1,4 +1,4 @@
-//! What a supervisor is told, what it keeps of each run, and why it may end its process.
+//! Commands to a supervisor, its state of each run, and the causes for which it ends its process.
 
 use std::sync::Arc;
 
@@ -7,50 +7,51 @@ use sahasra_wire::burst::FailureCode;
 use super::outstanding::{Outstanding, WorkRange};
 use super::run::{Event, Shared};
 
-/// What a supervisor is told.
+/// Command to a supervisor.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// A new run.
+    /// Adds a run.
     Open(Arc<Shared>),
-    /// Chunks for a run.
+    /// Adds chunks to a run.
     Submit(u64, Vec<WorkRange>),
-    /// At most so many chunks of a run at a time.
+    /// Limits the number of a run's chunks that run concurrently.
     SetConcurrency(u64, u32),
-    /// Give back what has not started.
+    /// Returns the chunks that have not started.
     Withdraw(u64),
-    /// Events were taken: go on.
+    /// Resumes a run after its events were taken.
     Resume(u64),
-    /// Nobody takes the run's events any more.
+    /// Removes a run whose events nobody takes any more.
     Close(u64),
-    /// End what runs of a run, with the process where nothing else does.
+    /// Ends the running chunks of a run, together with the process if nothing else can end them.
     Kill(u64, FailureCode),
-    /// End the process and this supervisor.
+    /// Ends the process and the supervisor.
     ShutDown,
 }
 
-/// A run as the supervisor has it.
+/// State of a run at the supervisor.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) shared: Arc<Shared>,
     pub(super) concurrency: u32,
-    /// Number of the last change of concurrency, and of the last that was answered.
+    /// Number of the last change of concurrency; `settled` is the number of the last one that was answered.
     pub(super) change: u64,
     pub(super) settled: u64,
-    /// The process knows it.
+    /// The process knows the run.
     pub(super) opened: bool,
-    /// Chunks that the process has: it was handed them and has neither ended nor returned them.
+    /// Chunks handed over to the process that it has neither ended nor returned.
     pub(super) handed: Outstanding,
-    /// Submitted while there was no process.
+    /// Chunks submitted while there was no process.
     pub(super) waiting: Vec<WorkRange>,
-    /// To be run alone: they were in flight when a context was poisoned.
+    /// Chunks that must run alone, because they were in flight when a context was poisoned.
     pub(super) suspects: Vec<WorkRange>,
-    /// Handed over to be run alone.
+    /// Chunks handed over to run alone.
     pub(super) alone: Vec<u64>,
-    /// What runs is to end: with what it fails, and since when, in nanoseconds of the board's clock.
+    /// Revocation of the running chunks: the code with which they fail, and when it was requested, in nanoseconds of the board's clock.
     pub(super) revoked: Option<(FailureCode, u64)>,
-    /// Everything was withdrawn, and nothing submitted since: what the process returns is the holder's, although it makes room.
+    /// The holder withdrew everything and has submitted nothing since: chunks that the process returns go to the holder, even while the
+    /// process makes room.
     pub(super) withdrawn: bool,
-    /// The process was told to give back what it had not started so that it can make room: that waits for the next turn.
+    /// The process was told to return its unstarted chunks in order to make room: these chunks wait for the namespace's next turn.
     pub(super) recalled: bool,
 }
 
@@ -72,22 +73,22 @@ impl Entry {
         }
     }
 
-    /// Whether a process is needed.
+    /// Returns whether the run needs a process.
     pub(super) fn has_work(&self) -> bool {
         !self.waiting.is_empty() || !self.suspects.is_empty()
     }
 
-    /// Takes chunks out of what the process has; `false`, and nothing taken, unless it has all of them.
+    /// Removes chunks from those that the process has. Returns `false`, and removes nothing, unless the process has all of them.
     pub(super) fn take_back(&mut self, range: WorkRange) -> bool {
         self.handed.remove(range)
     }
 
-    /// Chunks that ended or go back to the run's holder need not run alone any more.
+    /// Ends the rule that chunks run alone, because they ended or were returned to the run's holder.
     pub(super) fn forget_alone(&mut self, range: WorkRange) {
         self.alone.retain(|index| !(range.first..range.end()).contains(index));
     }
 
-    /// Keeps chunks that were taken back for the next handing over: those that must run alone as suspects.
+    /// Keeps chunks that the process returned for the next handover. Those that must run alone become suspects.
     pub(super) fn keep(&mut self, range: WorkRange) {
         let part = |first, end| WorkRange {
             first,
@@ -113,14 +114,14 @@ impl Entry {
         }
     }
 
-    /// Gives back every chunk but the suspects, unstarted.
+    /// Returns every chunk but the suspects, unstarted.
     pub(super) fn return_all_but_suspects(&mut self) {
         for range in self.handed.drain().into_iter().chain(self.waiting.drain(..)) {
             self.shared.settle(Event::Returned { range });
         }
     }
 
-    /// Gives back every chunk, unstarted.
+    /// Returns every chunk, unstarted.
     pub(super) fn return_all(&mut self) {
         self.waiting.append(&mut self.suspects);
         self.return_all_but_suspects();
@@ -136,22 +137,21 @@ impl Entry {
     }
 }
 
-/// Why a process was ended by its supervisor.
+/// Reason why a supervisor ended its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// A run's holder wanted it.
+    /// The holder of a run asked for it.
     Killed {
-        /// Which run's.
+        /// Id of the holder's run.
         run: u64,
-        /// What its chunks fail with.
+        /// Code with which the run's chunks fail.
         code: FailureCode,
     },
-    /// A chunk, or the preparation of a program, took too long.
+    /// A chunk, or the preparation of a program, exceeded its time.
     Hung,
-    /// It did not become ready in time.
+    /// The process did not become ready in time.
     NotReady,
-    /// It said what makes no sense.
+    /// The process sent an invalid message.
     Nonsense(&'static str),
-    /// The pool shuts down.
     ShutDown,
 }

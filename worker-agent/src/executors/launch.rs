@@ -1,5 +1,5 @@
-//! What executors are launched by: [`Launcher`]. Those of an agent are processes (`spawn`); where time is not real there are
-//! others, which speak the same protocol.
+//! [`Launcher`], the interface by which an agent starts burst executors. An agent's executors are processes (`spawn`). In a simulation,
+//! where time is virtual, they are tasks that speak the same protocol.
 
 use std::fmt::Debug;
 use std::io;
@@ -14,16 +14,16 @@ use super::spawn::Started;
 use crate::executor::board::Board;
 use crate::executor::protocol::{from_executor, to_executor};
 
-/// Launches executors.
+/// Starts executors.
 pub trait Launcher: Debug + Send + Sync {
-    /// Launches one for a device and a namespace.
+    /// Starts an executor for a device and a namespace.
     fn launch<'a>(&'a self, device: &'a DeviceDescription, namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>>;
 
-    /// The clock of which the executors' boards have their times.
+    /// Returns the time of the clock that the executors' boards use, in nanoseconds.
     fn monotonic_nanoseconds(&self) -> u64;
 }
 
-/// An executor that was launched.
+/// An executor that has been started.
 #[derive(Debug)]
 pub struct Launched {
     pub(super) body: Body,
@@ -36,7 +36,7 @@ pub(super) enum Body {
     Task(Task),
 }
 
-/// An executor that is a task of the agent's runtime.
+/// The agent's end of an executor that runs as a task of the agent's runtime.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) id: u32,
@@ -52,16 +52,16 @@ impl Drop for Task {
     }
 }
 
-/// The end of such a task that is the task's own.
+/// The task's own end of an executor that runs as a task.
 #[derive(Debug)]
 pub struct TaskEnd {
-    /// What the supervisor says. Ends with the supervisor.
+    /// Messages of the supervisor. The channel closes with the supervisor.
     pub incoming: mpsc::UnboundedReceiver<to_executor::Kind>,
-    /// What the supervisor hears, until this is dropped.
+    /// Messages to the supervisor. Dropping the sender ends them.
     pub outgoing: mpsc::UnboundedSender<from_executor::Kind>,
-    /// Cancelled when it is killed.
+    /// Cancelled when the supervisor kills the task.
     pub killed: CancellationToken,
-    /// Dropped when it holds nothing any more.
+    /// Must be dropped when the task holds nothing any more.
     pub gone: DropGuard,
 }
 
@@ -74,7 +74,8 @@ impl Launched {
         }
     }
 
-    /// One that is a task, under a number that no other has at the time; and that task's end of it.
+    /// Creates an executor that runs as a task, and returns it with the task's own end. No other executor may have the same `id` at the
+    /// time.
     pub fn task(id: u32, board: Arc<Board>) -> (Self, TaskEnd) {
         let (to, incoming) = mpsc::unbounded_channel();
         let (outgoing, from) = mpsc::unbounded_channel();

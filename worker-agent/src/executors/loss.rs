@@ -1,5 +1,5 @@
-//! What becomes of the chunks that a lost process had. The status board says what was in flight; the rest costs no attempt,
-//! unless a process keeps ending with nothing in flight: then an attempt is charged, so that it cannot go on for ever.
+//! Accounting of the chunks of a lost process. The status board says which chunks were in flight. The others cost no attempt, unless
+//! process after process ends with nothing in flight: then an attempt is charged, so that the retries end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::process::ExitStatusExt;
@@ -12,25 +12,25 @@ use super::entry::{Cause, Entry};
 use super::run::Event;
 use crate::executor::board::{Activity, Board, Slot};
 
-/// Processes in a row that may end with nothing in flight before their chunks are charged an attempt.
+/// Number of consecutive processes that may end with nothing in flight before their chunks are charged an attempt.
 const FREE_LOSSES: u32 = 2;
 
 /// A process that is gone.
 pub(super) struct Loss<'a> {
     pub(super) board: &'a Board,
-    /// The time now, in nanoseconds of the board's clock.
+    /// Current time in nanoseconds of the board's clock.
     pub(super) now: u64,
     pub(super) cause: Option<&'a Cause>,
     pub(super) how: &'a str,
-    /// Its device had been opened.
+    /// The process had opened its device.
     pub(super) ready: bool,
-    /// Processes in a row, this one included, that ended nothing.
+    /// Number of consecutive processes, this one included, that ended no chunk.
     pub(super) fruitless: u32,
     pub(super) timeouts: &'a HashMap<u64, Duration>,
     pub(super) grace: Duration,
 }
 
-/// How a process ended, in words.
+/// Describes the end of a process.
 pub(super) fn describe(status: Option<ExitStatus>, cause: Option<&Cause>, unavailable: Option<&str>, poisoned: bool) -> String {
     match (cause, unavailable) {
         (Some(Cause::Killed { .. }), _) => {
@@ -66,7 +66,7 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
         let timeout = loss.timeouts.get(&run).copied().unwrap_or_default();
         slot.timed_out || (loss.cause == Some(&Cause::Hung) && elapsed > timeout + loss.grace)
     };
-    // Where it is known for whom the process was ended, what ran beside that is without fault.
+    // If the run or the chunk for which the process was ended is known, other running chunks are not charged.
     let overrun = loss.board.slots().any(|slot| overran(&slot));
     for slot in loss.board.slots() {
         match slot.activity {
@@ -136,7 +136,7 @@ mod tests {
 
     const RUN: u64 = 7;
 
-    /// A run with ten chunks handed over.
+    /// Returns a run with ten chunks handed over.
     fn handed_over() -> (BTreeMap<u64, Entry>, Run, Events) {
         let program = Program {
             digest: Sha256::digest(b"").to_vec().into(),
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Codes by index; `None` for what was returned.
+    /// Returns the code of each index; `None` for a returned chunk.
     fn outcomes(events: &mut Events) -> BTreeMap<u64, Option<FailureCode>> {
         let mut outcomes = BTreeMap::new();
         while let Some(event) = events.try_next() {
@@ -195,7 +195,7 @@ mod tests {
         let (board, _file) = Board::create().unwrap();
         board.begin(0, Activity::Running { run: RUN, index: 4 });
         board.begin(1, Activity::Running { run: RUN, index: 5 });
-        // Of a run that was closed meanwhile, and one that came back already.
+        // A chunk of a run that was closed meanwhile, and a chunk that came back already.
         board.begin(2, Activity::Running { run: 99, index: 1 });
         board.begin(3, Activity::Running { run: RUN, index: 77 });
         account(&mut runs, loss(&board, None, &HashMap::new()));
@@ -232,7 +232,7 @@ mod tests {
         let entry = runs.get_mut(&RUN).unwrap();
         assert_eq!(entry.suspects.iter().map(|range| range.first).collect::<Vec<_>>(), [4, 5]);
 
-        // Handed over alone, and the context is poisoned again without a word about whose fault it was.
+        // The suspects run alone, and the context is poisoned again without an indication of the cause.
         for suspect in entry.suspects.drain(..) {
             assert!(entry.handed.insert(suspect));
             entry.alone.push(suspect.first);
@@ -253,7 +253,7 @@ mod tests {
         board.begin(0, Activity::Preparing { run: RUN });
         account(&mut runs, loss(&board, None, &HashMap::new()));
         assert!(outcomes(&mut events).values().all(|code| *code == Some(FailureCode::ExecutorLost)));
-        // But not when the process was ended for another reason.
+        // The program is not charged when the process was ended for another reason.
         let (mut runs, _run, mut events) = handed_over();
         let cause = Cause::Killed {
             run: 1,

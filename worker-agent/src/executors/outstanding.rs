@@ -1,20 +1,19 @@
-//! Which chunks of a run were handed over and have not come back.
+//! Outstanding chunks of a run: those that were handed over and have not come back.
 
 use std::collections::BTreeMap;
 
-/// Consecutive indices and which attempt this is of each.
+/// Range of consecutive indices, all in the same attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkRange {
-    /// First index.
     pub first: u64,
-    /// How many.
+    /// Number of indices.
     pub count: u64,
-    /// Which attempt, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
 }
 
 impl WorkRange {
-    /// One behind the last index.
+    /// Returns the index after the last one.
     pub(super) fn end(&self) -> u64 {
         self.first.saturating_add(self.count)
     }
@@ -29,12 +28,12 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// How many indices it holds.
+    /// Returns the number of indices in the set.
     pub fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// What it holds, in the order of the index.
+    /// Returns the ranges in the order of their indices.
     pub fn ranges(&self) -> impl Iterator<Item = WorkRange> {
         self.ranges.iter().map(|(first, (count, attempt))| WorkRange {
             first: *first,
@@ -43,12 +42,12 @@ impl Outstanding {
         })
     }
 
-    /// Whether it holds none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.chunks == 0
     }
 
-    /// Whether it holds any index of the range.
+    /// Returns whether the set contains any index of the range.
     pub fn overlaps(&self, range: WorkRange) -> bool {
         self.ranges
             .range(..range.end())
@@ -56,7 +55,7 @@ impl Outstanding {
             .is_some_and(|(first, (count, _))| first + count > range.first)
     }
 
-    /// Adds a range; `false` and nothing added when it is empty, beyond 2^64 or overlaps.
+    /// Adds a range. Returns `false`, and adds nothing, if the range is empty, exceeds 2^64 or overlaps the set.
     pub fn insert(&mut self, range: WorkRange) -> bool {
         if range.count == 0 || range.first.checked_add(range.count).is_none() || self.overlaps(range) {
             return false;
@@ -66,12 +65,12 @@ impl Outstanding {
         true
     }
 
-    /// Takes a range out; `false` and nothing taken unless it holds all of it, with that attempt.
+    /// Removes a range. Returns `false`, and removes nothing, unless the set contains all of it with the same attempt.
     pub fn remove(&mut self, range: WorkRange) -> bool {
         if range.count == 0 || range.first.checked_add(range.count).is_none() {
             return false;
         }
-        // A report may span neighbouring submissions: all must be there before any is taken.
+        // A report may span adjacent submissions: check that the set contains all of it before removing any.
         let mut at = range.first;
         while at < range.end() {
             match self.ranges.range(..=at).next_back() {
@@ -99,7 +98,7 @@ impl Outstanding {
         true
     }
 
-    /// Takes one index out, with its attempt.
+    /// Removes one index, and returns it with its attempt.
     pub fn take(&mut self, index: u64) -> Option<WorkRange> {
         let (&first, &(count, attempt)) = self.ranges.range(..=index).next_back()?;
         if first + count <= index {
@@ -113,7 +112,7 @@ impl Outstanding {
         self.remove(one).then_some(one)
     }
 
-    /// Takes everything out, in the order of the index.
+    /// Removes everything, and returns it in the order of the indices.
     pub fn drain(&mut self) -> Vec<WorkRange> {
         self.chunks = 0;
         std::mem::take(&mut self.ranges)

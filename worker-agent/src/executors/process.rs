@@ -1,4 +1,4 @@
-//! One executor process as its supervisor has it: frames out, frames in, and its end.
+//! One executor process from the supervisor's side: frames to it, frames from it, and its end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,16 +18,16 @@ use super::spawn::Started;
 use crate::executor::board::Board;
 use crate::executor::protocol::{FromExecutor, ToExecutor, from_executor, to_executor};
 
-/// A process that is killed and reaped when nobody holds it any more.
+/// A child process that is killed and reaped when this handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Child(pub(crate) Option<std::process::Child>);
 
 impl Child {
-    /// Kills it, with what it started: each executor leads a group of processes.
+    /// Kills the process and its children: each executor leads a process group.
     pub(crate) fn kill(&mut self) {
         let id = self.0.as_ref().and_then(|child| i32::try_from(child.id()).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
-            // It has not been reaped, so that the number is still its own; that all have ended is no error.
+            // The process has not been reaped, so no other process can have its id. An error means that all have exited already.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
     }
@@ -38,18 +38,18 @@ impl Drop for Child {
         self.kill();
         let Some(mut child) = self.0.take() else { return };
         if !matches!(child.try_wait(), Ok(Some(_))) {
-            // It ends soon; a driver may take its time to clean up. Without a thread it stays a zombie until the agent ends.
+            // The process exits soon, but a driver may take its time to clean up. If no thread can be created, the process stays a zombie
+            // until the agent exits.
             let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(move || child.wait());
         }
     }
 }
 
-/// What came in.
+/// Event from an executor.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// A message.
     Message(from_executor::Kind),
-    /// Nothing comes any more: it has ended, or says what makes no sense.
+    /// No further messages: the executor has ended, or its messages are malformed.
     End,
 }
 
@@ -60,9 +60,9 @@ pub(super) struct Process {
     link: Link,
     pub(super) board: Arc<Board>,
     pub(super) started: Instant,
-    /// Its device is open.
+    /// The executor has opened its device.
     pub(super) ready: bool,
-    /// It has ended a chunk, well or not.
+    /// The executor has ended a chunk, successfully or not.
     pub(super) progressed: bool,
     pub(super) last_heard: Instant,
     _permit: Permit,
@@ -113,16 +113,16 @@ impl Process {
         self.id
     }
 
-    /// Queues a message; [`Process::exchange`] sends it.
+    /// Queues a message, which [`Process::exchange`] sends.
     pub(super) fn send(&mut self, kind: to_executor::Kind) {
         match &mut self.link {
             Link::Process(socket) => socket.outgoing.push_back(frame::encode(&ToExecutor { kind: Some(kind) })),
-            // One that has ended shows it by what comes in.
+            // A task that has ended is noticed by the end of its messages.
             Link::Task(task) => drop(task.to.send(kind)),
         }
     }
 
-    /// Sends what is queued and waits for the next message. Safe to cancel.
+    /// Sends queued messages and waits for the next incoming one. Cancel safe.
     pub(super) async fn exchange(&mut self) -> Incoming {
         let came = match &mut self.link {
             Link::Process(socket) => socket.exchange().await,
@@ -134,7 +134,7 @@ impl Process {
         came
     }
 
-    /// Ends it at once. What it sent before still comes in, then the end.
+    /// Kills the executor. Messages that it sent before still arrive, then [`Incoming::End`].
     pub(super) fn kill(&mut self) {
         match &mut self.link {
             Link::Process(socket) => {
@@ -146,7 +146,7 @@ impl Process {
         }
     }
 
-    /// Kills it and waits until the system has taken back everything it had: only then is its memory free.
+    /// Kills the executor and waits until the system has reclaimed all its resources: only then is its memory free.
     pub(super) async fn reap(&mut self) -> Option<ExitStatus> {
         match &mut self.link {
             Link::Process(socket) => {
@@ -203,7 +203,7 @@ impl Socket {
         }
     }
 
-    /// Writes as much as goes. A broken pipe shows as the end of what comes in.
+    /// Writes as much as the socket accepts. A broken pipe is noticed by the end of incoming messages.
     fn write(&mut self) {
         while let Some(bytes) = self.outgoing.front_mut() {
             match self.socket.try_write(bytes) {
@@ -241,7 +241,7 @@ mod tests {
         let mut started = String::new();
         output.read_line(&mut started).unwrap();
         drop(Child(Some(child)));
-        // Both have it open, and nothing more is said.
+        // Both processes hold the pipe open, and neither writes to it again.
         let mut rest = String::new();
         assert_eq!(output.read_line(&mut rest).unwrap(), 0, "{started}{rest}");
     }

@@ -1,4 +1,4 @@
-//! A program as an executor gets it: the wire message, checked once.
+//! Program of a run as executors receive it: the wire message, validated once.
 
 use std::sync::Arc;
 
@@ -8,40 +8,36 @@ use sahasra_crds::burst_job::kernel::MAX_OUTPUT_BYTES;
 use sahasra_wire::burst::{Program, argument};
 use sha2::{Digest, Sha256};
 
-/// Why a program is not one.
+/// Errors of an invalid program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
     /// Grid or block do not have three sizes, or one of them is 0.
     #[error("{0} must be three sizes of at least 1")]
     Shape(&'static str),
-    /// The PTX does not have the digest.
     #[error("digest does not match the PTX")]
     Digest,
-    /// The PTX is not text.
     #[error("PTX is not UTF-8")]
     NotText,
-    /// An argument without a kind, or with one that cannot be.
+    /// An argument has no kind or an invalid one.
     #[error("argument {place}: {reason}")]
     Argument {
-        /// Its place, from 0.
+        /// Index of the argument, from 0.
         place: usize,
-        /// What is wrong.
         reason: &'static str,
     },
-    /// No time for a chunk.
+    /// The chunk timeout is 0.
     #[error("chunk timeout must be at least 1 ms")]
     Timeout,
-    /// Outputs of a chunk that no frame can carry.
+    /// The outputs of a chunk exceed the size of a frame.
     #[error("a chunk's outputs of {bytes} bytes exceed the limit of {limit}")]
     OutputsTooLarge {
-        /// Bytes of a chunk's outputs.
+        /// Total bytes of a chunk's outputs.
         bytes: u64,
-        /// Most bytes.
         limit: u64,
     },
 }
 
-/// A checked program. Cheap to clone; compared by identity of what it does.
+/// A validated program. Cheap to clone. Programs are compared by their digests.
 #[derive(Clone, Debug)]
 pub struct ProgramSpec {
     inner: Arc<Inner>,
@@ -56,10 +52,10 @@ struct Inner {
 }
 
 impl ProgramSpec {
-    /// Checks everything that needs neither device nor compiler: PTX and parameters are compiled in the executor.
+    /// Validates everything that needs neither device nor compiler. The executor compiles the PTX and the parameters.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first problem found.
     pub fn new(mut program: Program) -> Result<Self, ProgramError> {
         for (name, sizes) in [("grid", &program.grid), ("block", &program.block)] {
             if sizes.len() != 3 || sizes.contains(&0) {
@@ -99,7 +95,7 @@ impl ProgramSpec {
                 limit: MAX_OUTPUT_BYTES,
             });
         }
-        // The rights to an object store are the agent's affair: an executor never sees them.
+        // The credentials of an object store stay in the agent: an executor never sees them.
         program.store = None;
         let encoded = Bytes::from(program.encode_to_vec());
         let digest = Sha256::digest(&encoded).into();
@@ -113,22 +109,22 @@ impl ProgramSpec {
         })
     }
 
-    /// The message, without its store.
+    /// Returns the message, without its store.
     pub fn program(&self) -> &Program {
         &self.inner.program
     }
 
-    /// The message's bytes.
+    /// Returns the encoded message.
     pub fn encoded(&self) -> &Bytes {
         &self.inner.encoded
     }
 
-    /// SHA-256 of [`ProgramSpec::encoded`]: equal programs have equal ones.
+    /// Returns the SHA-256 of [`ProgramSpec::encoded`]. Equal programs have equal digests.
     pub fn digest(&self) -> [u8; 32] {
         self.inner.digest
     }
 
-    /// Bytes that a chunk's outputs have in all.
+    /// Returns the total bytes of a chunk's outputs.
     pub fn output_bytes(&self) -> u64 {
         self.inner.output_bytes
     }

@@ -1,4 +1,4 @@
-//! A burst's work on one device: what its holder may do with it, and what comes back.
+//! A run is a burst's work on one device: the calls of its holder, and the events that come back.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,65 +11,59 @@ use super::ProgramSpec;
 use super::entry::Command;
 use super::outstanding::{Outstanding, WorkRange};
 
-/// What comes back. Every index submitted is in exactly one `Succeeded`, `Failed` or `Returned` after its submission,
-/// whatever becomes of the executor.
+/// Event of a run. Every submitted index is in exactly one `Succeeded`, `Failed` or `Returned` after its submission, whatever happens to
+/// the executor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Consecutive chunks that succeeded.
     Succeeded {
-        /// Which.
         range: WorkRange,
-        /// [`ProgramSpec::output_bytes`] for each, in the order of the index.
+        /// Outputs of all chunks in the order of their indices, [`ProgramSpec::output_bytes`] for each.
         outputs: Bytes,
     },
-    /// Consecutive chunks whose attempt failed alike.
+    /// Consecutive chunks whose attempt failed for the same reason.
     Failed {
-        /// Which.
         range: WorkRange,
-        /// The cause.
         code: FailureCode,
-        /// The cause as the engine tells it.
+        /// Reason as the engine reports it.
         message: String,
     },
-    /// Chunks that come back unstarted, or whose result was lost without a fault of theirs: costs no attempt.
+    /// Chunks that did not start, or whose result was lost through no fault of theirs. They cost no attempt.
     Returned {
-        /// Which.
+        /// Consecutive indices, with the attempt that did not count.
         range: WorkRange,
     },
-    /// A [`Run::set_concurrency`] has taken effect: from now on no more chunks than this run at a time, and no memory
-    /// beyond theirs is held for this run. Said once for every call, in their order (calls may be answered together
-    /// by the last one's).
+    /// A [`Run::set_concurrency`] has taken effect: from now on no more chunks than this run concurrently, and no memory beyond theirs is
+    /// held for this run. Sent once for every call, in the order of the calls; one event may answer several calls with the limit of the
+    /// last one.
     Settled {
-        /// The limit.
+        /// Limit of concurrent chunks that has taken effect.
         concurrency: u32,
     },
 }
 
-/// Why work was refused. Nothing of the submission was taken.
+/// Reason why a submission was rejected. None of its chunks was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// An index of it is outstanding already, or named twice.
+    /// An index is outstanding already, or occurs twice in the submission.
     #[error("chunks {first} to {last} overlap what is outstanding or have no index")]
     Overlap {
-        /// First index of the range.
         first: u64,
-        /// Its last index.
+        /// Last index, inclusive.
         last: u64,
     },
-    /// More chunks than may be outstanding.
+    /// Too many chunks would be outstanding.
     #[error("{chunks} chunks would be outstanding, at most {limit} may be")]
     TooMany {
-        /// How many it would be.
+        /// Number of chunks that would be outstanding.
         chunks: u64,
-        /// The limit.
         limit: u64,
     },
-    /// The pool has shut down.
     #[error("the executors have shut down")]
     ShutDown,
 }
 
-/// The holder's end of a run. Clones share it. It ends with its [`Events`].
+/// The holder's end of a run. Clones share the run. It ends with its [`Events`].
 #[derive(Clone, Debug)]
 pub struct Run {
     shared: Arc<Shared>,
@@ -85,10 +79,10 @@ impl Run {
         )
     }
 
-    /// Hands chunks over, to be run in this order. Never waits.
+    /// Submits chunks, which run in this order. Never blocks.
     ///
     /// # Errors
-    /// [`SubmitError`]; nothing was taken then.
+    /// [`SubmitError`]; none of the chunks was accepted then.
     pub fn submit(&self, ranges: Vec<WorkRange>) -> Result<(), SubmitError> {
         let mut state = self.shared.state();
         let submitted: u64 = ranges.iter().fold(0, |sum, range| sum.saturating_add(range.count));
@@ -113,50 +107,50 @@ impl Run {
                 });
             }
         }
-        // Sent under the lock: submissions reach the executor in the order in which they were taken.
+        // Sent under the lock, so that submissions reach the executor in the order in which they were accepted.
         self.shared.send(Command::Submit(self.shared.id, ranges));
         Ok(())
     }
 
-    /// At most so many chunks run at a time, each with one slice of memory: 0 at first. What runs beyond a lower limit
-    /// goes on to its end (or its timeout); [`Event::Settled`] says when.
+    /// Limits the number of chunks that run concurrently, each with one slice of memory. The initial limit is 0. Running chunks beyond a
+    /// lower limit continue to their end (or their timeout); [`Event::Settled`] reports when they have ended.
     pub fn set_concurrency(&self, slices: u32) {
         self.shared.send(Command::SetConcurrency(self.shared.id, slices));
     }
 
-    /// Gives back what has not started, as [`Event::Returned`]. What runs goes on.
+    /// Returns the chunks that have not started, as [`Event::Returned`]. Running chunks continue.
     pub fn withdraw(&self) {
         self.shared.send(Command::Withdraw(self.shared.id));
     }
 
-    /// Ends this run's chunks in flight: they fail with `code`. Where the device cannot end a kernel, the executor process is
-    /// ended, and so it is where a chunk does not end within the grace: what other runs of the namespace had in flight there is
-    /// returned then, as is what had not started of any, and costs no attempt.
+    /// Ends the run's chunks in flight: they fail with `code`. The executor process is killed if the device cannot end a kernel, or if a
+    /// chunk does not end within the grace. In this case the process's other chunks in flight and unstarted chunks, of this and of other
+    /// runs of the namespace, are returned and cost no attempt.
     pub fn kill(&self, code: FailureCode) {
         self.shared.send(Command::Kill(self.shared.id, code));
     }
 
-    /// Chunks submitted whose event has not been put into [`Events`].
+    /// Returns the number of submitted chunks that have no event in [`Events`] yet.
     pub fn outstanding(&self) -> u64 {
         self.shared.state().outstanding.chunks()
     }
 
-    /// The program.
+    /// Returns the program.
     pub fn program(&self) -> &ProgramSpec {
         &self.shared.program
     }
 }
 
-/// What comes back from a run, in order. Bounded: an executor pauses when its results are not taken. Dropping it closes
-/// the run: what has not started is dropped, the results of what runs are lost. To know when the device holds nothing
-/// for it any more, withdraw, set the concurrency to 0 and wait for [`Event::Settled`] before dropping.
+/// Events of a run, in order. The queue is bounded: an executor pauses when its results are not taken. Dropping it closes the run:
+/// unstarted chunks are dropped, and the results of running chunks are lost. To wait until the device holds nothing for the run, withdraw,
+/// set the concurrency to 0 and wait for [`Event::Settled`] before dropping.
 #[derive(Debug)]
 pub struct Events {
     shared: Arc<Shared>,
 }
 
 impl Events {
-    /// The next one; `None` after the pool has shut down. Safe to cancel.
+    /// Waits for the next event. Returns `None` after the pool has shut down. Cancel safe.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.try_next() {
@@ -165,12 +159,12 @@ impl Events {
             if self.shared.state().ended {
                 return self.try_next();
             }
-            // There is one taker: a notification between the look and here is kept.
+            // Only one task waits: a notification between the check above and this line is kept.
             self.shared.ready.notified().await;
         }
     }
 
-    /// The next one if it is there.
+    /// Returns the next event, if one is queued.
     pub fn try_next(&mut self) -> Option<Event> {
         let mut state = self.shared.state();
         let event = state.events.pop_front()?;
@@ -193,7 +187,7 @@ impl Drop for Events {
     }
 }
 
-/// Bytes that an event waiting to be taken is counted for.
+/// Returns the size in bytes for which a queued event counts.
 fn weight(event: &Event) -> usize {
     const ENTRY: usize = 128;
     ENTRY
@@ -204,7 +198,7 @@ fn weight(event: &Event) -> usize {
         }
 }
 
-/// What a run's holder and its executor's supervisor share.
+/// State that the holder of a run and the executor's supervisor share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) id: u64,
@@ -223,7 +217,7 @@ struct State {
     event_bytes: usize,
     /// The executor was told to start nothing more until events are taken.
     paused: bool,
-    /// Nothing comes any more: closed by the holder, or the pool has shut down.
+    /// No more events follow: the holder closed the run, or the pool has shut down.
     ended: bool,
 }
 
@@ -250,17 +244,17 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The supervisor outlives its runs unless the runtime itself ends: then there is nobody to tell.
+    /// Sends a command to the supervisor, which outlives its runs unless the runtime shuts down: then nobody receives the command.
     fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }
 
-    /// Chunks that have not come back.
+    /// Returns the number of chunks that have not come back.
     pub(super) fn outstanding(&self) -> u64 {
         self.state().outstanding.chunks()
     }
 
-    /// Puts an event about chunks that are outstanding; `false` when they are not.
+    /// Queues an event about outstanding chunks. Returns `false`, and queues nothing, when they are not outstanding.
     pub(super) fn settle(&self, event: Event) -> bool {
         let mut state = self.state();
         let (Event::Succeeded { range, .. } | Event::Failed { range, .. } | Event::Returned { range }) = &event else {
@@ -273,12 +267,12 @@ impl Shared {
         true
     }
 
-    /// Puts the answer to a change of concurrency.
+    /// Queues the answer to a change of concurrency.
     pub(super) fn settled(&self, concurrency: u32) {
         self.push(&mut self.state(), Event::Settled { concurrency });
     }
 
-    /// Gives everything outstanding back, unstarted: also what the supervisor has not heard of yet.
+    /// Returns every outstanding chunk unstarted, including chunks that the supervisor has not received yet.
     pub(super) fn return_all(&self) {
         let mut state = self.state();
         for range in state.outstanding.drain() {
@@ -286,13 +280,13 @@ impl Shared {
         }
     }
 
-    /// Nothing comes after what is there.
+    /// Ends the events after those that are queued.
     pub(super) fn end(&self) {
         self.state().ended = true;
         self.ready.notify_one();
     }
 
-    /// Whether so much waits to be taken that the executor must pause; says so once until it was taken.
+    /// Returns whether the executor must pause because too many bytes of events wait. Returns `true` once per pause.
     pub(super) fn must_pause(&self) -> bool {
         let mut state = self.state();
         let must = !state.paused && !state.ended && state.event_bytes > self.max_event_bytes;
@@ -300,7 +294,7 @@ impl Shared {
         must
     }
 
-    /// Whether the executor must not start anything for this run.
+    /// Returns whether the executor must not start chunks of this run.
     pub(super) fn is_paused(&self) -> bool {
         self.state().paused
     }

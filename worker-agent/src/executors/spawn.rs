@@ -1,7 +1,7 @@
-//! Starting executor processes.
+//! Start of executor processes.
 //!
-//! All are started by one thread that lives as long as the agent: the kernel sends a child's death signal when the
-//! *thread* that made it ends, and a runtime's threads come and go.
+//! One thread that lives as long as the agent starts all of them: the kernel sends a child's death signal when the *thread* that created
+//! the child ends, and a runtime's threads come and go.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,8 +19,8 @@ use super::launch::{Launched, Launcher};
 use super::process::Child;
 use crate::executor::board::{Board, monotonic_nanoseconds};
 
-/// Variables that a driver needs to be found and to see what it may; everything else of the agent's environment, above
-/// all anything that names a token or the API server, stays out.
+/// Environment variables that executors inherit: those by which a driver is found and its devices are selected. All others stay out, above
+/// all any that names a token or the API server.
 const KEPT: [&str; 8] = [
     "LD_LIBRARY_PATH",
     "CUDA_VISIBLE_DEVICES",
@@ -38,13 +38,13 @@ pub(super) struct Started {
     pub(super) child: Child,
     pub(super) socket: UnixStream,
     pub(super) board: Arc<Board>,
-    /// What the process writes, line by line.
+    /// Read end of the process's stderr.
     pub(super) words: Option<OwnedFd>,
 }
 
 type Start = Box<dyn FnOnce(&Path) + Send>;
 
-/// The thread that starts processes; it ends with the last of its handles.
+/// Handle of the thread that starts processes. The thread ends with its last handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Spawner {
     requests: mpsc::Sender<Start>,
@@ -64,12 +64,12 @@ impl Spawner {
         Ok(Self { requests })
     }
 
-    /// What `start` makes of the program, on the thread.
+    /// Calls `start` with the program on the thread, and returns its result.
     pub(crate) async fn on_thread<T: Send + 'static>(&self, start: impl FnOnce(&Path) -> io::Result<T> + Send + 'static) -> io::Result<T> {
         let (answer, answered) = oneshot::channel();
         let gone = || io::Error::other("the thread that starts executors is gone");
         let start: Start = Box::new(move |program| {
-            // When nobody waits any more, the process ends with what is dropped here.
+            // If the caller has gone, dropping the result here ends the process.
             let _ = answer.send(start(program));
         });
         self.requests.send(start).map_err(|_| gone())?;
@@ -102,7 +102,7 @@ impl Launcher for Spawner {
     }
 }
 
-/// A command of this program with an environment that holds nothing of the agent's.
+/// Creates a command that runs this program with an environment free of the agent's variables.
 pub(crate) fn command(program: &Path, name: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["executor", name]).env_clear().current_dir("/");
@@ -122,13 +122,13 @@ fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
     let (words, their_words) = io::pipe()?;
     let child = command(program, "run")
         .args(arguments)
-        // Lanes allocate little and share it: an arena for each would only cost memory. Sessions are another matter: a step of an
-        // XLA program allocates on several threads at once, and waits for the others where there are as few.
+        // The lanes of a burst executor allocate little and share it, so an arena per thread would only cost memory. Session executors do
+        // not get this limit: a step of an XLA program allocates on several threads at once, which would wait for each other.
         .env("MALLOC_ARENA_MAX", "2")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::from(file))
         .stderr(Stdio::from(their_words))
-        // A terminal's interrupt is the agent's affair: it drains first.
+        // A process group of its own: an interrupt from the terminal goes to the agent alone, which drains first.
         .process_group(0)
         .spawn()?;
     socket.set_nonblocking(true)?;

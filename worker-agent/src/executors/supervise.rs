@@ -1,5 +1,5 @@
-//! The supervisor of one device and namespace: has at most one executor process at a time, and answers for every chunk
-//! handed over, whatever becomes of the process.
+//! Supervisor of one device and namespace: runs at most one executor process at a time, and accounts for every chunk handed over, whatever
+//! happens to the process.
 
 mod messages;
 #[cfg(test)]
@@ -26,13 +26,13 @@ use super::{loss, words};
 use crate::executor::board::{Activity, Slot};
 use crate::executor::protocol::{Pause, Revoke, to_executor};
 
-/// How often a process with work is looked at.
+/// Interval at which a process with work is checked.
 const LOOK: Duration = Duration::from_millis(250);
-/// What a process that neither runs nor says anything, though it has work, is given beyond the grace.
+/// Time, in addition to the grace, after which a process counts as hung if it has work but neither runs nor sends anything.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Delay of a start after one process that ended nothing; doubles with each.
+/// Delay of a start after one process that ended no chunk. Doubles with each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// Longest delay.
+/// Upper bound of the delay of a start.
 const LAST_DELAY: Duration = Duration::from_secs(10);
 
 pub(super) struct Supervisor {
@@ -45,19 +45,19 @@ pub(super) struct Supervisor {
     starting: Option<JoinHandle<Result<Process, String>>>,
     cause: Option<Cause>,
     unavailable: Option<String>,
-    /// Chunk timeouts of runs that this process was told of, closed ones included.
+    /// Chunk timeouts of the runs that this process knows or knew, closed runs included.
     timeouts: HashMap<u64, Duration>,
-    /// Processes in a row that ended without ending a chunk.
+    /// Number of consecutive processes that ended without ending a chunk.
     fruitless: u32,
     idle_since: Option<Instant>,
-    /// The last [`Supervisor::look`].
+    /// Time of the last [`Supervisor::look`].
     looked: Instant,
-    /// The process starts nothing more and ends with its last chunk: it is another namespace's turn.
+    /// The process starts nothing more and ends with its last chunk, because it is another namespace's turn.
     makes_room: bool,
     shut_down: bool,
 }
 
-/// Starts a supervisor; it ends by itself.
+/// Starts a supervisor, which ends on its own.
 pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::UnboundedSender<Command> {
     let (sender, commands) = mpsc::unbounded_channel();
     let supervisor = Supervisor {
@@ -93,7 +93,7 @@ impl Supervisor {
         loop {
             let is_wanted = self.runs.values().any(|run| run.concurrency > 0 && run.has_work());
             if let Some(starting) = self.starting.take_if(|_| !is_wanted) {
-                // It may wait for room that another namespace would have to make.
+                // The start may wait for room that another namespace would have to make.
                 starting.abort();
             }
             if self.process.is_none() && self.starting.is_none() {
@@ -108,7 +108,7 @@ impl Supervisor {
             }
             match self.woken().await {
                 Woken::Told(Some(command)) => self.obey(command),
-                // The pool holds the other end for as long as this runs.
+                // The pool holds the sender for as long as this task runs.
                 Woken::Told(None) => self.obey(Command::ShutDown),
                 Woken::Started(Ok(process)) => self.begin(process),
                 Woken::Started(Err(reason)) => self.not_started(&reason),
@@ -133,7 +133,7 @@ impl Supervisor {
             (None, _) => None,
             (Some(_), Some(_)) if !busy && device.waiting.load(Ordering::SeqCst) > 0 => Some(Duration::ZERO),
             (Some(_), Some(since)) if !busy => Some(self.pool.config.idle_timeout.saturating_sub(since.elapsed())),
-            // Counted from the last one: a process that sends without pause is looked at too.
+            // Measured from the last check, so that a process that sends without pause is checked too.
             (Some(_), _) => Some(LOOK.saturating_sub(self.looked.elapsed())),
         };
         let exchange = async {
@@ -219,7 +219,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a process: after a delay if the ones before came to nothing, and when the device has room for one more.
+    /// Starts a process: after a delay if the previous ones ended no chunk, and as soon as the device has room for one more.
     fn start(&mut self) {
         let pool = Arc::clone(&self.pool);
         let (place, namespace) = (self.place, self.namespace.clone());
@@ -275,14 +275,14 @@ impl Supervisor {
 
     fn kill(&mut self, cause: Cause) {
         if let Some(process) = &mut self.process {
-            // The first cause is the cause.
+            // Only the first cause counts.
             self.cause.get_or_insert(cause);
             process.kill();
         }
     }
 
-    /// Ends what runs of a run: in its process where the device can end a kernel, else with it. Chunks of a run that the process
-    /// does not know have not started and are returned.
+    /// Ends the running chunks of a run: within the process if the device can end a kernel, otherwise by killing the process. Chunks of a
+    /// run that the process does not know have not started and are returned.
     fn revoke(&mut self, run: u64, code: FailureCode) {
         if let Some(entry) = self.runs.get_mut(&run).filter(|entry| !entry.opened) {
             return entry.return_all();
@@ -290,7 +290,7 @@ impl Supervisor {
         let revocable = self.process.is_some() && self.pool.devices[self.place].kind.cancels();
         if let Some(entry) = self.runs.get_mut(&run).filter(|_| revocable) {
             let now = self.pool.launcher.monotonic_nanoseconds();
-            // Asked again: what ran at the first time has its grace from then on.
+            // On a repeated request, the grace still starts with the first one.
             entry.revoked.get_or_insert((code, now));
             self.send(to_executor::Kind::Revoke(Revoke { run, code: code.into() }));
         } else {
@@ -298,19 +298,19 @@ impl Supervisor {
         }
     }
 
-    /// A run whose chunks were to end longer than the grace ago and have not.
+    /// Returns the cause to kill the process if chunks of a revoked run still run after the grace. Repeats the revocation before that.
     fn unended(&mut self, now: u64) -> Option<Cause> {
         let process = self.process.as_mut()?;
         for (id, entry) in &mut self.runs {
             let Some((code, since)) = entry.revoked else { continue };
-            // Without a slice none of its chunks is to run, a later one as little.
+            // Without a slice, chunks that started after the revocation must not run either.
             let meant = |slot: Slot| slot.activity.run() == *id && (slot.since <= since || entry.concurrency == 0);
             if !process.board.slots().any(meant) {
                 entry.revoked = None;
             } else if u128::from(now.saturating_sub(since)) > self.pool.config.grace.as_nanos() {
                 return Some(Cause::Killed { run: *id, code });
             } else {
-                // It may have come between two chunks.
+                // The previous request may have arrived between two chunks.
                 process.send(to_executor::Kind::Revoke(Revoke {
                     run: *id,
                     code: code.into(),
@@ -320,13 +320,13 @@ impl Supervisor {
         None
     }
 
-    /// Looks for what takes too long, and for idleness.
+    /// Checks the process for exceeded times and for idleness.
     fn look(&mut self) {
         self.looked = Instant::now();
         let Some(process) = &self.process else { return };
         let config = &self.pool.config;
         let now = self.pool.launcher.monotonic_nanoseconds();
-        // A driver may make memory and code wait for the kernels of other runs.
+        // A driver may delay allocations and compilation until the kernels of other runs have ended.
         let preparation = config.start_timeout + self.timeouts.values().max().copied().unwrap_or_default();
         let mut active = 0;
         let mut cause = None;
@@ -368,18 +368,18 @@ impl Supervisor {
         let state = &self.pool.states[self.place];
         if since.elapsed() >= idle_timeout || state.waiting.load(Ordering::SeqCst) > 0 {
             tracing::info!(device = self.device(), namespace = self.namespace, "idle executor ended");
-            // Dropped: killed and reaped. It holds nothing that anyone waits for.
+            // Dropping the process kills and reaps it. Nobody waits for anything that it holds.
             self.forget();
         }
     }
 
-    /// The process is gone or goes: no run is known to it any more.
+    /// Drops the process, after which no run is open in a process.
     fn forget(&mut self) {
         self.makes_room = false;
         if let Some(process) = self.process.take() {
             let board = Arc::clone(&process.board);
             drop(process);
-            // After its permit: until that is free, it is one that leaves.
+            // After the drop of its permit: until the permit is free, the executor counts as leaving.
             self.pool.states[self.place].remove(&board);
         }
         for run in self.runs.values_mut() {
@@ -392,7 +392,7 @@ impl Supervisor {
         }
     }
 
-    /// What comes from the process has ended: accounts for everything it had.
+    /// Handles the end of the process's messages: reaps the process and accounts for its chunks.
     async fn end(&mut self) {
         let Some(process) = &mut self.process else { return };
         let executor = process.id();
@@ -426,7 +426,7 @@ impl Supervisor {
                 grace: self.pool.config.grace,
             },
         );
-        // After the accounting: a settled concurrency of 0 says that nothing comes any more.
+        // After the accounting, because a settled concurrency of 0 means that no more events follow.
         self.forget();
         if self.cause == Some(Cause::ShutDown) {
             self.shut_down = true;

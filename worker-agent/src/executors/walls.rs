@@ -1,4 +1,4 @@
-//! Which walls this machine has for executors: a child puts them up and tells.
+//! Check of the sandbox of executors: a child process applies the sandbox on this machine and reports which parts the kernel supports.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,33 +7,32 @@ use super::ask::{AskError, ask};
 use super::spawn;
 use crate::executor::sandbox::Walls;
 
-/// How long that may take, on a machine that has much else to do.
+/// Timeout of the child process, generous for a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);
-/// What helps where something is missing.
+/// Advice for a machine that lacks part of the sandbox.
 const REMEDY: &str = "a kernel from 6.12 on with CONFIG_SECURITY_LANDLOCK and `landlock` among the `lsm=` of its command line (6.2 for executors of \
                       the CPU engine), and a container runtime that lets Landlock and seccomp through";
 
-/// Why executors are not to be started.
+/// Reason why executors must not be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WallsError {
-    /// Nobody knows.
     #[error("nothing is known of the walls of executors")]
     Unknown(#[from] AskError),
-    /// They do not come about.
+    /// The sandbox cannot be applied.
     #[error("the walls of executors do not come about: {0}")]
     Broken(String),
-    /// They are required, and not complete.
+    /// The sandbox is required, and this machine lacks part of it.
     #[error("the walls of executors are required, and this machine lacks {missing}; what helps: {REMEDY}")]
     Missing {
-        /// What it lacks, in words.
+        /// Description of the missing parts.
         missing: String,
     },
 }
 
-/// Tells in the log what this machine lacks of the walls, for executors of a `gpu` too.
+/// Logs which parts of the sandbox this machine lacks; with `gpu`, also for executors of a GPU.
 ///
 /// # Errors
-/// [`WallsError`]; [`WallsError::Missing`] where they are `required` alone.
+/// [`WallsError`]; [`WallsError::Missing`] only if the sandbox is `required`.
 pub(crate) async fn check(program: &Path, gpu: bool, required: bool) -> Result<(), WallsError> {
     let walls: Result<Walls, String> = ask(spawn::command(program, "walls"), WITHIN).await?;
     let walls = walls.map_err(WallsError::Broken)?;

@@ -1,5 +1,5 @@
-//! What an executor writes (a driver's warnings, a kernel's `printf`), as lines of the agent's log: bounded, as a tenant
-//! decides what and how much.
+//! Copies the stderr of executors (a driver's warnings, a kernel's `printf`) into the agent's log, line by line. Bounded, because a tenant
+//! decides what and how much is written.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
-/// Longest line, in bytes: the rest of it is dropped.
+/// Limit of a line in bytes. The rest of the line is dropped.
 const LINE: usize = 1024;
-/// Most lines in a [`PERIOD`].
+/// Limit of lines per [`PERIOD`].
 const LINES: u32 = 50;
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -22,7 +22,7 @@ pub(super) async fn log(words: OwnedFd, device: String, namespace: String) {
     }
 }
 
-/// Gives lines on until the process has ended. Gives back how many there were beyond the bound, which were dropped.
+/// Passes lines to `line` until the process has ended. Returns the number of lines beyond the limit, which were dropped.
 pub(crate) async fn follow(words: OwnedFd, mut line: impl FnMut(&str)) -> u64 {
     let Ok(mut words) = Receiver::from_owned_fd(words) else { return 0 };
     let mut lines = Lines::default();

@@ -1,4 +1,4 @@
-//! What one owner holds on one device: its grants, what drains, and how many of its slices are in use.
+//! Holding of one owner on one device: its grants, its draining slices, and how many of its slices are in use.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,21 +16,21 @@ struct Draining {
     kill_at: Duration,
 }
 
-/// One line of what is held.
+/// One grant of a holding, or the draining part of one.
 pub(super) struct Part {
     pub counter: u64,
     pub slices: u32,
-    /// When it ends; of a draining part, when it is killed.
+    /// When the grant expires; for a draining part, when it is killed.
     pub expires: Duration,
     pub draining: bool,
 }
 
-/// Slices of one size. Invariant after [`Holding::settle`]: the draining slices are those by which those in
+/// Slices of one size. Invariant after [`Holding::settle`]: the number of draining slices is the number by which the slices in
 /// use exceed the active slices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Holding {
     slice_bytes: u64,
-    /// What the owner's process takes beside its slices, in bytes.
+    /// Bytes that the owner's process takes in addition to its slices.
     beside_bytes: u64,
     active: BTreeMap<u64, Active>,
     draining: Vec<Draining>,
@@ -54,7 +54,7 @@ impl Holding {
         self.slice_bytes
     }
 
-    /// Bytes of the device that it takes: nothing once it is empty.
+    /// Returns the bytes that the holding takes of the device: 0 once it is empty.
     pub fn bytes(&self) -> u64 {
         match self.slices() {
             0 => 0,
@@ -62,17 +62,17 @@ impl Holding {
         }
     }
 
-    /// Slices that may be taken into use.
+    /// Returns the number of slices that may be taken into use.
     pub fn active(&self) -> u32 {
         self.active_slices
     }
 
-    /// All slices, draining included.
+    /// Returns the number of all slices, draining ones included.
     pub fn slices(&self) -> u64 {
         u64::from(self.active_slices) + self.draining.iter().map(|part| u64::from(part.slices)).sum::<u64>()
     }
 
-    /// How many entries it holds.
+    /// Returns the number of entries, active and draining.
     pub fn grants(&self) -> usize {
         self.active.len() + self.draining.len()
     }
@@ -81,7 +81,7 @@ impl Holding {
         self.active.is_empty() && self.draining.is_empty()
     }
 
-    /// New slices also carry what drains: that many draining ones become free.
+    /// Adds a grant. Its slices also take over the use of draining ones, of which the same number becomes free.
     pub fn add(&mut self, counter: u64, slices: u32, expires: Duration, grace: Duration) {
         self.active.insert(counter, Active { slices, expires, grace });
         self.active_slices += slices;
@@ -98,7 +98,7 @@ impl Holding {
         }
     }
 
-    /// Every active grant lasts until then at least.
+    /// Extends every active grant to `until`. Grants that last longer stay as they are.
     pub fn extend(&mut self, until: Duration) {
         for grant in self.active.values_mut() {
             grant.expires = grant.expires.max(until);
@@ -121,7 +121,7 @@ impl Holding {
         counters
     }
 
-    /// Ends a grant down to `keep` slices. What ends drains until [`Holding::settle`] finds it idle.
+    /// Reduces a grant to `keep` slices. The others drain until [`Holding::settle`] finds them idle.
     pub fn end(&mut self, counter: u64, keep: u32, now: Duration, immediately: bool) {
         if immediately {
             let parts = self.draining.iter_mut().filter(|part| part.counter == counter);
@@ -145,12 +145,12 @@ impl Holding {
         self.draining.push(Draining { counter, slices, kill_at });
     }
 
-    /// Grants past their time at `now`.
+    /// Returns the number of grants that have expired at `now`.
     pub fn expired(&self, now: Duration) -> u64 {
         self.active.values().filter(|grant| grant.expires <= now).count() as u64
     }
 
-    /// Ends them.
+    /// Ends the grants that have expired at `now`. Their slices drain.
     pub fn expire(&mut self, now: Duration) {
         let due = self.active.iter().filter(|(_, grant)| grant.expires <= now);
         let due: Vec<(u64, u32, Duration)> = due
@@ -162,7 +162,7 @@ impl Holding {
         }
     }
 
-    /// Takes up to `wanted` active slices into use.
+    /// Takes up to `wanted` active slices into use, and returns how many.
     pub fn occupy(&mut self, wanted: u32) -> u32 {
         let occupied = wanted.min(self.active_slices.saturating_sub(self.in_use));
         self.in_use += occupied;
@@ -173,8 +173,8 @@ impl Holding {
         self.in_use = self.in_use.saturating_sub(slices);
     }
 
-    /// Frees the draining slices that are not in use. Slices are alike, so it frees those first that would be killed
-    /// first: no chunk is killed before the grace of the slice that still counts for it.
+    /// Frees the draining slices that are not in use. Slices are interchangeable, so those with the earliest kill time are freed first: no
+    /// chunk is killed before the grace of the slice that still counts for it.
     pub fn settle(&mut self) {
         let mut excess = self.in_use.saturating_sub(self.active_slices);
         self.draining.sort_by_key(|part| std::cmp::Reverse((part.kill_at, part.counter)));
@@ -185,7 +185,7 @@ impl Holding {
         self.draining.retain(|part| part.slices > 0);
     }
 
-    /// Whether a drain has overstayed at `now`; the next time to ask is then `again`.
+    /// Returns whether the grace of a draining part has passed at `now`. The kill time of such a part becomes `again`.
     pub fn kill_due(&mut self, now: Duration, again: Duration) -> bool {
         let mut due = false;
         for part in self.draining.iter_mut().filter(|part| part.kill_at <= now) {
@@ -195,7 +195,7 @@ impl Holding {
         due
     }
 
-    /// When something is due next.
+    /// Returns the time of the next expiry or kill.
     pub fn deadline(&self) -> Option<Duration> {
         let active = self.active.values().map(|grant| grant.expires);
         active.chain(self.draining.iter().map(|part| part.kill_at)).min()

@@ -1,4 +1,4 @@
-//! The ledger against a model that counts single slices, under random sequences of calls.
+//! Property test: random sequences of calls on the ledger, compared with a model that tracks each slice.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,6 @@ enum Call {
     },
 }
 
-/// One slice.
 #[derive(Clone, Debug)]
 struct Slice {
     owner: u8,
@@ -83,11 +82,11 @@ struct Model {
     terms: BTreeMap<u8, u64>,
     slices: Vec<Slice>,
     in_use: BTreeMap<(u8, u8), u32>,
-    /// What may be lent, where it is not what it was at first.
+    /// Allocatable bytes of the devices whose limit was changed.
     limits: BTreeMap<u8, u64>,
-    /// What the last call answers.
+    /// Expected answer of the last call.
     answer: Option<u32>,
-    /// Owner and device of each kill that the last call asks for.
+    /// Owner and device of each kill that the last call requests.
     kills: Vec<(u8, u8)>,
 }
 

@@ -1,39 +1,33 @@
-//! What goes into the ledger and what comes out of it.
+//! Input and output types of the ledger.
 
 /// A device as the ledger sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Name, unique on this agent.
     pub name: String,
-    /// What may be lent of it, in bytes.
     pub allocatable_bytes: u64,
-    /// What a session's process takes of it beside its slices, in bytes.
+    /// Bytes that the process of a session takes in addition to its slices.
     pub session_bytes: u64,
 }
 
-/// Something to be done outside the ledger.
+/// Action that the ledger requests of its caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// The grace of a drained grant is over: kill the executor of that namespace on that device. Asked again every
-    /// second until what ran is reported to have ended.
+    /// The grace of draining slices has passed: kill the executor of the namespace on the device. Requested again every second until the
+    /// slices are vacated.
     Kill {
-        /// Device.
         device: String,
-        /// Namespace whose executor it is.
         namespace: String,
-        /// UID of the owner whose chunks overstayed.
+        /// UID of the owner whose chunks exceeded the grace.
         owner_uid: String,
     },
-    /// The owner has fewer active slices on the device than before; with none left, what has not started there never
-    /// will.
+    /// The owner has fewer active slices on the device than before. With none left, chunks that have not started there never will.
     Shrunk {
-        /// Device.
         device: String,
-        /// UID of the owner.
         owner_uid: String,
         /// Active slices that remain.
         active: u32,
-        /// By expiry; else by release.
+        /// Whether slices expired; otherwise they were released.
         expired: bool,
     },
     /// The owner holds nothing on this agent any more, draining slices included.
@@ -43,28 +37,24 @@ pub enum Effect {
     },
 }
 
-/// Counts since the agent started, for metrics.
+/// Counters since the agent started, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Totals {
-    /// Slices granted.
     pub granted_slices: u64,
-    /// Slices that became free again, whatever ended them.
+    /// Slices that became free again, for whatever reason.
     pub freed_slices: u64,
-    /// Grants that ended by expiry.
     pub expired_grants: u64,
 }
 
-/// How much of a device is in use.
+/// Load of one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Load {
-    /// What may be lent, in bytes.
     pub allocatable_bytes: u64,
-    /// What is lent, draining included, in bytes; with what sessions' processes take beside their slices.
+    /// Leased bytes, including draining slices and the memory of session processes beside their slices.
     pub leased_bytes: u64,
-    /// Slices lent, draining included.
+    /// Leased slices, draining ones included.
     pub slices: u64,
-    /// Slices in use.
     pub slices_in_use: u64,
-    /// It answers.
+    /// The device accepts new grants.
     pub healthy: bool,
 }

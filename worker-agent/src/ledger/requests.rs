@@ -1,4 +1,4 @@
-//! What coordinators ask for: to be heard, to acquire, to renew, to release.
+//! Requests of coordinators: fencing by term, acquire, renew and release; and the agent's own extend and forfeit.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +15,7 @@ fn refusal(code: RefusalCode, free_bytes: u64, message: String) -> Refusal {
 }
 
 impl Ledger {
-    /// Hears a coordinator: records its term, or refuses it as stale. Every request for an owner starts here.
+    /// Applies fencing: records the term of a coordinator, or rejects it as stale. Every request for an owner starts here.
     pub fn hear(&mut self, now: Duration, owner: &Owner) -> Result<(), Refusal> {
         if owner.uid.is_empty() || owner.uid.len() > 128 || owner.namespace.len() > 253 || owner.name.len() > 512 {
             return Err(refusal(
@@ -54,7 +54,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Grants up to `request.slices` slices, or refuses with the cause and the bytes that are free.
+    /// Grants up to `request.slices` slices, or rejects the request with the reason and the free bytes.
     pub fn acquire(&mut self, now: Duration, request: &AcquireRequest) -> Result<Grant, Refusal> {
         self.expire(now);
         if request.boot_id != self.boot_id {
@@ -145,7 +145,7 @@ impl Ledger {
         })
     }
 
-    /// Extends grants of one owner: each lasts `ttl` from `now`. One outcome a grant, in the order asked.
+    /// Renews grants of one owner until `ttl_milliseconds` after `now`. Returns one outcome per grant, in the order of the request.
     pub fn renew(&mut self, now: Duration, request: &RenewOwner) -> Vec<RenewOutcome> {
         self.expire(now);
         let ttl = Duration::from_millis(request.ttl_milliseconds);
@@ -180,8 +180,8 @@ impl Ledger {
         outcomes
     }
 
-    /// Extends what an owner holds for the sake of somebody who is there, without a coordinator: it lasts until `ttl` from now,
-    /// never past `limit`, and never less than it would anyway. What has ended stays ended. Whether anything is held.
+    /// Extends an owner's grants without a coordinator, while a client is connected: each lasts until `ttl` from now, but not past `limit`,
+    /// and never shorter than before. Ended grants stay ended. Returns whether the owner holds active slices.
     pub fn extend(&mut self, now: Duration, owner_uid: &str, ttl: Duration, limit: Duration) -> bool {
         self.expire(now);
         let until = (now + ttl.min(MAX_DURATION)).min(limit);
@@ -198,14 +198,14 @@ impl Ledger {
         held
     }
 
-    /// When the last active grant of an owner ends unless it is extended.
+    /// Returns the time at which the last active grant of an owner ends unless it is extended.
     pub fn ends(&self, owner_uid: &str) -> Option<Duration> {
         let holdings = self.owners.get(owner_uid)?.holdings.values();
         let active = holdings.flat_map(|holding| holding.parts()).filter(|part| !part.draining);
         active.map(|part| part.expires).max()
     }
 
-    /// Ends what an owner holds at once, without a coordinator: what it was held for is no more.
+    /// Ends all grants of an owner at once, without a coordinator, because the process that used them is gone.
     pub fn forfeit(&mut self, now: Duration, owner_uid: &str) {
         self.expire(now);
         let owner = self.owners.get(owner_uid);
@@ -220,8 +220,8 @@ impl Ledger {
         self.sweep_kills(now);
     }
 
-    /// Gives grants back, wholly or down to `keep_slices` each. Grants that are gone, of another boot or of another
-    /// owner are passed over: asking twice does no more than asking once.
+    /// Releases grants, completely or down to `keep_slices` each. Grants that are gone, of another boot or of another owner are skipped, so
+    /// that a repeated request changes nothing.
     pub fn release(&mut self, now: Duration, request: &ReleaseRequest) -> ReleaseResponse {
         self.expire(now);
         let heard = self.hear(now, &request.owner).and_then(|()| {
@@ -268,7 +268,7 @@ impl Ledger {
         response
     }
 
-    /// Forgets an eighth of the owners that hold nothing, those silent the longest.
+    /// Forgets the owners that hold nothing and were silent longest: an eighth of [`MAX_SILENT_OWNERS`].
     fn forget_longest_silent(&mut self) {
         let silent = self.owners.iter().filter(|(_, owner)| owner.holdings.is_empty());
         let mut silent: Vec<(Duration, String)> = silent.map(|(uid, owner)| (owner.heard, uid.clone())).collect();

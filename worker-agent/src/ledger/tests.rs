@@ -1,4 +1,4 @@
-//! What single calls do. How they combine is in [`super::properties`].
+//! Tests of single calls. [`super::properties`] tests their combinations.
 
 use sahasra_wire::grants::{AcquireRequest, Owner, RefusalCode, ReleaseRequest, RenewOwner, SessionTerms};
 
@@ -126,7 +126,7 @@ fn a_session_takes_its_context_beside_its_slices_for_as_long_as_it_has_any() {
     );
     let other = ledger.acquire(seconds(0), &session("b", 1)).unwrap();
     assert_eq!(free(&ledger), 0);
-    // While its process runs it counts; then nothing of it does.
+    // The context counts for as long as the session's process runs.
     assert_eq!(ledger.occupy(seconds(0), "b", "gpu0", 1), 1);
     ledger.release(seconds(1), &release("b", &[&other]));
     assert_eq!(free(&ledger), 0);

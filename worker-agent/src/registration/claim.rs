@@ -1,13 +1,13 @@
-//! Which agent a node's name belongs to: the one that holds the heartbeat.
+//! Claim of a node: a node belongs to the agent that holds its heartbeat `Lease`.
 //!
-//! An agent that starts finds the holder of the heartbeat to be itself, none, or another boot. Another one is as a rule an agent that has
-//! ended without a word: its address is this agent's own now, or connections to it are refused, and the heartbeat is taken over at once. In
-//! all other cases, silence included, the heartbeat is watched for its lease duration: one that is renewed is of an agent that lives, and
-//! this one must not serve the node as well.
+//! A starting agent takes the heartbeat if it is the holder itself or there is none. Another holder is usually an agent that ended without
+//! releasing the heartbeat. It is taken over at once if the holder's address is now this agent's own, if connections to that address are
+//! refused, or if the address is silent and the holder's status reports its shutdown. In all other cases the heartbeat is watched for its
+//! lease duration: if it is renewed, its holder is alive, and this agent must not serve the node.
 //!
-//! Every beat names the version that the one before left. So two agents that both believe to hold the node learn of each other with the
-//! next beat, and the one that took it over gives way. Until its second beat it writes no status, save where it has the address of the
-//! holder before it.
+//! Every beat is conditional on the resource version that the previous beat left. Two agents that both believe they own the node thus
+//! discover each other with the next beat, and the one that took the heartbeat over gives way. An agent that took it over from a holder at
+//! another address writes no status before its second beat.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -22,36 +22,34 @@ use tokio::{
 
 use super::{Registration, RegistrationError, call, found, status::SHUTTING_DOWN};
 
-/// How long an agent may take to accept a connection.
+/// Timeout for an agent to accept a connection.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A heartbeat that does not say how long it lasts is watched for this long.
+/// Time for which a heartbeat without a lease duration is watched.
 const UNSAID: Duration = Duration::from_secs(15);
-/// It is looked at so many times.
+/// Number of polls while a heartbeat is watched.
 const LOOKS: u32 = 20;
 
-/// What became of a connection to the address of a URL.
+/// Outcome of a connection to the address of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was accepted.
     Accepted,
-    /// It was refused: nothing listens there.
+    /// The connection was refused: nothing listens at the address.
     Refused,
-    /// Neither: the address is gone, or a NetworkPolicy drops what agents send to each other.
+    /// Neither accepted nor refused: the address is gone, or a NetworkPolicy drops connections between agents.
     Silent,
 }
 
-/// Connects to the address of a URL.
+/// Function that tries to connect to the address of a URL.
 pub type Probe = Arc<dyn Fn(String) -> BoxFuture<'static, Answer> + Send + Sync>;
 
-/// The node has another agent.
+/// Error: the node has another agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} has an agent already, boot {boot}{}: a node has one; stop that one, or start this one with another --node-name", at(.endpoint))]
 pub struct Occupied {
-    /// Name of the node.
     pub node: String,
-    /// Boot of the other agent.
+    /// Boot id of the other agent.
     pub boot: String,
-    /// Its URL, where that is known.
+    /// URL of the other agent, if known.
     pub endpoint: Option<String>,
 }
 
@@ -59,35 +57,35 @@ fn at(endpoint: &Option<String>) -> String {
     endpoint.as_ref().map_or_else(String::new, |endpoint| format!(" at {endpoint}"))
 }
 
-/// Why a beat failed.
+/// Errors of a heartbeat.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BeatError {
-    /// The call failed; the next may succeed.
+    /// The call failed; a retry may succeed.
     #[error(transparent)]
     Call(#[from] RegistrationError),
-    /// Another agent holds the heartbeat: no further one will.
+    /// Another agent owns the node, so retries are pointless.
     #[error(transparent)]
     Occupied(#[from] Occupied),
 }
 
-/// What this agent knows of its hold on the node.
+/// State of this agent's claim on the node.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
-    /// Version of the heartbeat after this agent's last beat.
+    /// Resource version of the heartbeat after this agent's last beat.
     pub version: Option<String>,
-    /// It has held it before.
+    /// This agent has held the heartbeat before.
     pub held: bool,
-    /// The holder from which the next beat takes it over.
+    /// Holder from which the next beat takes the heartbeat over.
     replacing: Option<String>,
-    /// The holder from which it was taken over.
+    /// Holder from which this agent took the heartbeat over.
     replaced: Option<String>,
-    /// The holder from which it is taken over has another address, and may live.
+    /// The holder from which the heartbeat is taken over has another address, and may be alive.
     is_elsewhere: bool,
 }
 
 impl Hold {
-    /// A beat was written. Gives whether the node is this agent's: a holder at another address that lives takes the heartbeat back before
-    /// the second beat.
+    /// Records a successful beat. Returns whether the node belongs to this agent: after a takeover from another address only the second
+    /// beat proves that, because a living holder takes the heartbeat back before it.
     pub(super) fn beat(&mut self) -> bool {
         let is_first = !self.held;
         self.held = true;
@@ -103,7 +101,7 @@ impl Hold {
     }
 }
 
-/// A connection to the host and port of the URL.
+/// Returns a probe that connects to the host and port of the URL.
 pub fn connects() -> Probe {
     Arc::new(|endpoint| {
         Box::pin(async move {
@@ -123,7 +121,7 @@ pub fn connects() -> Probe {
 }
 
 impl Registration {
-    /// The version of the heartbeat that may be taken.
+    /// Returns the resource version at which this agent may write the heartbeat, or [`Occupied`] if the holder is alive.
     pub(super) async fn may_take(&self, leases: &Api<Lease>, lease: Lease, hold: &mut Hold) -> Result<Option<String>, BeatError> {
         let other = holder(&lease);
         if other.is_empty() || other == self.agent.boot_id() {
@@ -137,7 +135,7 @@ impl Registration {
             endpoint: endpoint.clone(),
         };
         if hold.replaced.as_ref() == Some(&other) {
-            // It was taken for gone, and is not.
+            // This agent took the heartbeat over because its holder seemed gone, but the holder is alive.
             return Err(occupied.into());
         }
         if hold.held {
@@ -156,7 +154,7 @@ impl Registration {
             Some(endpoint) => match (self.probe)(endpoint).await {
                 Answer::Accepted => false,
                 Answer::Refused => true,
-                // It has written its last beat, as the pod before this one does in a rolling update.
+                // The holder has written its last beat, as the previous pod does in a rolling update.
                 Answer::Silent => status.is_some_and(|status| has_shut_down(&status)),
             },
             None => false,
@@ -170,7 +168,7 @@ impl Registration {
         Ok(version)
     }
 
-    /// Watches another agent's heartbeat for its lease duration. Gives its version then.
+    /// Watches another agent's heartbeat for its lease duration. Returns its resource version, or [`Occupied`] if it was renewed.
     async fn watch(&self, leases: &Api<Lease>, lease: Lease, occupied: Occupied) -> Result<Option<String>, BeatError> {
         let renewed = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
         let (before, seconds) = (renewed(&lease), lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds));
@@ -186,10 +184,10 @@ impl Registration {
             sleep(lasts / LOOKS).await;
             let now = call(leases.get(&self.lease_name())).await?;
             if holder(&now) != occupied.boot {
-                // Given back, or taken by a third: from the start.
+                // The holder released the heartbeat, or a third agent took it: start over.
                 return Err(RegistrationError::Moved(self.lease_name()).into());
             }
-            // Others may write the Lease as well: its labels, its annotations.
+            // Compare the renew time, because others may write labels or annotations of the `Lease`.
             if renewed(&now) != before {
                 return Err(occupied.into());
             }
@@ -198,7 +196,7 @@ impl Registration {
         Ok(version)
     }
 
-    /// What the agent of that boot says of itself.
+    /// Returns the status of the `GpuWorker`, if the agent of that boot wrote it.
     async fn status_of(&self, boot: &str) -> Result<Option<GpuWorkerStatus>, RegistrationError> {
         let workers: Api<GpuWorker> = Api::all(self.client.clone());
         let worker = found(workers.get(&self.config.node_name)).await?;

@@ -1,4 +1,4 @@
-//! The status of a `GpuWorker`: what it should be, and what stands there.
+//! Status of a `GpuWorker`: computes the desired status, and remembers the stored one.
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use sahasra_crds::{
@@ -8,22 +8,22 @@ use sahasra_crds::{
 
 use crate::agent::Agent;
 
-/// Reason of an agent that takes no more work and beats no more.
+/// Condition reason of an agent that accepts no more work and sends no more heartbeats.
 pub(super) const SHUTTING_DOWN: &str = "ShuttingDown";
 
-/// The status as it was last seen or written.
+/// Status of the `GpuWorker` as last read or written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     status: Option<GpuWorkerStatus>,
 }
 
 impl Written {
-    /// Whether the object has to be read first.
+    /// Returns whether the object must be read first.
     pub fn must_look(&self) -> bool {
         self.status.is_none()
     }
 
-    /// What stands there may have changed.
+    /// Forgets the status, because the stored one may have changed.
     pub fn look_again(&mut self) {
         self.status = None;
     }
@@ -45,7 +45,7 @@ fn mebibytes(bytes: u64) -> i64 {
     i64::try_from(bytes >> 20).unwrap_or(i64::MAX)
 }
 
-/// What the status should be. `conditions` are those that stand there: their transition times are kept.
+/// Returns the desired status. `conditions` are the stored ones, whose transition times are kept.
 pub(super) fn desired(
     agent: &Agent,
     endpoint: &str,
@@ -104,7 +104,7 @@ pub(super) fn desired(
     }
 }
 
-/// What programs run on a device.
+/// Returns the engines of a device.
 fn engines(agent: &Agent, device: &str) -> Vec<String> {
     let kind = agent
         .pool()

@@ -1,8 +1,8 @@
-//! How the agent hands a client's connection over to the executor of a session.
+//! Handover of a client's connection from the agent to a session executor.
 //!
-//! Over the control socket goes one message for each connection: the length of what the agent has read from the connection
-//! already (4 bytes, little-endian) and those bytes, with the connection's descriptor attached (`SCM_RIGHTS`) to the first byte.
-//! What the client sent behind its request's head thus comes first, and the descriptor's own bytes follow.
+//! The agent sends one message per connection over the control socket: the number of bytes that it already read from the connection (4
+//! bytes, little-endian) and those bytes. The connection's descriptor is attached (`SCM_RIGHTS`) to the first byte. The executor thus
+//! receives the bytes that followed the HTTP request's head first, and reads the rest from the descriptor.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,23 +15,23 @@ use rustix::net::{
     sendmsg,
 };
 
-/// Most bytes that come with a connection: an HTTP server reads no more ahead of a request's head than this.
+/// Limit of the bytes that accompany a connection. An HTTP server reads no more than this ahead of a request's head.
 pub const MAX_ALREADY_READ: usize = 1 << 20;
 
-/// A connection that was handed over.
+/// Connection that the executor received from the agent.
 #[derive(Debug)]
 pub struct Adopted {
-    /// Its socket: a TCP connection or one end of a socket pair. It may be in non-blocking mode.
+    /// Socket of the connection: a TCP connection or one end of a socket pair. It may be in non-blocking mode.
     pub connection: OwnedFd,
-    /// What was read from it before, in order.
+    /// Bytes that the agent already read from the connection, in order.
     pub already_read: Vec<u8>,
 }
 
-/// Hands a connection over. The caller may close its own descriptor afterwards.
+/// Hands a connection over to the executor. The caller may close its own descriptor afterwards.
 ///
 /// # Errors
-/// The system's: [`io::ErrorKind::BrokenPipe`] when the executor is gone, [`io::ErrorKind::WouldBlock`] when the socket has a
-/// time limit and it has passed. The socket is of no use afterwards, as a part of the message may have gone.
+/// The system's: [`io::ErrorKind::BrokenPipe`] when the executor is gone, [`io::ErrorKind::WouldBlock`] when the write timeout of the
+/// socket has passed. The control socket is unusable after an error, because part of the message may have been sent.
 pub fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8]) -> io::Result<()> {
     let length = u32::try_from(already_read.len())
         .ok()
@@ -55,7 +55,7 @@ pub fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(bytes) => {
                 sent += bytes;
-                // It goes once, with the first byte.
+                // The descriptor is sent once, with the first byte.
                 attached.clear();
             }
             Err(rustix::io::Errno::INTR) => {}
@@ -65,10 +65,11 @@ pub fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8
     Ok(())
 }
 
-/// The next connection; waits for it. `None` when the agent has closed the control socket.
+/// Waits for the next connection and returns it. Returns `None` when the agent has closed the control socket.
 ///
 /// # Errors
-/// The system's; a message that is none, after which the socket is of no use.
+/// The system's, or [`io::ErrorKind::InvalidData`] and [`io::ErrorKind::UnexpectedEof`] for a malformed message. The control socket is
+/// unusable after an error.
 pub fn receive(control: &UnixStream) -> io::Result<Option<Adopted>> {
     let mut connection = None;
     let mut length = [0; 4];
@@ -92,7 +93,8 @@ pub fn receive(control: &UnixStream) -> io::Result<Option<Adopted>> {
     }
 }
 
-/// Fills the buffer; gives whether it could, `false` only when nothing came at all. Keeps the descriptor that came with the first byte.
+/// Fills the buffer, and keeps the descriptor that arrives with the first byte. Returns `false` when the socket ended before the first
+/// byte.
 fn fill(control: &UnixStream, buffer: &mut [u8], descriptor: &mut Option<OwnedFd>) -> io::Result<bool> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -131,14 +133,14 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
-    /// A client's end and a server's end of a TCP connection.
+    /// Returns both ends of a TCP connection: the client's and the server's.
     fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (client, listener.accept().unwrap().0)
     }
 
-    /// All that comes from a connection as an executor reads it.
+    /// Reads everything from a connection in the order in which an executor reads it.
     fn read(adopted: Adopted) -> Vec<u8> {
         let mut all = adopted.already_read;
         TcpStream::from(adopted.connection).read_to_end(&mut all).unwrap();
@@ -156,7 +158,7 @@ mod tests {
         drop(server);
         let mut adopted = receive(&executor).unwrap().unwrap();
         assert_eq!(adopted.already_read, b"hello ");
-        // And the other way, though the agent has closed its own descriptor.
+        // The executor can write too, although the agent has closed its own descriptor.
         let mut answering = TcpStream::from(adopted.connection);
         answering.write_all(b"hi").unwrap();
         adopted.connection = answering.into();
@@ -173,7 +175,7 @@ mod tests {
         let long = vec![7; MAX_ALREADY_READ];
         let pairs: Vec<_> = (0..3).map(|_| connection()).collect();
         std::thread::scope(|scope| {
-            // More than the socket holds: sent piece by piece while it is read.
+            // These messages exceed the socket's buffer: the sender continues while the receiver reads.
             scope.spawn(|| {
                 for ((_, server), bytes) in pairs.iter().zip([b"".as_slice(), &long, b"third"]) {
                     send(&agent, server.as_fd(), bytes).unwrap();

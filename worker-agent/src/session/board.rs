@@ -1,11 +1,11 @@
-//! The board of a session: a page that its executor writes and the agent reads.
+//! The board of a session: a page of shared memory that the session executor writes and the agent reads.
 //!
-//! Two words go the other way, from the agent: the time at which the session ends unless it is extended, in case the agent hangs, and that it ends
-//! the session now, in case its control socket closes because the agent died.
+//! The agent writes two words of the page: the time at which the session ends unless it is extended, in case the agent hangs; and a flag
+//! that the agent is ending the session, which tells that case from an agent that died when the control socket closes.
 //!
-//! Figures only, each by itself: a reader never needs two of them to belong together. The executor decides what it writes, so
-//! the agent takes nothing here for more than what a tenant says of itself; what counts against a device is the grant. The one
-//! thing besides figures is the digest of the secret by which the session's client may come back.
+//! The rest are independent statistics: a reader never needs two of them to be consistent. The executor runs a tenant's programs, so the
+//! agent treats the values as the tenant's own claims; the grant alone counts against a device. Besides statistics the page holds the
+//! digest of the secret with which the session's client may reconnect.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -15,9 +15,9 @@ use sha2::{Digest, Sha256};
 
 use crate::shared_page::SharedPage;
 
-/// 64-bit words of the page.
+/// Size of the page in 64-bit words.
 const WORDS: usize = 512;
-/// Words from one figure to the next: a cache line, as they are written by different threads.
+/// Distance between two values in words: one cache line, because different threads write them.
 const LINE: usize = 8;
 
 const LIMIT: usize = 0;
@@ -29,40 +29,38 @@ const CONNECTED: usize = 5 * LINE;
 const ACTIVITY: usize = 6 * LINE;
 const RECEIVED: usize = 7 * LINE;
 const SENT: usize = 8 * LINE;
-/// Four words.
+/// The digest occupies four words.
 const SECRET: usize = 9 * LINE;
 const UNTIL: usize = 10 * LINE;
 const OVER: usize = 11 * LINE;
 
-/// What a board says at a moment.
+/// Values of a board at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// The engine is open: programs can run.
+    /// The engine is open, and programs can run.
     pub ready: bool,
-    /// Tensors stored.
     pub tensors: u64,
-    /// Their bytes.
+    /// Total bytes of the stored tensors.
     pub stored_bytes: u64,
     /// Executions that have begun and not ended.
     pub active_executions: u64,
-    /// A client is connected.
     pub connected: bool,
-    /// When a client last asked for anything or an execution ended, in nanoseconds of the machine's monotonic clock.
+    /// Time of the last client request or end of an execution, in nanoseconds of the machine's monotonic clock.
     pub last_activity: u64,
-    /// Bytes of streams received since the start.
+    /// Bytes received on streams since the executor started.
     pub received_bytes: u64,
-    /// Bytes of streams sent since the start.
+    /// Bytes sent on streams since the executor started.
     pub sent_bytes: u64,
 }
 
-/// See the [module](self).
+/// Shared page of statistics of a session, see the [module](self).
 #[derive(Debug)]
 pub struct Board {
     page: SharedPage<WORDS>,
 }
 
 impl Board {
-    /// A new board and its file. The last activity is now.
+    /// Creates a board, and returns it with its file. The time of the last activity is now.
     ///
     /// # Errors
     /// The system's.
@@ -74,22 +72,22 @@ impl Board {
         Ok((board, file))
     }
 
-    /// The board in a file that [`Board::create`] made.
+    /// Maps the board in a file that [`Board::create`] made.
     ///
     /// # Errors
-    /// The system's; a file that is no board.
+    /// The system's, or an error for a file that holds no board.
     pub fn map(file: impl AsFd) -> std::io::Result<Self> {
         Ok(Self {
             page: SharedPage::map(file)?,
         })
     }
 
-    /// Bytes that the session may hold on its device, set by the agent before the executor starts.
+    /// Returns the bytes that the session may hold on its device. The agent sets this limit before the executor starts.
     pub fn limit_bytes(&self) -> u64 {
         self.page.word(LIMIT).load(Acquire)
     }
 
-    /// All figures. Each is of some moment during the call.
+    /// Reads all values. Each is read at its own moment during the call.
     pub fn figures(&self) -> Figures {
         let read = |place| self.page.word(place).load(Acquire);
         Figures {
@@ -104,7 +102,8 @@ impl Board {
         }
     }
 
-    /// Shows by which secret its client may come back: its digest, so that nobody learns the secret here. None: nobody may.
+    /// Publishes the secret with which the session's client may reconnect, or `None` to reject every reconnection. Only the digest is
+    /// stored, so that no reader of the page learns the secret.
     pub fn set_secret(&self, secret: Option<&[u8]>) {
         let digest = secret.map_or([0; 4], digest);
         for (place, word) in digest.into_iter().enumerate() {
@@ -112,8 +111,8 @@ impl Board {
         }
     }
 
-    /// Whether a client may come back by this secret. It takes as long for a wrong one as for the right one. While another is being
-    /// written neither is right.
+    /// Returns whether a client may reconnect with this secret. The comparison takes constant time. While another secret is being written,
+    /// neither the old nor the new one matches.
     pub fn is_secret(&self, secret: &[u8]) -> bool {
         let shown: [u64; 4] = std::array::from_fn(|place| self.page.word(SECRET + place).load(Acquire));
         let given = digest(secret);
@@ -121,67 +120,68 @@ impl Board {
         shown != [0; 4] && differs == 0
     }
 
-    /// The agent says until when the session lasts unless it is extended, in nanoseconds of the machine's monotonic clock.
+    /// Sets the time at which the session ends unless it is extended, in nanoseconds of the machine's monotonic clock. Called by the agent.
     pub fn set_until(&self, until: u64) {
         self.page.word(UNTIL).store(until, Release);
     }
 
-    /// Until when the session lasts, as far as the agent has said; 0 before it has.
+    /// Returns the time at which the session ends unless it is extended, in nanoseconds of the monotonic clock, or 0 before the agent has
+    /// set it.
     pub fn until(&self) -> u64 {
         self.page.word(UNTIL).load(Acquire)
     }
 
-    /// The agent ends the session.
+    /// Marks the session as ended by the agent.
     pub fn set_over(&self) {
         self.page.word(OVER).store(1, Release);
     }
 
-    /// Whether the agent ends the session.
+    /// Returns whether the agent is ending the session.
     pub fn is_over(&self) -> bool {
         self.page.word(OVER).load(Acquire) != 0
     }
 
-    /// Says that the engine is open.
+    /// Marks the engine as open.
     pub fn set_ready(&self) {
         self.page.word(READY).store(1, Release);
     }
 
-    /// Says what is stored.
+    /// Sets the number of stored tensors and their total bytes.
     pub fn set_stored(&self, tensors: u64, bytes: u64) {
         self.page.word(TENSORS).store(tensors, Release);
         self.page.word(STORED_BYTES).store(bytes, Release);
     }
 
-    /// An execution begins.
+    /// Counts the begin of an execution.
     pub fn execution_begins(&self) {
         self.page.word(ACTIVE).fetch_add(1, AcqRel);
         self.touch();
     }
 
-    /// An execution has ended, however.
+    /// Counts the end of an execution, whatever its outcome.
     pub fn execution_ends(&self) {
-        // A call too many is a mistake of the executor; the figure stays one.
+        // An unmatched call is a bug of the executor; the count stays at 0.
         let _ = self.page.word(ACTIVE).fetch_update(AcqRel, Acquire, |active| active.checked_sub(1));
         self.touch();
     }
 
-    /// Says whether a client is connected. That one came or left is an activity.
+    /// Sets whether a client is connected. A client that connects or disconnects counts as activity.
     pub fn set_connected(&self, connected: bool) {
         self.page.word(CONNECTED).store(u64::from(connected), Release);
         self.touch();
     }
 
-    /// A client has asked for something, now.
+    /// Sets the time of the last activity to now.
     pub fn touch(&self) {
         self.page.word(ACTIVITY).fetch_max(monotonic_nanoseconds(), AcqRel);
     }
 
-    /// So many bytes of a stream came in.
+    /// Adds to the bytes received on streams.
     pub fn received(&self, bytes: u64) {
         self.page.word(RECEIVED).fetch_add(bytes, AcqRel);
     }
 
-    /// So many bytes of a stream went out.
+    /// Adds to the bytes sent on streams.
     pub fn sent(&self, bytes: u64) {
         self.page.word(SENT).fetch_add(bytes, AcqRel);
     }

@@ -1,5 +1,5 @@
-//! What executors of sessions are launched by: [`Launch`]. Those of an agent are processes; where time is not real they are tasks,
-//! which write the same board and end by themselves or when they are killed.
+//! [`Launch`], the interface by which an agent starts session executors. An agent's session executors are processes. In a simulation, where
+//! time is virtual, they are tasks, which write the same board and end on their own or when they are killed.
 
 use std::fmt::Debug;
 use std::io;
@@ -13,12 +13,12 @@ use super::board::Board;
 use super::process::{LaunchError, Process};
 use crate::executors::{DeviceDescription, DeviceKind};
 
-/// Launches executors of sessions.
+/// Starts session executors.
 pub trait Launch: Debug + Send + Sync {
-    /// Engines that sessions may have on a device of that kind.
+    /// Returns the engines that sessions may use on devices of this kind.
     fn engines(&self, kind: DeviceKind) -> Vec<&'static str>;
 
-    /// Launches the executor of a session in a namespace that may hold `limit_bytes` on the device.
+    /// Starts the executor of a session of `namespace`. The session may hold `limit_bytes` on the device.
     fn launch<'a>(
         &'a self,
         device: &'a DeviceDescription,
@@ -27,11 +27,11 @@ pub trait Launch: Debug + Send + Sync {
         limit_bytes: u64,
     ) -> BoxFuture<'a, Result<Process, LaunchError>>;
 
-    /// Trims the programs that executors keep on disk. Reads folders.
+    /// Trims the cache of compiled programs on disk. Blocks, because it reads folders.
     fn trim_cache(&self);
 }
 
-/// An executor that is a task, as its agent has it.
+/// The agent's end of a session executor that runs as a task. Dropping it kills the task.
 #[derive(Debug)]
 pub(super) struct Task {
     killed: CancellationToken,
@@ -59,25 +59,25 @@ impl Task {
     }
 }
 
-/// The end of such a task that is the task's own. It has ended when this is dropped.
+/// The task's own end of a session executor that runs as a task. Dropping it tells the agent that the task has ended.
 #[derive(Debug)]
 pub struct TaskEnd {
-    /// What it says of itself.
+    /// Board that the task writes.
     pub board: Board,
-    /// Cancelled when it is killed.
+    /// Cancelled when the agent kills the task.
     pub killed: CancellationToken,
     status: Arc<Mutex<Option<ExitStatus>>>,
     _gone: DropGuard,
 }
 
 impl TaskEnd {
-    /// The task ends as a process would with that status.
+    /// Ends the task with the exit status of a process.
     pub fn exit(self, status: ExitStatus) {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
     }
 }
 
-/// Both ends of a task, and the agent's board of it.
+/// Creates both ends of a task, and the agent's view of its board.
 pub(super) fn task(limit_bytes: u64) -> io::Result<(Board, Task, TaskEnd)> {
     let (board, file) = Board::create(limit_bytes)?;
     let (killed, gone) = (CancellationToken::new(), CancellationToken::new());

@@ -1,7 +1,8 @@
-//! The executor process of a session, as the agent has it: started, handed connections, ended.
+//! The process of a session executor, from the agent's side: its start, the connections handed over to it, and its end.
 //!
-//! It is this program called with `executor session`. It ends when its control socket does: first it tells its client why, and
-//! what has not ended shortly after is killed. Its memory is free when it has been reaped, and no sooner.
+//! The process runs the agent's own program with the arguments `executor session`. It exits when its control socket closes, after it has
+//! told its client the reason; the agent kills it if it has not exited shortly after. Its memory counts as free once it has been reaped,
+//! and no sooner.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,48 +32,47 @@ use crate::executors::words;
 use crate::executors::{DeviceDescription, DeviceKind};
 use crate::program_cache::ProgramCache;
 
-/// How long an executor has to tell its client of the end before it is killed.
+/// Time that an executor has to tell its client the reason of the end before it is killed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// How long the pipe of a process that has ended may still bring words.
+/// Timeout for reading the rest of the stderr of a process that has exited.
 const WORDS_AFTER_END: Duration = Duration::from_millis(200);
-/// Lines of its words that are kept for whoever asks why it ended.
+/// Lines of stderr that are kept as the log tail for the message about the end.
 const KEPT_LINES: usize = 4;
-/// Longest text about an end, in bytes: it goes into a condition of an object.
+/// Limit of the message about an end, in bytes: it becomes part of a condition of a Kubernetes object.
 const TEXT: usize = 512;
-/// How long an executor may take to read what is handed over.
+/// Timeout for an executor to read a connection that is handed over.
 const HAND_OVER: Duration = Duration::from_secs(5);
-/// A plugin must be loaded and have opened its device within this.
+/// Timeout for a plugin to load and open its device.
 const PROBE: Duration = Duration::from_secs(60);
 
-/// What a plugin says of itself, as the probe process prints it.
+/// Platform that a PJRT plugin reports, as the probe process prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Platform {
-    /// `cpu`, `cuda`, ...
+    /// Name of the platform, such as `cpu` or `cuda`.
     pub name: String,
-    /// As the plugin words it.
+    /// Version text, as the plugin reports it.
     pub version: String,
 }
 
-/// Why an executor cannot be had.
+/// Errors of starting a session executor.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The agent launches none.
+    /// The agent has no launcher.
     #[error("this agent runs no sessions")]
     NoLauncher,
-    /// No engine of that name for this device.
+    /// The device has no engine of the requested name.
     #[error("the device {device} has no engine {engine}")]
     NoEngine {
-        /// The device.
         device: String,
-        /// What was asked for.
+        /// Name of the requested engine.
         engine: String,
     },
-    /// The process does not start.
+    /// The process cannot be started.
     #[error("the session's executor does not start")]
     Start(#[from] io::Error),
 }
 
-/// Starts executors of sessions.
+/// Starts session executors as processes.
 #[derive(Debug)]
 pub struct Launcher {
     spawner: Spawner,
@@ -81,12 +81,12 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Processes are `program` called with `executor session`. With a plugin, the engine `xla` is there on the devices that it
-    /// drives: a short-lived process looks whether it loads. One that does not is told of in the log, and left out. What it compiles
-    /// is kept in `cache`.
+    /// Creates a launcher that starts `program` with the arguments `executor session`. With a plugin, the devices that it drives get the
+    /// engine `xla`; a short-lived process probes first whether the plugin loads. A plugin that fails is logged and left out. Compiled
+    /// programs are kept in `cache`.
     ///
     /// # Errors
-    /// When there is no thread to start processes from.
+    /// When the thread that starts processes cannot be created.
     pub async fn start(program: PathBuf, plugin: Option<PathBuf>, cache: Option<ProgramCache>) -> io::Result<Self> {
         let plugin = match plugin {
             Some(path) => match probe(&program, &path).await {
@@ -134,7 +134,7 @@ impl Launcher {
             arguments.push(format!("--plugin={}", path.display()));
             arguments.extend(self.cache_arguments(namespace));
         }
-        // Compilers of programs for a GPU are handed files.
+        // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
         let scratch = match device.kind {
             DeviceKind::Cuda if engine == "xla" => Some(tempfile::Builder::new().prefix("sahasra-session-").tempdir()?),
             _ => None,
@@ -146,7 +146,8 @@ impl Launcher {
         Ok(Process::new(started)?)
     }
 
-    /// Where an executor keeps compiled programs: with those of its session's namespace, and no other's.
+    /// Returns the arguments that name the folder of compiled programs: the one of the session's namespace, which no other namespace can
+    /// open.
     fn cache_arguments(&self, namespace: &str) -> Vec<String> {
         let folder = self.cache.as_ref().map(|cache| cache.of_namespace(namespace));
         match folder {
@@ -189,7 +190,7 @@ impl Launch for Launcher {
     }
 }
 
-/// Whether a plugin of that platform drives devices of that kind.
+/// Returns whether a plugin of the platform drives devices of the kind.
 fn drives(platform: &Platform, kind: DeviceKind) -> bool {
     let name = platform.name.to_ascii_lowercase();
     match kind {
@@ -198,7 +199,7 @@ fn drives(platform: &Platform, kind: DeviceKind) -> bool {
     }
 }
 
-/// What the plugin is, in a process of its own: one that crashes or hangs harms nobody.
+/// Loads the plugin in a separate process, so that a crash or a hang harms nobody, and returns its platform.
 async fn probe(program: &Path, plugin: &Path) -> Result<Platform, String> {
     let mut command = spawn::command(program, "plugin");
     command.arg(plugin).stderr(Stdio::null());
@@ -238,7 +239,7 @@ fn spawn(program: &Path, arguments: &[String], limit_bytes: u64, scratch: Option
     })
 }
 
-/// A running executor. Dropped, it is killed.
+/// A running session executor. Dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
     id: u32,
@@ -246,7 +247,7 @@ pub struct Process {
     board: Board,
     words: Mutex<Option<JoinHandle<()>>>,
     last_words: Arc<Mutex<VecDeque<String>>>,
-    /// Removed when the process, which is dropped before, has ended.
+    /// Scratch folder. Declared last, so that it is removed after `body` has been dropped and the process has ended.
     _scratch: Option<TempDir>,
 }
 
@@ -261,7 +262,8 @@ enum Body {
 }
 
 impl Process {
-    /// One that is a task, under a number that no other has at the time; and that task's end of it.
+    /// Creates a session executor that runs as a task, and returns it with the task's own end. No other executor may have the same `id` at
+    /// the time.
     ///
     /// # Errors
     /// The system's.
@@ -282,9 +284,9 @@ impl Process {
         let id = started.child.0.as_ref().map_or(0, std::process::Child::id);
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
-        // Not reaped yet: the number is still this process's own.
+        // The process has not been reaped yet, so no other process can have its id.
         let exit = pidfd_open(pid, PidfdFlags::empty())?;
-        // SAFETY: the descriptor is the wrapper's own until it is dropped, and nothing here takes it out or closes it.
+        // SAFETY: the wrapper owns the descriptor until it is dropped, and nothing here takes the descriptor out or closes it.
         let exit = unsafe { AsyncFd::register_with_interest(exit, tokio::io::Interest::READABLE) };
         let exit = exit.map_err(io::Error::from)?;
         let last_words = Arc::new(Mutex::new(VecDeque::new()));
@@ -314,20 +316,20 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// What it says of itself.
+    /// Returns the board that the executor writes.
     pub fn board(&self) -> &Board {
         &self.board
     }
 
-    /// Hands a connection over, with what was read from it already.
+    /// Hands a client's connection over, with the bytes already read from it.
     ///
     /// # Errors
-    /// When the process is gone, or does not take it in time.
+    /// When the process is gone, or does not read the connection in time.
     pub async fn adopt(&self, connection: OwnedFd, already_read: bytes::Bytes) -> io::Result<()> {
         let Body::Process { control, .. } = &self.body else {
             return Err(io::Error::other("a task adopts no connections"));
@@ -337,17 +339,17 @@ impl Process {
         sending.await.map_err(io::Error::other)?
     }
 
-    /// Ready when the process has ended; it is a zombie until it is reaped.
+    /// Waits until the process has exited. It stays a zombie until it is reaped.
     pub async fn ended(&self) {
         match &self.body {
-            // An error would mean that the runtime ends.
+            // An error would mean that the runtime is shutting down.
             Body::Process { exit, .. } => drop(exit.readable().await),
             Body::Task(task) => task.gone().await,
         }
     }
 
-    /// Ends it, first by the end of its control socket, then by force, and reaps it: its memory is free then. Tells how it ended, and
-    /// its last words.
+    /// Ends the executor and reaps it, after which its memory is free. Closes the control socket first, and kills the process if it does
+    /// not exit in time. Returns how it ended, with its log tail.
     pub async fn end(&self) -> String {
         match &self.body {
             Body::Process { child, control, .. } => {
@@ -363,13 +365,13 @@ impl Process {
         self.reap().await
     }
 
-    /// Reaps it after it has ended. Tells how, and its last words.
+    /// Reaps the executor after it has exited. Returns how it ended, with its log tail.
     pub async fn reap(&self) -> String {
         let status = match &self.body {
             Body::Process { child, .. } => {
                 let child = {
                     let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-                    // What it started may be there still.
+                    // Child processes of the executor may still run: kill its whole process group.
                     child.kill();
                     child.0.take()
                 };
@@ -389,7 +391,7 @@ impl Process {
     }
 }
 
-/// An end in words.
+/// Describes the end of an executor by its exit status and its log tail.
 fn describe<'a>(status: Option<ExitStatus>, said: impl Iterator<Item = &'a str>) -> String {
     let how = match status {
         Some(status) => match (status.code(), status.signal()) {

@@ -1,10 +1,12 @@
-//! Bytes between a client that speaks TLS and the executor, which knows of none: each way only as fast as the other side takes them.
+//! Relay between a client that speaks TLS and the executor, which does not. Bytes flow in each direction only as fast as the receiver
+//! reads.
 //!
 //! ```text
 //! client ═ TLS ═ this ═ socket pair ═ executor
 //! ```
 //!
-//! Each way has one buffer. A side that ends ends its way; the other way then has [`FAREWELL`] for what is still on it.
+//! Each direction has one buffer. When one side closes, its direction ends, and the other direction has [`FAREWELL`] to deliver what is in
+//! transit.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -18,29 +20,29 @@ use tokio_rustls::server::TlsStream;
 
 use super::process::Process;
 
-/// Bytes copied at a time: some records of TLS, of 16 KiB each.
+/// Size of a relay buffer: several TLS records, which have 16 KiB each.
 const PIECE_BYTES: usize = 256 << 10;
-/// How long a side may take to end once the other has: an executor's last words, and a client's answer to them.
+/// Time that one side has to close after the other has: for the executor's last frames, and the client's reply to them.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Has the executor serve a client; returns when it is over. `already_read` came from the client before.
+/// Relays between a client and the executor until both have closed. `already_read` holds bytes of the client that were read before.
 ///
 /// # Errors
-/// When the executor does not take it.
+/// When the executor does not accept its end of the socket pair.
 pub async fn through_tls(client: Box<TlsStream<TcpStream>>, already_read: Bytes, process: Arc<Process>) -> io::Result<()> {
     keepalive::watch(client.get_ref().0)?;
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = UnixStream::from_std(ours)?;
     process.adopt(theirs.into(), already_read).await?;
-    // A process ends when nobody holds it: a client does not.
+    // Drop this handle, because the process ends when its last handle is dropped; a relayed client must not keep it alive.
     drop(process);
     let ended = between(client, ours).await;
     tracing::debug!(?ended, "a stream through TLS is over");
     Ok(())
 }
 
-/// Both ways, to the end.
+/// Copies in both directions until both have ended.
 async fn between<C, E>(client: C, executor: E) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite,
@@ -55,12 +57,12 @@ where
         futures::future::Either::Right((ended, up)) => (ended, futures::future::Either::Right(up)),
     };
     let (ended, other) = other;
-    // One that broke takes the other way with it.
+    // An error in one direction ends the other one too.
     ended?;
     tokio::time::timeout(FAREWELL, other).await?
 }
 
-/// One way, until its source ends, which the target is told.
+/// Copies one direction until its source closes, then shuts the target down.
 async fn way(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
     let mut piece = vec![0; PIECE_BYTES];
     loop {
@@ -69,7 +71,7 @@ async fn way(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) 
             return to.shutdown().await;
         }
         to.write_all(&piece[..bytes]).await?;
-        // Nothing waits for what comes next.
+        // The next read may wait long: send what was written now.
         to.flush().await?;
     }
 }
@@ -81,7 +83,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_side_that_ends_is_answered_and_one_that_never_does_is_left() {
-        // The executor has a last word for a client that has said all.
+        // The executor sends its last bytes after the client has closed its direction.
         let ((mut client, near), (far, mut executor)) = (duplex(64), duplex(64));
         let relay = tokio::spawn(between(near, far));
         client.write_all(b"close").await.unwrap();
@@ -95,7 +97,7 @@ mod tests {
         assert_eq!((heard.as_str(), answer.as_str()), ("close", "closed"));
         relay.await.unwrap().unwrap();
 
-        // A client that does not hang up although its executor is gone.
+        // The client does not hang up although the executor is gone.
         let ((client, near), (far, executor)) = (duplex(64), duplex(64));
         let relay = tokio::spawn(between(near, far));
         drop(executor);

@@ -1,6 +1,6 @@
-//! The sessions for which this agent holds a slice, by the owner of the grant: what is known of each, and its executor.
+//! The sessions that hold a slice on this agent, by the owner of the grant, with the state and the executor of each.
 //!
-//! Pure bookkeeping; what it takes to start and end processes and to change the ledger is in [`crate::agent`].
+//! Bookkeeping only: [`crate::agent`] starts and ends processes and changes the ledger.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,28 +15,28 @@ use super::launch::Launch;
 use super::process::Process;
 use crate::executors::DeviceKind;
 
-/// How long an executor's own end is told of.
+/// How long the agent reports an executor that exited on its own.
 const ENDS_KEPT: Duration = Duration::from_secs(600);
-/// Most ends that are told of; of more the oldest are forgotten.
+/// Limit of reported ends of executors; beyond it the oldest is forgotten.
 const MAX_ENDS: usize = 1024;
 
-/// A session.
+/// State of one session that holds a slice on this agent.
 #[derive(Debug)]
 pub struct Session {
-    /// UID of the owner of its grant.
+    /// UID of the owner of the session's grant.
     pub owner_uid: String,
-    /// Device on which its slice lies.
+    /// Device of the session's slice.
     pub device: String,
-    /// What it may hold there, in bytes.
+    /// Bytes that the session may hold on its device.
     pub limit_bytes: u64,
-    /// When the slice was granted, by the agent's clock.
+    /// Time of the grant, by the agent's clock.
     pub granted: Duration,
     about: Mutex<About>,
-    /// Its executor; locked while one is started.
+    /// Executor of the session. Locked while one is started.
     pub executor: tokio::sync::Mutex<Option<Arc<Process>>>,
-    /// The executor for whoever only looks.
+    /// Executor of the session for readers, which never wait for a start.
     seen: Mutex<Option<Arc<Process>>>,
-    /// Cancelled when its grant has ended.
+    /// Cancelled when the session's grant has ended.
     pub ended: CancellationToken,
 }
 
@@ -44,22 +44,22 @@ pub struct Session {
 struct About {
     terms: SessionTerms,
     ttl: Duration,
-    /// When an executor of its was last there, or it was granted, by the agent's clock.
+    /// When the session last had an executor, or when it was granted, by the agent's clock.
     used: Duration,
 }
 
 impl Session {
-    /// What the operator last said of it.
+    /// Returns the terms that the operator last sent.
     pub fn terms(&self) -> SessionTerms {
         self.about().terms.clone()
     }
 
-    /// How long its grant lasts from each extension.
+    /// Returns the time by which an extension prolongs the grant.
     pub fn ttl(&self) -> Duration {
         self.about().ttl
     }
 
-    /// Until when a client that is there may keep it, by the agent's clock.
+    /// Returns the time until which a connected client may keep the session, by the agent's clock.
     pub fn limit(&self) -> Duration {
         self.granted + Duration::from_millis(self.about().terms.keep_milliseconds)
     }
@@ -68,12 +68,12 @@ impl Session {
         self.about.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its executor, if one runs.
+    /// Returns the session's executor, if one runs.
     pub fn process(&self) -> Option<Arc<Process>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Shows the executor to whoever looks.
+    /// Sets the executor that [`Session::process`] returns.
     pub fn set_process(&self, process: Option<Arc<Process>>) {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = process;
     }
@@ -81,7 +81,7 @@ impl Session {
     fn load(&self, streams: bool, now: Duration) -> SessionLoad {
         let figures = self.process().map(|process| process.board().figures());
         let about = self.about().clone();
-        // Only a process has times of the machine's clock.
+        // Only the board of an executor has times of the machine's clock.
         let since = figures.map(|figures| Duration::from_nanos(monotonic_nanoseconds().saturating_sub(figures.last_activity)));
         let idle = idle(now.saturating_sub(self.granted), now.saturating_sub(about.used), figures.zip(since));
         let figures = figures.unwrap_or_default();
@@ -101,29 +101,27 @@ impl Session {
     }
 }
 
-/// For how long a session was not used, given how long it has been granted, how long it has had no executor, and what the board
-/// of the one that it has says, with how long ago that was.
+/// Returns how long a session has been idle. `granted` is the time since its grant, `unused` the time since it last had an executor, and
+/// `board` the statistics of its executor with the time since their last activity.
 fn idle(granted: Duration, unused: Duration, board: Option<(Figures, Duration)>) -> Duration {
     match board {
         None => unused,
         Some((figures, _)) if figures.active_executions > 0 => Duration::ZERO,
-        // The executor says it: at most since the grant.
+        // The executor reports this value itself, so it is limited to the time since the grant.
         Some((_, since)) => since.min(granted),
     }
 }
 
-/// Load that sessions put on one device.
+/// Load of all sessions on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSessions {
-    /// Executions running now.
     pub active_executions: u64,
-    /// Tensors stored.
     pub tensors: u64,
-    /// Their bytes.
+    /// Total bytes of the stored tensors.
     pub stored_bytes: u64,
 }
 
-/// See the [module](self).
+/// All sessions of an agent, see the [module](self).
 #[derive(Debug)]
 pub struct Sessions {
     launcher: Option<Arc<dyn Launch>>,
@@ -133,15 +131,15 @@ pub struct Sessions {
 #[derive(Debug, Default)]
 struct State {
     by_owner: BTreeMap<String, Arc<Session>>,
-    /// Owner of the grant by namespace and name, the latest that was granted.
+    /// Owner of the latest grant for each namespace and name.
     by_name: BTreeMap<(String, String), String>,
     ends: BTreeMap<String, (Duration, SessionLoad)>,
-    /// Bytes of streams of executors that have ended, received and sent.
+    /// Bytes received and sent on streams of executors that have ended.
     bytes: (u64, u64),
 }
 
 impl Sessions {
-    /// None yet. Without a launcher sessions are held and nobody can connect to them.
+    /// Creates an empty list. Without a launcher, sessions hold their slices but no client can connect.
     pub fn new(launcher: Option<Arc<dyn Launch>>) -> Self {
         Self {
             launcher,
@@ -149,12 +147,12 @@ impl Sessions {
         }
     }
 
-    /// What starts their executors.
+    /// Returns the launcher of session executors.
     pub fn launcher(&self) -> Option<&dyn Launch> {
         self.launcher.as_deref()
     }
 
-    /// Engines on devices of that kind.
+    /// Returns the engines on devices of this kind.
     pub fn engines(&self, kind: DeviceKind) -> Vec<&'static str> {
         self.launcher
             .as_ref()
@@ -165,13 +163,13 @@ impl Sessions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slice was granted for a session.
+    /// Records a session for which a slice was granted.
     pub fn granted(&self, owner_uid: &str, terms: &SessionTerms, device: &str, limit_bytes: u64, ttl: Duration, now: Duration) {
         let mut state = self.state();
         let name = (terms.namespace.clone(), terms.name.clone());
         state.by_name.insert(name, owner_uid.to_owned());
         state.ends.remove(owner_uid);
-        // Asked twice, it is still one session: with what was granted first.
+        // A repeated request for the same grant keeps the session and the values of the first one.
         state.by_owner.entry(owner_uid.to_owned()).or_insert_with(|| {
             Arc::new(Session {
                 owner_uid: owner_uid.to_owned(),
@@ -190,7 +188,7 @@ impl Sessions {
         });
     }
 
-    /// The operator renewed it, and said how it is now.
+    /// Updates the terms and the TTL of a session whose grant the operator renewed.
     pub fn renewed(&self, owner_uid: &str, terms: &SessionTerms, ttl: Duration) {
         if let Some(session) = self.state().by_owner.get(owner_uid) {
             let mut about = session.about();
@@ -198,24 +196,24 @@ impl Sessions {
         }
     }
 
-    /// The session of that name.
+    /// Returns the session of this name, unless it has ended.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Session>> {
         let state = self.state();
         let owner = state.by_name.get(&(namespace.to_owned(), name.to_owned()))?;
         state.by_owner.get(owner).filter(|session| !session.ended.is_cancelled()).cloned()
     }
 
-    /// The session of the owner of a grant.
+    /// Returns the session of the owner of a grant.
     pub fn of_owner(&self, owner_uid: &str) -> Option<Arc<Session>> {
         self.state().by_owner.get(owner_uid).cloned()
     }
 
-    /// All of them.
+    /// Returns all sessions.
     pub fn all(&self) -> Vec<Arc<Session>> {
         self.state().by_owner.values().cloned().collect()
     }
 
-    /// Its owner holds nothing any more.
+    /// Removes the session of an owner that holds nothing any more.
     pub fn gone(&self, owner_uid: &str) {
         let mut state = self.state();
         if let Some(session) = state.by_owner.remove(owner_uid) {
@@ -228,7 +226,7 @@ impl Sessions {
         }
     }
 
-    /// Its executor ended by itself: it is told of for a while.
+    /// Records that a session's executor exited on its own. The agent reports this for a while.
     pub fn lost(&self, session: &Session, text: String, now: Duration) {
         let load = SessionLoad {
             ended: text,
@@ -249,12 +247,12 @@ impl Sessions {
         state.ends.insert(session.owner_uid.clone(), (now, load));
     }
 
-    /// The operator has given it back: its end need not be told of any more.
+    /// Removes the report of a lost executor, after the operator has released the grant.
     pub fn forget(&self, owner_uid: &str) {
         self.state().ends.remove(owner_uid);
     }
 
-    /// An executor has ended at `now`: what went through its streams stays counted.
+    /// Records that the executor of a session ended at `now`. The bytes of its streams stay counted.
     pub fn executor_ended(&self, session: &Session, process: &Process, now: Duration) {
         session.about().used = now;
         session.set_process(None);
@@ -264,7 +262,7 @@ impl Sessions {
         state.bytes.1 = state.bytes.1.saturating_add(figures.sent_bytes);
     }
 
-    /// Bytes of all streams so far, received and sent.
+    /// Returns the total bytes of all streams since the agent started, received and sent.
     pub fn stream_bytes(&self) -> (u64, u64) {
         let state = self.state();
         let running = state.by_owner.values().filter_map(|session| session.process());
@@ -277,7 +275,7 @@ impl Sessions {
         })
     }
 
-    /// What is told of each, and of those whose executors ended by themselves.
+    /// Returns the load of each session, and the reports of executors that exited on their own.
     pub fn loads(&self, now: Duration) -> Vec<SessionLoad> {
         let state = self.state();
         let streams = |session: &Session| self.launcher.is_some() && !session.ended.is_cancelled();
@@ -290,7 +288,7 @@ impl Sessions {
         held.chain(ends.map(|(_, load)| load.clone())).collect()
     }
 
-    /// What sessions do on one device.
+    /// Returns the load of all sessions on one device.
     pub fn on_device(&self, device: &str) -> DeviceSessions {
         let state = self.state();
         let here = state.by_owner.values().filter(|session| session.device == device);

@@ -1,9 +1,9 @@
-//! Where clients get in: an HTTP/1.1 request for the stream of a session, upgraded to the session's own protocol.
+//! Entry of clients to a session: an HTTP/1.1 request for the session's stream, upgraded to the session protocol.
 //!
-//! Who may is asked with the caller's token ([`sahasra_access`]), but for a client whose connection broke: it shows the secret that the
-//! session's executor gave it, which is proof that it was let in, and needs no API server. After the answer `101` the connection's descriptor goes to the
-//! session's executor, and the agent does not see a byte of it any more. Where the connection is no plain socket (TLS), the executor
-//! gets one end of a socket pair, and what lies between is [`relay`]ed.
+//! The agent checks with the caller's token whether the caller may open the stream ([`sahasra_access`]). A client that reconnects shows the
+//! secret that the session's executor gave it instead: the secret proves that the client was authorised before, and its check needs no API
+//! server. After the response `101` the agent passes the connection's descriptor to the session's executor and sees none of its bytes any
+//! more. A TLS connection cannot be passed: the executor gets one end of a socket pair, and the agent [`relay`]s the bytes.
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ use super::relay;
 use super::sessions::Session;
 use crate::agent::{Agent, sessions::ConnectError};
 
-/// Streams of sessions, and whatever `rest` serves.
+/// Service that opens session streams, and passes other requests to `rest`.
 #[derive(Clone, Debug)]
 pub struct Streams<W> {
     agent: Arc<Agent>,
@@ -40,7 +40,7 @@ pub struct Streams<W> {
 }
 
 impl<W> Streams<W> {
-    /// `access` says who may open a stream.
+    /// Creates the service. `access` decides who may open a stream.
     pub fn new(agent: Arc<Agent>, access: Access, rest: W) -> Self {
         Self { agent, access, rest }
     }
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// Why a stream is not opened.
+/// Reason why a stream is not opened.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -162,7 +162,8 @@ async fn open(
     let accepted = resumed.is_some();
     let process = match resumed {
         Some(process) => process,
-        // Its grace may be over: the executor says so. A new one would know nothing of the client.
+        // The client's resume grace may have expired, in which case the executor rejects the client. A new executor would know nothing of
+        // it.
         None if request.headers().contains_key(RESUME_HEADER) => session.process().ok_or_else(|| {
             let (namespace, name) = named();
             Refusal::NothingToResume { namespace, name }
@@ -177,28 +178,28 @@ async fn open(
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
     if accepted {
-        // A gateway does not count the stream as a new one then.
+        // Tells a gateway not to count this as a new stream.
         headers.insert(RESUME_HEADER, HeaderValue::from_static(RESUME_ACCEPTED));
     }
     Ok(answer)
 }
 
-/// The executor of the session, if the request shows the secret of its client.
+/// Returns the session's executor if the request shows the secret of the session's client.
 fn resumed(agent: &Agent, namespace: &str, name: &str, headers: &HeaderMap) -> Option<Arc<Process>> {
     let secret = resume_secret(headers.get(RESUME_HEADER)?.as_bytes())?;
     let process = agent.sessions().find(namespace, name)?.process()?;
     process.board().is_secret(&secret).then_some(process)
 }
 
-/// The session's executor, started if none runs.
+/// Returns the session's executor, and starts one if none runs.
 async fn started(agent: &Arc<Agent>, session: Arc<Session>) -> Result<Arc<Process>, Refusal> {
     let agent = Arc::clone(agent);
-    // To its end, though the client leave meanwhile: a process half started would be nobody's.
+    // A separate task completes the start even when the client disconnects meanwhile: otherwise nobody would own a half-started process.
     let starting = part::spawn(async move { agent.executor_of(&session).await });
     Ok(starting.await.map_err(|_| Refusal::ShuttingDown)??)
 }
 
-/// Whether the connection is to become a stream (RFC 9110 §7.8).
+/// Returns whether the request asks to upgrade the connection to a session stream (RFC 9110 §7.8).
 fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     let lists = |name: header::HeaderName, wanted: &str| {
         let mut values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -207,7 +208,7 @@ fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     lists(header::CONNECTION, "upgrade") && lists(header::UPGRADE, PROTOCOL)
 }
 
-/// Gives the connection to the executor. One that is not taken is closed: the client then comes again.
+/// Hands the connection over to the executor. A connection that the executor does not accept is closed; the client then reconnects.
 async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>) {
     let upgraded = match upgrade.await {
         Ok(upgraded) => upgraded,
@@ -229,7 +230,7 @@ async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>) {
     }
 }
 
-/// The connection as a process without a runtime wants it.
+/// Returns the descriptor of the connection in blocking mode, because the executor reads it without an async runtime.
 fn descriptor(stream: TcpStream) -> std::io::Result<OwnedFd> {
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;

@@ -15,7 +15,7 @@ use crate::{
 
 const MEMORY: u64 = 1 << 30;
 
-/// An agent of one device whose executors are this program.
+/// Returns an agent with one device whose session executors run `program`.
 async fn agent(program: &str) -> Arc<Agent> {
     let program = PathBuf::from(program);
     let device = DeviceDescription {

@@ -1,5 +1,5 @@
-//! What a supervisor sends to its process, and what it makes of what comes back. Nothing of that is believed: chunks that
-//! the process does not have, or outputs of another size, end it.
+//! Messages between a supervisor and its process. Messages from the process are not trusted: reports of chunks that the process does not
+//! have, or outputs of a wrong size, end it.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Supervisor {
         }
     }
 
-    /// Gives the process what waits of a run.
+    /// Sends the waiting chunks of a run to the process.
     pub(super) fn hand_over(&mut self, id: u64) {
         let (Some(process), Some(run)) = (&mut self.process, self.runs.get_mut(&id)) else {
             return;
@@ -93,7 +93,7 @@ impl Supervisor {
                 if let Some(process) = &mut self.process {
                     process.progressed = true;
                 }
-                // A run that was closed may still have had chunks running.
+                // The process may still have had running chunks of a run that was closed.
                 let Some(run) = self.runs.get_mut(&ended.run) else { return };
                 let output_bytes = run.shared.program.output_bytes();
                 let mut sensible = true;
@@ -139,7 +139,7 @@ impl Supervisor {
             }
             from_executor::Kind::Returned(returned) => {
                 let Some(run) = self.runs.get_mut(&returned.run) else { return };
-                // A recall is answered a moment later, when the process may have been told to stay.
+                // The chunks of a recall arrive a moment later, when the process may already have been told to stay.
                 let is_kept = run.recalled && !run.withdrawn && run.revoked.is_none();
                 let mut sensible = true;
                 for range in returned.ranges {
@@ -174,7 +174,7 @@ impl Supervisor {
     }
 }
 
-/// An executor bounds its messages itself; one that no longer does what it was made for does not.
+/// Truncates a message. An executor truncates its messages itself, but a compromised one may not.
 fn bounded(message: String) -> String {
     crate::executor::bounded_message(message)
 }

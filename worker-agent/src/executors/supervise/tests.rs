@@ -1,4 +1,4 @@
-//! Supervisors with executors that the tests play, hostile ones among them.
+//! Tests of supervisors against executors that the tests simulate, hostile ones included.
 
 mod hostile;
 mod played;

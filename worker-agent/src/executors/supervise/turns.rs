@@ -1,10 +1,10 @@
-//! Namespaces that take turns on a device that has no room for an executor of each.
+//! Turns of namespaces on a device that has no room for an executor of each.
 
 use super::Supervisor;
 use crate::executor::protocol::{Pause, to_executor};
 
 impl Supervisor {
-    /// Begins to make room, if another namespace waits and it is this one's to go; goes on, if none waits any more.
+    /// Starts to make room if another namespace waits and it is this executor's turn to leave. Stays if nobody waits any more.
     pub(super) fn take_turns(&mut self) {
         let Some(process) = &mut self.process else { return };
         let (state, turn) = (&self.pool.states[self.place], self.pool.config.turn);
@@ -27,7 +27,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets a process that made room go on.
+    /// Lets a process that was making room continue.
     fn stay(&mut self) {
         let Some(process) = &mut self.process else { return };
         self.makes_room = false;
@@ -42,13 +42,13 @@ impl Supervisor {
         }
     }
 
-    /// Whether the process has nothing any more that it was handed over.
+    /// Returns whether the process has no chunk left that was handed over to it.
     pub(super) fn has_ended_all(&self) -> bool {
         let idle = self.process.as_ref().is_some_and(|process| process.board.slots().next().is_none());
         idle && self.runs.values().all(|run| run.handed.is_empty())
     }
 
-    /// Ends a process that has made room, unless nobody waits any more. Its runs' chunks wait for the next turn.
+    /// Ends a process that has made room, unless nobody waits any more. Chunks of its runs wait for the namespace's next turn.
     pub(super) async fn depart(&mut self) {
         let Some(process) = &mut self.process else { return };
         if !self.pool.states[self.place].must_go(process.id(), true) {
@@ -60,7 +60,7 @@ impl Supervisor {
             executor = process.id(),
             "executor ended: it is another namespace's turn"
         );
-        // Its room is free once the system has taken back what it had.
+        // Room is free once the system has reclaimed the resources of the process.
         process.reap().await;
         self.forget();
     }
