@@ -1,5 +1,5 @@
-//! The way to the API server: requests and answers are delayed and lost, it is away or answers with errors, watches lag
-//! behind and break. A request that arrived is carried out, whatever becomes of who sent it.
+//! Simulated connection to the API server: requests and responses are delayed and lost, the server is down or answers with errors, and
+//! watches lag behind and break. A request that reached the server is carried out, whatever happens to its sender.
 
 use std::{io, pin::Pin, sync::Arc, task, time::Duration};
 
@@ -21,12 +21,12 @@ use crate::{
     world::{Node, World, locked},
 };
 
-/// A request to which nobody answers fails after so long.
+/// Time after which a request without a response fails.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
 type Parts = StreamBody<BoxStream<'static, Result<Frame<Bytes>, io::Error>>>;
 
-/// The API server as one node reaches it.
+/// Connection of one node to the API server.
 #[derive(Clone, Debug)]
 pub struct Api {
     world: Arc<World>,
@@ -34,7 +34,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// A client for `from`.
+    /// Returns a client for the node `from`.
     pub fn client(world: &Arc<World>, from: Node) -> kube::Client {
         let world = Arc::clone(world);
         kube::Client::new(Self { world, from }, SYSTEM)
@@ -66,7 +66,7 @@ impl Service<Request<Body>> for Api {
 }
 
 impl Api {
-    /// Whether a message gets through now.
+    /// Waits for the delay of one message. Returns an error if the message does not get through.
     async fn way(&self) -> Result<(), io::Error> {
         sleep(self.world.delay()).await;
         let (loss, connected) = {
@@ -75,7 +75,7 @@ impl Api {
         };
         if !connected {
             let down = self.world.conditions().api_down > 0;
-            // A server that is away refuses at once; one that cannot be reached says nothing.
+            // A server that is down rejects connections at once; an unreachable one does not respond at all.
             sleep(if down { Duration::from_millis(1) } else { GIVEN_UP }).await;
             return Err(broken("no connection"));
         }
@@ -124,7 +124,7 @@ impl Api {
         Ok(Response::from_parts(head, StreamBody::new(body)))
     }
 
-    /// A watch: each event comes after its delay; it breaks with the connection.
+    /// Returns the events of a watch, each after its delay. The watch breaks with the connection.
     fn follow(&self, mut body: sahasra_local::ResponseBody) -> BoxStream<'static, Result<Frame<Bytes>, io::Error>> {
         let (events, followed) = mpsc::unbounded_channel();
         let (world, from) = (Arc::clone(&self.world), self.from);
@@ -149,7 +149,7 @@ impl Api {
                     Some((due, event))
                 };
                 let lost = async {
-                    // Looked at now and then: a connection over which nothing comes is found broken late.
+                    // Polled at an interval: on a connection without traffic a break is noticed late.
                     loop {
                         sleep(Duration::from_secs(2)).await;
                         if !world.connected(from, Node::Api) {

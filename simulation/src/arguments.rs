@@ -1,4 +1,4 @@
-//! What is asked for on the command line, and doing it.
+//! Command line of the simulation: its arguments, and the commands that they select.
 
 use std::{
     collections::BTreeSet,
@@ -32,10 +32,10 @@ sahasra-simulation: runs the whole system in virtual time, one seed after the ot
 
 Exit code 0 when everything held; 1 when not: then the command is printed that repeats the failure.";
 
-/// A seed that uses more of a processor has hung: in real time.
+/// Limit of processor time per seed, in real time. A seed that exceeds it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is asked for.
+/// Arguments of the command line.
 #[derive(Debug)]
 pub struct Arguments {
     seed: Option<u64>,
@@ -49,7 +49,7 @@ pub struct Arguments {
     bounds: Vec<Bounds>,
 }
 
-/// Reads the command line.
+/// Parses the command line.
 pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut parsed = Arguments {
         seed: None,
@@ -103,7 +103,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
     Ok(parsed)
 }
 
-/// The plan of a seed without some of its faults.
+/// Returns the plan of a seed without some of its faults.
 pub fn plan(seed: u64, without: &BTreeSet<usize>) -> Plan {
     let mut plan = Plan::of(seed);
     let mut place = 0;
@@ -114,7 +114,7 @@ pub fn plan(seed: u64, without: &BTreeSet<usize>) -> Plan {
     plan
 }
 
-/// Runs a seed in a process of its own.
+/// Runs a seed in a separate process.
 pub fn start(seed: u64, without: &BTreeSet<usize>, trace: bool) -> std::io::Result<Child> {
     isolation::fork(seed, PATIENCE, || {
         let outcome = run(&plan(seed, without), trace);
@@ -133,7 +133,7 @@ pub fn start(seed: u64, without: &BTreeSet<usize>, trace: bool) -> std::io::Resu
     })
 }
 
-/// What a process said of its run.
+/// Parses the outcome that a seed's process printed.
 pub fn outcome(said: Result<String, String>) -> Outcome {
     let failed = |what: String| Outcome {
         trace: 0,
@@ -162,7 +162,7 @@ pub fn outcome(said: Result<String, String>) -> Outcome {
 }
 
 impl Arguments {
-    /// Does it.
+    /// Runs the selected command.
     pub fn run(&self) -> ExitCode {
         match self.seed {
             _ if self.model => visit(&self.bounds, self.jobs),
@@ -234,7 +234,7 @@ impl Arguments {
             }
             virtual_seconds += outcome.milliseconds as f64 / 1000.0;
             events += outcome.events;
-            // In any order.
+            // A sum does not depend on the order in which the seeds end.
             traces = traces.wrapping_add(outcome.trace);
         }
         let took = began.elapsed().as_secs_f64();
@@ -261,7 +261,7 @@ fn visit(bounds: &[Bounds], threads: usize) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints what is wrong, the fewest faults with which something is, and the command that repeats it.
+/// Prints what is wrong, the smallest set of faults with which it fails, and the command that repeats the failure.
 fn failed(seed: u64, outcome: &Outcome) -> ExitCode {
     println!("seed {seed} fails:");
     for what in &outcome.broken {

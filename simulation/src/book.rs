@@ -1,5 +1,4 @@
-//! An agent that lives, and what an onlooker at its door knows of its grants: by the answers that it gave, never by its
-//! ledger's own sums.
+//! Running agents, and an observer's account of their grants: kept from the responses of an agent, independently of its ledger.
 
 use std::{
     collections::BTreeMap,
@@ -16,35 +15,34 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::{World, locked};
 
-/// How much later than its end a grant on which nothing runs may still be counted.
+/// Time after its end for which a grant without running chunks may still be counted as leased.
 const IDLE_WITHIN: Duration = Duration::from_millis(1_500);
-/// How much later than its grace one may still be counted on which something ran.
+/// Time after its grace for which a grant with running chunks may still be counted as leased.
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
 
-/// An agent that lives.
+/// A running agent.
 #[derive(Debug)]
 pub struct Live {
-    /// Its place.
+    /// Index of the agent.
     pub place: usize,
-    /// The agent.
     pub agent: Arc<Agent>,
-    /// Its tasks.
+    /// Task group of the agent.
     pub part: Part,
-    /// Its clock.
+    /// Clock of the agent.
     pub clock: Clock,
-    /// Cancelled when the connections to it break.
+    /// Cancelled to break the connections to the agent.
     pub connections: Mutex<CancellationToken>,
     book: Mutex<Book>,
 }
 
 #[derive(Debug, Default)]
 struct Book {
-    /// Highest term that was obeyed, by owner.
+    /// Highest accepted term by owner.
     terms: BTreeMap<String, u64>,
     grants: BTreeMap<u64, Booked>,
-    /// Bytes of chunks that run, by device.
+    /// Bytes of running chunks by device.
     running: BTreeMap<String, u64>,
-    /// When the last one ended, by the agent's clock.
+    /// When the last running chunk ended, by the agent's clock.
     idle_since: Duration,
 }
 
@@ -56,7 +54,7 @@ struct Booked {
     grace: Duration,
 }
 
-/// A chunk that runs: it uses its slice until this is dropped.
+/// A running chunk. It uses its slice until this value is dropped.
 #[derive(Debug)]
 pub struct Running {
     live: Arc<Live>,
@@ -76,7 +74,7 @@ impl Drop for Running {
 }
 
 impl Live {
-    /// An agent that has lent nothing.
+    /// Creates the account of an agent without grants.
     pub fn new(place: usize, agent: Arc<Agent>, part: Part, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             place,
@@ -88,7 +86,7 @@ impl Live {
         })
     }
 
-    /// A chunk begins on a slice of a device.
+    /// Records that a chunk starts on a slice of a device. Checks that running chunks do not exceed the device.
     pub fn run(self: &Arc<Self>, world: &World, device: &str, bytes: u64) -> Running {
         let allocatable = self.agent.pool().devices().iter().find(|description| description.name == device);
         let allocatable = allocatable.map_or(0, |description| description.allocatable_bytes);
@@ -111,7 +109,7 @@ impl Live {
         }
     }
 
-    /// What is granted never exceeds a device, whoever counts.
+    /// Checks that the grants on each device do not exceed it, and that the ledger's sum is the sum of the grants.
     pub fn check_capacity(&self, world: &World) {
         let inventory = self.agent.inventory();
         for device in &inventory.devices {
@@ -126,7 +124,7 @@ impl Live {
         }
     }
 
-    /// An agent itself keeps what a session holds while its client is connected.
+    /// Extends the recorded grants of sessions with a connected client, as the agent itself does.
     fn keep_connected(&self) {
         let now = self.clock.elapsed();
         let mut book = locked(&self.book);
@@ -140,7 +138,7 @@ impl Live {
         }
     }
 
-    /// Grants that ended are given up in time, by the agent's own clock and without anybody asking.
+    /// Checks that ended grants are freed in time by the agent's own clock, without a request from outside.
     pub fn check_expiry(&self, world: &World) {
         self.keep_connected();
         let now = self.clock.elapsed();
@@ -161,7 +159,7 @@ impl Live {
         }
     }
 
-    /// A call was obeyed for an owner.
+    /// Records that the agent accepted a request for an owner. Checks that its term is not lower than an earlier one.
     pub fn obeyed(&self, world: &World, owner: &Owner) {
         let mut book = locked(&self.book);
         let known = book.terms.entry(owner.uid.clone()).or_default();
@@ -175,7 +173,7 @@ impl Live {
         *known = (*known).max(owner.term);
     }
 
-    /// An acquire was answered.
+    /// Checks and records the response to an acquire request.
     pub fn acquired(&self, world: &World, request: &AcquireRequest, response: &AcquireResponse) {
         let Some(grant) = &response.grant else {
             if response
@@ -203,7 +201,7 @@ impl Live {
         locked(&world.maxima).check(world, &request.owner);
     }
 
-    /// A renewal was answered.
+    /// Checks and records the response to a renew request.
     pub fn renewed(&self, world: &World, request: &RenewRequest, response: &RenewResponse) {
         self.keep_connected();
         for outcome in response.outcomes.iter().filter(|outcome| outcome.renewed) {
@@ -225,7 +223,7 @@ impl Live {
         }
     }
 
-    /// A release was answered.
+    /// Checks and records the response to a release request.
     pub fn released(&self, world: &World, request: &ReleaseRequest, response: &ReleaseResponse) {
         if response.refusal.is_some() {
             return;

@@ -1,4 +1,4 @@
-//! What is checked of bursts once they have ended.
+//! Checks of bursts after their end.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::{
     world::{World, locked},
 };
 
-/// What a deleted owner held is free after so long, when nothing is wrong.
+/// Time within which the slices of a deleted owner are free in a run without faults.
 pub const FREED_WITHIN: Duration = Duration::from_millis(250);
 
-/// Writes of a burst beside those that its length allows, and milliseconds for one more.
+/// Allowed writes for a burst: a fixed number, and one more per this many milliseconds of its duration.
 const WRITES: (u64, u64) = (20, 5_000);
 
-/// Nothing is lent to an owner.
+/// Checks that no agent leases slices to a deleted owner.
 pub fn freed(world: &World, uid: &str, name: &Named) {
     for live in locked(&world.agents).values() {
         let grants = live.agent.inventory().grants;
@@ -33,7 +33,7 @@ pub fn freed(world: &World, uid: &str, name: &Named) {
     }
 }
 
-/// The indices of a text like `0-41,43`.
+/// Parses indices from a text such as `0-41,43`.
 fn indices(text: &str) -> Option<BTreeSet<u64>> {
     let mut set = BTreeSet::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -44,7 +44,7 @@ fn indices(text: &str) -> Option<BTreeSet<u64>> {
     Some(set)
 }
 
-/// Every index counted once, and everything said of them as computed here.
+/// Checks that every index was counted once, and that counts, aggregate and results equal those computed here.
 pub fn burst(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob, results: Option<&ConfigMap>) {
     let wrong = |what: String| world.broken(format!("{name}: {what}"));
     if plan.is_refused() {
@@ -74,7 +74,7 @@ pub fn burst(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob, resu
             ));
         }
     } else {
-        // So many failures are allowed as there are chunks.
+        // A burst must not fail: its limit of failed chunks exceeds the number of its chunks whose kernels trap.
         wrong(format!("failed: {:?}", status.reason));
     }
     for index in &completed {
@@ -153,7 +153,7 @@ fn aggregate(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob, completed
     }
 }
 
-/// No attempt was lost: nothing went wrong but that connections broke.
+/// Checks that no attempt was lost, in a run in which at most connections broke.
 pub fn attempts(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob) {
     let retried = job.status.as_ref().map_or(0, |status| status.chunks.retried);
     if retried > 0 && !kernel::stumbles(plan.salt) {
@@ -163,7 +163,7 @@ pub fn attempts(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob) {
     }
 }
 
-/// The burst was written no more often than its length allows.
+/// Checks that the burst was written no more often than its duration allows.
 pub fn budget(world: &World, name: &Named, job: &BurstJob) {
     let writes = locked(&world.writes).of_burst(name);
     let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);

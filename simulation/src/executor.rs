@@ -1,7 +1,7 @@
-//! Executors as a model: they speak the real protocol to their real supervisors, and take time instead of computing.
+//! Model of burst executors: they speak the real protocol with their real supervisors, but wait instead of computing.
 //!
-//! What a chunk yields, how long it takes and whether its kernel fails follows from the burst's salt and the index alone
-//! ([`crate::kernel`]), so that whatever a run reports can be checked.
+//! The result of a chunk, its duration and whether its kernel fails are functions of the burst's salt and the chunk's index
+//! ([`crate::kernel`]), so that every reported result can be checked.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -39,18 +39,18 @@ use crate::{
     world::{World, locked},
 };
 
-/// Launches modelled executors for one agent.
+/// Starts modelled executors for one agent.
 #[derive(Debug)]
 pub struct Models {
     world: Arc<World>,
     place: usize,
     executors: AtomicU32,
-    /// Cancelled to kill every executor that runs; then there is a new one.
+    /// Cancelled to kill all running executors, and then replaced by a new token.
     killing: Mutex<CancellationToken>,
 }
 
 impl Models {
-    /// Those of the agent in a place.
+    /// Creates the launcher of the agent with index `place`.
     pub fn new(world: Arc<World>, place: usize) -> Arc<Self> {
         Arc::new(Self {
             world,
@@ -60,7 +60,7 @@ impl Models {
         })
     }
 
-    /// Ends every executor, as a signal from outside would.
+    /// Kills all executors, as a signal from outside would.
     pub fn kill_all(&self) {
         std::mem::take(&mut *locked(&self.killing)).cancel();
     }
@@ -101,7 +101,7 @@ impl Launcher for Models {
 }
 
 fn nanoseconds(world: &World) -> u64 {
-    // Boards tell idle from busy by their state, not by this: it only must not be 0 before the first second.
+    // Starts at 1 s, because the times on a board must not be 0. Boards distinguish idle from busy by the slot's state.
     1_000_000_000 + u64::try_from(world.elapsed().as_nanos()).unwrap_or(u64::MAX / 2)
 }
 
@@ -113,11 +113,11 @@ struct Run {
     active: u32,
     paused: bool,
     closed: bool,
-    /// A change of the limit that has not taken effect.
+    /// Change of the limit that has not taken effect yet.
     change: Option<(u32, u64)>,
-    /// Cancelled when what runs is to end; then there is a new one.
+    /// Cancelled to revoke the running chunks, and then replaced by a new token.
     revoking: CancellationToken,
-    /// With what it fails then.
+    /// Code with which revoked chunks fail.
     revoked_with: i32,
 }
 
@@ -130,7 +130,7 @@ struct Executor {
     runs: BTreeMap<u64, Run>,
     free: Vec<usize>,
     busy: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// A suspect runs alone.
+    /// A suspect is running alone.
     alone: bool,
 }
 
@@ -139,7 +139,7 @@ struct Done {
     lane: usize,
     index: u64,
     attempt: u32,
-    /// Absent when its slice was taken back.
+    /// Absent when the chunk's slice was revoked.
     outcome: Option<Outcome>,
     running: Running,
 }
@@ -171,7 +171,7 @@ impl Executor {
             }
         }
         drop(outgoing);
-        // What it had is given back by the system, a moment after it has ended.
+        // The system reclaims the resources of a process shortly after it has ended.
         sleep(Duration::from_millis(1 + self.world.below(50))).await;
         drop(self);
         drop(gone);
@@ -245,7 +245,7 @@ impl Executor {
         Some(from_executor::Kind::Settled(Settled { run: id, limit, change }))
     }
 
-    /// Starts what may start.
+    /// Starts as many chunks as the limits allow.
     fn fill(&mut self) {
         while !self.free.is_empty() && !self.alone {
             let open = |run: &Run| !run.paused && run.active < run.limit && !run.waiting.is_empty();
@@ -297,7 +297,7 @@ impl Executor {
         }
     }
 
-    /// A chunk ended: what is said of it, or `None` when it took the executor with it.
+    /// Handles the end of a chunk. Returns the messages to the supervisor, or `None` if the chunk ended its executor.
     fn end(&mut self, done: Done) -> Option<Vec<from_executor::Kind>> {
         let Done {
             run: id,

@@ -1,6 +1,6 @@
-//! No object is silent: a little after it was asked for or changed, a condition is true or says why not.
+//! Check that every object explains itself: a short time after its creation or a change, one of its conditions is true or gives a reason.
 //!
-//! In a calm run that holds of every object at all times, in every other once nothing has gone wrong for a while.
+//! In runs without faults this holds for all objects at all times; in other runs it holds once no fault has occurred for a while.
 
 use std::{collections::BTreeMap, fmt::Debug, time::Duration};
 
@@ -12,18 +12,18 @@ use tokio::time::sleep;
 
 use crate::{plan::HEALED, users::Users};
 
-/// An object is explained so long after its last change.
+/// Time after an object's last change within which a condition must explain it.
 const EXPLAINED_WITHIN: Duration = Duration::from_secs(2);
-/// A leader is found, and every agent heard again, so long after nothing goes wrong any more.
+/// Time after the last fault within which a leader is elected and every agent has responded again.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(35);
-/// The pool is up so long after the start of a run.
+/// Time after the start of a run within which the pool is ready.
 const STARTED_WITHIN: Duration = Duration::from_secs(5);
-/// How often the objects are looked at.
+/// Interval at which the objects are checked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A kind whose status explains itself by conditions.
+/// A kind with `status.conditions`.
 trait Explained: Resource<DynamicType = ()> {
-    /// `status.conditions`.
+    /// Returns `status.conditions`.
     fn conditions(&self) -> &[Condition];
 }
 
@@ -39,10 +39,10 @@ macro_rules! explained {
 
 explained!(BurstJob, VramLease, GpuSession);
 
-/// Since when each object, by UID, has had the generation that it has.
+/// Current generation of each object, by UID, and since when the object has had it.
 type Seen = BTreeMap<String, (i64, Duration)>;
 
-/// Looks at all objects until it is dropped.
+/// Checks all objects at an interval, until the future is dropped.
 pub async fn look(users: Users, calm: bool) {
     let from = if calm {
         STARTED_WITHIN

@@ -1,4 +1,4 @@
-//! What goes wrong, when its time has come.
+//! Faults of a run, and the calls that start and end them.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Users {
-    /// Lets a fault happen and, where it lasts, end. Some are the users' own doing.
+    /// Starts a fault at its time and ends it after its duration. Some faults are actions of users.
     pub async fn fault(
         self,
         fault: Fault,

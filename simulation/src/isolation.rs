@@ -1,6 +1,6 @@
-//! What makes a run the same wherever and whenever it happens: each in a process of its own, forked from one that has done
-//! nothing, with addresses that are not randomised, and with the C library's randomness and clocks replaced by seeded
-//! and virtual ones. Only this binary does so.
+//! Isolation of a run, which makes it repeatable everywhere: each run has its own process, forked from one that has done nothing yet,
+//! without address randomisation, and with the C library's random source and clocks replaced by seeded and virtual ones. Only this binary
+//! does that.
 
 use std::{
     cell::Cell,
@@ -13,20 +13,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Of `personality(2)`: addresses are not randomised.
+/// Flag of `personality(2)`: addresses are not randomised.
 const ADDR_NO_RANDOMIZE: libc::c_ulong = 0x0004_0000;
 
 thread_local! {
-    /// Of the seeded generator, when there is one.
+    /// State of the seeded generator; absent outside a process that runs a seed.
     static STATE: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Where virtual time is counted from, in a process that runs a seed.
+/// Set in a process that runs a seed, where clocks are virtual.
 static ORIGIN: OnceLock<()> = OnceLock::new();
 
-/// Starts this program again without randomised addresses, unless it runs so already or may not.
+/// Executes this program again without address randomisation, unless randomisation is off already or may not be changed.
 pub fn without_randomised_addresses() {
-    // SAFETY: reads and sets a flag of this process.
+    // SAFETY: `personality` only reads and sets a flag of this process.
     let set = unsafe {
         let now = libc::personality(0xffff_ffff);
         if now == -1 || now as libc::c_ulong & ADDR_NO_RANDOMIZE != 0 {
@@ -40,31 +40,31 @@ pub fn without_randomised_addresses() {
     }
 }
 
-/// A process that runs a seed.
+/// Process that runs a seed.
 #[derive(Debug)]
 pub struct Child {
     process: libc::pid_t,
     said: File,
-    /// Processor time that it may use.
+    /// Limit of its processor time.
     patience: Duration,
     began: Instant,
 }
 
-/// A child that waits for what never comes uses no processor time; one that is starved by others does not hang. So many times its
-/// patience may go by on the clock.
+/// Factor between the limit of processor time and the limit of real time. The second limit finds a child that waits forever and uses no
+/// processor time; the factor is large because a child that gets little processor time does not hang.
 const STARVED: u32 = 30;
 
-/// Runs `work` in a process of its own with randomness from `seed` and a virtual clock; it says one text, and hangs when it has
-/// used more processor time than `patience`.
+/// Runs `work` in a forked process with randomness from `seed` and a virtual clock. The process reports the text that `work` returns, and
+/// counts as hung when it has used more processor time than `patience`.
 pub fn fork(seed: u64, patience: Duration, work: impl FnOnce() -> String) -> io::Result<Child> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptors were just opened and belong to nobody else.
+    // SAFETY: both descriptors were just opened, and nothing else owns them.
     let (reader, mut writer) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
-    // SAFETY: this process has one thread, so that the child finds every lock open.
+    // SAFETY: this process has one thread, so the child finds every lock released.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -74,7 +74,7 @@ pub fn fork(seed: u64, patience: Duration, work: impl FnOnce() -> String) -> io:
             let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_default();
             let _ = writer.write_all(said.as_bytes());
             drop(writer);
-            // SAFETY: ends the child without the parent's exit handlers.
+            // SAFETY: `_exit` ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(0) }
         }
         process => Ok(Child {
@@ -86,7 +86,7 @@ pub fn fork(seed: u64, patience: Duration, work: impl FnOnce() -> String) -> io:
     }
 }
 
-/// The place of a child that has ended, or whose time is over.
+/// Waits until a child has ended or exceeded its limits, and returns its index.
 pub fn first_ended<'a>(children: impl Iterator<Item = &'a Child> + Clone) -> usize {
     loop {
         let mut polled: Vec<libc::pollfd> = (children.clone())
@@ -96,7 +96,7 @@ pub fn first_ended<'a>(children: impl Iterator<Item = &'a Child> + Clone) -> usi
                 revents: 0,
             })
             .collect();
-        // SAFETY: as many entries as it is told.
+        // SAFETY: the pointer and the length are those of `polled`.
         unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, 1000) };
         let ended = polled.iter().position(|entry| entry.revents != 0);
         let late = children.clone().position(|child| child.hangs());
@@ -107,7 +107,7 @@ pub fn first_ended<'a>(children: impl Iterator<Item = &'a Child> + Clone) -> usi
 }
 
 impl Child {
-    /// What it said, once it has ended; or that it did not in time.
+    /// Waits for the child, and returns its text, or an error if it hangs.
     pub fn wait(mut self) -> Result<String, String> {
         first_ended(std::iter::once(&self));
         if self.hangs() {
@@ -125,11 +125,12 @@ impl Child {
         self.processor_time() >= self.patience || self.began.elapsed() >= self.patience * STARVED
     }
 
-    /// What it has used of the processors; nothing when it has ended.
+    /// Returns the processor time that the child has used, or zero once it has ended.
     fn processor_time(&self) -> Duration {
         let mut clock = 0;
         let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: both write to what they are given; the process has not been waited for, so that the number is still its own.
+        // SAFETY: both calls write only to the variables that they are given. The child has not been waited for, so its id is still its
+        // own.
         let known = unsafe {
             libc::clock_getcpuclockid(self.process, &mut clock) == 0 && libc::syscall(libc::SYS_clock_gettime, clock, &mut used) == 0
         };
@@ -139,33 +140,33 @@ impl Child {
         Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec.unsigned_abs() as u32)
     }
 
-    /// Ends it.
+    /// Kills the child.
     pub fn end(self) {
-        // SAFETY: signals a child that has not been waited for.
+        // SAFETY: the signal goes to a child that has not been waited for.
         unsafe { libc::kill(self.process, libc::SIGKILL) };
         self.reap();
     }
 
     fn reap(&self) {
-        // SAFETY: waits for a child of this process; nothing is written.
+        // SAFETY: waits for a child of this process, and passes no pointer to write to.
         unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) };
     }
 }
 
-/// The C library's random source: seeded in a process that runs a seed, the system's elsewhere.
+/// Random source of the C library: seeded in a process that runs a seed, the system's in others.
 ///
 /// # Safety
 /// As for `getrandom(2)`: `buffer` has room for `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getrandom(buffer: *mut libc::c_void, length: libc::size_t, flags: libc::c_uint) -> libc::ssize_t {
     let Some(mut state) = STATE.try_with(Cell::get).ok().flatten() else {
-        // SAFETY: the caller's arguments, handed on.
+        // SAFETY: the arguments are the caller's.
         return unsafe { libc::syscall(libc::SYS_getrandom, buffer, length, flags) } as libc::ssize_t;
     };
-    // SAFETY: the caller says that there is room.
+    // SAFETY: the caller guarantees that `buffer` has room for `length` bytes.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
     for byte in bytes {
-        // splitmix64.
+        // Generator splitmix64.
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -175,20 +176,20 @@ pub unsafe extern "C" fn getrandom(buffer: *mut libc::c_void, length: libc::size
     length as libc::ssize_t
 }
 
-/// The C library's clocks: virtual in a process that runs a seed, the system's elsewhere.
+/// Clocks of the C library: virtual in a process that runs a seed, the system's in others.
 ///
 /// # Safety
 /// As for `clock_gettime(2)`: `time` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
     if ORIGIN.get().is_none() {
-        // SAFETY: the caller's arguments, handed on.
+        // SAFETY: the arguments are the caller's.
         return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) } as libc::c_int;
     }
     let elapsed = sahasra_simulation::virtual_time();
-    // Some day, and far enough from zero for whatever is subtracted.
+    // The origins are arbitrary, and large enough for every subtraction.
     let origin = if clock == libc::CLOCK_REALTIME { 1_800_000_000 } else { 1_000_000 };
-    // SAFETY: the caller says that it can be written.
+    // SAFETY: the caller guarantees that `time` can be written.
     unsafe {
         (*time).tv_sec = origin + elapsed.as_secs() as libc::time_t;
         (*time).tv_nsec = libc::c_long::from(elapsed.subsec_nanos());

@@ -1,54 +1,51 @@
-//! What the chunks of a modelled burst do: a pure function of the burst's salt, the index and the attempt.
+//! Behaviour of the chunks of a modelled burst: a pure function of the burst's salt, the chunk's index and the attempt.
 //!
-//! The salt also says how the burst behaves: its lowest digits are how many of its chunks, of sixteen, misbehave in which way.
+//! The two lowest bits of the salt select the [`Manner`] of the burst.
 
 use std::time::Duration;
 
 use sahasra_wire::burst::{Program, argument::Kind};
 
-/// The PTX that the bursts name: never run here, but checked at admission.
+/// PTX of the bursts: never executed here, but checked at admission.
 pub const PTX: &str = include_str!("../../e2e/tests/data/kernels/steps.ptx");
-/// Its entry.
+/// Entry of [`PTX`].
 pub const ENTRY: &str = "steps";
 
-/// How a chunk ends.
+/// How an attempt at a chunk ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With its result.
     Succeeds,
-    /// Its kernel traps, each time.
+    /// The kernel traps, at every attempt.
     Fails,
-    /// Never.
+    /// The kernel never ends.
     Hangs,
-    /// It takes the executor with it.
+    /// The executor crashes.
     Crashes,
-    /// It poisons the device's context.
+    /// The kernel poisons the device's context.
     Poisons,
 }
 
-/// What an attempt is going to do.
+/// Planned behaviour of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
-    /// How it ends,
     pub outcome: Outcome,
-    /// and after how long.
+    /// Duration of the attempt.
     pub lasts: Duration,
 }
 
-/// How a burst behaves.
+/// Behaviour of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Every chunk succeeds at the first attempt.
     Well,
-    /// Some kernels trap, whenever they are tried.
+    /// Some kernels trap, at every attempt.
     Traps,
-    /// Some first attempts hang, crash or poison; the next ones succeed.
+    /// Some first attempts hang, crash or poison the context; the next ones succeed.
     Stumbles,
     /// Every chunk succeeds at the first attempt, within 2 ms.
     Brief,
 }
 
-/// A salt of that manner.
+/// Returns a salt of the given manner.
 pub fn salted(manner: Manner, random: u32) -> u32 {
     let manner = match manner {
         Manner::Well => 0,
@@ -59,7 +56,7 @@ pub fn salted(manner: Manner, random: u32) -> u32 {
     (random & !3) | manner
 }
 
-/// The salt of a program: its last scalar.
+/// Returns the salt of a program: its last scalar.
 pub fn salt(program: &Program) -> u32 {
     let scalars = program.arguments.iter().filter_map(|argument| match &argument.kind {
         Some(Kind::Scalar(bytes)) => Some(bytes.as_ref().try_into().map_or(0, u32::from_le_bytes)),
@@ -69,7 +66,7 @@ pub fn salt(program: &Program) -> u32 {
 }
 
 fn mixed(salt: u32, index: u64, more: u64) -> u64 {
-    // splitmix64's finaliser.
+    // Finaliser of splitmix64.
     let mut mixed = u64::from(salt)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .wrapping_add(index.wrapping_mul(0xbf58_476d_1ce4_e5b9))
@@ -79,25 +76,25 @@ fn mixed(salt: u32, index: u64, more: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// The result of a chunk.
+/// Returns the result of a chunk.
 pub fn value(salt: u32, index: u64) -> u32 {
     (mixed(salt, index, 1) % 100_000) as u32
 }
 
-/// Whether a chunk's kernel traps.
+/// Returns whether a chunk's kernel traps.
 pub fn traps(salt: u32, index: u64) -> bool {
     salt & 3 == 1 && mixed(salt, index, 2).is_multiple_of(8)
 }
 
-/// Whether attempts of a burst's chunks hang, crash or poison.
+/// Returns whether some attempts of a burst's chunks hang, crash or poison the context.
 pub fn stumbles(salt: u32) -> bool {
     salt & 3 == 2
 }
 
-/// What an attempt does.
+/// Returns the planned behaviour of an attempt.
 pub fn run(salt: u32, index: u64, attempt: u32) -> Planned {
     let random = mixed(salt, index, 3 + u64::from(attempt));
-    // From 2 ms to about 2 s, short ones more often.
+    // From 3 ms to about 1 s, short durations more often.
     let lasts = if salt & 3 == 3 {
         Duration::from_micros(500 + random % 1_500)
     } else {

@@ -1,4 +1,4 @@
-//! Sahasra as a whole, in one process and in virtual time, looked at from outside.
+//! Simulation of the whole system in one process and in virtual time, checked from outside.
 //!
 //! ```text
 //!  plan (of a seed) ──► run: users, faults ──► parts: operators, agents ──► network, api ──► embedded control plane
@@ -6,9 +6,9 @@
 //!                                                 └─► executor (modelled)      └─► book, check: what must hold
 //! ```
 //!
-//! Operators and agents are the real ones. What differs from production is what carries their messages ([`network`],
-//! [`api`], [`store`]), what launches executors ([`executor`], [`session_executor`]), and that time is a paused runtime's. All that
-//! happens follows from the seed: the same seed gives the same trace.
+//! Operators and agents are the real ones. Only three things differ from production: the transports of their messages ([`network`],
+//! [`api`], [`store`]), the launchers of executors ([`executor`], [`session_executor`]), and the clock, which is that of a paused Tokio
+//! runtime. Everything follows from the seed: the same seed gives the same trace.
 //!
 //! [`model`] visits every state that two coordinators, two agents and three leases can reach, with the agents' real ledger.
 
@@ -41,7 +41,7 @@ thread_local! {
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Virtual time since the run in this thread began; zero before.
+/// Returns the virtual time since the run in this thread began, or zero before.
 pub fn virtual_time() -> Duration {
     if tokio::runtime::Handle::try_current().is_err() {
         return Duration::ZERO;

@@ -1,4 +1,4 @@
-//! Runs seeds of the whole-system simulation. `--help` says how.
+//! Runs seeds of the whole-system simulation. `--help` describes the arguments.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! All agents together lend an object no more than its `slices.max`, in runs without faults.
+//! Check of maxima: in runs without faults, all agents together never grant an object more than its `slices.max`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,24 +6,25 @@ use sahasra_wire::grants::{Grant, Owner, ReleaseRequest};
 
 use crate::world::{World, locked};
 
-/// Maxima of objects, and requests that release their slices.
+/// Maxima of objects, and the requests that release their slices.
 #[derive(Debug, Default)]
 pub struct Maxima {
     /// `slices.max` by namespace, `/` and name.
     most: BTreeMap<String, u32>,
-    /// Slices that releases leave of a grant, by agent and the grant's number, from when the request is sent: an acquire may overtake it.
+    /// Slices that a grant keeps after a partial release, by agent index and grant counter. Recorded when the request is sent, because an
+    /// acquire request may overtake it.
     kept: BTreeMap<(usize, u64), u32>,
     /// UIDs of owners that have released everything.
     ended: BTreeSet<String>,
 }
 
 impl Maxima {
-    /// An object is created.
+    /// Records the maximum of an object before its creation.
     pub fn announce(&mut self, name: String, most: u32) {
         self.most.insert(name, most);
     }
 
-    /// A release is sent to the agent at this place.
+    /// Records a release request to the agent with index `place`.
     pub fn release(&mut self, place: usize, request: &ReleaseRequest) {
         if request.grants.is_empty() {
             self.ended.insert(request.owner.uid.clone());
@@ -33,7 +34,7 @@ impl Maxima {
         }
     }
 
-    /// An agent has granted slices to this owner.
+    /// Checks the maximum of an owner after an agent has granted slices to it.
     pub fn check(&self, world: &World, owner: &Owner) {
         let name = owner.name.split_once('/').map_or(owner.name.as_str(), |(_, name)| name);
         let name = format!("{}/{name}", owner.namespace);
@@ -42,7 +43,7 @@ impl Maxima {
         };
         let mut slices = 0;
         for (place, live) in locked(&world.agents).iter() {
-            // Draining slices are released already: the owner may hold new ones in their place.
+            // Draining slices are released already: the owner may hold new ones instead.
             let active = |grant: &&Grant| grant.owner_uid == owner.uid && !grant.draining;
             for grant in live.agent.inventory().grants.iter().filter(active) {
                 let kept = self.kept.get(&(*place, grant.id.counter));

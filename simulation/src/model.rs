@@ -1,12 +1,12 @@
-//! Every state that terms, grants, renewals and expiry can reach with two coordinators, two agents and three leases.
+//! Model of grants: visits every state that terms, grants, renewals and expiry can reach with two coordinators, two agents and three
+//! leases.
 //!
-//! The agents' state is the real [`Ledger`](sahasra_worker::ledger::Ledger): a guard that is taken out there is found here. Around it stands what the ledger
-//! is to withstand: two coordinators of different terms that know nothing of each other, messages that are delayed,
-//! reordered, repeated and lost, answers that are lost, agents that start anew, and kernels that end when they like or
-//! hang. Each of these is bounded ([`Bounds`]), so that every path ends; that all is free at its end
-//! is what makes freeing a matter of time alone.
+//! The agents' state is the real [`Ledger`](sahasra_worker::ledger::Ledger), so the model finds a guard that is missing in the ledger. The
+//! model simulates what the ledger must withstand: two coordinators of different terms that know nothing of each other; messages that are
+//! delayed, reordered, repeated and lost; lost responses; agents that restart; and kernels that end at any time or hang. Each of these is
+//! bounded ([`Bounds`]), so that every path ends. All slices must be free at its end, which proves that slices become free by time alone.
 //!
-//! What holds is judged by what the model itself remembers of answers, never by the ledger's own sums.
+//! Properties are judged by the responses that the model records, independently of the ledger's own sums.
 
 use std::{
     sync::{
@@ -23,52 +23,52 @@ mod messages;
 mod state;
 mod steps;
 
-/// Agents, each with one device.
+/// Number of agents, each with one device.
 pub const AGENTS: usize = 2;
-/// Leases, each an owner.
+/// Number of leases, each of its own owner.
 pub const LEASES: usize = 3;
-/// Coordinators: each acts for every lease, the second in a higher term.
+/// Number of coordinators. Each acts for every lease, the second one in a higher term.
 pub const COORDINATORS: usize = 2;
 
 const DEVICE: &str = "device";
 const SLICE_BYTES: u64 = 1 << 20;
-/// Slices that a device has room for.
+/// Slices that fit a device.
 const ROOM: u32 = 2;
-/// Time to live of a grant, and grace of what then still runs, in ticks.
+/// Time to live of a grant in ticks. `GRACE` is the grace of chunks that still run afterwards, also in ticks.
 const TTL: u8 = 2;
 const GRACE: u8 = 1;
-/// A tick.
+/// Duration of a tick.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How much there is of what may happen.
+/// Bounds of the model.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// Messages that each coordinator sends.
+    /// Limit of messages per coordinator.
     pub messages: u8,
-    /// Messages under way at a time.
+    /// Limit of messages in transit at a time.
     pub under_way: usize,
-    /// Messages that may be delivered twice.
+    /// Limit of messages that are delivered twice.
     pub repeats: u8,
-    /// Kernels that start.
+    /// Limit of kernels that start.
     pub kernels: u8,
-    /// Agents that start anew.
+    /// Limit of restarts of agents.
     pub restarts: u8,
-    /// Ticks of the clock.
+    /// Limit of ticks of the clock.
     pub ticks: u8,
-    /// What was seen to happen at all.
+    /// Records which events occurred on any path.
     pub seen: Arc<Seen>,
 }
 
-/// What was seen on some path: it shows that the states that matter are reached.
+/// Events that occurred on some path. They prove that the states that matter are reached.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// A stale term was refused.
+    /// A stale term was rejected.
     pub stale_term: AtomicBool,
-    /// Another boot was refused.
+    /// A request for another boot was rejected.
     pub other_boot: AtomicBool,
     /// A kernel was killed after the grace of its grant.
     pub killed: AtomicBool,
-    /// A grant ended by time.
+    /// A grant expired.
     pub expired: AtomicBool,
 }
 
@@ -80,14 +80,14 @@ fn boot_id(agent: usize, boot: u8) -> String {
     format!("{agent}-{boot}")
 }
 
-/// What a visit of every state found.
+/// Result of a visit of all states.
 #[derive(Debug)]
 pub struct Visited {
-    /// Different states.
+    /// Number of distinct states.
     pub states: usize,
-    /// Properties that do not hold, with the path to a state in which they do not.
+    /// Violated properties, each with the path to a state that violates it.
     pub violations: Vec<String>,
-    /// What was never seen to happen: the bounds are too small then.
+    /// Events that never occurred, which means that the bounds are too small.
     pub unseen: Vec<&'static str>,
 }
 
@@ -102,7 +102,7 @@ impl std::fmt::Display for Visited {
 }
 
 impl Bounds {
-    /// One message of each coordinator, in any order, and all that may happen to them: seconds without optimisation.
+    /// Returns bounds for one message per coordinator, in any order, with all faults. A visit takes seconds without optimisation.
     pub fn small() -> Self {
         Self {
             messages: 1,
@@ -115,7 +115,7 @@ impl Bounds {
         }
     }
 
-    /// Two messages of each, one after the other, none twice: half a minute with optimisation.
+    /// Returns bounds for two messages per coordinator, one after the other, none repeated. A visit takes half a minute with optimisation.
     pub fn large() -> Self {
         Self {
             messages: 2,

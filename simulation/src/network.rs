@@ -1,7 +1,7 @@
-//! The network between operators and agents, message by message: delayed, reordered, lost, repeated; connections break.
+//! Simulated network between operators and agents, message by message: messages are delayed, reordered, lost and repeated, and connections
+//! break.
 //!
-//! Calls are independent messages. A stream's frames keep their order, as those of a connection do: what is lost there is
-//! the connection.
+//! Calls are independent messages. The frames of a stream keep their order, as on a TCP connection: they are lost only with the connection.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -35,9 +35,9 @@ use crate::{
     world::{Node, World, locked},
 };
 
-/// A connection over which nothing comes through for so long is given up by both sides.
+/// Time without traffic after which both sides give a connection up.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Frames that wait for a coordinator that reads slowly, as in the agent's own server.
+/// Frames queued for a coordinator that reads slowly, as in the agent's own server.
 const WAITING_FRAMES: usize = 8;
 
 fn unreachable(what: &'static str) -> AgentError {
@@ -48,7 +48,7 @@ fn cut() -> StreamError {
     StreamError::Cut(io::Error::other("the connection broke").into())
 }
 
-/// The endpoint of the agent in a place.
+/// Returns the endpoint of the agent with index `place`.
 pub fn endpoint(place: usize) -> String {
     format!("http://worker-{place}:9400")
 }
@@ -57,7 +57,7 @@ fn place(endpoint: &str) -> Option<usize> {
     endpoint.strip_prefix("http://worker-")?.strip_suffix(":9400")?.parse().ok()
 }
 
-/// An operator's way to the agents.
+/// Transport from an operator to the agents.
 #[derive(Clone, Debug)]
 pub struct Wire {
     world: Arc<World>,
@@ -65,7 +65,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// That of `from`.
+    /// Creates the transport of the operator `from`.
     pub fn new(world: Arc<World>, from: Node) -> Self {
         Self { world, from }
     }
@@ -98,7 +98,7 @@ impl Transport for Wire {
             tokio::spawn(deliver(self.clone(), to, path, message, answer));
             match answered.await {
                 Ok(answer) => answer,
-                // Lost on its way: whoever waits gives up by its own patience.
+                // The message or its response was lost: the caller gives up after its own timeout.
                 Err(_) => std::future::pending().await,
             }
         })
@@ -143,7 +143,7 @@ async fn deliver(wire: Wire, to: usize, path: &'static str, message: Bytes, answ
     }
 }
 
-/// What the agent answers; an onlooker takes note.
+/// Passes a request to the agent and returns its response. The observer checks and records both.
 fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
     let agent = &live.agent;
     match path {
@@ -184,7 +184,7 @@ fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
     .into()
 }
 
-/// A connection that stands: frames of both directions on their way.
+/// Opens a stream, and moves the frames of both directions.
 fn connect(wire: Wire, live: &Arc<Live>, frames: BoxStream<'static, ClientFrame>) -> Incomings {
     let broken = locked(&live.connections).child_token();
     let (to_agent, body) = mpsc::unbounded_channel::<Result<Bytes, io::Error>>();
@@ -196,12 +196,12 @@ fn connect(wire: Wire, live: &Arc<Live>, frames: BoxStream<'static, ClientFrame>
 
     tokio::spawn(outward(wire.clone(), live.place, frames, to_agent, broken.clone()));
     tokio::spawn(inward(wire, Arc::clone(live), answered, to_operator, broken.clone()));
-    // Who drops its end closes the connection.
+    // Dropping the returned stream closes the connection.
     let state = (incoming, broken.drop_guard());
     stream::unfold(state, |mut state| async move { state.0.recv().await.map(|frame| (frame, state)) }).boxed()
 }
 
-/// Waits for a frame's time and for the way to be open; `false` when the connection breaks first.
+/// Waits until a frame is due and the nodes are connected. Returns `false` if the connection breaks first.
 async fn carried(wire: &Wire, agent: usize, due: Instant, broken: &CancellationToken) -> bool {
     let way = async {
         sleep_until(due).await;
@@ -262,7 +262,7 @@ fn kind(frame: &ClientFrame) -> String {
     }
 }
 
-/// A frame of an agent, as the trace shows it: chunks with the attempt that the agent has.
+/// Describes a frame of an agent for the trace, with the attempts of its chunks.
 fn answer(frame: &ServerFrame) -> String {
     use sahasra_wire::burst::server_frame::Kind;
     match &frame.kind {

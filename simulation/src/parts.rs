@@ -1,5 +1,4 @@
-//! Operators and agents as they are in production, but for what carries their messages and launches their executors; and
-//! what restarts them.
+//! The real operators and agents with simulated transports and executors, and the loops that restart them after a stop or a crash.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,34 +32,33 @@ use crate::{
     world::{Node, World, locked},
 };
 
-/// A worker is stale, and a leader replaced, after so long without a sign of life.
+/// Silence after which a worker counts as stale, and a leader is replaced.
 const SILENCE: Duration = Duration::from_secs(15);
-/// A process that ended is started again after so long.
+/// Delay before a process that ended restarts.
 const RESTART: Duration = Duration::from_millis(500);
 
-/// A part that is to crash has by then.
+/// Time after which a task group that is to crash crashes even without enough steps.
 const CRASH_WITHIN: Duration = Duration::from_secs(2);
 
-/// What is done to a part.
+/// Order to an operator or an agent.
 #[derive(Clone, Copy, Debug)]
 pub enum Order {
-    /// It crashes after so many steps of its tasks, and stays down for so many milliseconds.
+    /// The process crashes after a number of steps of its tasks, and restarts later.
     Crash {
-        /// Steps.
         steps: u64,
-        /// Milliseconds.
+        /// Milliseconds until the restart.
         down: u64,
     },
-    /// It is told to stop, and starts anew.
+    /// The process stops gracefully, and restarts later.
     Stop {
-        /// Milliseconds until then.
+        /// Milliseconds until the restart.
         down: u64,
     },
-    /// Its executors are killed.
+    /// The executors of an agent are killed.
     KillExecutors,
 }
 
-/// Crashes a part after so many steps; one that takes too few in a while crashes where it is.
+/// Crashes a task group after a number of steps. A task group that takes fewer steps within [`CRASH_WITHIN`] crashes then.
 fn crash(part: &Part, steps: u64) {
     part.crash_after(steps);
     let part = part.clone();
@@ -70,12 +68,12 @@ fn crash(part: &Part, steps: u64) {
     });
 }
 
-/// The object store as one node reaches it.
+/// Returns the policy by which one node reaches the object store.
 fn stores(world: &Arc<World>, node: Node) -> StorePolicy {
     StorePolicy::over(Endpoints::default(), Network::new(world, node))
 }
 
-/// Keeps an operator running until the simulation ends.
+/// Runs an operator, and restarts it until the simulation ends.
 pub fn operator(world: &Arc<World>, place: usize, drift: i32) -> mpsc::UnboundedSender<Order> {
     let (orders, mut ordered) = mpsc::unbounded_channel();
     let world = Arc::clone(world);
@@ -133,7 +131,7 @@ pub fn operator(world: &Arc<World>, place: usize, drift: i32) -> mpsc::Unbounded
     orders
 }
 
-/// Keeps an agent running until the simulation ends.
+/// Runs an agent, and restarts it until the simulation ends.
 pub fn agent(world: &Arc<World>, place: usize, plan: AgentPlan) -> mpsc::UnboundedSender<Order> {
     let (orders, mut ordered) = mpsc::unbounded_channel();
     let world = Arc::clone(world);
@@ -242,7 +240,7 @@ fn register(
         status_interval: Duration::from_secs(5),
     };
     let client = Api::client(world, Node::Agent(place));
-    // An agent starts when the one before it on the node has ended.
+    // The simulation starts an agent only after the previous agent of the node has ended.
     let registration = Registration::new(config, Arc::clone(agent), client).with_probe(Arc::new(|_| Box::pin(async { Answer::Refused })));
     part.start(registration.run(stop.clone()))
 }

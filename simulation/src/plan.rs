@@ -1,4 +1,4 @@
-//! What a seed stands for: who there is, what is asked of them, and what goes wrong when.
+//! Plan of a run, derived from its seed: the operators and agents, the objects that users create, and the faults with their times.
 
 use fastrand::Rng;
 
@@ -14,78 +14,75 @@ use crate::{
 pub const SYSTEM: &str = "sahasra-system";
 /// Namespaces of users, who give their objects the same names.
 pub const NAMESPACES: [&str; 3] = ["default", "blue", "green"];
-/// Every how many seeds nothing goes wrong: then deadlines and budgets must hold as well.
+/// One seed in this many has no faults. Deadlines and budgets must hold in these runs as well.
 const CALM: u64 = 8;
-/// In one seed of every [`CALM`], one burst is alone, connections to agents break and nothing else goes wrong.
+/// In one seed out of [`CALM`], the one with this remainder, a single burst runs and connections to agents break; there are no other
+/// faults.
 const BREAKING: u64 = 4;
-/// Every how many seeds there are a hundred agents.
+/// One seed in this many has a hundred agents.
 const LARGE: u64 = 500;
-/// One seed in so many has a burst of [`MANY_CHUNKS`].
+/// One seed in this many has a burst of [`MANY_CHUNKS`].
 const MANY: u64 = 250;
-/// Chunks of a burst that is larger than any batch, window or status text.
+/// Chunks of a burst that exceeds every batch, window and status text.
 const MANY_CHUNKS: u64 = 100_000;
-/// When nothing goes wrong any more, in milliseconds.
+/// Time of the end of all faults, in milliseconds.
 pub const HEALED: u64 = 50_000;
 
-/// A run.
+/// Plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// From which it was made.
     pub seed: u64,
-    /// Parts per million by which each operator's clock is fast.
+    /// Clock drift of each operator in parts per million; positive is fast.
     pub operators: Vec<i32>,
-    /// The agents.
     pub agents: Vec<AgentPlan>,
-    /// Bursts that users ask for.
+    /// Bursts that users create.
     pub bursts: Vec<BurstPlan>,
-    /// Leases that users ask for.
+    /// Leases that users create.
     pub leases: Vec<LeasePlan>,
-    /// Sessions that users ask for.
+    /// Sessions that users create.
     pub sessions: Vec<SessionPlan>,
-    /// What goes wrong.
     pub faults: Vec<Fault>,
 }
 
-/// An agent.
+/// Plan of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentPlan {
-    /// Devices.
+    /// Number of devices.
     pub devices: u32,
-    /// What each may lend, in MiB.
+    /// Allocatable memory of each device, in MiB.
     pub mebibytes: u64,
-    /// Chunks that run at a time on each.
+    /// Chunks that run concurrently on each device.
     pub lanes: u32,
-    /// Parts per million by which its clock is fast.
+    /// Clock drift in parts per million; positive is fast.
     pub drift: i32,
 }
 
-/// A burst.
+/// Plan of a burst.
 #[derive(Clone, Debug)]
 pub struct BurstPlan {
-    /// When it is asked for, in milliseconds.
+    /// Time of creation, in milliseconds.
     pub at: u64,
-    /// Its chunks.
+    /// Number of chunks.
     pub chunks: u64,
-    /// MiB of a slice.
+    /// Size of a slice, in MiB.
     pub mebibytes: u64,
-    /// Fewest and most slices.
+    /// Minimum and maximum of slices.
     pub slices: (u32, u32),
-    /// Priority.
     pub priority: i32,
-    /// Time to live of its grants, in seconds.
+    /// Time to live of the burst's grants, in seconds.
     pub ttl: u64,
-    /// Salt of its results.
+    /// Salt that determines behaviour and results ([`crate::kernel`]).
     pub salt: u32,
-    /// Aggregates by the smallest instead of the sum.
+    /// Aggregates by `argmin` instead of the sum.
     pub argmin: bool,
-    /// When it is deleted, in milliseconds.
+    /// Time of deletion, in milliseconds.
     pub deleted: Option<u64>,
-    /// Where its results go; to its ConfigMap when absent.
+    /// Bucket of the results; without one they are kept in the burst's ConfigMap.
     pub bucket: Option<Bucket>,
 }
 
 impl BurstPlan {
-    /// What is kept of its chunks, as `spec.results` says it: it follows from the salt.
+    /// Returns the value of `spec.results`, which follows from the salt.
     pub fn results(&self) -> &'static str {
         match self.salt >> 16 & 3 {
             0 => "None",
@@ -94,110 +91,109 @@ impl BurstPlan {
         }
     }
 
-    /// Whether its store takes nothing of what is to be kept.
+    /// Returns whether the burst keeps results in a store that rejects every write.
     pub fn is_refused(&self) -> bool {
         self.results() != "None" && self.bucket.is_some_and(|bucket| bucket != Bucket::Results)
     }
 }
 
-/// A lease.
+/// Plan of a lease.
 #[derive(Clone, Debug)]
 pub struct LeasePlan {
-    /// When it is asked for, in milliseconds.
+    /// Time of creation, in milliseconds.
     pub at: u64,
-    /// MiB of a slice.
+    /// Size of a slice, in MiB.
     pub mebibytes: u64,
-    /// Fewest and most slices.
+    /// Minimum and maximum of slices.
     pub slices: (u32, u32),
     /// Time to live, in seconds.
     pub ttl: u64,
-    /// Not renewed.
+    /// Sets `spec.renewal` to `Never`.
     pub never_renewed: bool,
-    /// When it is deleted, in milliseconds.
+    /// Time of deletion, in milliseconds.
     pub deleted: u64,
 }
 
-/// A session.
+/// Plan of a session.
 #[derive(Clone, Debug)]
 pub struct SessionPlan {
-    /// When it is asked for, in milliseconds.
+    /// Time of creation, in milliseconds.
     pub at: u64,
-    /// MiB of its slice.
+    /// Size of the session's slice, in MiB.
     pub mebibytes: u64,
-    /// It ends after so many seconds.
+    /// Time after which the session ends, in seconds.
     pub ttl: u64,
-    /// When it is deleted, in milliseconds.
+    /// Time of deletion, in milliseconds.
     pub deleted: u64,
-    /// Its client connects, and so many milliseconds later its executor ends by itself.
+    /// A client connects, and this many milliseconds later the executor exits on its own in this way.
     pub exit: Option<(u64, Exit)>,
 }
 
-/// Something goes wrong, or a user changes her mind.
+/// A fault, or a change that a user makes.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// When, in milliseconds.
+    /// Start, in milliseconds.
     pub at: u64,
-    /// For how long, where it lasts.
+    /// Duration in milliseconds, of a fault that lasts.
     pub lasts: u64,
-    /// What.
     pub kind: Kind,
 }
 
-/// What goes wrong.
+/// Kind of a fault.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// A part is ended.
+    /// An operator or an agent receives an order.
     End(Node, Order),
-    /// Two cannot reach each other.
+    /// Two nodes cannot reach each other.
     Partition(Node, Node),
-    /// The API server is away.
+    /// The API server is down.
     ApiDown,
-    /// It answers with errors, so many times in a thousand.
+    /// The API server answers with errors; per thousand requests.
     ApiErrors(u64),
-    /// It carries out so many requests of a thousand and never answers them.
+    /// The API server carries requests out and never answers them; per thousand requests.
     ApiHangs(u64),
-    /// It forgets what changed before.
+    /// The API server compacts its history of changes.
     Compact,
-    /// It ends watches.
+    /// The API server ends all watches.
     CloseWatches,
-    /// It ends watches with 410.
+    /// The API server ends all watches with status 410.
     ExpireWatches,
-    /// Watches lag so many milliseconds behind.
+    /// Watches lag behind, by milliseconds.
     WatchLag(u64),
-    /// Messages take up to so many microseconds.
+    /// Messages are delayed, by at most this many microseconds.
     Delay(u64),
-    /// So many messages of a thousand are lost.
+    /// Messages are lost; per thousand messages.
     Loss(u64),
-    /// So many calls of a thousand arrive twice.
+    /// Calls arrive twice; per thousand calls.
     Repeats(u64),
     /// The connections to an agent break.
     Break(usize),
-    /// Its devices are so many times slower.
+    /// The devices of an agent are slower by this factor.
     Slow(usize, u64),
-    /// Someone else writes a burst.
+    /// Somebody else writes to a burst.
     Meddle(usize),
-    /// A burst is suspended, for as long as it lasts.
+    /// A burst is suspended for the duration of the fault.
     Suspend(usize),
-    /// A burst's priority changes.
+    /// The priority of a burst changes.
     Priority(usize, i32),
-    /// A burst's most slices change.
+    /// The maximum of slices of a burst changes.
     Resize(usize, u32),
     /// The object store cannot be reached.
     StoreDown,
-    /// It refuses every request.
+    /// The object store rejects every request.
     StoreRefuses,
-    /// It answers so many requests of a thousand with errors.
+    /// The object store answers with errors; per thousand requests.
     StoreErrors(u64),
-    /// It carries so many requests of a thousand out, and the answer is lost.
+    /// The object store carries requests out, but the responses are lost; per thousand requests.
     StoreLosses(u64),
-    /// It does not answer so many requests of a thousand, which are carried out late.
+    /// The object store carries requests out late and does not answer them; per thousand requests.
     StoreHangs(u64),
-    /// Its answers take up to so many milliseconds.
+    /// The responses of the object store are delayed, by at most this many milliseconds.
     StoreDelay(u64),
 }
 
 impl Plan {
-    /// That of a seed.
+    /// Derives the plan of a seed.
     pub fn of(seed: u64) -> Self {
         let mut random = Rng::with_seed(seed ^ 0x5a5a_5a5a);
         let large = seed % LARGE == LARGE - 1;
@@ -216,7 +212,8 @@ impl Plan {
         if seed % MANY == MANY - 1 {
             bursts[0].chunks = MANY_CHUNKS;
             bursts[0].salt = kernel::salted(Manner::Brief, bursts[0].salt);
-            // More chunks fail than may: that is what it would say.
+            // A store that rejects writes would fail more chunks than allowed, and the burst would report these failures instead of its
+            // store.
             bursts[0].bucket = bursts[0].bucket.filter(|bucket| *bucket == Bucket::Results);
         }
         let leases = (0..random.usize(0..=2)).map(|_| lease(&mut random)).collect();
@@ -235,7 +232,7 @@ impl Plan {
             plan.faults = (0..count).map(|_| plan.fault(&mut random)).collect();
             if seed % CALM == BREAKING {
                 let agents = plan.agents.len();
-                // Alone, or others may take its slices back.
+                // A single burst, because others might reclaim its slices.
                 plan.bursts.truncate(1);
                 (plan.leases, plan.sessions) = (Vec::new(), Vec::new());
                 plan.faults
@@ -300,12 +297,12 @@ impl Plan {
         }
     }
 
-    /// Whether nothing costs an attempt but what a kernel itself does: at the most connections break.
+    /// Returns whether only kernels themselves can cost attempts: at most connections break.
     pub fn loses_no_attempts(&self) -> bool {
         self.faults.iter().all(|fault| matches!(fault.kind, Kind::Break(_)))
     }
 
-    /// Whether nothing goes wrong.
+    /// Returns whether the plan has no faults.
     pub fn is_calm(&self) -> bool {
         self.faults.is_empty()
     }
@@ -361,7 +358,7 @@ fn session(random: &mut Rng) -> SessionPlan {
         at,
         mebibytes: [1, 2, 4, 8][random.usize(0..4)],
         ttl: random.u64(10..=60),
-        // One that fails stands until that must have shown.
+        // A session whose executor exits is kept until its failure must be visible.
         deleted: if exit.is_some() {
             HEALED + 60_000
         } else {

@@ -1,5 +1,5 @@
-//! A run: the parts start, users ask, things go wrong, then nothing goes wrong any more; and in the end everything must be
-//! done, right, and quiet.
+//! Course of a run: operators and agents start, users create objects, faults occur and end. At the end, all work must be done with correct
+//! results, and all writes must have stopped.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,35 +20,35 @@ use crate::{
     world::{World, locked},
 };
 
-/// Everything must be done so long after nothing goes wrong any more.
+/// Time after the last fault within which everything must be done.
 pub(crate) const DONE_WITHIN: Duration = Duration::from_secs(400);
-/// Every how many seeds a lease and a session stand at the end: four more minutes of virtual time.
+/// In one seed out of this many, a lease and a session remain at the end, which takes four more minutes of virtual time.
 const STANDING: u64 = 5;
-/// What is done must have shown everywhere by then: heartbeats that stood still are seen to move again within 20 s, and an
-/// agent looks once a minute what others wrote into its object.
+/// Time within which the end of all work is visible everywhere: a resumed heartbeat is noticed within 20 s, and an agent reads what others
+/// wrote to its object once per minute.
 pub(crate) const SETTLING: Duration = Duration::from_secs(90);
-/// Then for so long nobody writes anything.
+/// Time without writes that follows.
 pub(crate) const QUIET: Duration = Duration::from_secs(70);
-/// How often the agents are looked at.
+/// Interval at which the agents are checked.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What became of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Of everything that happened, in its order.
+    /// Hash of all events in their order.
     pub trace: u64,
-    /// How much that was.
+    /// Number of events.
     pub events: u64,
-    /// Milliseconds of virtual time.
+    /// Duration in milliseconds of virtual time.
     pub milliseconds: u64,
-    /// What was found wrong.
+    /// Violations that were found.
     pub broken: Vec<String>,
 }
 
-/// Carries a plan out, in a paused single-threaded runtime of its own.
+/// Runs a plan in its own paused single-threaded runtime.
 ///
 /// # Panics
-/// When no runtime can be made.
+/// When the runtime cannot be created.
 pub fn run(plan: &Plan, shown: bool) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -109,7 +109,7 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
     }
 }
 
-/// Looks at the agents now and then.
+/// Checks the agents at an interval.
 async fn look(world: Arc<World>) {
     loop {
         sleep(LOOK).await;
@@ -121,7 +121,7 @@ async fn look(world: Arc<World>) {
 }
 
 impl Users {
-    /// Nothing goes wrong any more: everything must come to its end, and be right.
+    /// Waits after the last fault until everything is done, and checks the results.
     async fn finish(&self, plan: &Plan, operators: &[mpsc::UnboundedSender<Order>]) {
         self.world.note(format_args!("nothing goes wrong any more"));
         if !self.done(plan).await {
@@ -137,7 +137,7 @@ impl Users {
         }
     }
 
-    /// Waits until all is done; whether it is.
+    /// Waits until everything is done. Returns `false` if that takes too long.
     async fn done(&self, plan: &Plan) -> bool {
         let deadline = Instant::now() + DONE_WITHIN;
         while let Err(pending) = self.pending(plan).await {
@@ -150,7 +150,7 @@ impl Users {
         true
     }
 
-    /// What is not done yet.
+    /// Returns the first thing that is not done yet as an error.
     async fn pending(&self, plan: &Plan) -> Result<(), String> {
         let all = ListParams::default();
         let jobs = Api::<BurstJob>::all(self.client.clone());
@@ -193,7 +193,7 @@ impl Users {
         Ok(())
     }
 
-    /// What bursts say of themselves is what happened.
+    /// Checks that the status of each burst matches what happened.
     async fn judge(&self, plan: &Plan) {
         for (place, burst) in plan.bursts.iter().enumerate() {
             let name = Named::burst(place);

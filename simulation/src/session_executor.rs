@@ -1,5 +1,4 @@
-//! Executors of sessions as a model: each says that its client is connected and that something runs, until it is killed or ends by
-//! itself.
+//! Model of session executors: each reports a connected client and a running execution, until it is killed or exits on its own.
 
 use std::{
     os::unix::process::ExitStatusExt,
@@ -24,14 +23,14 @@ use tokio::{sync::oneshot, time::sleep};
 
 use crate::world::{World, locked};
 
-/// How an executor ends by itself, as `wait(2)` has it.
+/// How an executor exits on its own, as `wait(2)` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// A signal ends it: it crashes, or the system is out of memory.
+    /// A signal ends the executor: it crashes, or the system is out of memory.
     Killed,
-    /// With status 0.
+    /// Status 0.
     Success,
-    /// With status 1.
+    /// Status 1.
     Failure,
 }
 
@@ -45,7 +44,7 @@ impl Exit {
     }
 }
 
-/// Launches modelled executors of sessions for one agent.
+/// Starts modelled session executors for one agent.
 #[derive(Debug)]
 pub struct SessionModels {
     world: Arc<World>,
@@ -54,7 +53,7 @@ pub struct SessionModels {
 }
 
 impl SessionModels {
-    /// Those of the agent in a place.
+    /// Creates the launcher of the agent with index `place`.
     pub fn new(world: &Arc<World>, place: usize) -> Arc<Self> {
         Arc::new(Self {
             world: Arc::clone(world),
@@ -104,7 +103,7 @@ async fn live(world: Arc<World>, end: TaskEnd, exits: oneshot::Receiver<Exit>) {
         () = end.killed.cancelled() => Exit::Killed,
         exit = exits => exit.unwrap_or(Exit::Killed),
     };
-    // What it had is given back by the system, a moment after it has ended.
+    // The system reclaims the resources of a process shortly after it has ended.
     sleep(Duration::from_millis(1 + world.below(50))).await;
     end.exit(exit.status());
 }

@@ -1,4 +1,4 @@
-//! Those who ask for sessions and connect to them; and what must hold of a session whose executor ends by itself.
+//! Users who create sessions and connect to them, and the checks of a session whose executor exits on its own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,16 +14,17 @@ use crate::{
     world::locked,
 };
 
-/// How often a session is looked at.
+/// Interval at which a session is checked.
 const LOOK: Duration = Duration::from_millis(500);
-/// The slice of an executor that ended is free so long afterwards, whatever else is wrong.
+/// Time after the exit of an executor within which its slice is free, whatever other faults occur.
 const FREED_WITHIN: Duration = Duration::from_millis(500);
-/// The session has failed so long afterwards when nothing is wrong: agents are asked every five seconds.
+/// Time after the exit of an executor within which the session has failed, in a run without faults: the operator queries agents every five
+/// seconds.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
-/// And so long after nothing goes wrong any more.
+/// Time after the last fault within which the session has failed.
 const TOLD_AFTER_FAULTS: Duration = Duration::from_secs(55);
 
-/// A session as its user has it.
+/// A session, as its user sees it.
 struct Asked {
     users: Users,
     name: Named,
@@ -33,7 +34,7 @@ struct Asked {
 }
 
 impl Users {
-    /// Asks for a session, looks whether it stays where it was placed and holds one slice, connects if that is planned, and deletes it.
+    /// Creates a session, checks that it stays on one device and holds one slice, connects if planned, and deletes it.
     pub async fn session(self, place: usize, plan: SessionPlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
         let name = Named::session(place);
@@ -113,25 +114,25 @@ impl Asked {
         session.and_then(|session| session.status).unwrap_or_default()
     }
 
-    /// The agent on which it was placed, if it lives.
+    /// Returns the agent of the session, if it is running.
     fn agent(&self, status: &GpuSessionStatus) -> Option<Arc<Live>> {
         let place = status.worker.as_deref()?.strip_prefix("worker-")?.parse().ok()?;
         self.users.world.agent(place).filter(|live| !live.part.has_crashed())
     }
 
-    /// A client is let in: the number of its executor.
+    /// Connects a client. Returns the number of the session's executor.
     async fn connect(&self, live: &Live) -> Option<u32> {
         let session = live.agent.sessions().find(self.name.namespace, &self.name.name)?;
         let agent = Arc::clone(&live.agent);
         let connecting = live.part.start(async move { agent.executor_of(&session).await });
         tokio::select! {
             process = connecting => Some(process.ok()?.ok()?.id()),
-            // Its tasks end without an outcome.
+            // A crashed task group drops its tasks without a result.
             () = live.part.crashed() => None,
         }
     }
 
-    /// Its executor has ended by itself: its slice is free, it fails and says so, and its lease goes.
+    /// Checks a session whose executor exited: its slice is free, the session has failed with a reason, and its lease is deleted.
     async fn lost(&self, live: &Live, owner: &str, before: &GpuSessionStatus) {
         let (world, name) = (&self.users.world, &self.name);
         sleep(FREED_WITHIN).await;

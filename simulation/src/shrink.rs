@@ -1,4 +1,4 @@
-//! The fewest faults with which a seed still fails.
+//! Search for the smallest set of faults with which a seed still fails.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use sahasra_simulation::plan::Plan;
 
 use crate::arguments;
 
-/// Leaves one fault out after the other for as long as something is still wrong: gives back those left out.
+/// Leaves out one fault after the other, as long as the seed still fails without it. Returns the faults that were left out.
 pub fn fewest_faults(seed: u64) -> BTreeSet<usize> {
     let mut without = BTreeSet::new();
     for fault in 0..Plan::of(seed).faults.len() {

@@ -1,5 +1,5 @@
-//! What stands when nothing goes wrong any more: a lease and a session that nobody uses. They cost no writes, and neither an API server
-//! that is away for less than the leader's timeout nor an operator that is killed again and again loses them.
+//! Check of an idle system at the end of a run: a lease and a session that nobody uses cost no writes. They also survive outages of the API
+//! server that are shorter than the leader's timeout, and operators that are killed repeatedly.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -18,27 +18,27 @@ use crate::{
     world::locked,
 };
 
-/// Their name.
+/// Namespace and name of the lease and of the session.
 const STANDING: Named = Named {
     namespace: "default",
     name: Cow::Borrowed("standing"),
 };
-/// Their slices last so long without renewal, which is less than the operators are killed for.
+/// Time to live of the slices without renewal, which is shorter than the phase in which operators are killed.
 const TTL: Duration = Duration::from_secs(60);
-/// Operators live so long.
+/// Time between two kills of the operators.
 const LIFE: Duration = Duration::from_secs(5);
-/// How often they are killed.
+/// Number of kills.
 const KILLS: u32 = 16;
-/// The API server is away for so long: less than its leader may be without it, and more than the heartbeats of some workers may stand
-/// still where they moved last shortly before.
+/// Duration of an outage of the API server: shorter than the timeout of its leader, but long enough that heartbeats of workers that last
+/// arrived shortly before it seem to have stopped.
 const OUTAGE: Duration = Duration::from_millis(11_500);
-/// How often that is, and how long it is there in between.
+/// Number of outages, and time between them.
 const OUTAGES: (u32, Duration) = (3, Duration::from_millis(23_200));
-/// An operator that was killed is started again so much later, in milliseconds.
+/// Delay of an operator's restart after a kill, in milliseconds.
 const DOWN: u64 = 700;
 
 impl Users {
-    /// Has a lease and a session stand for a while.
+    /// Keeps a lease and a session for a while, and checks them.
     pub async fn stand(&self, operators: &[mpsc::UnboundedSender<Order>]) {
         let world = &self.world;
         world.note(format_args!("a lease and a session stand"));
@@ -113,7 +113,7 @@ impl Users {
         (lease, session.and_then(|session| session.status).unwrap_or_default())
     }
 
-    /// For so long nobody writes anything but heartbeats.
+    /// Checks that nobody writes anything but heartbeats for this time.
     pub async fn quiet(&self, when: &str, time: Duration) {
         let world = &self.world;
         let (before, then) = (locked(&world.writes).total(), world.elapsed());

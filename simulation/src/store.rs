@@ -1,7 +1,7 @@
-//! The object store, by S3's protocol: requests are delayed, hang, are refused and fail, and answers are lost.
+//! Simulated object store with the S3 protocol: requests are delayed, hang, are rejected and fail, and responses are lost.
 //!
-//! Operators and agents reach it through the client that they have in production, with its retries. A request that arrived is
-//! carried out, whatever becomes of who sent it.
+//! Operators and agents reach the store through their production client, with its retries. A request that reached the store is carried out,
+//! whatever happens to its sender.
 
 use std::{collections::BTreeMap, io, pin::Pin, sync::Arc, time::Duration};
 
@@ -21,26 +21,26 @@ use tokio::{
 
 use crate::world::{Node, World, locked};
 
-/// Where bursts have their folders.
+/// Prefix of the folders of bursts.
 pub const URL_PREFIX: &str = "bursts";
-/// The client gives a request up after so long, as the one of production does.
+/// Timeout of the client, the same as in production.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// What hangs is carried out within so many milliseconds after all.
+/// Limit in milliseconds after which a hanging request is carried out.
 const HANGS: u64 = 45_000;
 
-/// The bucket that a burst names.
+/// Bucket that a burst names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bucket {
-    /// It takes what is written.
+    /// The bucket accepts writes.
     Results,
-    /// Nobody may write there.
+    /// Writes to the bucket are forbidden.
     Forbidden,
-    /// There is none.
+    /// The bucket does not exist.
     Missing,
 }
 
 impl Bucket {
-    /// Its name.
+    /// Returns the name of the bucket.
     pub fn name(self) -> &'static str {
         match self {
             Self::Results => "results",
@@ -50,33 +50,33 @@ impl Bucket {
     }
 }
 
-/// What the store does to requests now.
+/// Current faults of the store.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions {
-    /// Nothing can connect, for so many reasons.
+    /// Number of active faults for which nobody can connect.
     pub down: u32,
-    /// Every request is refused, for so many reasons.
+    /// Number of active faults for which every request is rejected.
     pub refuses: u32,
-    /// Requests answered with an error, of a thousand.
+    /// Requests answered with an error, per thousand.
     pub errors: u64,
-    /// Requests that are carried out and whose answer is lost, of a thousand.
+    /// Requests that are carried out and whose response is lost, per thousand.
     pub losses: u64,
-    /// Requests that are not answered, of a thousand.
+    /// Requests that are not answered, per thousand.
     pub hangs: u64,
-    /// Longest delay in milliseconds beside the network's.
+    /// Longest delay in milliseconds in addition to the network's.
     pub delay: u64,
 }
 
-/// What is in the bucket, by name.
+/// Objects of the bucket, by name.
 #[derive(Debug, Default)]
 pub struct Objects {
     by_name: BTreeMap<String, Bytes>,
-    /// Parts of uploads that are not complete, by number.
+    /// Parts of incomplete uploads, by number.
     uploads: BTreeMap<String, BTreeMap<u32, Bytes>>,
     started: u64,
 }
 
-/// The store as one node reaches it.
+/// Connection of one node to the store.
 #[derive(Clone, Debug)]
 pub struct Network {
     world: Arc<World>,
@@ -84,7 +84,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// For `from`.
+    /// Creates the connection of the node `from`.
     pub fn new(world: &Arc<World>, from: Node) -> Arc<Self> {
         let world = Arc::clone(world);
         Arc::new(Self { world, from })
@@ -98,7 +98,7 @@ impl HttpConnector for Network {
 }
 
 impl HttpService for Network {
-    // As `async_trait` would write it.
+    // Signature that `async_trait` generates.
     fn call<'a, 'b>(&'a self, request: HttpRequest) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'b>>
     where
         'a: 'b,
@@ -192,7 +192,7 @@ impl Objects {
             self.uploads.entry(upload.to_owned()).or_default().insert(number, body);
             Bytes::new()
         } else if let (&Method::POST, Some(upload)) = (method, upload) {
-            // Asked again after its answer was lost, it is complete already.
+            // On a repeated request after a lost response, the upload is complete already.
             if let Some(parts) = self.uploads.remove(upload) {
                 let whole: Vec<u8> = parts.into_values().flatten().collect();
                 self.put(world, path, whole.into());
@@ -217,7 +217,7 @@ impl Objects {
         response
     }
 
-    /// Segments and index objects are never changed.
+    /// Stores an object. Checks that segments and index objects never change.
     fn put(&mut self, world: &World, path: &str, body: Bytes) {
         let before = self.by_name.insert(path.to_owned(), body.clone());
         let may_change = path.ends_with(MANIFEST) || path.ends_with(FAILED_CSV);
@@ -226,13 +226,13 @@ impl Objects {
         }
     }
 
-    /// The object of that name, bucket included.
+    /// Returns the object of this name, which includes the bucket.
     pub fn get(&self, name: &str) -> Option<&Bytes> {
         self.by_name.get(name)
     }
 }
 
-/// A ConfigMap was written: what its checkpoint names is in the store.
+/// Checks after a write to a ConfigMap that the store holds the objects that its checkpoint names.
 pub fn check_checkpoint(world: &World, path: &str, body: &[u8]) {
     if !path.contains("/configmaps") {
         return;

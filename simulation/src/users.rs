@@ -1,4 +1,4 @@
-//! Those who ask, change their minds and delete: their requests always get through.
+//! Users, who create, change and delete objects. Their requests always reach the API server.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -26,21 +26,17 @@ use crate::{
 /// Name of the Secrets with the settings of the object store.
 const SECRET: &str = "store";
 
-/// Those who ask: their requests always get through.
+/// Client and world of the users. Their requests always reach the API server.
 #[derive(Clone)]
 pub struct Users {
-    /// The API server.
     pub client: Client,
-    /// Where they live.
     pub world: Arc<World>,
 }
 
-/// Namespace and name of an object of a plan: the namespaces' users give theirs the same names.
+/// Namespace and name of an object of a plan. The users of different namespaces give their objects the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The namespace.
     pub namespace: &'static str,
-    /// The name.
     pub name: Cow<'static, str>,
 }
 
@@ -58,7 +54,7 @@ impl Named {
         }
     }
 
-    /// A plan's burst.
+    /// Returns the name of the burst with index `place` in the plan.
     pub fn burst(place: usize) -> Self {
         Self::of("burst", place)
     }
@@ -73,7 +69,7 @@ impl Named {
 }
 
 impl Users {
-    /// Objects of a kind in a namespace.
+    /// Returns the API of a kind in a namespace.
     pub fn objects<K>(&self, namespace: &str) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -81,7 +77,7 @@ impl Users {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Creates a namespace, unless every cluster has it.
+    /// Creates a namespace, unless it exists.
     pub async fn namespace(&self, name: &str) {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         if namespaces.get_opt(name).await.is_ok_and(|namespace| namespace.is_some()) {
@@ -114,7 +110,7 @@ impl Users {
         }
     }
 
-    /// Creates an object, which nothing forbids.
+    /// Creates an object, which must succeed.
     pub(crate) async fn ask<K>(&self, api: &Api<K>, name: &Named, object: Value)
     where
         K: Clone + fmt::Debug + DeserializeOwned + Serialize,
@@ -130,7 +126,7 @@ impl Users {
         }
     }
 
-    /// Asks for a burst, and deletes it if that is planned.
+    /// Creates a burst, and deletes it if planned.
     pub async fn burst(self, place: usize, plan: BurstPlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
         let name = Named::burst(place);
@@ -166,7 +162,7 @@ impl Users {
         if let Some(bucket) = plan.bucket {
             let url = format!("s3://{}/{}", bucket.name(), store::URL_PREFIX);
             job["spec"]["output"] = json!({"store": {"url": url, "secretRef": {"name": SECRET}}});
-            // A store is away for longer than an executor.
+            // A store is down for longer than an executor.
             let retries = if plan.is_refused() { 5 } else { 50 };
             job["spec"]["retryPolicy"] = json!({"maxRetries": retries, "initialBackoffSeconds": 1, "maxBackoffSeconds": 2});
         }
@@ -185,7 +181,7 @@ impl Users {
         }
     }
 
-    /// Asks for a lease, and deletes it.
+    /// Creates a lease, and deletes it.
     pub async fn lease(self, place: usize, plan: LeasePlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
         let name = Named::lease(place);
@@ -211,7 +207,7 @@ impl Users {
         self.world.note(format_args!("{name} is deleted"));
     }
 
-    /// Writes a burst, which may not be there yet, or not any more.
+    /// Patches a burst, which may not exist yet or any more.
     pub async fn patch(&self, place: usize, patch: Value) {
         let name = Named::burst(place);
         let bursts = self.objects::<BurstJob>(name.namespace);

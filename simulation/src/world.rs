@@ -1,5 +1,5 @@
-//! What everything in a run shares: the seeded randomness, the conditions of the network, the trace, and what was found
-//! wrong.
+//! State that all components of a run share: the seeded randomness, the current faults of network and stores, the trace, and the violations
+//! found.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,14 +20,11 @@ use crate::{
     writes::Writes,
 };
 
-/// Someone who sends or receives messages.
+/// Sender or receiver of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Node {
-    /// The API server.
     Api,
-    /// An operator.
     Operator(usize),
-    /// An agent.
     Agent(usize),
 }
 
@@ -41,32 +38,32 @@ impl fmt::Display for Node {
     }
 }
 
-/// What the network and the API server do to messages now.
+/// Current faults of the network, the API server and the object store.
 #[derive(Clone, Debug)]
 pub struct Conditions {
     /// Longest delay of a message, in microseconds.
     pub delay: u64,
-    /// Messages lost, of a thousand.
+    /// Lost messages, per thousand.
     pub loss: u64,
-    /// Calls that arrive twice, of a thousand.
+    /// Calls that arrive twice, per thousand.
     pub repeats: u64,
-    /// Requests that the API server answers with an error, of a thousand.
+    /// Requests that the API server answers with an error, per thousand.
     pub api_errors: u64,
-    /// Requests that the API server carries out and never answers, of a thousand.
+    /// Requests that the API server carries out and never answers, per thousand.
     pub api_hangs: u64,
-    /// How far watches lag behind, in milliseconds.
+    /// Lag of watches, in milliseconds.
     pub watch_lag: u64,
-    /// The API server is away, for so many reasons.
+    /// Number of active faults for which the API server is down.
     pub api_down: u32,
-    /// Who cannot reach whom, for how many reasons.
+    /// Pairs of nodes that cannot reach each other, with the number of active faults.
     pub partitions: BTreeMap<(Node, Node), u32>,
-    /// How much slower the devices of an agent are.
+    /// Factor by which the devices of an agent are slower, by agent index.
     pub slow: BTreeMap<usize, u64>,
-    /// What the object store does.
+    /// Current faults of the object store.
     pub store: store::Conditions,
 }
 
-/// Delay while nothing is wrong, in microseconds.
+/// Delay without faults, in microseconds.
 pub const USUAL_DELAY: u64 = 2_000;
 
 impl Default for Conditions {
@@ -86,7 +83,7 @@ impl Default for Conditions {
     }
 }
 
-/// See the [module](self).
+/// Shared state of a run, see the [module](self).
 #[derive(Debug)]
 pub struct World {
     started: Instant,
@@ -94,17 +91,17 @@ pub struct World {
     trace: Mutex<Trace>,
     broken: Mutex<BTreeSet<String>>,
     conditions: Mutex<Conditions>,
-    /// The API.
+    /// The embedded control plane.
     pub control_plane: ControlPlane,
-    /// Agents that live, by place.
+    /// Running agents by index.
     pub agents: Mutex<BTreeMap<usize, Arc<Live>>>,
     /// Writes that reached the API server.
     pub writes: Mutex<Writes>,
-    /// What is in the object store.
+    /// Objects in the object store.
     pub objects: Mutex<Objects>,
-    /// Ends executors of sessions, by their agent's place and their number there.
+    /// Senders that end session executors, by agent index and executor number.
     pub session_executors: Mutex<BTreeMap<(usize, u32), oneshot::Sender<Exit>>>,
-    /// Most slices of objects in runs without faults.
+    /// Maxima of slices in runs without faults.
     pub maxima: Mutex<Maxima>,
 }
 
@@ -115,13 +112,13 @@ struct Trace {
     shown: bool,
 }
 
-/// Locks, whoever panicked meanwhile: that is reported elsewhere.
+/// Locks a mutex even after a panic of its holder, which is reported elsewhere.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl World {
-    /// A world in which nothing has happened. Its trace is shown on standard error if asked for.
+    /// Creates the state of a run at its start. With `shown`, the trace is printed on standard error.
     pub fn new(seed: u64, control_plane: ControlPlane, shown: bool) -> Arc<Self> {
         Arc::new(Self {
             started: Instant::now(),
@@ -142,17 +139,17 @@ impl World {
         })
     }
 
-    /// Virtual time since the beginning.
+    /// Returns the virtual time since the start.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// The instant of a virtual time, in milliseconds.
+    /// Returns the instant of a virtual time in milliseconds.
     pub fn instant(&self, milliseconds: u64) -> Instant {
         self.started + Duration::from_millis(milliseconds)
     }
 
-    /// Takes an event into the trace.
+    /// Adds an event to the trace.
     pub fn note(&self, what: fmt::Arguments<'_>) {
         let at = self.elapsed();
         let text = what.to_string();
@@ -165,13 +162,13 @@ impl World {
         }
     }
 
-    /// The trace so far, as one number, and its events.
+    /// Returns the hash of the trace so far, and the number of its events.
     pub fn trace(&self) -> (u64, u64) {
         let trace = locked(&self.trace);
         (trace.hasher.finish(), trace.events)
     }
 
-    /// Something that must hold does not. What is said again and again is kept once.
+    /// Records a violation of a property. Repeated violations are recorded once.
     pub fn broken(&self, what: String) {
         self.note(format_args!("BROKEN {what}"));
         let mut broken = locked(&self.broken);
@@ -180,46 +177,46 @@ impl World {
         }
     }
 
-    /// All that was found wrong.
+    /// Returns all recorded violations.
     pub fn found(&self) -> Vec<String> {
         locked(&self.broken).iter().cloned().collect()
     }
 
-    /// The conditions now.
+    /// Returns the current faults.
     pub fn conditions(&self) -> MutexGuard<'_, Conditions> {
         locked(&self.conditions)
     }
 
-    /// A number below `limit`.
+    /// Returns a random number below `limit`.
     pub fn below(&self, limit: u64) -> u64 {
         locked(&self.random).u64(0..limit.max(1))
     }
 
-    /// Whether something that happens so many times in a thousand happens now.
+    /// Returns at random whether an event of the given probability, in a thousandth, occurs now.
     pub fn happens(&self, of_a_thousand: u64) -> bool {
         of_a_thousand > 0 && self.below(1000) < of_a_thousand
     }
 
-    /// How long a message takes now.
+    /// Returns a random delay for one message.
     pub fn delay(&self) -> Duration {
         let longest = self.conditions().delay;
         Duration::from_micros(100 + self.below(longest))
     }
 
-    /// Whether messages between the two get through.
+    /// Returns whether messages between the two nodes get through.
     pub fn connected(&self, one: Node, other: Node) -> bool {
         let conditions = self.conditions();
         let down = conditions.api_down > 0 && (one == Node::Api || other == Node::Api);
         !down && !conditions.partitions.contains_key(&pair(one, other))
     }
 
-    /// The agent in that place, if it lives.
+    /// Returns the agent with index `place`, if it is running.
     pub fn agent(&self, place: usize) -> Option<Arc<Live>> {
         locked(&self.agents).get(&place).cloned()
     }
 }
 
-/// Two nodes in their order.
+/// Returns two nodes in ascending order.
 pub fn pair(one: Node, other: Node) -> (Node, Node) {
     (one.min(other), one.max(other))
 }

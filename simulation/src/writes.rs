@@ -1,4 +1,4 @@
-//! Writes that reached the API server, by whom and about what.
+//! Record of the writes that reached the API server: by whom, and to which objects.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,21 +7,21 @@ use serde_json::Value;
 
 use crate::{users::Named, world::Node};
 
-/// Counts writes.
+/// Counters of writes.
 #[derive(Debug, Default)]
 pub struct Writes {
-    /// By operators, by the burst that they are about.
+    /// Writes of operators, by the burst to which they belong.
     of_bursts: BTreeMap<String, u64>,
-    /// Other than heartbeats and the leader's Lease: the last few, for the report.
+    /// Latest writes other than heartbeats and the leader's Lease, for the report.
     last: Vec<(Duration, String)>,
     total: u64,
 }
 
-/// Writes that are remembered.
+/// Limit of `last`.
 const REMEMBERED: usize = 64;
 
 impl Writes {
-    /// Takes note of a request that was answered well.
+    /// Records a successful request.
     pub fn add(&mut self, now: Duration, from: Node, method: &Method, path: &str, body: &[u8]) {
         if *method == Method::GET {
             return;
@@ -42,23 +42,23 @@ impl Writes {
         }
     }
 
-    /// Writes about a burst.
+    /// Returns the number of writes for a burst.
     pub fn of_burst(&self, name: &Named) -> u64 {
         self.of_bursts.get(&name.to_string()).copied().unwrap_or_default()
     }
 
-    /// All but heartbeats and the leader's Lease.
+    /// Returns the number of all writes except heartbeats and the leader's Lease.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Those since then, as far as remembered.
+    /// Returns the recorded writes since `then`.
     pub fn since(&self, then: Duration) -> impl Iterator<Item = &str> {
         self.last.iter().filter(move |(at, _)| *at >= then).map(|(_, what)| what.as_str())
     }
 }
 
-/// Namespace and name of the burst that a write is about: its objects begin with its name.
+/// Returns namespace and name of the burst to which a write belongs, whose objects' names start with the burst's name.
 fn burst(parts: &[&str], body: &[u8]) -> Option<String> {
     let at = parts
         .iter()

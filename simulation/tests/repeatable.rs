@@ -1,12 +1,12 @@
-//! A seed is all that it takes to see again what happened.
+//! A seed alone suffices to repeat a run.
 
 use std::process::Command;
 
-/// What the program prints of its seeds.
+/// Runs the simulation and returns its output.
 fn simulation(arguments: &[&str], padding: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_sahasra-simulation"))
         .args(arguments)
-        // Shifts where the stack begins.
+        // Shifts the start of the stack.
         .env("PADDING", padding)
         .output()
         .expect("the program was built for this test");

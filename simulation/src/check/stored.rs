@@ -1,4 +1,4 @@
-//! What is checked of bursts whose results are in the object store.
+//! Checks of bursts with results in the object store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::{
     world::{World, locked},
 };
 
-/// A store that takes nothing: the burst has failed, and says what is to be changed.
+/// Checks that a burst whose store rejects every write has failed, and that its message names the field to change.
 pub fn refused(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob) {
     let conditions = job.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let failed = conditions::get(conditions, conditions::FAILED).filter(|failed| failed.status == "True");
@@ -32,7 +32,7 @@ pub fn refused(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob) {
     }
 }
 
-/// What lies where the burst says: each chunk that was counted, once.
+/// Checks that the store holds each counted chunk exactly once, at the location that the burst reports.
 pub fn results(wrong: &dyn Fn(String), world: &World, plan: &BurstPlan, job: &BurstJob, completed: &BTreeSet<u64>, failed: &BTreeSet<u64>) {
     let results = job.status.as_ref().and_then(|status| status.results.as_ref());
     let url = results.and_then(|results| results.url.as_deref());

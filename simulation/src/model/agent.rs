@@ -1,4 +1,4 @@
-//! An agent of the model: the ledger under test, and what the model remembers of its answers.
+//! Agent of the model: the ledger under test, and the responses that the model records.
 
 use std::{
     collections::BTreeMap,
@@ -10,21 +10,21 @@ use sahasra_worker::ledger::{Device, Effect, Ledger};
 
 use super::{DEVICE, LEASES, ROOM, SLICE_BYTES, TICK, boot_id};
 
-/// An agent: the ledger under test, and what the model remembers.
+/// State of an agent: the ledger under test, and the model's own records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
     pub(super) ledger: Ledger,
     pub(super) boot: u8,
     pub(super) now: u8,
-    /// Kernels that run for each lease: those that end by themselves, and those that hang.
+    /// Running kernels of each lease: number of those that end on their own, and number of those that hang.
     pub(super) running: [(u8, u8); LEASES],
-    /// Highest term in which a call for each lease was obeyed.
+    /// Highest term of an accepted request, for each lease.
     pub(super) terms: [u8; LEASES],
-    /// When each grant of this boot ends, by the answers.
+    /// Lease and end of each grant of this boot, according to the responses.
     pub(super) ends: BTreeMap<u8, (usize, u8)>,
 }
 
-/// By what can be told from outside: how much was granted since the start, and when somebody last spoke, changes nothing.
+/// Hashes only what can be observed: the number of slices granted so far, and the time of a coordinator's last request, make no difference.
 impl Hash for Agent {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.boot, self.now, self.running, self.terms, &self.ends).hash(state);
@@ -73,7 +73,7 @@ impl Agent {
         self.running[lease].0 + self.running[lease].1
     }
 
-    /// Does what the ledger asks for; says whether it asked for a kill.
+    /// Applies the effects that the ledger requests. Returns whether one was a kill.
     pub(super) fn obey_effects(&mut self) -> bool {
         let mut killed = false;
         for effect in self.ledger.take_effects() {
@@ -90,7 +90,7 @@ impl Agent {
         killed
     }
 
-    /// Grants that stand, drained ones too: counter, slices, lease, draining.
+    /// Returns all grants, draining ones included, as counter, slices, lease and whether the grant drains.
     pub(super) fn grants(&self) -> impl Iterator<Item = (u8, u32, usize, bool)> {
         let grants = self.ledger.grants(self.time()).into_iter();
         grants.map(|grant| {
@@ -99,7 +99,7 @@ impl Agent {
         })
     }
 
-    /// Slices that are lent or still run although their grant has ended.
+    /// Returns the number of slices that are granted, or that kernels still use after the end of their grant.
     pub(super) fn taken(&self) -> u32 {
         let mut active = [0; LEASES];
         for (_, slices, lease, draining) in self.grants() {
@@ -110,7 +110,7 @@ impl Agent {
         (0..LEASES).map(|lease| active[lease].max(u32::from(self.runs(lease)))).sum()
     }
 
-    /// A grant that ought to be free and is not.
+    /// Returns whether a grant has ended and is not in use, but is not free.
     pub(super) fn overstays(&self) -> bool {
         self.grants().any(|(counter, _, lease, _)| {
             let ended = self.ends.get(&counter).is_none_or(|(_, end)| *end <= self.now);

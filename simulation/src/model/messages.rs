@@ -1,18 +1,15 @@
-//! What coordinators send, and what can happen next.
+//! Messages of coordinators, and actions of the model.
 
-/// What a coordinator asks of an agent.
+/// Request of a coordinator to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
-    /// Up to two slices, from the boot that the coordinator knows.
+    /// Acquires up to two slices from the boot that the coordinator knows.
     Acquire {
-        /// That boot.
         boot: u8,
-        /// How many slices.
         slices: u8,
     },
-    /// Another time to live.
+    /// Extends a grant by another time to live.
     Renew(Name),
-    /// The grant back.
     Release(Name),
 }
 
@@ -23,7 +20,7 @@ pub struct Name {
     pub(super) counter: u8,
 }
 
-/// A message under way.
+/// Message in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Message {
     pub(super) from: usize,
@@ -32,47 +29,41 @@ pub struct Message {
     pub(super) call: Call,
 }
 
-/// What happens next.
+/// Next event in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A coordinator sends a message.
     Send(Message),
-    /// It arrives; whether it will arrive again, and whether its answer arrives.
+    /// A message arrives.
     Deliver {
-        /// Which.
         message: Message,
-        /// It stays under way.
+        /// The message stays in transit and may arrive again.
         again: bool,
-        /// The coordinator hears the answer.
+        /// The response reaches the coordinator.
         answered: bool,
     },
-    /// It is lost.
+    /// A message is lost.
     Lose(Message),
-    /// A coordinator learns what an agent has lent.
+    /// A coordinator reads an agent's inventory and adopts its grants.
     Adopt {
-        /// Who.
         coordinator: usize,
-        /// From whom.
         agent: usize,
     },
     /// A kernel starts on a lease's slice.
     Start {
-        /// Where.
         agent: usize,
-        /// For whom.
         lease: usize,
-        /// It never ends by itself.
+        /// The kernel never ends on its own.
         hangs: bool,
     },
     /// A kernel ends.
     End {
-        /// Where.
         agent: usize,
-        /// For whom.
+        /// Lease whose kernel ends.
         lease: usize,
     },
-    /// Time goes on. Agents know nothing of each other, so that their clocks may as well go together.
+    /// The clocks of all agents advance together, which loses no behaviour because agents do not know each other.
     Tick,
-    /// An agent dies and starts anew.
+    /// An agent dies and restarts.
     Restart(usize),
 }

@@ -1,4 +1,4 @@
-//! Everything that there is, and what follows when a message arrives.
+//! State of the model, and its change by the delivery of a message.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,17 +12,17 @@ use super::{
     see,
 };
 
-/// What a coordinator knows.
+/// Knowledge of a coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Coordinator {
     pub(super) sent: u8,
-    /// Boots of the agents as last heard.
+    /// Boots of the agents, as last reported to the coordinator.
     pub(super) boots: [u8; AGENTS],
-    /// Lease by agent and grant.
+    /// Leases by agent and grant.
     pub(super) grants: BTreeMap<(usize, Name), usize>,
 }
 
-/// Everything.
+/// State of the whole model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub(super) agents: [Arc<Agent>; AGENTS],
@@ -31,7 +31,7 @@ pub struct State {
     pub(super) repeats: u8,
     pub(super) kernels: u8,
     pub(super) restarts: u8,
-    /// What was done that must not be.
+    /// First violation of a property.
     pub(super) broken: Option<&'static str>,
 }
 
@@ -57,7 +57,7 @@ impl State {
         self.broken.get_or_insert(why);
     }
 
-    /// Settles what followed from a call or from time.
+    /// Applies the effects of a call or of time, and checks that ended grants are free.
     pub(super) fn settle(&mut self, place: usize, seen: &Seen) {
         if self.agent(place).obey_effects() {
             see(&seen.killed);
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// A call that was obeyed in the coordinator's term.
+    /// Records an accepted request, and checks the coordinator's term.
     pub(super) fn obeyed(&mut self, place: usize, lease: usize, coordinator: usize) {
         let term = coordinator as u8 + 1;
         let known = self.agents[place].terms[lease];
@@ -170,7 +170,7 @@ impl State {
         self.settle(to, seen);
     }
 
-    /// A refusal, and the coordinator that hears it.
+    /// Handles a rejection. `heard_by` is the coordinator that receives it, if the response is not lost.
     pub(super) fn refused(&mut self, code: RefusalCode, agent: usize, heard_by: Option<usize>, seen: &Seen) {
         match code {
             RefusalCode::StaleTerm => see(&seen.stale_term),

@@ -1,4 +1,4 @@
-//! Which actions each state allows, and the state that each leads to.
+//! Actions that each state of the model allows, and the states to which they lead.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{
 };
 
 impl Bounds {
-    /// After this tick of an agent nothing new reaches it: what it lent then ends within the ticks that are left.
+    /// Returns the last tick at which messages reach an agent: grants of that tick end within the remaining ticks.
     fn last_delivery(&self) -> u8 {
         self.ticks.saturating_sub(TTL + GRACE)
     }
@@ -22,7 +22,7 @@ impl Bounds {
         if state.under_way.len() >= self.under_way {
             return;
         }
-        // Leases are alike: one is used only after those before it.
+        // Leases are interchangeable: a lease is used only after those with lower numbers, which avoids equivalent states.
         let used = |lease: usize| {
             let by_message = state.under_way.iter().any(|message| message.lease == lease);
             by_message || state.agents.iter().any(|agent| agent.ledger.term(&lease.to_string()).is_some())
@@ -38,10 +38,10 @@ impl Bounds {
                     actions.push(Action::Send(message));
                 }
             };
-            // Agents are alike too.
+            // Agents are interchangeable too.
             for to in 0..if fresh == 0 { 1 } else { AGENTS } {
                 for lease in 0..LEASES.min(fresh + 1) {
-                    // The second asks for more than the first leaves.
+                    // The second lease requests more than the first one leaves.
                     let (boot, slices) = (coordinator.boots[to], if lease == 1 { 2 } else { 1 });
                     send(to, lease, Call::Acquire { boot, slices });
                 }
@@ -103,7 +103,7 @@ impl Model for Bounds {
                             !draining && !coordinator.grants.contains_key(&(place, name))
                         }))
             };
-            // The first begins with nothing to take over.
+            // The first coordinator starts without grants to adopt.
             for (coordinator, _) in state.coordinators.iter().enumerate().skip(1).filter(unknown) {
                 actions.push(Action::Adopt { coordinator, agent: place });
             }
@@ -131,7 +131,7 @@ impl Model for Bounds {
             Action::Send(message) => {
                 state.coordinators[message.from].sent += 1;
                 state.under_way.push(message);
-                // They overtake each other: their order says nothing.
+                // Messages overtake each other, so their order makes no difference.
                 state.under_way.sort_unstable();
             }
             Action::Lose(message) => state.under_way.retain(|other| *other != message),
@@ -178,7 +178,7 @@ impl Model for Bounds {
                     let agent = state.agent(place);
                     agent.now += 1;
                     let time = agent.time();
-                    // Looked at only when it says that something is due, as the agent does.
+                    // Called only when the ledger's deadline has passed, as the agent does.
                     if agent.ledger.next_deadline().is_some_and(|deadline| deadline <= time) {
                         agent.ledger.expire(time);
                     }
