@@ -47,6 +47,7 @@ pub enum Action {
     /// A coordinator reads an agent's inventory and adopts its grants.
     Adopt {
         coordinator: usize,
+        /// Agent whose inventory is read.
         agent: usize,
     },
     /// A kernel starts on a lease's slice.

@@ -1,4 +1,4 @@
-//! An agent process of a test's own.
+//! An agent process that belongs to one test.
 
 use std::{
     io::{BufRead, BufReader},
@@ -103,7 +103,7 @@ impl AgentProcess {
         }
     }
 
-    /// Its executor processes.
+    /// Returns the ids of the agent's executor processes.
     pub fn executors(&self) -> Vec<rustix::process::Pid> {
         let mut executors = Vec::new();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -113,7 +113,7 @@ impl AgentProcess {
             let Ok(stat) = std::fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))) else {
                 continue;
             };
-            // The fields after the name, which may itself hold brackets: state, then the parent.
+            // The fields after the name, which may itself contain brackets: state, then parent.
             let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
             if fields.get(1).and_then(|parent| parent.parse::<u32>().ok()) == Some(self.child.id()) && fields[0] != "Z" {
                 executors.push(rustix::process::Pid::from_raw(pid).unwrap());
@@ -130,7 +130,7 @@ impl AgentProcess {
         executors.len()
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();

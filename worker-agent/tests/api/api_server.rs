@@ -1,4 +1,4 @@
-//! As much of an API server as an agent sees: objects by path, created, read and patched.
+//! The part of an API server that an agent uses: objects by path that are created, read and patched.
 
 use std::{
     collections::BTreeMap,
@@ -81,7 +81,7 @@ impl Objects {
         breaks
     }
 
-    /// Waits until the object is as `wanted`.
+    /// Waits until `wanted` accepts the object, and returns it.
     pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let start = tokio::time::Instant::now();
         loop {
@@ -93,7 +93,7 @@ impl Objects {
         }
     }
 
-    /// Who asks by the token: `right` may everything, `known` nothing, and nobody else is known.
+    /// Reviews a token: `right` may do everything, `known` nothing, and every other token is unknown.
     fn review(token: &str) -> (StatusCode, Value) {
         let allowed = match token {
             "Bearer right" => true,
@@ -161,7 +161,7 @@ impl Objects {
         }
     }
 
-    /// Serves on the address until cancelled.
+    /// Serves on the listener until cancelled.
     pub async fn serve(&self, listener: TcpListener, stop: CancellationToken) {
         let objects = self.clone();
         let token = warp::header::optional::<String>("authorization");
@@ -182,7 +182,7 @@ impl Objects {
     }
 }
 
-/// A kubeconfig for a server at that address.
+/// Writes a kubeconfig for a server at this address.
 pub fn kubeconfig(directory: &std::path::Path, address: SocketAddr) -> PathBuf {
     let path = directory.join("kubeconfig");
     let config = json!({

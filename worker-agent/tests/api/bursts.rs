@@ -1,4 +1,4 @@
-//! Chunks out, results in.
+//! Tests of bursts: chunks go out, results come in.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ async fn chunks_that_find_no_slice_are_returned() {
     let mut collected = Collected::default();
     stream.collect_into(&mut collected, 2).await;
     assert_eq!((collected.returned_without_slices, collected.failures.len()), (2, 0));
-    // They are not outstanding any more.
+    // The returned chunks are not outstanding any more.
     coordinator.acquire(1, TTL).await;
     stream.submit(vec![range(0, 2, 1)]).await;
     stream.collect_into(&mut collected, 4).await;
@@ -243,7 +243,7 @@ async fn outputs_that_nobody_keeps_stay_here_but_for_the_aggregated_one() {
         let coordinator = Coordinator::new(&agent.url, uid).await;
         coordinator.acquire(10, TTL).await;
         let mut program = programs::square(500);
-        // A store is of no use to what is not kept.
+        // The store is unused, because these outputs are not kept.
         program.store = Some(Store {
             url: format!("file://{root}/job"),
             options: Default::default(),
@@ -296,7 +296,7 @@ async fn the_4096th_burst_of_a_connection_has_a_stream_and_the_next_waits_for_on
     let mut waiting = std::pin::pin!(next.stream(programs::square(1)));
     let early = tokio::time::timeout(Duration::from_secs(1), waiting.as_mut()).await;
     assert!(early.is_err(), "there are as many as there may be");
-    // The agent has room: it is the connection that is full.
+    // The agent has room: the connection is full.
     Coordinator::new(&agent.url, "other")
         .await
         .stream(programs::square(1))

@@ -1,4 +1,4 @@
-//! Certificates of a test's own.
+//! Certificates that belong to one test.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use rustls::ClientConfig;
 use sahasra_service::tls::{Connector, Identity, Trust};
 use tempfile::TempDir;
 
-/// Name that the agents' certificate is for, besides 127.0.0.1.
+/// Name in the agents' certificate, in addition to 127.0.0.1.
 pub const NAME: &str = "sahasra-worker";
 
 /// Two authorities, one of agents and one of operators, and their files.
@@ -44,7 +44,7 @@ impl Certificates {
         made
     }
 
-    /// Another certificate for the agents.
+    /// Replaces the certificate of the agents.
     pub fn renew(&self) {
         self.sign(&self.agents, "tls", ExtendedKeyUsagePurpose::ServerAuth);
     }
@@ -54,7 +54,7 @@ impl Certificates {
         params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
         params.extended_key_usages = vec![usage];
         let key = KeyPair::generate().unwrap();
-        // The key first: between the two the agent keeps what it has.
+        // The key is written first: with a key that does not match, the agent keeps its old certificate.
         self.write(&format!("{file}.key"), &key.serialize_pem());
         self.write(&format!("{file}.crt"), &params.signed_by(&key, issuer).unwrap().pem());
     }
@@ -67,24 +67,24 @@ impl Certificates {
         self.folder.path().join(name)
     }
 
-    /// The agents' authority, PEM.
+    /// Returns the certificate of the agents' authority, PEM.
     pub fn authority(&self) -> String {
         self.agents.pem()
     }
 
-    /// Arguments with which an agent speaks TLS.
+    /// Returns the arguments with which an agent speaks TLS.
     pub fn arguments(&self) -> Vec<String> {
         let file = |flag: &str, name: &str| [flag.to_owned(), self.path(name).display().to_string()];
         [file("--tls-certificate", "tls.crt"), file("--tls-key", "tls.key")].concat()
     }
 
-    /// And with which it does for certified operators alone what is theirs.
+    /// Returns the arguments with which an agent speaks TLS and requires a certificate on the operator's paths.
     pub fn guarded(&self) -> Vec<String> {
         let authority = self.path("clients.crt").display().to_string();
         [self.arguments(), vec!["--tls-client-authority".to_owned(), authority]].concat()
     }
 
-    /// Makes connections as who has that certificate, or nobody.
+    /// Returns a connector that shows the named certificate, or none.
     pub fn connector(&self, identity: Option<&str>, protocol: &'static str) -> Connector {
         let identity = identity.map(|name| Identity {
             certificate: self.path(&format!("{name}.crt")),
@@ -99,7 +99,7 @@ impl Certificates {
         .unwrap()
     }
 
-    /// What a coordinator connects with.
+    /// Returns the TLS configuration of a coordinator.
     pub fn config(&self, identity: Option<&str>) -> Arc<ClientConfig> {
         self.connector(identity, "h2").config()
     }

@@ -1,4 +1,4 @@
-//! A coordinator as small as one can be: unary calls, and streams whose frames a test sends and takes itself.
+//! A minimal coordinator: unary calls, and streams whose frames a test sends and receives itself.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -26,11 +26,11 @@ use sahasra_wire::{
 };
 use tokio::sync::mpsc;
 
-/// No step of a test takes longer on a busy machine.
+/// Timeout of each step of a test, generous for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// A device of the CPU engine.
+/// Name of the device of the CPU engine.
 pub const DEVICE: &str = "cpu-0";
-/// Size of a slice in the tests: 1 GiB has 1024.
+/// Size of a slice in the tests: 1 GiB has 1024 slices.
 pub const SLICE: u64 = 1 << 20;
 
 type Body = BoxBody<Bytes, std::convert::Infallible>;
@@ -62,7 +62,7 @@ pub fn range(first: u64, count: u64, attempt: u32) -> ChunkRange {
     }
 }
 
-/// Connections of one coordinator's own.
+/// Returns a connection pool for one coordinator.
 fn connections(tls: &Arc<ClientConfig>) -> Client<HttpsConnector<HttpConnector>, Body> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
@@ -80,14 +80,14 @@ impl Coordinator {
         Self::through_tls(url, uid, Arc::new(config)).await
     }
 
-    /// Where the agent speaks TLS.
+    /// Creates a coordinator that connects through TLS.
     pub async fn through_tls(url: &str, uid: &str, tls: Arc<ClientConfig>) -> Self {
         let mut coordinator = Self::silent(url, uid, tls);
         coordinator.boot_id = coordinator.inventory().await.boot_id;
         coordinator
     }
 
-    /// One that has asked nothing yet.
+    /// Creates a coordinator that has sent no request yet.
     pub fn silent(url: &str, uid: &str, tls: Arc<ClientConfig>) -> Self {
         Self {
             client: connections(&tls),
@@ -98,7 +98,7 @@ impl Coordinator {
         }
     }
 
-    /// Another owner, coordinated over the same connection.
+    /// Returns a coordinator of another owner over the same connection.
     pub fn of_owner(&self, uid: &str) -> Self {
         Self {
             owner: owner(uid, 1),
@@ -106,7 +106,7 @@ impl Coordinator {
         }
     }
 
-    /// The same owner, coordinated by another.
+    /// Returns another coordinator of the same owner, with its own connection.
     pub fn of_term(&self, term: u64) -> Self {
         Self {
             owner: owner(&self.owner.uid, term),
@@ -202,7 +202,7 @@ impl Coordinator {
         self.call(path::RELEASE, &request).await
     }
 
-    /// Waits until nothing is lent.
+    /// Waits until no slice is leased.
     pub async fn until_free(&self) {
         let start = tokio::time::Instant::now();
         loop {
@@ -251,24 +251,24 @@ impl Coordinator {
     }
 }
 
-/// One stream. Dropping it breaks it.
+/// A stream. Dropping it breaks it.
 pub struct Stream {
     sender: mpsc::Sender<Bytes>,
     body: Incoming,
     decoder: Decoder,
 }
 
-/// What became of each index, and the highest sequence number seen.
+/// Results of each index, and the highest sequence number received.
 #[derive(Default, Debug)]
 pub struct Collected {
     pub results: BTreeMap<u64, (u32, Vec<u8>)>,
     pub failures: BTreeMap<u64, (FailureCode, String)>,
     pub returned: Vec<ChunkRange>,
-    /// Chunks of them for which there was no slice.
+    /// Number of chunks that were returned for lack of slices.
     pub returned_without_slices: u64,
     pub segments: Vec<String>,
     pub sequence: u64,
-    /// Indices that came more than once.
+    /// Indices that arrived more than once.
     pub repeated: Vec<u64>,
 }
 
@@ -281,7 +281,7 @@ impl Collected {
         (self.results.len() + self.failures.len()) as u64 + chunks(&self.returned)
     }
 
-    /// How many chunks failed for each cause.
+    /// Returns the number of failed chunks by cause.
     pub fn causes(&self) -> BTreeMap<(FailureCode, &str), usize> {
         let mut causes = BTreeMap::new();
         for (code, message) in self.failures.values() {
@@ -347,7 +347,7 @@ impl Stream {
         self.send(client_frame::Kind::Withdraw(Withdraw::default())).await;
     }
 
-    /// The next frame; `None` when the agent has ended the stream.
+    /// Returns the next frame, or `None` when the agent has ended the stream.
     pub async fn next(&mut self) -> Option<server_frame::Kind> {
         loop {
             if let Some(frame) = self.decoder.next_message::<ServerFrame>().unwrap() {
@@ -378,7 +378,7 @@ impl Stream {
         }
     }
 
-    /// Takes frames until so many chunks are answered.
+    /// Receives frames until this number of chunks is answered.
     pub async fn collect(&mut self, chunks: u64) -> Collected {
         let mut collected = Collected::default();
         self.collect_into(&mut collected, chunks).await;

@@ -1,4 +1,4 @@
-//! Executors, streams and coordinators that are lost.
+//! Tests of lost executors, streams and coordinators.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn a_new_coordinator_gets_what_the_old_one_did_not_cover() {
     let metrics = new.metrics().await;
     assert!(metrics.contains("gpu_chunks_total{outcome=\"Succeeded\"} 400"), "{metrics}");
 
-    // What is acknowledged, or covered by a checkpoint, does not come again.
+    // Results that are acknowledged, or covered by a checkpoint, are not sent again.
     stream.acknowledge(collected.sequence - 1).await;
     stream.submit(vec![range(0, 1, 2)]).await;
     let mut last = Collected {
@@ -147,7 +147,7 @@ async fn a_coordinator_that_does_not_read_or_cover_bounds_what_is_executed() {
     let agent = AgentProcess::start(&[]);
     let coordinator = Coordinator::new(&agent.url, "a").await;
     coordinator.acquire(16, TTL).await;
-    // 4 GiB of results in all: far beyond what may be kept.
+    // 4 GiB of results in total, far more than the agent retains.
     const BYTES: u64 = 256 << 10;
     let mut stream = coordinator.stream(programs::zeros(16_384, BYTES)).await;
     stream.opened().await;
@@ -167,7 +167,7 @@ async fn a_coordinator_that_does_not_read_or_cover_bounds_what_is_executed() {
     let resident = agent.resident_bytes();
     assert!(resident < 256 << 20, "{resident}");
 
-    // Reading alone does not help: only a checkpoint frees what is kept.
+    // Reading frees no retained results: only a checkpoint does.
     let mut collected = Collected::default();
     while collected.answered() * BYTES < 60 << 20 {
         collected.add(stream.next().await.unwrap());

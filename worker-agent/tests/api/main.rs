@@ -1,4 +1,4 @@
-//! The agent as its clients see it: a real process with real executors on the CPU engine, spoken to over a socket.
+//! Tests of the agent from its clients' side: a real process with real executors on the CPU engine, used over a socket.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

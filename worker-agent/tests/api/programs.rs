@@ -1,4 +1,4 @@
-//! Kernels for tests.
+//! Kernels of the tests.
 
 use sahasra_wire::burst::{Argument, Program, argument};
 use sha2::{Digest, Sha256};
@@ -27,10 +27,10 @@ fn program(ptx: String, entry: &str, arguments: Vec<argument::Kind>, chunks: &st
 
 const HEADER: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
-/// A parameter that each chunk evaluates anew.
+/// A parameter that is evaluated for each chunk.
 const VALUE: &str = r#"{"value": {"type": "u32", "cel": "index % 7"}}"#;
 
-/// Takes a parameter and does nothing: each chunk gives so many bytes of zeros.
+/// Takes a parameter and does nothing: each chunk outputs `bytes` zeros.
 pub fn zeros(chunks: u64, bytes: u64) -> Program {
     let ptx = format!("{HEADER}.visible .entry empty(.param .u64 out, .param .u32 value)\n{{\n\tret;\n}}\n");
     let arguments = vec![argument::Kind::OutputBytes(bytes), argument::Kind::Parameter("value".to_owned())];
@@ -42,7 +42,7 @@ pub fn zeros(chunks: u64, bytes: u64) -> Program {
     )
 }
 
-/// Writes `index * index + offset`, then waits for `rounds` rounds of a loop; `u32`.
+/// Writes `index * index + offset` as `u32`, then runs `rounds` iterations of an empty loop.
 fn square_after(chunks: u64, rounds: &str) -> Program {
     let ptx = format!(
         "{HEADER}.visible .entry square(.param .u64 out, .param .u32 index, .param .u32 offset, .param .u32 rounds)
@@ -84,12 +84,12 @@ pub fn square(chunks: u64) -> Program {
     square_after(chunks, "0")
 }
 
-/// As [`square`], each chunk taking some milliseconds.
+/// Like [`square`], but each chunk takes some milliseconds.
 pub fn slow_square(chunks: u64) -> Program {
     square_after(chunks, "200000")
 }
 
-/// Chunks from `first` on take (almost) for ever, those before nothing.
+/// Chunks from `first` on practically never end; the others end at once.
 pub fn stuck_from(first: u64, chunks: u64) -> Program {
     square_after(chunks, &format!("index < {first} ? 0 : 4000000000"))
 }

@@ -1,4 +1,4 @@
-//! What an agent writes of itself at an API server, and that it needs none.
+//! Tests of what an agent writes about itself to the API server, and of an agent without one.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn an_agent_registers_itself_reports_load_and_says_when_it_goes() {
         .until(HEARTBEAT, |lease| lease["spec"]["renewTime"] != first["spec"]["renewTime"])
         .await;
 
-    // Nothing changes: only heartbeats are written.
+    // Without changes, only heartbeats are written.
     let before = objects.writes().len();
     objects.until(HEARTBEAT, |_| objects.writes().len() >= before + 5).await;
     let idle = &objects.writes()[before..];
@@ -111,7 +111,7 @@ fn an_agent_with_a_wrong_class_table_ends_and_names_the_field() {
 #[tokio::test]
 async fn an_agent_serves_without_an_api_server_and_registers_once_there_is_one() {
     let directory = tempfile::tempdir().unwrap();
-    // Reserved, and nobody accepts: the connection stands, the answer never comes.
+    // Nobody accepts on this port: connections are established, but no response arrives.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let kubeconfig = kubeconfig(directory.path(), listener.local_addr().unwrap());
     let agent = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
@@ -120,7 +120,7 @@ async fn an_agent_serves_without_an_api_server_and_registers_once_there_is_one()
     coordinator.until_free().await;
 
     let objects = Objects::default();
-    // Another start of the agent was here, and the operator has marked it as stale.
+    // Status of an earlier boot, which the operator has marked as stale.
     objects.put(
         WORKER,
         json!({
@@ -138,7 +138,7 @@ async fn an_agent_serves_without_an_api_server_and_registers_once_there_is_one()
     assert_eq!(worker["status"]["bootId"], coordinator.boot_id.as_str());
     assert_ne!(worker["status"]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
 
-    // While the agent could not be heard it was marked again: it notices the gap by its own clock.
+    // The operator marked the worker again during the outage: the agent notices the gap by its own clock.
     let stale = json!([{
         "type": "Ready", "status": "False", "reason": "HeartbeatLost", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -152,7 +152,7 @@ async fn an_agent_serves_without_an_api_server_and_registers_once_there_is_one()
     objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
 }
 
-/// An API server, and a kubeconfig for it in a folder that lasts as long as it.
+/// Starts an API server. Returns its objects, a kubeconfig, and the folder that keeps the kubeconfig.
 async fn api_server() -> (Objects, std::path::PathBuf, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -172,7 +172,7 @@ async fn a_second_agent_of_a_node_ends_and_the_first_goes_on() {
     let mut second = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
     assert_eq!(second.wait().code(), Some(1), "it is refused");
     assert_eq!(objects.get(WORKER), Some(registered), "and has written nothing");
-    // The first one still has the heartbeat.
+    // The first agent still holds the heartbeat.
     let boot = Coordinator::new(&first.url, "a").await.boot_id;
     let held = objects.get(HEARTBEAT).unwrap();
     objects
@@ -182,13 +182,14 @@ async fn a_second_agent_of_a_node_ends_and_the_first_goes_on() {
         .await;
 }
 
-/// The URL of a port at which nothing listens: it was free a moment ago.
+/// Returns the URL of a port at which nothing listens: it was released just now.
 async fn refusing() -> String {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     format!("http://{gone}")
 }
 
-/// The URL of a port at which connections are neither accepted nor refused, as where a NetworkPolicy drops them; and what keeps it so.
+/// Returns the URL of a port at which connections are neither accepted nor refused, as where a NetworkPolicy drops them, and the value that
+/// keeps it so.
 async fn silent() -> (String, impl Sized) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -202,7 +203,7 @@ async fn silent() -> (String, impl Sized) {
     (format!("http://{address}"), (listener, waiting))
 }
 
-/// What an agent left that ended without a word.
+/// Creates the objects of an agent that ended without releasing its heartbeat.
 fn earlier_agent(objects: &Objects, endpoint: &str, lease_seconds: u32) {
     objects.put(
         WORKER,
@@ -222,7 +223,7 @@ fn earlier_agent(objects: &Objects, endpoint: &str, lease_seconds: u32) {
     );
 }
 
-/// A living agent, which the others cannot reach at the address that its status names.
+/// Starts an agent that the others cannot reach at the address in its status.
 async fn living_agent_at(objects: &Objects, kubeconfig: &std::path::Path, endpoint: &str) -> (AgentProcess, String) {
     let mut arguments = vec!["--advertise-address", endpoint];
     arguments.extend(PACE);
@@ -251,7 +252,7 @@ async fn a_second_agent_whose_connections_to_the_first_are_dropped_takes_nothing
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_took_a_heartbeat_from_a_living_one_gives_way_before_it_writes_a_status() {
     let (objects, kubeconfig, _directory) = api_server().await;
-    // A network may refuse in the name of an agent.
+    // A network may refuse connections on behalf of an agent.
     let (first, boot) = living_agent_at(&objects, &kubeconfig, &refusing().await).await;
     let pace = ["--heartbeat-interval-seconds", "2", "--status-interval-seconds", "0.2"];
     let mut second = AgentProcess::with_kubernetes(&kubeconfig, &pace);
@@ -293,7 +294,7 @@ async fn a_heartbeat_that_others_annotate_is_not_renewed_by_that() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_takes_over_at_once_from_one_that_said_that_it_ends() {
     let (objects, kubeconfig, _directory) = api_server().await;
-    // As where the pod of the earlier agent is gone, and its address with it.
+    // The same as when the pod of the earlier agent is gone, together with its address.
     let (endpoint, _kept) = silent().await;
     earlier_agent(&objects, &endpoint, 3600);
     let mut worker = objects.get(WORKER).unwrap();
@@ -315,13 +316,13 @@ async fn an_agent_takes_over_at_once_from_one_that_said_that_it_ends() {
 async fn an_agent_takes_over_at_once_from_one_whose_port_is_closed() {
     let (objects, kubeconfig, _directory) = api_server().await;
     earlier_agent(&objects, &refusing().await, 3600);
-    // A takeover that was not written is none: it is tried again.
+    // A takeover whose write failed is retried.
     objects.break_beats(2);
     let agent = AgentProcess::with_kubernetes(&kubeconfig, &PACE);
     let worker = objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
     assert_eq!(worker["status"]["bootId"], Coordinator::new(&agent.url, "a").await.boot_id.as_str());
 
-    // The one that was taken for gone goes on: this one gives way.
+    // The agent that seemed gone continues: this agent gives way.
     let mut back = objects.get(HEARTBEAT).unwrap();
     back["spec"]["holderIdentity"] = json!("earlier");
     back["metadata"]["resourceVersion"] = json!("1000");

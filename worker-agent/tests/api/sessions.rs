@@ -1,4 +1,4 @@
-//! How clients get into sessions, and what becomes of grants and executors.
+//! Tests of how clients connect to sessions, and of the sessions' grants and executors.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use super::{
 const TTL: Duration = Duration::from_secs(60);
 const UPGRADE: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", PROTOCOL)];
 
-/// An API server that knows two tokens, and an agent that asks it.
+/// An API server that knows two tokens, and an agent that uses it.
 pub struct Place {
     pub agent: AgentProcess,
     pub objects: Objects,
@@ -68,7 +68,7 @@ pub fn acquisition(coordinator: &Coordinator, terms: SessionTerms) -> AcquireReq
     }
 }
 
-/// Sends a request for a stream; gives the head of the answer and the connection.
+/// Sends a request for a stream. Returns the head of the response and the connection.
 async fn open(agent: &AgentProcess, name: &str, token: Option<&str>, headers: &[(&str, &str)]) -> (String, TcpStream) {
     let address = agent.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -101,7 +101,7 @@ async fn refused(agent: &AgentProcess, name: &str, token: Option<&str>, headers:
     );
 }
 
-/// The session's load once it is as `wanted`.
+/// Waits until `wanted` accepts the session's load, and returns it.
 async fn until(coordinator: &Coordinator, name: &str, wanted: impl Fn(&SessionLoad) -> bool) -> SessionLoad {
     let start = tokio::time::Instant::now();
     loop {
@@ -132,7 +132,7 @@ async fn a_stream_is_refused_by_cause_before_anything_runs() {
         "you may not create gpusessions/stream",
     )
     .await;
-    // Whoever may not learns nothing of what there is.
+    // A client without access learns nothing about which sessions exist.
     refused(agent, "other", Some("known"), &UPGRADE, "403", "you may not create").await;
     refused(agent, "other", Some("right"), &UPGRADE, "404", "no session team/other").await;
     refused(agent, "mine", Some("right"), &[], "426", "connection: upgrade").await;
@@ -143,7 +143,7 @@ async fn a_stream_is_refused_by_cause_before_anything_runs() {
     place.server = None;
     let start = tokio::time::Instant::now();
     loop {
-        // The server goes in its own time; what nobody has asked before is asked then.
+        // The server stops asynchronously; each new name needs a new query of the API server.
         let (answer, _) = open(
             &place.agent,
             &format!("other-{}", start.elapsed().as_nanos()),
@@ -204,7 +204,7 @@ async fn an_executor_that_ends_by_itself_gives_the_grant_back_and_is_told_of_unt
     assert!(load.ended.contains("its executor") && !load.streams && !load.connected, "{load:?}");
     coordinator.until_free().await;
     assert!(coordinator.inventory().await.grants.is_empty());
-    // The client hears it too: its connection is closed.
+    // The connection of the client is closed too.
     let mut rest = Vec::new();
     let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
     refused(&place.agent, "mine", Some("right"), &UPGRADE, "404", "no session").await;
@@ -212,7 +212,7 @@ async fn an_executor_that_ends_by_itself_gives_the_grant_back_and_is_told_of_unt
     assert!(coordinator.inventory().await.sessions.is_empty());
 }
 
-/// A client that is let in and has been welcomed.
+/// Connects a client and completes its greeting.
 async fn client(agent: &AgentProcess, name: &str) -> TcpStream {
     let (answer, mut stream) = open(agent, name, Some("right"), &UPGRADE).await;
     assert!(
@@ -223,7 +223,7 @@ async fn client(agent: &AgentProcess, name: &str) -> TcpStream {
     stream
 }
 
-/// Says hello, with the secret of a connection that broke or without one.
+/// Sends `Hello`, with the secret of a broken connection or without one.
 async fn greet(stream: &mut TcpStream, resume: &[u8]) -> Welcome {
     let hello = Hello {
         lowest_version: VERSION,
@@ -292,13 +292,13 @@ async fn who_was_let_in_comes_back_by_the_sessions_secret_while_nobody_can_be_as
     let right = shown(&welcome.resume);
     let headers = [UPGRADE[0], UPGRADE[1], (RESUME_HEADER, right.as_str())];
     refused(&place.agent, "other", Some("other"), &headers, "503", "cannot be asked").await;
-    // Who shows it need be nobody that the API server knows.
+    // A client that shows the secret needs no token that the API server knows.
     let (answer, mut stream) = open(&place.agent, "mine", None, &headers).await;
     assert!(answer.starts_with("http/1.1 101 "), "{answer}");
-    // A gateway reads that the secret was the right one.
+    // The header tells a gateway that the secret was accepted.
     assert!(answer.contains("\r\nsahasra-resume: accepted\r\n"), "{answer}");
     assert!(greet(&mut stream, &welcome.resume).await.resumed);
-    // It ends with the process that gave it.
+    // The secret is valid as long as the process that issued it.
     place.agent.kill_executors();
     coordinator.until_free().await;
     let start = tokio::time::Instant::now();
@@ -334,7 +334,7 @@ async fn a_connected_session_outlives_its_ttl_without_any_renewal_up_to_its_limi
     assert!(load.ended.is_empty());
     let metrics = coordinator.metrics().await;
     assert!(metrics.contains("gpu_sessions_connected 1"), "{metrics}");
-    // The last that is heard of an operator. The time in all counts from the grant.
+    // Last renewal by the operator. The limit counts from the grant.
     let limit = start.elapsed() + 3 * SHORT;
     let last = RenewOwner {
         owner: coordinator.owner.clone(),
@@ -347,13 +347,13 @@ async fn a_connected_session_outlives_its_ttl_without_any_renewal_up_to_its_limi
     };
     let renewed = tokio::time::Instant::now();
     assert!(coordinator.renew_as(last).await.outcomes[0].renewed);
-    // Twice its time: without a client nothing of it would be left.
+    // Wait for twice the TTL: without a client the grant would have expired.
     while renewed.elapsed() < 2 * SHORT {
         let inventory = coordinator.inventory().await;
         assert_eq!(inventory.grants.len(), 1, "{inventory:?}");
         tokio::task::yield_now().await;
     }
-    // Nobody renewed it, and it ends: not a client's presence alone keeps it for ever.
+    // The limit ends the grant: a connected client does not keep it forever.
     coordinator.until_free().await;
     assert!(start.elapsed() >= limit, "it was held for its time: {:?}", start.elapsed());
     let mut rest = Vec::new();

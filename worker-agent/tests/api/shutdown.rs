@@ -1,4 +1,4 @@
-//! SIGTERM.
+//! Tests of SIGTERM.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! An agent with a certificate: grants, sessions' streams and all else through TLS.
+//! Tests of an agent with a certificate: grants, session streams and everything else through TLS.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -21,7 +21,7 @@ use super::{
     sessions::{Place, acquisition, place, terms},
 };
 
-/// More than any buffer on the way holds.
+/// More than all buffers between client and executor hold.
 const BULK_BYTES: usize = 24 << 20;
 
 async fn tls_place(arguments: Vec<String>) -> Place {
@@ -32,7 +32,7 @@ fn address(agent: &AgentProcess) -> SocketAddr {
     agent.url.strip_prefix("https://").unwrap().parse().unwrap()
 }
 
-/// A session of 256 MiB, by its name.
+/// Acquires 256 MiB for a session of this name.
 async fn granted(coordinator: &Coordinator, name: &str) {
     let request = AcquireRequest {
         slices: 256,
@@ -54,7 +54,7 @@ fn pattern(seed: u8) -> Bytes {
         .into()
 }
 
-/// Passes connections on to an agent until it is told to cut them.
+/// Forwards connections to an agent, and cuts them on request.
 async fn passing(to: SocketAddr) -> (SocketAddr, watch::Sender<u32>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -84,7 +84,7 @@ async fn a_session_through_tls_carries_bulk_both_ways_and_survives_a_cut() {
     let coordinator = Coordinator::through_tls(&place.agent.url, "lease", certificates.config(None)).await;
     granted(&coordinator, "mine").await;
     let (address, cut) = passing(address(&place.agent)).await;
-    // The certificate is for this name and for 127.0.0.1; endpoints may be anything.
+    // The certificate is valid for this name and for 127.0.0.1; endpoints may have any address.
     let target = target(&format!("https://{address}"), &certificates, "mine").named(NAME).unwrap();
     let session = Session::connect(target, Options::default()).await.unwrap();
     let shape = [BULK_BYTES as i64];
@@ -93,7 +93,7 @@ async fn a_session_through_tls_carries_bulk_both_ways_and_survives_a_cut() {
         first.download().await.unwrap().data[..] == pattern(1)[..],
         "what comes back is what went there"
     );
-    // What is on its way when the connection breaks arrives all the same, once.
+    // Data in transit when the connection breaks still arrives, exactly once.
     let second = session.put(pattern(2), "u8", &shape).unwrap();
     let (coming, again) = (first.download(), second.download());
     cut.send_modify(|cuts| *cuts += 1);
@@ -104,7 +104,7 @@ async fn a_session_through_tls_carries_bulk_both_ways_and_survives_a_cut() {
     session.close().await.unwrap();
 }
 
-/// A stream that the agent has let in, without a word on it yet.
+/// Opens a stream on which nothing has been sent yet.
 async fn stream(agent: &AgentProcess, certificates: &Certificates, name: &str) -> (String, TlsStream<TcpStream>) {
     let connector = certificates.connector(None, "http/1.1");
     let connection = TcpStream::connect(address(agent)).await.unwrap();
@@ -146,13 +146,13 @@ async fn nothing_is_kept_of_streams_whose_client_hangs_up() {
             tokio::task::yield_now().await;
         }
     };
-    // The client's and one end of a pair, for each.
+    // Each stream needs two sockets: the client's connection and one end of a socket pair.
     until("they are relayed", &|now| now >= before + 2 * STREAMS).await;
-    // Without a word of TLS, as one that is killed.
+    // Without a TLS alert, like a client that is killed.
     for stream in open {
         drop(stream.into_inner().0);
     }
-    // The executor's control socket stays, and what the agent keeps to the API server.
+    // The executor's control socket and the agent's connections to the API server stay open.
     until("they are forgotten", &|now| now <= before + 3).await;
 }
 
@@ -186,7 +186,7 @@ async fn operators_paths_are_for_who_shows_a_certificate_and_streams_for_who_has
     }
     let operator = Coordinator::through_tls(url, "lease", certificates.config(Some("operator"))).await;
     granted(&operator, "mine").await;
-    // The authority of agents is none of operators: such a certificate does not get in at all.
+    // A certificate of the agents' authority is not accepted: the TLS handshake fails.
     let connector = certificates.connector(Some("stranger"), "http/1.1");
     let connected = connector
         .connect("127.0.0.1", TcpStream::connect(address(&place.agent)).await.unwrap())
@@ -211,7 +211,7 @@ async fn a_client_is_told_at_once_what_is_wrong_with_the_certificate() {
     let certificates = Certificates::new();
     let place = tls_place(certificates.arguments()).await;
     let url = &place.agent.url;
-    // With the patience of a year it would still be told at once.
+    // The error is reported at once, even with a timeout of a year.
     let options = Options {
         connect: Duration::from_secs(365 * 86_400),
         ..Options::default()
@@ -230,7 +230,7 @@ async fn a_client_is_told_at_once_what_is_wrong_with_the_certificate() {
     let wrong_authority = target(url, &Certificates::new(), "mine");
     let text = problem(wrong_authority).await;
     assert!(text.contains("is not accepted") && text.contains("give as authority"), "{text}");
-    // Plain HTTP gets nowhere: nothing is served past TLS.
+    // Plain HTTP is rejected: everything is served through TLS.
     let mut plain = TcpStream::connect(address(&place.agent)).await.unwrap();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();

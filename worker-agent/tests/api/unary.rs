@@ -1,4 +1,4 @@
-//! Grants over HTTP, and what is not a request.
+//! Tests of grants over HTTP, and of invalid requests.
 
 use std::time::Duration;
 

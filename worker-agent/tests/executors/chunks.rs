@@ -1,4 +1,4 @@
-//! Chunks reach the kernel with what is theirs, and come back once with what they gave.
+//! Tests that chunks reach the kernel with their own inputs, and come back once with their outputs.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ async fn parameters_inputs_and_constants_reach_the_kernel() {
     );
     let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
     run.set_concurrency(2);
-    // Twice: an output that was not zeroed, or an input that was not copied anew, would show.
+    // A second round would reveal an output that was not zeroed, or an input that was not copied again.
     for _ in 0..2 {
         run.submit(vec![range(0, 3)]).unwrap();
         let outcome = collect(&mut events, 3).await;
@@ -123,7 +123,7 @@ async fn large_outputs_come_whole_and_wait_for_a_slow_taker() {
     let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
     run.set_concurrency(2);
     run.submit(vec![range(0, 40)]).unwrap();
-    // Taken late: the executor must have paused, not filled the agent.
+    // Results are taken late: the executor must have paused instead of filling the agent's memory.
     let has_paused = || pool.load("cpu-0").unwrap().active_executions == 0 && run.outstanding() <= 37;
     harness::until("it pauses", has_paused).await;
     let settled = run.outstanding();
@@ -187,8 +187,8 @@ async fn finished_results_do_not_wait_for_a_long_chunk_after_them() {
     harness::until_active(&pool, 1).await;
 }
 
-/// Gives what it finds in a variable, and how many blocks of 1 MiB it gets before `malloc` has no more; and leaves both behind. Or goes
-/// deeper with each call than any stack.
+/// Outputs the value that it finds in a variable, and the number of 1 MiB blocks that `malloc` grants; leaves both behind. Alternatively
+/// recurses until any stack overflows.
 const LEAVES_BEHIND: &str = "
 .version 7.0
 .target sm_70

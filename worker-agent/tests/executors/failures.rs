@@ -1,4 +1,4 @@
-//! What a chunk or a program does wrong fails it, and nothing else, with a code and the place.
+//! Tests that an error of a chunk or a program fails only that chunk or program, with a code and the location.
 
 use sahasra_wire::burst::{FailureCode, Program};
 use sahasra_worker::executors::ProgramSpec;

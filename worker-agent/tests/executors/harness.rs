@@ -10,12 +10,11 @@ use sahasra_wire::burst::{Argument, FailureCode, Program};
 use sahasra_worker::executors::{CpuEngine, Event, Events, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
 use sha2::{Digest, Sha256};
 
-/// The kernels of the tests.
 pub const KERNELS: &str = include_str!("../kernels.ptx");
-/// Longer than anything here takes.
+/// Longer than anything in these tests takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A pool of one CPU device with two threads.
+/// Returns the configuration of a pool of one CPU device with two threads.
 pub fn config() -> PoolConfig {
     let mut config = PoolConfig {
         program: env!("CARGO_BIN_EXE_sahasra-worker").into(),
@@ -74,7 +73,7 @@ pub mod argument {
     }
 }
 
-/// A program in the making.
+/// Builder of a program.
 pub struct Work(Program);
 
 pub fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work {
@@ -91,18 +90,18 @@ pub fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work {
     .ptx(KERNELS)
 }
 
-/// Gives each index three times and one more.
+/// Outputs each index times three plus one.
 pub fn affine(count: u64) -> ProgramSpec {
     kernel("affine", count, vec![argument::output(4), argument::index(4)]).spec()
 }
 
-/// Gives each index, but never ends for one of them.
+/// Outputs each index, but never ends for one of them.
 pub fn spin(count: u64, endless: u32) -> Work {
     let arguments = vec![argument::output(4), argument::index(4), argument::scalar(&endless.to_le_bytes())];
     kernel("spin", count, arguments)
 }
 
-/// Chunks in a first attempt.
+/// Returns a range of chunks in their first attempt.
 pub fn range(first: u64, count: u64) -> WorkRange {
     WorkRange { first, count, attempt: 1 }
 }
@@ -152,7 +151,7 @@ pub fn u32s(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// What became of a chunk.
+/// Outcome of a chunk.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Succeeded(Vec<u8>),
@@ -160,7 +159,7 @@ pub enum Outcome {
     Returned,
 }
 
-/// Notes an event; each index may come once.
+/// Records an event; each index may occur once.
 pub fn note(outcome: &mut BTreeMap<u64, Outcome>, event: Event) {
     let (range, of): (_, Box<dyn Fn(u64) -> Outcome>) = match event {
         Event::Settled { .. } => return,
@@ -180,7 +179,7 @@ pub fn note(outcome: &mut BTreeMap<u64, Outcome>, event: Event) {
     }
 }
 
-/// Takes events until so many chunks have come back.
+/// Takes events until this number of chunks has come back.
 pub async fn collect(events: &mut Events, chunks: u64) -> BTreeMap<u64, Outcome> {
     let mut outcome = BTreeMap::new();
     collect_into(&mut outcome, events, chunks).await;
@@ -206,7 +205,7 @@ pub fn failed_with(outcome: &BTreeMap<u64, Outcome>, code: FailureCode) -> usize
     outcome.values().filter(failed).count()
 }
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 pub async fn until(what: &str, is_so: impl Fn() -> bool) {
     let waited = tokio::time::timeout(PATIENCE, async {
         while !is_so() {
@@ -216,17 +215,17 @@ pub async fn until(what: &str, is_so: impl Fn() -> bool) {
     assert!(waited.await.is_ok(), "{what}: not within {PATIENCE:?}");
 }
 
-/// Waits until so many chunks run.
+/// Waits until at least this number of chunks runs.
 pub async fn until_active(pool: &ExecutorPool, chunks: u64) {
     until("chunks run", || pool.load("cpu-0").unwrap().active_executions >= chunks).await;
 }
 
-/// The next event.
+/// Waits for the next event.
 pub async fn next(events: &mut Events) -> Option<Event> {
     tokio::time::timeout(PATIENCE, events.next()).await.expect("something happens")
 }
 
-/// Executor processes that this process has.
+/// Returns the executor processes of the process `parent`.
 pub fn executors_of(parent: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -234,7 +233,7 @@ pub fn executors_of(parent: u32) -> Vec<u32> {
             continue;
         };
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        // After the name in brackets: state, then the parent.
+        // The fields after the name in brackets: state, then parent.
         let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let state = fields.next().unwrap_or_default();
         if fields.next().is_some_and(|number| number == parent.to_string()) && !matches!(state, "Z" | "X") {

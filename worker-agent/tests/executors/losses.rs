@@ -1,4 +1,4 @@
-//! A process that dies, hangs or is killed loses only what was in flight, and another takes its place.
+//! Tests that a process that dies, hangs or is killed loses only its chunks in flight, and that another process replaces it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -72,7 +72,7 @@ async fn killing_a_run_fails_its_chunks_with_the_given_code_and_settles() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ending_a_run_leaves_what_runs_beside_it_alone() {
     let pool = pool().await;
-    // Chunk 7 never ends by itself.
+    // Chunk 7 never ends on its own.
     let work = spin(8, 7).timeout(600_000);
     let (beside, mut of_beside) = pool.open("cpu-0", "default", work.spec()).unwrap();
     beside.set_concurrency(1);
@@ -111,7 +111,7 @@ async fn a_hung_process_is_replaced() {
     run.set_concurrency(1);
     run.submit(vec![range(0, 4)]).unwrap();
     harness::until_active(&pool, 1).await;
-    // A process that does nothing any more, not even watch its own chunks.
+    // A stopped process does nothing, not even monitor its own chunks.
     harness::stop(pool.processes("cpu-0")[0]);
     let outcome = collect(&mut events, 4).await;
     let late = failed_with(&outcome, FailureCode::ChunkTimeout);

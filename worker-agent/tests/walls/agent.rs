@@ -1,6 +1,7 @@
-//! What an agent says and does where its machine has the walls, and where it has not.
+//! Tests of the agent's messages and behaviour on a machine that supports the sandbox, and on one that does not.
 //!
-//! A machine without them is played by a filter around the agent that answers the calls which make walls as an old kernel does.
+//! A machine without support is simulated by a seccomp filter around the agent that fails the system calls of the sandbox as an old kernel
+//! does.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
@@ -14,7 +15,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use crate::NOBODY;
 
-/// The agent, without an API server.
+/// Returns the command of an agent without an API server.
 fn agent(program: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args([
@@ -29,7 +30,7 @@ fn agent(program: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// Runs this with the rest as arguments of the agent, on a machine of old.
+/// Runs `program` with the remaining arguments, under a filter that simulates an old kernel.
 pub fn on_an_old_kernel(program: &str) -> ExitCode {
     let calls = [libc::SYS_landlock_create_ruleset, libc::SYS_seccomp];
     let filter = SeccompFilter::new(
@@ -53,11 +54,11 @@ fn old_kernel(probe: &Path, agent: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// Its words until it serves or ends; killed where it serves.
+/// Returns the output of the agent until it serves or exits. Kills it once it serves.
 fn words(mut command: Command, look: impl FnOnce(&Child) -> Result<(), Failed>) -> Result<String, Failed> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
-    // It holds the other end of the pipe.
+    // The command holds the other end of the pipe.
     drop(command);
     let mut words = String::new();
     let mut serving = false;
@@ -99,7 +100,7 @@ pub fn with_walls(agent_program: &Path) -> Result<(), Failed> {
         command.uid(NOBODY).gid(NOBODY);
     }
     let told = words(command, |agent| {
-        // What cannot be dumped belongs to root in /proc, and is shut to whoever has the agent's uid.
+        // The files in /proc of a process that cannot be dumped belong to root, and others with the agent's uid cannot open them.
         let owner = std::fs::metadata(format!("/proc/{}/environ", agent.id()))?.uid();
         if owner == 0 {
             Ok(())
@@ -110,7 +111,8 @@ pub fn with_walls(agent_program: &Path) -> Result<(), Failed> {
     says(&told, &["walled in", "serving"], &["NOT WALLED IN"])
 }
 
-/// In a folder that is shut to others, somebody else's for root; and by a link from elsewhere.
+/// Checks that a plugin opens in a folder that is closed to others (and owned by another user, if the test runs as root), and through a
+/// symbolic link.
 pub fn plugin_opens(agent: &Path) -> Result<(), Failed> {
     let Some(plugin) = std::env::var_os("SAHASRA_PJRT_PLUGIN").filter(|path| !path.is_empty()) else {
         eprintln!("SKIPPED: no PJRT plugin is named in SAHASRA_PJRT_PLUGIN (crates/pjrt/plugin installs one and prints where)");

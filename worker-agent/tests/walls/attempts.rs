@@ -1,4 +1,4 @@
-//! What is tried.
+//! Attempts: actions that the sandbox must reject, and actions that it must allow.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -11,16 +11,16 @@ use std::process::Command;
 
 use crate::scene::Told;
 
-/// Where it is tried.
+/// Environment of the attempts.
 pub struct Place {
     pub told: Told,
-    /// A TCP connection.
+    /// File descriptor of a TCP connection.
     pub socket: i32,
-    /// What stands in everybody's memory.
+    /// Content of the secret in the memory of every process.
     pub secret: [u8; 8],
 }
 
-/// What it is that is tried.
+/// Kind of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Files of others.
@@ -29,15 +29,15 @@ pub enum Kind {
     Memory,
     /// Signals to other processes.
     Signal,
-    /// Whatever else is done to another process.
+    /// Other actions on other processes.
     Other,
-    /// TCP by Landlock's rules.
+    /// TCP, which Landlock's rules cover.
     Tcp,
     /// Other networks.
     Network,
-    /// Sockets of this machine.
+    /// Unix sockets of this machine.
     Local,
-    /// Abstract ones.
+    /// Abstract Unix sockets.
     Abstract,
     /// Programs and processes.
     Program,
@@ -45,14 +45,14 @@ pub enum Kind {
     Kernel,
 }
 
-/// What comes of it outside of the walls.
+/// Expected outcome of an attempt outside the sandbox.
 #[derive(Clone, Copy, Debug)]
 pub enum Outside {
-    /// It is done.
+    /// The attempt succeeds.
     Succeeds,
-    /// It was nonsense, and that is what the kernel says.
+    /// The attempt has invalid arguments and fails with this error of the kernel.
     Fails(i32),
-    /// That is up to the machine.
+    /// The outcome depends on the machine.
     Whatever,
 }
 
@@ -76,7 +76,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Whether that is how walls say no.
+    /// Returns whether the error is one by which the sandbox rejects the attempt.
     pub fn is_refusal(&self, errno: i32) -> bool {
         matches!(errno, libc::EPERM | libc::EACCES) || (errno == libc::ENOSYS && self.name.ends_with("clone3"))
     }
@@ -91,23 +91,23 @@ pub fn errno(outcome: io::Result<()>) -> i32 {
 
 fn call(number: libc::c_long, arguments: &[usize]) -> io::Result<usize> {
     let argument = |place: usize| arguments.get(place).copied().unwrap_or(0);
-    // SAFETY: pointers among the arguments are to memory of their callers, which outlives the call and is as large as they say; a
-    // call that makes a process is followed by its end.
+    // SAFETY: pointers among the arguments refer to memory of the callers, which outlives the call and has the size that they state; a call
+    // that creates a process is followed by its end.
     let outcome = unsafe { libc::syscall(number, argument(0), argument(1), argument(2), argument(3), argument(4), argument(5)) };
     usize::try_from(outcome).map_err(|_| io::Error::last_os_error())
 }
 
-/// So that nothing but walls is in the way where Yama is.
+/// Allows every process to trace this one, so that only the sandbox can prevent it where Yama is active.
 pub fn let_everybody_trace() {
     let _ = call(libc::SYS_prctl, &[libc::PR_SET_PTRACER as usize, usize::MAX]);
 }
 
-/// Version of Landlock's interface, 0 without.
+/// Returns the version of the Landlock ABI, or 0 without Landlock.
 pub fn landlock_version() -> u32 {
     call(libc::SYS_landlock_create_ruleset, &[0, 0, 1]).map_or(0, |version| version as u32)
 }
 
-/// With each of the other processes: all have to let it be done, and none that could be may be missed.
+/// Runs an attempt on each of the other processes. All must succeed or all must fail, so that no success is missed.
 fn each(place: &Place, mut run: impl FnMut(i32, usize) -> io::Result<()>) -> io::Result<()> {
     let outcomes: Vec<_> = place.told.others.iter().map(|(id, secret)| run(*id, *secret)).collect();
     let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
@@ -203,7 +203,7 @@ fn signal(id: i32, signal: i32) -> io::Result<()> {
     call(libc::SYS_kill, &[id as usize, signal as usize]).map(drop)
 }
 
-/// What is refused.
+/// Returns the attempts that the sandbox must reject.
 pub fn all() -> Vec<Attempt> {
     use Kind::{Abstract, File as Files, Kernel, Local, Memory, Network, Other, Program, Signal, Tcp};
     use Outside::{Fails, Succeeds, Whatever};
@@ -314,7 +314,7 @@ pub fn all() -> Vec<Attempt> {
             let socket = call(libc::SYS_socket, &[libc::AF_UNIX as usize, libc::SOCK_STREAM as usize, 0])?;
             call(libc::SYS_close, &[socket]).map(drop)
         }),
-        // Before its ninth version Landlock does not ask: the executor of a GPU may.
+        // Landlock restricts these sockets from its ninth version on: the executor of a GPU may connect.
         attempt(Local, "connect to a socket of this machine", Succeeds, |at| {
             UnixStream::connect(at.told.folder.join("socket")).map(drop)
         }),
@@ -358,7 +358,7 @@ pub fn all() -> Vec<Attempt> {
             let memory = call(libc::SYS_shmget, &[libc::IPC_PRIVATE as usize, 4096, 0o600])?;
             call(libc::SYS_shmctl, &[memory, libc::IPC_RMID as usize]).map(drop)
         }),
-        // Last: what they are done to is gone then.
+        // These attempts come last, because they end their targets.
         attempt(Signal, "signal another", Succeeds, |at| each(at, |id, _| signal(id, libc::SIGCONT))),
         attempt(Signal, "signal another's thread", Succeeds, |at| {
             each(at, |id, _| {
@@ -370,8 +370,7 @@ pub fn all() -> Vec<Attempt> {
     ]
 }
 
-/// What engines do.
-/// As a compiler is called: with a file that it reads, and one that it writes.
+/// Calls a program as an engine calls a compiler: with a file that it reads, and one that it writes.
 fn compile(at: &Place, program: &str, source: &str) -> io::Result<()> {
     let scratch = at.told.folder.join("scratch");
     if source.starts_with("scratch/") {

@@ -1,8 +1,8 @@
-//! What an executor that was broken into can reach: probes that try, outside of the walls and within them.
+//! Tests of what a compromised executor can reach: probes run the same attempts outside the sandbox and inside.
 //!
-//! Each probe is this program in a process of its own. Outside of the walls everything that is tried succeeds (or fails for the reason
-//! that it is tried with nonsense), so that a refusal within them is the walls'. As root everything is tried as root and as a user without rights,
-//! which is what agents are in a cluster: there no owner and no capability stands between an executor and its agent.
+//! Each probe is this program in a separate process. Outside the sandbox every attempt succeeds (or fails because its arguments are
+//! invalid), so a rejection inside comes from the sandbox. If the tests run as root, all attempts run as root and as an unprivileged user,
+//! which is what agents are in a cluster: there no file owner and no capability separates an executor from its agent.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -21,7 +21,7 @@ use attempts::Kind;
 use probe::Around;
 use scene::Scene;
 
-/// A user without rights and without a name.
+/// Uid of an unprivileged user without an entry in the user database.
 const NOBODY: u32 = 65_532;
 
 fn main() -> ExitCode {
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     } else {
         &[("self", None)]
     };
-    // Where every user may run it.
+    // A folder in which every user may execute the program.
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("walls-test");
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Whether this machine has what is to be tested. Says so where it does not.
+/// Returns whether this machine supports the tested parts of the sandbox, and prints a message otherwise.
 fn has(scene: &Scene, landlock: u32, seccomp: bool) -> bool {
     let walls = scene.walls();
     let has = walls.landlock >= landlock && (walls.seccomp || !seccomp);
@@ -98,7 +98,7 @@ fn has(scene: &Scene, landlock: u32, seccomp: bool) -> bool {
     has
 }
 
-/// Everything is tried outside, where it succeeds, and within, where it does not.
+/// Checks that the rejected attempts succeed outside the sandbox and fail inside.
 fn compare(scene: &Scene, around: Around, refused: impl Fn(&attempts::Attempt) -> bool) -> Result<(), Failed> {
     let (outside, within) = (scene.outcomes(Around::Nothing), scene.outcomes(around));
     let mut wrong = Vec::new();
@@ -128,7 +128,7 @@ fn landlock_alone(scene: &Scene) -> Result<(), Failed> {
     }
     let kinds = [Kind::File, Kind::Memory, Kind::Tcp, Kind::Abstract, Kind::Signal];
     compare(scene, Around::Landlock, |attempt| {
-        // Modes, times and watches are not its affair.
+        // Landlock does not restrict modes, times and watches of files.
         kinds.contains(&attempt.kind) && !(attempt.kind == Kind::File && attempt.name.contains("call"))
     })?;
     scene.is_unharmed(Around::Landlock)
@@ -149,7 +149,7 @@ fn of_a_gpu(scene: &Scene) -> Result<(), Failed> {
         return Ok(());
     }
     compare(scene, Around::WallsOfGpu, |attempt| attempt.kind != Kind::Local)?;
-    // It is there that walls differ: were this refused, the test would be of something else.
+    // The sandboxes differ in this attempt: without it, this test would test the wrong one.
     let outcome = scene.outcomes(Around::WallsOfGpu)["make a socket of this machine"];
     if outcome != 0 {
         return Err(format!("a GPU's executor may make no local socket: errno {outcome}").into());

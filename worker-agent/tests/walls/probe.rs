@@ -1,4 +1,4 @@
-//! A process that puts walls around itself and tries.
+//! Probe: a process that enters a sandbox and runs the attempts.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,27 +12,27 @@ use serde::{Deserialize, Serialize};
 use crate::attempts::{self, Place};
 use crate::scene::Told;
 
-/// What is around a probe.
+/// Sandbox of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Around {
     Nothing,
-    /// As an executor enters them.
+    /// Sandbox of an executor.
     AllWalls,
     WallsOfGpu,
-    /// Of a session that runs XLA programs on a GPU.
+    /// Sandbox of a session that runs XLA programs on a GPU.
     WallsOfGpuPlugin,
     Landlock,
     Seccomp,
 }
 
-/// What a probe prints.
+/// Output of a probe.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub walls: Walls,
     pub outcomes: BTreeMap<String, i32>,
 }
 
-/// What others should not read.
+/// Secret that other processes must not read.
 static SECRET: [u8; 8] = *b"s3cr3t!\n";
 
 pub fn main(what: &str, how: &str) -> ExitCode {
@@ -46,7 +46,8 @@ pub fn main(what: &str, how: &str) -> ExitCode {
     let mut walls = Walls::default();
     let (mut socket, output): (OwnedFd, OwnedFd) = match around {
         Around::AllWalls | Around::WallsOfGpu | Around::WallsOfGpuPlugin => {
-            // The same, in a thread's place: which walls stand is told by none but the inner function.
+            // The function by which executors enter the sandbox. It does not report which parts of the sandbox are active: `standing` finds
+            // that out.
             let inherited = sandbox::enter(told.parent, Some(1 << 30), &reach).unwrap();
             (inherited.socket.into(), inherited.board)
         }
@@ -86,13 +87,13 @@ pub fn main(what: &str, how: &str) -> ExitCode {
         outcomes.insert(attempt.name.to_owned(), attempts::errno((attempt.run)(&place)));
     }
     serde_json::to_writer(&mut output, &Report { walls, outcomes }).unwrap();
-    // Kept open until now.
+    // The descriptors stay open until here.
     socket = OwnedFd::from(output);
     drop(socket);
     ExitCode::SUCCESS
 }
 
-/// Which walls stand around this process, by what the kernel says of it.
+/// Returns which parts of the sandbox are active for this process, according to the kernel.
 fn standing() -> Walls {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     Walls {

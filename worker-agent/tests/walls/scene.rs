@@ -1,4 +1,4 @@
-//! What probes are made among: files of an agent, who listens, and two processes, one outside of any walls and one within its own.
+//! Environment of probes: files of an agent, listeners, and two target processes, one outside any sandbox and one inside its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,18 +20,18 @@ use tempfile::TempDir;
 
 use crate::probe::{Around, Report};
 
-/// What a probe is told.
+/// Input of a probe.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Told {
     pub folder: PathBuf,
     pub parent: i32,
     pub port: u16,
     pub abstract_name: String,
-    /// Process ids, and where each has its secret.
+    /// Process ids of the targets, and the address of the secret in each.
     pub others: Vec<(i32, usize)>,
 }
 
-/// A process that waits to be probed.
+/// Target process, which waits to be probed.
 struct Other {
     child: Child,
     id: i32,
@@ -53,7 +53,7 @@ pub struct Scene {
     _local: UnixListener,
     _abstract: UnixListener,
     abstract_name: String,
-    /// Of each round: who was there, and what came of it.
+    /// Target processes and report of each round.
     rounds: Mutex<BTreeMap<Around, (Vec<Other>, Report)>>,
 }
 
@@ -65,7 +65,7 @@ impl Scene {
         for name in ["programs/mine", "programs/other", "scratch", "site-packages/plugin", tools] {
             fs::create_dir_all(at(name)).unwrap();
         }
-        // A compiler reads one file and writes another.
+        // A compiler is simulated by a program that reads one file and writes another.
         for name in ["ptxas", "another"] {
             fs::copy("/bin/cp", at(tools).join(name)).unwrap();
         }
@@ -89,7 +89,7 @@ impl Scene {
         scene
     }
 
-    /// All is the user's, as an agent's files are its executors'.
+    /// Makes the user the owner of a path and its contents, as an agent's files belong to the uid of its executors.
     fn give_away(&self, path: &Path) {
         let Some(user) = self.user else { return };
         std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
@@ -109,7 +109,7 @@ impl Scene {
             others: others.iter().map(|other| (other.id, other.secret)).collect(),
         };
         let how = serde_json::to_string(&(around, told)).unwrap();
-        // Any socket will do for the agent's: here it is as a client's connection, handed over.
+        // The probe needs any connected socket, such as a client's connection that is handed over.
         let connection = TcpStream::connect(self.tcp.local_addr().unwrap()).unwrap();
         let mut command = Command::new(&self.program);
         command
@@ -152,17 +152,17 @@ impl Scene {
         report.clone()
     }
 
-    /// What came of everything that was tried: 0, or the number of the error.
+    /// Returns the outcome of every attempt: 0, or the number of the error.
     pub fn outcomes(&self, around: Around) -> BTreeMap<String, i32> {
         self.report(around).outcomes
     }
 
-    /// What this machine has.
+    /// Returns the parts of the sandbox that this machine supports.
     pub fn walls(&self) -> Walls {
         self.report(Around::AllWalls).walls
     }
 
-    /// Nobody was killed, and outside of the walls both were.
+    /// Checks that no target was killed inside the sandbox, and that both were killed outside.
     pub fn is_unharmed(&self, around: Around) -> Result<(), Failed> {
         let mut rounds = self.rounds.lock().unwrap();
         for other in &mut rounds.get_mut(&Around::Nothing).unwrap().0 {

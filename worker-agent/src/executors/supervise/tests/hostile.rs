@@ -1,4 +1,4 @@
-//! Executors that say what is not so: they run tenants' code.
+//! Tests against executors that send false messages, as a compromised executor may: executors run tenants' code.
 
 use sahasra_wire::burst::ResultRun;
 
@@ -40,7 +40,7 @@ async fn scene() -> Scene {
     making_room(theatre, run, events, executor, id).await
 }
 
-/// The executor is killed, and a chunk that has come back is handed to no other.
+/// Checks that the executor is killed, and that a chunk that has come back is not handed over to another one.
 async fn killed_and_accounted_for(mut scene: Scene) {
     assert!(scene.executor.is_killed().await);
     drop(scene.executor);
@@ -101,7 +101,7 @@ async fn an_executor_that_returns_or_ends_what_it_was_not_handed_is_killed() {
     killed_and_accounted_for(scene).await;
 }
 
-/// One that has chunk 4 alone, as it was in flight when a context was poisoned.
+/// Returns an executor that runs chunk 4 alone, because the chunk was in flight when a context was poisoned.
 async fn with_a_suspect() -> Scene {
     let theatre = theatre(DeviceKind::Cpu, 1);
     let (run, mut events) = theatre.run("first", &[range(4, 1)]);
@@ -140,7 +140,7 @@ async fn a_suspect_that_comes_back_among_others_runs_alone_the_next_time() {
     let mut other = scene.theatre.executor().await;
     let (of_other, ..) = other.handed().await;
     other.succeed(0, of_other, 0);
-    // It is idle, and wanted.
+    // The executor is idle, and the other namespace waits.
     let mut executor = scene.theatre.executor().await;
     let (_, handed, alone) = executor.handed().await;
     assert_eq!((handed.as_slice(), alone), ([range(4, 1)].as_slice(), true));
@@ -160,7 +160,7 @@ async fn what_is_submitted_as_an_executor_ends_is_returned_or_handed_over_and_no
         executor.succeed(0, id, round);
         settle().await;
         drop(executor);
-        // Neither has been heard of: which is first is left to chance.
+        // The supervisor has received neither message yet: which one it handles first is random.
         run.submit(vec![range(round + 1, 1)]).unwrap();
         settle().await;
         let returned = returned(&mut events);

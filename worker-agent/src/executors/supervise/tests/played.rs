@@ -1,4 +1,4 @@
-//! A pool whose executors are played by the test, on a paused clock.
+//! A pool whose executors are simulated by the test, on a paused clock.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,9 +17,9 @@ use crate::executors::launch::{Launched, Launcher, TaskEnd};
 use crate::executors::{DeviceConfig, DeviceDescription, DeviceKind, Event, Events, ExecutorPool, PoolConfig, ProgramSpec, Run, WorkRange};
 
 pub const DEVICE: &str = "device-0";
-/// How long an executor has its device before it makes room.
+/// Length of a turn of an executor.
 pub const TURN: Duration = Duration::from_secs(10);
-/// No time in which a supervisor that has something to say is silent, and less than a turn.
+/// Time after which a supervisor that sends nothing has nothing to send. Shorter than a turn.
 const QUIET: Duration = Duration::from_secs(1);
 const NOW: u64 = 1_000_000_000;
 
@@ -36,7 +36,7 @@ impl Launcher for Stage {
             let board = Arc::new(Board::create()?.0);
             let (launched, end) = Launched::task(number, Arc::clone(&board));
             let namespace = namespace.to_owned();
-            // A test that has ended needs none.
+            // A test that has ended does not receive executors any more.
             let _ = self.launched.send(Played { namespace, board, end });
             Ok(launched)
         })
@@ -47,7 +47,7 @@ impl Launcher for Stage {
     }
 }
 
-/// An executor. It ends when it is dropped.
+/// A simulated executor. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Played {
     pub namespace: String,
@@ -94,13 +94,13 @@ pub fn theatre(kind: DeviceKind, executors: u32) -> Theatre {
 }
 
 impl Theatre {
-    /// A run with concurrency 2 and these chunks.
+    /// Opens a run with concurrency 2, and submits these chunks.
     pub fn run(&self, namespace: &str, ranges: &[WorkRange]) -> (Run, Events) {
         let program = Program {
             digest: Sha256::digest(b"").to_vec().into(),
             grid: vec![1; 3],
             block: vec![1; 3],
-            // Nothing takes too long here.
+            // No chunk exceeds its timeout here.
             chunk_timeout_milliseconds: 86_400_000,
             ..Program::default()
         };
@@ -110,21 +110,21 @@ impl Theatre {
         (run, events)
     }
 
-    /// The next executor that was launched; its device is open.
+    /// Waits for the next executor that is started, and reports its device as open.
     pub async fn executor(&self) -> Played {
         let played = self.launched.lock().await.recv().await.unwrap();
         played.say(from_executor::Kind::Ready(Ready { lanes: 8 }));
         played
     }
 
-    /// Waits until so many namespaces wait for an executor.
+    /// Waits until this number of namespaces waits for an executor.
     pub async fn until_waiting(&self, namespaces: u32) {
         while self.pool.load(DEVICE).unwrap().waiting != namespaces {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// Whether an executor is launched within a while.
+    /// Returns whether an executor is started within [`QUIET`].
     pub async fn launches(&self) -> bool {
         tokio::time::timeout(QUIET, async { self.launched.lock().await.recv().await })
             .await
@@ -134,16 +134,16 @@ impl Theatre {
 
 impl Played {
     pub fn say(&self, kind: from_executor::Kind) {
-        // A supervisor that has killed it may have gone.
+        // A supervisor that has killed the executor may be gone.
         let _ = self.end.outgoing.send(kind);
     }
 
-    /// What it is told next.
+    /// Waits for the next message to the executor.
     pub async fn hear(&mut self) -> to_executor::Kind {
         self.end.incoming.recv().await.unwrap()
     }
 
-    /// The next chunks that it is handed, of which run, and whether they are to run alone.
+    /// Waits for the next chunks that are handed over. Returns their run, the chunks, and whether they must run alone.
     pub async fn handed(&mut self) -> (u64, Vec<WorkRange>, bool) {
         loop {
             if let to_executor::Kind::Submit(submit) = self.hear().await {
@@ -157,13 +157,13 @@ impl Played {
         }
     }
 
-    /// Waits until it is told to give back what has not started of a run, to make room.
+    /// Waits until the executor is told to return the unstarted chunks of a run in order to make room.
     pub async fn recalled(&mut self, run: u64) {
         while self.hear().await != to_executor::Kind::Pause(Pause { run, paused: true }) {}
         assert_eq!(self.hear().await, to_executor::Kind::Withdraw(run));
     }
 
-    /// What it is told within a while.
+    /// Returns the messages that the executor receives within [`QUIET`].
     pub async fn told(&mut self) -> Vec<to_executor::Kind> {
         let mut told = Vec::new();
         let all = async {
@@ -171,7 +171,7 @@ impl Played {
                 told.push(kind);
             }
         };
-        // It ends by time, or with the supervisor's end of it.
+        // Ends by the timeout, or when the supervisor drops its sender.
         let _ = tokio::time::timeout(QUIET, all).await;
         told
     }
@@ -180,7 +180,7 @@ impl Played {
         self.board.begin_at(lane, Activity::Running { run, index }, NOW);
     }
 
-    /// A chunk in its first attempt ended well.
+    /// Reports the success of a chunk's first attempt.
     pub fn succeed(&self, lane: usize, run: u64, index: u64) {
         self.board.end(lane);
         let done = ResultRun {
@@ -207,7 +207,7 @@ impl Played {
         self.say(from_executor::Kind::Returned(Returned { run, ranges }));
     }
 
-    /// Whether it is killed within a while.
+    /// Returns whether the executor is killed within [`QUIET`].
     pub async fn is_killed(&self) -> bool {
         tokio::time::timeout(QUIET, self.end.killed.cancelled()).await.is_ok()
     }
@@ -217,7 +217,7 @@ pub fn range(first: u64, count: u64) -> WorkRange {
     WorkRange { first, count, attempt: 1 }
 }
 
-/// Indices of some ranges; each may be there once.
+/// Returns the indices of ranges, and checks that each occurs once.
 pub fn indices(ranges: &[WorkRange]) -> BTreeSet<u64> {
     let mut indices = BTreeSet::new();
     for range in ranges {
@@ -228,7 +228,7 @@ pub fn indices(ranges: &[WorkRange]) -> BTreeSet<u64> {
     indices
 }
 
-/// What has come back unstarted so far.
+/// Returns the indices that have been returned unstarted so far.
 pub fn returned(events: &mut Events) -> BTreeSet<u64> {
     let mut ranges = Vec::new();
     while let Some(event) = events.try_next() {
@@ -239,7 +239,7 @@ pub fn returned(events: &mut Events) -> BTreeSet<u64> {
     indices(&ranges)
 }
 
-/// Lets everything happen that happens without time.
+/// Lets all tasks run that need not wait for time to pass.
 pub async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

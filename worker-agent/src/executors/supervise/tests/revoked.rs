@@ -1,4 +1,4 @@
-//! Runs whose slices are taken back, beside others of their namespace.
+//! Tests of runs whose slices are revoked while other runs of their namespace continue.
 
 use sahasra_wire::burst::FailureCode;
 

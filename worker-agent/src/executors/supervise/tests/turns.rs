@@ -1,4 +1,4 @@
-//! Namespaces that take turns on a device.
+//! Tests of namespaces that take turns on a device.
 
 use super::played::{Played, TURN, Theatre, indices, range, returned, settle, theatre};
 use crate::executor::protocol::{Pause, to_executor};
@@ -14,7 +14,7 @@ async fn what_was_withdrawn_before_an_executor_makes_room_comes_back() {
     let _other = theatre.run("other", &[range(0, 1)]);
     run.withdraw();
     while executor.hear().await != to_executor::Kind::Withdraw(id) {}
-    // It answers after it was told to make room.
+    // The executor answers after it was told to make room.
     executor.recalled(id).await;
     executor.give_back(id, &[range(1, 9)]);
     settle().await;
@@ -22,14 +22,14 @@ async fn what_was_withdrawn_before_an_executor_makes_room_comes_back() {
     assert_eq!(run.outstanding(), 1, "chunk 0 runs");
 }
 
-/// A namespace with chunk 0 of 10 running.
+/// Opens a run of a namespace with 10 chunks, of which chunk 0 runs.
 async fn busy(theatre: &Theatre, namespace: &str) -> (Played, u64, Run, Events) {
     let (run, events) = theatre.run(namespace, &[range(0, 10)]);
     let (executor, id) = begun(theatre, namespace).await;
     (executor, id, run, events)
 }
 
-/// The next executor, which is this namespace's, with a chunk running.
+/// Waits for the next executor, which must be the namespace's, and starts one chunk on it.
 async fn begun(theatre: &Theatre, namespace: &str) -> (Played, u64) {
     let mut executor = theatre.executor().await;
     assert_eq!(executor.namespace, namespace);
@@ -38,7 +38,7 @@ async fn begun(theatre: &Theatre, namespace: &str) -> (Played, u64) {
     (executor, id)
 }
 
-/// What was told is to go on with a run, and its chunks but the one that runs.
+/// Returns whether the messages resume a run and hand its chunks over again, except the running one.
 fn goes_on(told: &[to_executor::Kind], run: u64) -> bool {
     match told {
         [to_executor::Kind::Pause(pause), to_executor::Kind::Submit(submit)] => {
@@ -82,7 +82,7 @@ async fn an_executor_with_nothing_left_to_run_stays_where_nobody_waits_any_more(
     executor.recalled(id).await;
     executor.give_back(id, &[range(1, 9)]);
     settle().await;
-    // The chunk ends before anybody has looked who waits.
+    // The chunk ends before the supervisor has checked whether a namespace waits.
     drop(other);
     theatre.until_waiting(0).await;
     executor.succeed(0, id, 0);
@@ -105,12 +105,12 @@ async fn one_that_has_a_long_chunk_to_end_does_not_keep_the_next_from_making_roo
     short.give_back(of_short, &[range(1, 9)]);
     short.succeed(0, of_short, 0);
     short.end.killed.cancelled().await;
-    // That room becomes free: the other's is not needed.
+    // The room of `short` becomes free, so the room of `long` is not needed.
     let told = long.told().await;
     assert!(goes_on(&told, of_long), "{told:?}");
     drop(short);
     let waiting = begun(&theatre, "waiting").await;
-    // "short" waits for its next turn now, and "long" is the first to go again.
+    // `short` now waits for its next turn, and `long` is the first to make room again.
     theatre.until_waiting(1).await;
     long.recalled(of_long).await;
     long.succeed(0, of_long, 0);
@@ -128,7 +128,7 @@ async fn no_other_makes_room_while_one_that_has_is_reaped() {
     let (mut second, _, _run, _events) = busy(&theatre, "second").await;
     let _waiting = theatre.run("waiting", &[range(0, 1)]);
     first.recalled(of_first).await;
-    // Nothing is left of it: it does not wait for a next turn.
+    // The run has no chunks left, so it does not wait for another turn.
     drop((run, events));
     first.board.end(0);
     first.end.killed.cancelled().await;
