@@ -125,7 +125,7 @@ impl Bounds {
         }
     }
 
-    /// Visits every state.
+    /// Visits every state of the model with this number of threads, and returns the violations.
     pub fn visit(self, threads: usize) -> Visited {
         let seen = Arc::clone(&self.seen);
         let checker = self.checker().threads(threads).spawn_dfs().join();

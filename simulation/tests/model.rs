@@ -1,4 +1,4 @@
-//! The model of grants has no violation in any state.
+//! The model of grants holds in every state.
 
 use sahasra_simulation::model::Bounds;
 

@@ -1,12 +1,12 @@
-//! A seed alone suffices to repeat a run.
+//! A seed is all that it takes to see again what happened.
 
 use std::process::Command;
 
-/// Runs the simulation and returns its output.
+/// What the program prints of its seeds.
 fn simulation(arguments: &[&str], padding: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_sahasra-simulation"))
         .args(arguments)
-        // Shifts the start of the stack.
+        // Shifts where the stack begins.
         .env("PADDING", padding)
         .output()
         .expect("the program was built for this test");

@@ -110,7 +110,7 @@ pub struct Agent {
 /// Returns a random boot id, which identifies one start of the agent: 128 bits as 32 hexadecimal digits.
 ///
 /// # Errors
-/// When the system's random source cannot be read.
+/// When the random source of the operating system cannot be read.
 pub fn new_boot_id() -> io::Result<String> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;

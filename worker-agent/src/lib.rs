@@ -1,4 +1,4 @@
-//! The worker-agent: owns one node's devices, lends slices of their memory, and runs chunks in executor processes.
+//! The worker agent: owns the devices of one node, grants slices of their memory, and runs chunks in executor processes.
 //!
 //! ```text
 //!  operator ─► api ─► agent ─► ledger            who holds how many slices of which device, until when

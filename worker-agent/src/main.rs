@@ -1,4 +1,4 @@
-//! The program `sahasra-worker`; the library [`sahasra_worker`] holds its code.
+//! The program `sahasra-worker`; the library `sahasra_worker` holds its code.
 
 use std::process::ExitCode;
 

@@ -122,7 +122,7 @@ fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
     let (words, their_words) = io::pipe()?;
     let child = command(program, "run")
         .args(arguments)
-        // The lanes of a burst executor allocate little and share it, so an arena per thread would only cost memory. Session executors do
+        // The lanes of a burst executor allocate little and share it, so a malloc arena per thread would only cost memory. Session executors do
         // not get this limit: a step of an XLA program allocates on several threads at once, which would wait for each other.
         .env("MALLOC_ARENA_MAX", "2")
         .stdin(Stdio::from(OwnedFd::from(theirs)))

@@ -30,8 +30,8 @@ pub struct Adopted {
 /// Hands a connection over to the executor. The caller may close its own descriptor afterwards.
 ///
 /// # Errors
-/// The system's: [`io::ErrorKind::BrokenPipe`] when the executor is gone, [`io::ErrorKind::WouldBlock`] when the write timeout of the
-/// socket has passed. The control socket is unusable after an error, because part of the message may have been sent.
+/// Errors of the operating system: [`io::ErrorKind::BrokenPipe`] when the executor is gone, [`io::ErrorKind::WouldBlock`] when the write
+/// timeout of the socket has passed. The control socket is unusable after an error, because part of the message may have been sent.
 pub fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8]) -> io::Result<()> {
     let length = u32::try_from(already_read.len())
         .ok()
@@ -68,8 +68,8 @@ pub fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8
 /// Waits for the next connection and returns it. Returns `None` when the agent has closed the control socket.
 ///
 /// # Errors
-/// The system's, or [`io::ErrorKind::InvalidData`] and [`io::ErrorKind::UnexpectedEof`] for a malformed message. The control socket is
-/// unusable after an error.
+/// Errors of the operating system, or [`io::ErrorKind::InvalidData`] and [`io::ErrorKind::UnexpectedEof`] for a malformed message. The
+/// control socket is unusable after an error.
 pub fn receive(control: &UnixStream) -> io::Result<Option<Adopted>> {
     let mut connection = None;
     let mut length = [0; 4];

@@ -63,7 +63,7 @@ impl Board {
     /// Creates a board, and returns it with its file. The time of the last activity is now.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub fn create(limit_bytes: u64) -> std::io::Result<(Self, OwnedFd)> {
         let (page, file) = SharedPage::create("sahasra-session-board")?;
         let board = Self { page };
@@ -75,7 +75,7 @@ impl Board {
     /// Maps the board in a file that [`Board::create`] made.
     ///
     /// # Errors
-    /// The system's, or an error for a file that holds no board.
+    /// Errors of the operating system, or an error for a file that holds no board.
     pub fn map(file: impl AsFd) -> std::io::Result<Self> {
         Ok(Self {
             page: SharedPage::map(file)?,

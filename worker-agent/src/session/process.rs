@@ -266,7 +266,7 @@ impl Process {
     /// the time.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub fn task(id: u32, limit_bytes: u64) -> io::Result<(Self, TaskEnd)> {
         let (board, task, end) = launch::task(limit_bytes)?;
         let process = Self {

@@ -17,12 +17,12 @@ pub struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts an agent without Kubernetes that lends 1 GiB, and waits until it serves.
+    /// Starts an agent without Kubernetes and with 1 GiB of allocatable memory, and waits until it serves.
     pub fn start(arguments: &[&str]) -> Self {
         Self::spawn(|command| command.arg("--no-kubernetes").args(arguments))
     }
 
-    /// One that registers itself.
+    /// Starts an agent that registers itself, and waits until it serves.
     pub fn with_kubernetes(kubeconfig: &Path, arguments: &[&str]) -> Self {
         Self::spawn(|command| command.arg("--kubeconfig").arg(kubeconfig).args(arguments))
     }
@@ -61,7 +61,7 @@ impl AgentProcess {
         }
     }
 
-    /// Sockets that it holds open.
+    /// Returns the number of sockets that the agent holds open.
     pub fn sockets(&self) -> usize {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
         let targets = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());

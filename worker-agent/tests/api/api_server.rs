@@ -21,11 +21,11 @@ pub const NODE: &str = "/api/v1/nodes/node";
 #[derive(Clone, Default)]
 pub struct Objects {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
-    /// Every write: method and path.
+    /// Method and path of every write.
     writes: Arc<Mutex<Vec<String>>>,
-    /// Every status that was written for the worker.
+    /// Every status that was written for the `GpuWorker`.
     statuses: Arc<Mutex<Vec<Value>>>,
-    /// So many of the next patches of the heartbeat are answered with 500.
+    /// Number of the next heartbeat patches that are answered with 500.
     broken_beats: Arc<Mutex<u32>>,
 }
 
@@ -63,7 +63,7 @@ impl Objects {
         self.writes.lock().unwrap().clone()
     }
 
-    /// The `bootId` of every status that was written for the worker.
+    /// Returns the `bootId` of every status that was written for the `GpuWorker`.
     pub fn boots(&self) -> Vec<String> {
         let statuses = self.statuses.lock().unwrap();
         let boots = statuses.iter().map(|status| status["bootId"].as_str().unwrap_or_default());
