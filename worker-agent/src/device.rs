@@ -1,10 +1,10 @@
 //! Devices as an executor uses them: memory, modules, kernels and streams behind one trait.
 //!
-//! Two backends implement [`Device`]: [`cpu`] (the engine of `sahasra-ptx`) and [`cuda`] (a GPU through the driver). One
-//! contract suite (`contract.rs`) runs unchanged against both, so that the rest of the executor need not know which it has.
+//! Two backends implement [`Device`]: [`cpu`] (the engine of `sahasra-ptx`) and [`cuda`] (a GPU through the CUDA driver). One contract
+//! suite (`contract.rs`) runs unchanged against both, so that the rest of the executor does not depend on the backend.
 //!
-//! A chunk's way through a device: its **outputs** are zeroed, its **inputs** written, its [`Arguments`] filled in, the
-//! [`Device::Kernel`] launched, the outputs read back; all on one [`Device::Stream`], which one thread (a *lane*) owns.
+//! The steps of a chunk on a device: its **outputs** are zeroed, its **inputs** written, its [`Arguments`] set, its [`Device::Kernel`]
+//! launched, and the outputs read back. All steps use one [`Device::Stream`], which is owned by one thread (a *lane*).
 
 pub mod cpu;
 pub mod cuda;
@@ -17,74 +17,71 @@ use std::sync::Arc;
 use sahasra_ptx::Cancel;
 use sahasra_wire::burst::FailureCode;
 
-/// Every part of an [`Device::Area`] starts at a multiple of this many bytes and is counted rounded up to it, as
-/// `cuMemAlloc` aligns.
+/// Alignment in bytes of each part of a [`Device::Area`]. The size of a part counts rounded up to this value. `cuMemAlloc` aligns to the
+/// same.
 pub const ALIGNMENT: u64 = 256;
 
-/// Grid, block and dynamic shared memory of a launch.
+/// Shape of a launch: grid, block and dynamic shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchShape {
-    /// Blocks in x, y, z.
+    /// Number of blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads in x, y, z.
+    /// Number of threads of a block in x, y, z.
     pub block: [u32; 3],
-    /// Dynamic shared memory in bytes.
     pub dynamic_shared_bytes: u32,
 }
 
-/// Why a device refused or ended something.
+/// Error of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// There is no such device, or no driver.
+    /// The device or its driver does not exist.
     #[error("device unavailable: {0}")]
     Unavailable(String),
-    /// Not enough memory.
     #[error("out of device memory: {0}")]
     OutOfMemory(String),
-    /// The PTX does not load.
+    /// The PTX cannot be loaded.
     #[error("PTX does not load: {0}")]
     Load(String),
-    /// The PTX uses what the engine lacks.
+    /// The PTX uses a feature that the engine lacks.
     #[error("PTX not supported: {0}")]
     Unsupported(String),
-    /// The launch was refused: no such entry, wrong arguments, wrong shape.
+    /// The launch was rejected: no such entry, wrong arguments, wrong shape.
     #[error("launch refused: {0}")]
     Launch(String),
-    /// `trap` or a failed assertion.
+    /// The kernel executed `trap`, or an assertion failed.
     #[error("{0}")]
     Trap(String),
-    /// An access out of bounds, misaligned, or through null.
+    /// The kernel made an access out of bounds, misaligned, or through null.
     #[error("{0}")]
     IllegalAddress(String),
-    /// Calls went deeper than the stack.
+    /// The kernel's calls exceeded the stack.
     #[error("{0}")]
     StackOverflow(String),
-    /// Threads wait for each other for ever.
+    /// Threads of the kernel wait for each other forever.
     #[error("{0}")]
     Deadlock(String),
-    /// The launch was cancelled.
     #[error("cancelled: {0}")]
     Cancelled(String),
-    /// The context is unusable from here on, and what runs in it is lost: only a new process helps.
+    /// The context is permanently unusable, and everything running in it is lost: only a new process helps.
     #[error("{message}")]
     Poisoned {
-        /// What the first of those that ran then did, if only one ran.
+        /// Failure of the first chunk that ran then, valid if it was the only one that ran.
         code: FailureCode,
-        /// The driver's words.
+        /// Message of the driver.
         message: String,
     },
-    /// A call that nothing of the tenant's explains.
+    /// A driver call failed for a reason outside the tenant's code.
     #[error("{call}: {message}")]
     Driver {
-        /// The call.
+        /// Name of the driver call.
         call: &'static str,
-        /// The driver's words.
+        /// Message of the driver.
         message: String,
     },
 }
 
 impl DeviceError {
-    /// The code under which it is reported.
+    /// Code under which the failure of a chunk is reported.
     pub fn code(&self) -> FailureCode {
         match self {
             Self::Unavailable(_) | Self::Driver { .. } => FailureCode::ExecutorLost,
@@ -101,22 +98,22 @@ impl DeviceError {
         }
     }
 
-    /// Whether the process must be replaced.
+    /// Whether the context is poisoned, so that the process must be replaced.
     pub fn is_poisoned(&self) -> bool {
         matches!(self, Self::Poisoned { .. })
     }
 }
 
-/// A kernel's arguments as bytes, one after the other at multiples of 8. Filled in place: no allocation a launch.
+/// A kernel's arguments as bytes, concatenated at multiples of 8. They are set in place, so that a launch allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     bytes: Vec<u8>,
-    /// Offset and size of each.
+    /// Offset and size in bytes of each argument.
     places: Vec<(usize, usize)>,
 }
 
 impl Arguments {
-    /// Arguments of these sizes in bytes, all zero.
+    /// Zeroed arguments of these sizes in bytes.
     pub fn new(sizes: &[usize]) -> Self {
         let mut bytes = 0;
         let mut places = Vec::with_capacity(sizes.len());
@@ -130,57 +127,57 @@ impl Arguments {
         }
     }
 
-    /// How many there are.
+    /// Number of arguments.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no arguments.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Sets the argument in that place to little-endian bytes of its size.
+    /// Sets the argument at index `place` to its little-endian bytes.
     ///
     /// # Panics
-    /// When the place or the size is another.
+    /// If `place` is out of range, or `value` differs from the argument's size.
     pub fn set(&mut self, place: usize, value: &[u8]) {
         let (offset, size) = self.places[place];
         self.bytes[offset..offset + size].copy_from_slice(value);
     }
 
-    /// The bytes of the argument in that place.
+    /// The bytes of the argument at index `place`.
     pub fn get(&self, place: usize) -> &[u8] {
         let (offset, size) = self.places[place];
         &self.bytes[offset..offset + size]
     }
 }
 
-/// A device in this process. All methods may be called from many threads; a stream belongs to one at a time.
+/// A device in this process. All methods may be called from many threads; a stream belongs to one thread at a time.
 pub trait Device: Send + Sync + Sized + 'static {
-    /// Memory made of parts; zeroed when allocated, freed when dropped.
+    /// Device memory that consists of parts; zeroed on allocation, freed on drop.
     type Area: Send + Sync;
-    /// Loaded code without memory on the device: kept between runs.
+    /// Loaded code without device memory; cached between runs.
     type Module: Send + Sync;
-    /// A module's variables on the device, with the values that they have in its text until a kernel writes them.
+    /// A module's variables on the device. They have the initial values of the PTX text until a kernel writes them.
     type Instance: Send + Sync;
-    /// An entry of an instance, checked against a shape and its arguments. Kernels of one instance share its variables.
+    /// An entry of an instance, checked against a launch shape and arguments. Kernels of one instance share its variables.
     type Kernel: Send + Sync;
-    /// The order in which one thread's copies and launches happen.
+    /// Sequence of the copies and launches of one thread.
     type Stream: Send;
 
     /// Whether a launch ends when it is cancelled. Otherwise only the end of the process ends it.
     const CANCELS: bool;
-    /// Whether a fault ends the context with everything that runs in it.
+    /// Whether a fault makes the context unusable and loses everything that runs in it.
     const FAULTS_POISON: bool;
 
-    /// Launches that gain from running at the same time.
+    /// Number of launches that benefit from running concurrently.
     fn lanes(&self) -> usize;
 
-    /// Bytes in areas, each part rounded up to [`ALIGNMENT`].
+    /// Allocated bytes in areas, each part rounded up to [`ALIGNMENT`].
     fn used_bytes(&self) -> u64;
 
-    /// Zeroed memory of parts of so many bytes.
+    /// Allocates zeroed memory with parts of the given sizes in bytes.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -192,23 +189,23 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Loads PTX text.
     ///
     /// # Errors
-    /// [`DeviceError::Load`] or [`DeviceError::Unsupported`], with the place in the text where the engine tells it.
+    /// [`DeviceError::Load`] or [`DeviceError::Unsupported`], with the position in the text where the engine reports it.
     fn load(&self, ptx: &str) -> Result<Self::Module, DeviceError>;
 
-    /// Host memory that a loaded module takes, in bytes; not exact.
+    /// Approximate host memory of a loaded module, in bytes.
     fn module_bytes(&self, module: &Self::Module) -> u64;
 
-    /// Gives a module's variables their place. What kernels take by `malloc` comes from a heap of the instance's own when it is `apart` and
-    /// the engine can do that, and is given back with it; else from the device's, as CUDA has it.
+    /// Creates an instance: allocates a module's variables. If `apart` is set and the engine supports it, the instance gets its own heap
+    /// for `malloc` in kernels, which is freed with the instance. Otherwise kernels use the device's heap, as in CUDA.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`]; what [`Device::load`] says where only now is known whether the text loads.
+    /// [`DeviceError::OutOfMemory`]; the errors of [`Device::load`] if the engine detects them only now.
     fn instantiate(&self, module: &Arc<Self::Module>, apart: bool) -> Result<Self::Instance, DeviceError>;
 
     /// Prepares an entry for launches in one shape with arguments of these sizes.
     ///
     /// # Errors
-    /// [`DeviceError::Launch`] where entry, shape or arguments do not fit; [`DeviceError::OutOfMemory`].
+    /// [`DeviceError::Launch`] if the entry does not exist, or the shape or the arguments do not fit; [`DeviceError::OutOfMemory`].
     fn kernel(
         &self,
         instance: &Arc<Self::Instance>,
@@ -217,50 +214,51 @@ pub trait Device: Send + Sync + Sized + 'static {
         arguments: &Arguments,
     ) -> Result<Self::Kernel, DeviceError>;
 
-    /// Bytes on the device of an instance's variables, before there is one.
+    /// Device memory that the variables of an instance of `module` need, in bytes.
     fn variable_bytes(&self, module: &Self::Module) -> u64;
 
-    /// Bytes on the device of an instance, its code included where that lies there.
+    /// Device memory that an instance of `module` needs, in bytes. Includes the code if that lies on the device.
     fn instance_bytes(&self, module: &Self::Module) -> u64 {
         self.variable_bytes(module)
     }
 
-    /// Whether a launch may leave something that later ones of the same instance find.
+    /// Whether a launch may leave state that later launches of the same instance can see.
     fn keeps_state(&self, kernel: &Self::Kernel) -> bool;
 
-    /// A new stream.
+    /// Creates a stream.
     ///
     /// # Errors
-    /// When the driver has no more.
+    /// Errors of the driver, for example when it has no more streams.
     fn stream(&self) -> Result<Self::Stream, DeviceError>;
 
     /// Sets all parts to zero.
     ///
     /// # Errors
-    /// A poisoned context's.
+    /// [`DeviceError::Poisoned`] if the context is unusable.
     fn zero(&self, stream: &mut Self::Stream, area: &Self::Area) -> Result<(), DeviceError>;
 
-    /// Copies bytes to the start of a part. The bytes may be reused at once.
+    /// Copies bytes to the start of a part. The caller may reuse `bytes` when this returns.
     ///
     /// # Errors
-    /// [`DeviceError::Launch`] where they do not fit the part; a poisoned context's.
+    /// [`DeviceError::Launch`] if the bytes do not fit the part; [`DeviceError::Poisoned`] if the context is unusable.
     fn write(&self, stream: &mut Self::Stream, area: &Self::Area, part: usize, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// Launches. May return before the kernel has ended: faults come then from [`Device::read`].
+    /// Launches a kernel. May return before the kernel has ended: then [`Device::read`] reports its faults. `cancel` ends the launch if
+    /// [`Device::CANCELS`] is set.
     ///
     /// # Errors
-    /// How the kernel ended, unless well; `cancel` ends it where [`Device::CANCELS`].
+    /// The fault or the cancellation of the kernel.
     fn launch(&self, stream: &mut Self::Stream, kernel: &Self::Kernel, arguments: &Arguments, cancel: &Cancel) -> Result<(), DeviceError>;
 
-    /// Waits for everything on the stream, then appends all parts to `into`, one after the other without gaps. On an
-    /// error `into` is as before.
+    /// Waits for everything on the stream, then appends all parts to `into`, one after the other without gaps. On an error `into` is
+    /// unchanged.
     ///
     /// # Errors
-    /// How a kernel launched before ended, unless well.
+    /// Faults of kernels that were launched before.
     fn read(&self, stream: &mut Self::Stream, area: &Self::Area, into: &mut Vec<u8>) -> Result<(), DeviceError>;
 }
 
-/// Bytes that parts take, each rounded up to [`ALIGNMENT`]; saturates.
+/// Total size of parts in bytes, each rounded up to [`ALIGNMENT`], an empty part to one unit. Saturates.
 pub fn rounded_bytes(parts: &[u64]) -> u64 {
     parts.iter().fold(0, |sum, part| {
         sum.saturating_add(part.max(&1).checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX))

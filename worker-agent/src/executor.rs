@@ -7,9 +7,10 @@
 //!      └───────────────────────────── status board (shared page) ◄────────────┘
 //! ```
 //!
-//! It is this program called with `executor`. It holds a warm context, keeps loaded modules by content, evaluates
-//! parameters (a tenant's formulas stay in the tenant's process), and reports runs of consecutive results. It trusts its
-//! supervisor and nothing else; the supervisor trusts nothing it says. It ends with its socket.
+//! The process is this program, called with the subcommand `executor`. It keeps one device context open and caches loaded modules by the
+//! hash of their text. It evaluates parameters itself, so that a tenant's formulas stay in the tenant's process, and reports results in
+//! runs of consecutive chunks. It trusts only its supervisor; the supervisor trusts nothing that the executor reports. The process ends
+//! when its socket closes.
 
 pub mod board;
 mod lane;
@@ -46,7 +47,7 @@ use crate::device::{Device, DeviceError};
 use crate::program_cache::Folder;
 use crate::session_executor::{self, EngineChoice, Options, Platform};
 
-/// Stack of a lane in bytes: the engine keeps its own state on the heap, a driver's compiler is the deepest caller.
+/// Stack size of a lane's thread, in bytes. The engine keeps its own state on the heap; the compiler of a GPU driver needs the most stack.
 const LANE_STACK: usize = 4 << 20;
 
 /// Engine of the device.
@@ -137,7 +138,7 @@ enum Command {
     },
 }
 
-/// The program `executor`, with its name as first argument.
+/// Entry point of the subcommand `executor`. The first of `arguments` is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let command = match Command::try_parse_from(arguments) {
         Ok(command) => command,
@@ -233,7 +234,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
     session_executor::serve(inherited.socket, board, options)
 }
 
-/// Prints what the agent asked for.
+/// Prints `answer` to the agent as JSON on standard output.
 fn answer(answer: &impl serde::Serialize) -> ExitCode {
     match serde_json::to_writer(std::io::stdout(), answer) {
         Ok(()) => ExitCode::SUCCESS,
@@ -241,7 +242,7 @@ fn answer(answer: &impl serde::Serialize) -> ExitCode {
     }
 }
 
-/// GPUs as executors will find them.
+/// Probes the GPUs from inside the sandbox, as executors will see them.
 fn probe_within_walls() -> cuda::Probe {
     let reach = Reach {
         gpu: true,
@@ -256,7 +257,8 @@ fn probe_within_walls() -> cuda::Probe {
     }
 }
 
-/// What a plugin says of itself once it has opened its device. It may be a GPU's.
+/// Name and version of the platform that the PJRT plugin at `path` reports after it has opened its device. The sandbox allows GPUs because
+/// the plugin may need one.
 fn platform(path: &std::path::Path) -> Result<crate::session::process::Platform, String> {
     let reach = Reach {
         gpu: true,
@@ -272,7 +274,7 @@ fn platform(path: &std::path::Path) -> Result<crate::session::process::Platform,
     })
 }
 
-/// A thread that panics takes the process with it: half an executor would leave chunks behind.
+/// Installs a panic hook that ends the whole process: an executor that lost one thread would leave chunks unfinished.
 fn end_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -315,7 +317,7 @@ fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, board: B
     let mut started = 0;
     loop {
         match reader.read(&mut buffer) {
-            // The agent is gone, or has no more use for this process.
+            // End of file: the agent has ended, or no longer needs this process.
             Ok(0) => report::end_process(),
             Ok(read) => decoder.extend(&buffer[..read]),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -343,7 +345,7 @@ fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, board: B
     }
 }
 
-/// Does what it is told, and gives how many lanes are of use now.
+/// Carries out one message of the supervisor. Returns how many lanes can be used after a `SetConcurrency` message, and 0 after any other.
 fn obey<D: Device>(shared: &lane::Shared<D>, told: ToExecutor) -> usize {
     let queue = &shared.queue;
     let mut lanes = 0;
@@ -382,7 +384,8 @@ fn start_lane<D: Device>(shared: &Arc<lane::Shared<D>>, number: usize) {
     let builder = std::thread::Builder::new().name(format!("lane-{number}")).stack_size(LANE_STACK);
     let started = builder.spawn(move || {
         lane::run(&of_lane, number);
-        // A lane that cannot go on leaves chunks behind that nobody would run: the supervisor starts afresh.
+        // A lane that cannot continue leaves chunks behind that no other lane would run, so the process ends and the supervisor starts a
+        // new executor.
         of_lane.reporter.end_process()
     });
     if let Err(error) = started {

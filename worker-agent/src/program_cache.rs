@@ -1,9 +1,9 @@
-//! Compiled programs on disk, for the session executors of one agent: a folder for each namespace, in it a file for each program, named
-//! by the hash of all that makes it.
+//! Cache of compiled programs on disk, for the session executors of one agent: one folder for each namespace, and in it one file for each
+//! program, named by the hash of everything that determines the compiled program.
 //!
-//! Executors read and write the folder of their session's namespace and see no other. What was used longest ago goes when there is
-//! too much: each executor looks after its namespace's folder, and the agent after all of them whenever an executor has ended. So
-//! for as long as sessions run there may be the limit once for each of their namespaces, and afterwards once in all.
+//! An executor reads and writes only the folder of its session's namespace. When the size limit is exceeded, the least recently used
+//! programs are removed: each executor trims its namespace's folder, and the agent trims all folders together whenever an executor has
+//! ended. So while sessions run, each of their namespaces may use the limit once; afterwards all namespaces together use it once.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,31 +11,30 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The agent's folder.
+/// The agent's cache, with a folder for each namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramCache {
     folder: PathBuf,
     limit_bytes: u64,
 }
 
-/// Where one session executor keeps programs.
+/// Folder in which one session executor caches programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
-    /// The folder.
     pub path: PathBuf,
-    /// Most that may lie in it, in bytes.
+    /// Maximum total size of the files in the folder, in bytes.
     pub limit_bytes: u64,
 }
 
 impl ProgramCache {
-    /// The cache in this folder, which is made when it is missing, with at most so much in it.
+    /// Opens the cache in `folder`, creates the folder if it is missing, and trims the cache to `limit_bytes`.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the file system.
     pub fn open(folder: &Path, limit_bytes: u64) -> io::Result<Self> {
         private().recursive(true).create(folder)?;
         let cache = Self {
-            // Executors work elsewhere.
+            // Executors have another working directory.
             folder: folder.canonicalize()?,
             limit_bytes,
         };
@@ -43,10 +42,10 @@ impl ProgramCache {
         Ok(cache)
     }
 
-    /// The folder of a namespace, which is made when it is missing.
+    /// Folder of a namespace; created if it is missing.
     ///
     /// # Errors
-    /// The system's; and [`io::ErrorKind::InvalidInput`] for what is no name of a namespace.
+    /// Errors of the file system; [`io::ErrorKind::InvalidInput`] if `namespace` is not a valid name of a namespace.
     pub fn of_namespace(&self, namespace: &str) -> io::Result<Folder> {
         let is_label = !namespace.is_empty()
             && namespace.len() <= 63
@@ -65,18 +64,18 @@ impl ProgramCache {
         })
     }
 
-    /// Removes what was used longest ago, until no more than the limit is left in all.
+    /// Removes the least recently used programs until the total size is within the limit.
     pub fn trim(&self) {
         trim(&self.folder, self.limit_bytes);
     }
 }
 
 impl Folder {
-    /// What stands under that name. It counts as used now.
+    /// Content of the file `name`, or `None` if it cannot be read. Marks the file as used now.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
         let path = self.path.join(name);
         let bytes = fs::read(&path).ok()?;
-        // Where that fails it goes sooner than it should.
+        // If this fails, the program is evicted sooner than it should be.
         let _ = File::options()
             .write(true)
             .open(&path)
@@ -84,10 +83,11 @@ impl Folder {
         Some(bytes)
     }
 
-    /// Writes under that name; readers see all of it or nothing. What is used longest ago goes for it.
+    /// Writes the file `name` atomically: readers see all of it or nothing. Evicts the least recently used programs if the limit is
+    /// exceeded. Content larger than the limit is not written.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the file system.
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 > self.limit_bytes {
             return Ok(());
@@ -104,13 +104,13 @@ impl Folder {
 
 fn private() -> DirBuilder {
     let mut builder = DirBuilder::new();
-    // What lies there is run.
+    // Private, because the files in the folder are executed.
     builder.mode(0o700);
     builder
 }
 
-/// Removes the files in and directly below the folder that were used longest ago, until no more than so much is left. What cannot be
-/// looked at or removed stays.
+/// Removes the least recently used files in `folder` and in its direct subfolders until at most `limit_bytes` are left. Files that cannot
+/// be inspected or removed stay.
 fn trim(folder: &Path, limit_bytes: u64) {
     let mut files = Vec::new();
     collect(folder, true, &mut files);
@@ -209,7 +209,7 @@ mod tests {
                 age(&folder, name, seconds);
             }
         }
-        // What a killed executor left behind.
+        // Temporary file of an executor that was killed while writing.
         fs::write(root.path().join("one/a.4711"), [0; 10]).unwrap();
         cache.trim();
         assert_eq!(fs::read_dir(root.path().join("one")).unwrap().count(), 1);

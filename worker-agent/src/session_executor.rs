@@ -1,4 +1,4 @@
-//! The session executor: a child process that holds one session's tensors and programs on one device, and speaks with the
+//! The session executor: a child process that holds one session's tensors and programs on one device and communicates directly with the
 //! session's client.
 //!
 //! ```text
@@ -11,10 +11,11 @@
 //!                       board ──► agent
 //! ```
 //!
-//! [`link`] knows the numbers of the stream and nothing of what it carries, [`state`] knows the operations and nothing of
-//! connections: both are pure. A connection has a thread that reads and one that writes; one thread asks the engine, in the
-//! client's order, and reads and writes by itself for a client that waits for each answer (`docs/adr/0036`). What the client has outlives its connection until the grace is over. The process ends with its control
-//! socket. `docs/protocol.md` says what the client may rely on.
+//! [`link`] implements the numbering, windows and resumption of the stream without knowledge of its content; [`state`] implements the
+//! operations without knowledge of connections. Both are pure. Each connection has a reader thread and a writer thread. One thread drives
+//! the engine, in the client's order; for a client that waits for each answer it reads and writes the connection itself (`docs/adr/0036`).
+//! The client's tensors and programs outlive its connection until the grace period is over. The process ends when its control socket
+//! closes. `docs/protocol.md` states what clients may rely on.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -43,62 +44,58 @@ use crate::program_cache::Folder;
 use crate::session::adopt;
 use crate::session::board::{Board, monotonic_nanoseconds};
 
-/// Stack of the engine's thread and of compilations: compilers recurse deeply.
+/// Stack size of the engine's thread and of compiler threads, in bytes: compilers recurse deeply.
 const ENGINE_STACK: usize = 64 << 20;
-/// A client that is connected when the session ends is told within this.
+/// Timeout for sending the reason to a connected client when the session ends.
 const LAST_WORDS: Duration = Duration::from_millis(50);
-/// Before the agent has said how long the session lasts it is looked for again after this.
+/// Polling interval for the session's expiry before the agent has set it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Memory for a plugin, its compiler and threads' stacks.
+/// Memory for a plugin, its compiler and the stacks of threads, in bytes.
 const OWN_BYTES: u64 = 4 << 30;
-/// Where the engine does not open, whoever comes within this is told why.
+/// Time during which connections are accepted and receive the reason if the engine cannot be opened.
 const TELLING: Duration = Duration::from_secs(1);
 
-/// What kind of device it is.
+/// Kind of a session's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Platform {
-    /// The CPU.
     Cpu,
-    /// A GPU, through CUDA.
     Cuda,
 }
 
-/// Which engine.
+/// Engine of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineChoice {
     /// A PJRT plugin.
     Xla {
-        /// Its file.
+        /// Path of the plugin.
         plugin: PathBuf,
-        /// Where compiled programs are kept, for whoever may open sessions of this namespace.
+        /// Folder for compiled programs, shared by the sessions of the namespace.
         cache: Option<Folder>,
     },
-    /// PTX.
     Ptx,
 }
 
-/// What a session executor is to be.
+/// Options of a session executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The engine.
     pub engine: EngineChoice,
-    /// The kind of device.
     pub platform: Platform,
-    /// Its number among those of its kind.
+    /// Index of the device among those of its kind.
     pub ordinal: u32,
     /// Device memory that the session may use, in bytes.
     pub memory_bytes: u64,
-    /// Threads of a CPU device.
+    /// Number of threads of a CPU device.
     pub threads: u32,
 }
 
-/// Memory of its own that an executor on a CPU device may use: what is stored, as much again for what comes and goes, and a
-/// compiler's.
+/// Limit for the host memory of an executor on a CPU device, in bytes: the stored tensors, as much again for data in transit, and a fixed
+/// amount for the compiler.
 pub fn own_memory_bytes(limit_bytes: u64) -> u64 {
     limit_bytes.saturating_mul(2).saturating_add(OWN_BYTES)
 }
 
-/// Serves one session: connections come over `control`, and the process ends with it.
+/// Serves one session: receives connections over `control`, and ends the process when `control` closes. Returns only if the engine cannot
+/// be opened.
 pub fn serve(control: UnixStream, board: Board, options: Options) -> ExitCode {
     let (tell, told) = mpsc::channel();
     let builder = std::thread::Builder::new()
@@ -106,7 +103,7 @@ pub fn serve(control: UnixStream, board: Board, options: Options) -> ExitCode {
         .stack_size(ENGINE_STACK);
     let started = builder.spawn(move || {
         open(board, &options, |outcome| {
-            // The other end waits for it.
+            // The receiver waits for the outcome, so sending cannot fail.
             let _ = tell.send(outcome);
         });
     });
@@ -128,7 +125,7 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
     let watching = Arc::clone(hub);
     let watch = std::thread::Builder::new().name("session-expiry".to_owned());
     if let Err(error) = watch.spawn(move || watch_expiry(&watching)) {
-        // It can be ended by its agent all the same.
+        // The session still works: its agent can end it.
         eprintln!("nobody watches how long the session lasts: {error}");
     }
     let connections = Connections::default();
@@ -140,7 +137,7 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
                 }
             }
             Ok(None) => {
-                // An agent that died is for the client to find out: it looks for the worker again, and says what was lost.
+                // If the agent has died, the client finds out itself: it reconnects to the worker and reports what was lost.
                 if hub.board().is_over() {
                     hub.end(
                         "the session is over: it was deleted, was idle for too long, or its time is up",
@@ -157,8 +154,8 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
     }
 }
 
-/// Ends the session when its time is over and its agent has neither extended nor ended it: an agent that hangs does neither, and
-/// whoever relies on the time that was agreed may lend the memory again some day.
+/// Ends the session when its time is over and the agent has neither extended nor ended it, as when the agent hangs. Otherwise the session
+/// would use memory that may be granted to another owner once the agreed time has passed.
 fn watch_expiry(hub: &Hub) -> ! {
     loop {
         let left = match hub.board().until() {
@@ -178,7 +175,7 @@ fn watch_expiry(hub: &Hub) -> ! {
     }
 }
 
-/// Tells whoever waits already that there will be nothing.
+/// Rejects connections that arrive within [`TELLING`] with `reason`.
 fn refuse(control: &UnixStream, reason: &str) {
     let until = Instant::now() + TELLING;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -194,7 +191,7 @@ fn refuse(control: &UnixStream, reason: &str) {
     }
 }
 
-/// Opens the engine, tells how that went, and runs it. Returns only where it does not open.
+/// Opens the engine, passes the outcome to `tell`, and runs the engine. Returns only if the engine cannot be opened.
 fn open(board: Board, options: &Options, tell: impl FnOnce(Result<Arc<Hub>, String>)) {
     match (&options.engine, options.platform) {
         (EngineChoice::Xla { plugin, cache }, platform) => {
@@ -240,7 +237,7 @@ fn run<E: Engine, F: std::error::Error + 'static>(
     work(&hub, state)
 }
 
-/// The engine's thread.
+/// Main loop of the engine's thread.
 fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
     let mut generation = 0;
     let mut stored = (0, 0);

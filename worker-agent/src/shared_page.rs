@@ -1,7 +1,7 @@
 //! A few pages of memory that two processes share as 64-bit words, each read and written atomically.
 //!
-//! The memory is a sealed memfd: who has it can write nonsense into it, which harms nobody else who keeps to reading single
-//! words, but cannot shrink it under the other's feet.
+//! The memory is a sealed memfd. Either process can write invalid values, which does no harm to a reader that treats each word on its own,
+//! but neither can shrink the memory while the other has mapped it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -10,13 +10,13 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// The mapping of `WORDS` words. The file is kept open only where it must be passed on.
+/// Mapping of `WORDS` words. The file is kept open only where it must be passed to another process.
 #[derive(Debug)]
 pub(crate) struct SharedPage<const WORDS: usize> {
     words: NonNull<AtomicU64>,
 }
 
-// SAFETY: the mapping is shared memory that is only reached through atomics, and lives as long as the page.
+// SAFETY: the mapping is shared memory that is accessed only through atomics, and it lives as long as the page.
 unsafe impl<const WORDS: usize> Send for SharedPage<WORDS> {}
 // SAFETY: as above.
 unsafe impl<const WORDS: usize> Sync for SharedPage<WORDS> {}
@@ -24,10 +24,10 @@ unsafe impl<const WORDS: usize> Sync for SharedPage<WORDS> {}
 impl<const WORDS: usize> SharedPage<WORDS> {
     const BYTES: usize = WORDS * size_of::<u64>();
 
-    /// New memory, all zero, and its file. The name is for people who look into `/proc`.
+    /// Creates zeroed memory. Returns its mapping and its file. The name is shown in `/proc`.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system calls.
     pub(crate) fn create(name: &str) -> std::io::Result<(Self, OwnedFd)> {
         let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, Self::BYTES as u64)?;
@@ -35,16 +35,16 @@ impl<const WORDS: usize> SharedPage<WORDS> {
         Ok((Self::map(&file)?, file))
     }
 
-    /// The memory in a file that [`SharedPage::create`] made.
+    /// Maps the memory of a file that [`SharedPage::create`] made.
     ///
     /// # Errors
-    /// The system's; a file of another size, or one that can shrink.
+    /// Errors of the system calls; a file of another size, or one that can be shrunk.
     pub(crate) fn map(file: impl AsFd) -> std::io::Result<Self> {
         let is_sealed = rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if rustix::fs::fstat(&file)?.st_size != Self::BYTES as i64 || !is_sealed {
             return Err(std::io::Error::other("not a status board"));
         }
-        // SAFETY: a new mapping where the kernel chooses; the file is sealed, so that its pages cannot go away.
+        // SAFETY: a new mapping at an address that the kernel chooses; the file is sealed, so its pages cannot disappear.
         let pointer = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -59,13 +59,13 @@ impl<const WORDS: usize> SharedPage<WORDS> {
         Ok(Self { words })
     }
 
-    /// One word.
+    /// The word with index `place`.
     ///
     /// # Panics
-    /// When there is no such word.
+    /// If `place` is not below `WORDS`.
     pub(crate) fn word(&self, place: usize) -> &AtomicU64 {
         assert!(place < WORDS, "word {place} of {WORDS}");
-        // SAFETY: within the mapping, which is page-aligned and lives as long as self.
+        // SAFETY: the address is within the mapping, which is page-aligned and lives as long as `self`.
         unsafe { self.words.add(place).as_ref() }
     }
 }

@@ -1,5 +1,6 @@
-//! What every backend must do: one suite, run unchanged against each. The CPU engine always runs it; the CUDA backend where there is a GPU,
-//! and says loudly when there is none. Faults end a CUDA context, so there each of them runs in a process of its own.
+//! Contract of all backends: one test suite, run unchanged against each. The CPU engine always runs it; the CUDA backend runs it where
+//! there is a GPU, and reports visibly when there is none. A fault poisons a CUDA context, so each fault is tested in a process of its own
+//! there.
 
 mod backends;
 mod examples;
@@ -28,7 +29,7 @@ const ONE: LaunchShape = LaunchShape {
     dynamic_shared_bytes: 0,
 };
 
-/// A kernel of an instance of its own.
+/// Kernel of a new instance.
 fn kernel<D: Device>(
     device: &D,
     module: &Arc<D::Module>,
@@ -39,7 +40,7 @@ fn kernel<D: Device>(
     device.kernel(&Arc::new(device.instantiate(module, true)?), entry, shape, arguments)
 }
 
-/// A kernel with an output, as a chunk has it.
+/// Kernel with an output, as a chunk uses it.
 struct Prepared<'a, D: Device> {
     device: &'a D,
     kernel: D::Kernel,
@@ -49,7 +50,7 @@ struct Prepared<'a, D: Device> {
 }
 
 impl<'a, D: Device> Prepared<'a, D> {
-    /// The first argument is the output; the others are values.
+    /// Prepares a kernel whose first arguments are addresses of the outputs, followed by the values.
     fn new(device: &'a D, ptx: &str, entry: &str, shape: LaunchShape, outputs: &[u64], values: &[&[u8]]) -> Self {
         let module = Arc::new(device.load(ptx).unwrap());
         let output = device.allocate(outputs).unwrap();
@@ -137,7 +138,7 @@ fn bad_ptx_is_refused<D: Device>(device: &D) {
         ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k() { bogus.u32 %r1; }",
     ] {
         let refused = device.load(text).map(|_| ());
-        // A driver may take an empty module; then it has no entry.
+        // A driver may accept an empty module; then the module has no entry.
         let Err(refused) = refused else {
             assert_eq!(text, "");
             continue;
@@ -167,7 +168,7 @@ fn entries_and_arguments_must_fit<D: Device>(device: &D) {
         assert!(refused.to_string().contains(words), "{refused}");
     }
     assert_eq!(device.used_bytes(), before);
-    // Shapes may be refused when the kernel is prepared or when it is launched, but not otherwise.
+    // A shape may be rejected either when the kernel is prepared or when it is launched.
     for (grid, block, dynamic_shared_bytes) in [
         ([1, 1, 1], [1025, 1, 1], 0),
         ([1, 1, 1], [1, 1, 65], 0),
@@ -233,7 +234,7 @@ fn grids_and_blocks_have_three_dimensions<D: Device>(device: &D) {
 }
 
 fn dynamic_shared_memory_has_the_size_asked_for<D: Device>(device: &D) {
-    // 1024 threads; and once as much as a block may have without opting in, and more.
+    // Up to 1024 threads; then the most dynamic shared memory that a block may have without opting in (48 KiB), and more.
     for (threads, bytes) in [(1u32, 4u32), (100, 400), (1024, 4096), (1024, 48 << 10), (64, 64 << 10)] {
         let shape = LaunchShape {
             dynamic_shared_bytes: bytes,
@@ -276,7 +277,7 @@ fn a_module_outlives_its_kernels_and_serves_many<D: Device>(device: &D) {
 }
 
 fn large_areas_are_copied_whole<D: Device>(device: &D) {
-    // Odd sizes around and beyond any staging buffer.
+    // Odd sizes around and beyond the size of a staging buffer.
     let sizes = [(3 << 20) + 5, 1, (1 << 20) - 1];
     let area = device.allocate(&sizes).unwrap();
     let mut stream = device.stream().unwrap();
@@ -315,7 +316,7 @@ fn many_lanes_do_not_disturb_each_other<D: Device>(device: &D) {
     });
 }
 
-/// Runs a kernel that faults; the device must say how, and whether it is of any use afterwards.
+/// Runs a kernel that faults. The device must report the fault, and must stay usable afterwards unless faults poison it.
 fn a_fault_is_told<D: Device>(device: &D, entry: &str, code: FailureCode) {
     let which = 3u32.to_le_bytes();
     let mut kernel = Prepared::new(device, KERNELS, entry, ONE, &[4], &[&which, &which]);
@@ -334,7 +335,7 @@ fn a_fault_is_told<D: Device>(device: &D, entry: &str, code: FailureCode) {
     }
 }
 
-/// Runs a kernel that never ends. Where the device cannot cancel, this does not return.
+/// Cancels a kernel that never ends. Does not return if the device cannot cancel.
 fn an_endless_kernel_ends_when_cancelled<D: Device>(device: &D) {
     let mut kernel = Prepared::new(device, KERNELS, "spin", ONE, &[4], &[&1u32.to_le_bytes(), &0u32.to_le_bytes()]);
     let cancel = Cancel::new();

@@ -1,7 +1,7 @@
 //! The CPU engine as a device: `sahasra-ptx` with a memory of its own.
 //!
-//! A launch runs on the lane's own thread, and on more where cores are idle and the grid has blocks for them. Every part of
-//! an area is an allocation of its own, so that an access past its end is seen. A fault ends its chunk and nothing else.
+//! A launch runs on the lane's own thread, and on further threads if cores are idle and the grid has several blocks. Every part of an area
+//! is an allocation of its own, so that an access past its end is detected. A fault ends only its own chunk.
 
 use std::io::Write;
 use std::num::NonZero;
@@ -23,7 +23,7 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
-    /// A device with so much memory, in bytes, and so many threads.
+    /// Device with `memory_bytes` of memory and `threads` threads, at least one.
     pub fn new(memory_bytes: u64, threads: usize) -> Self {
         Self {
             memory: Arc::new(Memory::new(memory_bytes)),
@@ -33,7 +33,7 @@ impl CpuDevice {
     }
 }
 
-/// Allocations and their sizes.
+/// Allocations of an area, each with its size in bytes.
 #[derive(Debug)]
 pub struct CpuArea {
     memory: Arc<Memory>,
@@ -43,13 +43,13 @@ pub struct CpuArea {
 impl Drop for CpuArea {
     fn drop(&mut self) {
         for (pointer, _) in &self.parts {
-            // Allocated by this area and freed once.
+            // Each part was allocated by this area and is freed once.
             let _ = self.memory.free(*pointer);
         }
     }
 }
 
-/// The memory of a module's variables, and a heap unless that is the device's.
+/// Memory of a module's variables, and the instance's heap unless it uses the device's.
 #[derive(Debug)]
 pub struct CpuInstance {
     loaded: LoadedModule,
@@ -66,25 +66,25 @@ impl Drop for CpuInstance {
     }
 }
 
-/// A kernel and its shape.
+/// A kernel and its launch shape.
 #[derive(Debug)]
 pub struct CpuKernel {
     kernel: Kernel,
     launch: Launch,
     blocks: u64,
-    /// Whose variables it uses.
+    /// Keeps the variables that the kernel uses alive.
     _instance: Arc<CpuInstance>,
 }
 
-/// A lane's packed arguments.
+/// Packed arguments and printed output of a lane.
 #[derive(Debug)]
 pub struct CpuStream {
     parameters: Vec<u8>,
     printed: Output,
 }
 
-/// What a launch may print, in bytes: more is dropped. It goes where a driver writes it as well, to the process's output, which its
-/// agent logs line by line.
+/// Maximum printed output of a launch in bytes; the rest is dropped. The output goes to the standard error of the process, where a GPU's
+/// driver writes it too, and the agent logs it line by line.
 const PRINTED_BYTES: usize = 4096;
 
 impl From<MemoryError> for DeviceError {
@@ -105,7 +105,7 @@ impl From<Fault> for DeviceError {
             FaultKind::DivergentBarrier(_) | FaultKind::Deadlock(_) => Self::Deadlock(message),
             FaultKind::StackOverflow { .. } => Self::StackOverflow(message),
             FaultKind::StepLimit(_) | FaultKind::Cancelled => Self::Cancelled(message),
-            // What a later engine may add ends the launch, whatever it is.
+            // Faults that a later version of the engine adds.
             _ => Self::Launch(message),
         }
     }
@@ -254,7 +254,7 @@ impl Device for CpuDevice {
         };
         self.launches.fetch_sub(1, Ordering::Relaxed);
         if prints {
-            // Not reported: nothing reads it.
+            // Ignore the error: the launch does not depend on its printed output.
             let _ = std::io::stderr().write_all(&stream.printed.take());
         }
         outcome?;

@@ -1,11 +1,11 @@
 //! A GPU through the CUDA driver.
 //!
-//! The driver is found at run time; a machine without one has no devices of this kind, and that is no error. One context
-//! a process (the device's primary one), one stream a lane, copies through pinned memory. A fault poisons the context,
-//! and a launch cannot be cancelled: in both cases the process is replaced.
+//! The driver is loaded at run time; a machine without a driver has no CUDA devices, which is no error. The process has one context (the
+//! device's primary context), each lane one stream, and copies go through pinned memory. A fault poisons the context, and a launch cannot
+//! be cancelled: in both cases the process is replaced.
 //!
-//! PTX is compiled by the driver once for a module ([`CudaModule`] is the result, in host memory), and loaded anew for each
-//! instance: module-scope variables start afresh in it, as they do on the CPU engine. The heap of `malloc` is the context's: it lasts as
+//! The driver compiles PTX once for each module ([`CudaModule`] holds the result in host memory) and loads it again for each instance, so
+//! that module-scope variables have their initial values, as on the CPU engine. The heap of `malloc` belongs to the context and lasts as
 //! long as the process.
 
 mod driver;
@@ -28,11 +28,11 @@ pub use self::memory::CudaArea;
 pub use self::probe::{Gpu, Probe, probe};
 pub use self::stream::CudaStream;
 
-/// Chunks at a time: as many kernels as any GPU runs at once gain little beyond this, and each lane is a thread.
+/// Number of chunks that run concurrently. More than this gains little on any GPU, and each lane is a thread.
 pub const LANES: u32 = 32;
-/// Room for the compiler's words.
+/// Size of the buffer for the compiler's error log, in bytes.
 const LOG: usize = 8 << 10;
-/// Driver from which it tells a kernel's parameters.
+/// First driver version with `cuFuncGetParamInfo`, which describes a kernel's parameters.
 const DRIVER_WITH_PARAMETERS: i32 = 12_040;
 
 /// The context of this process on one GPU.
@@ -43,13 +43,13 @@ pub struct Context {
 
 // SAFETY: a context may be current in many threads; the driver locks.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: a context may be current in many threads; the driver locks.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Makes it the current one of this thread.
+    /// Makes this context the current one of the calling thread.
     fn enter(&self) -> Result<(), DeviceError> {
-        // SAFETY: the context lives to the end of the process.
+        // SAFETY: the context lives until the end of the process.
         unsafe { check("cuCtxSetCurrent", sys::cuCtxSetCurrent(self.context)) }
     }
 }
@@ -64,10 +64,10 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Opens the GPU of that number.
+    /// Opens the GPU with this number.
     ///
     /// # Errors
-    /// [`DeviceError::Unavailable`] without driver or GPU; the driver's.
+    /// [`DeviceError::Unavailable`] without a driver or such a GPU; other errors of the driver.
     pub fn open(ordinal: u32) -> Result<Self, DeviceError> {
         if !driver::is_present() {
             return Err(DeviceError::Unavailable("the CUDA driver (libcuda) is not installed".to_owned()));
@@ -78,13 +78,13 @@ impl CudaDevice {
         let mut total = 0;
         let mut context = std::ptr::null_mut();
         let ordinal = i32::try_from(ordinal).map_err(|_| DeviceError::Unavailable(format!("there is no GPU {ordinal}")))?;
-        // SAFETY: the driver is there; `cuInit` comes first; every pointer is to a local of the type that it writes.
+        // SAFETY: the driver is present; `cuInit` is called first; every pointer is to a local of the type that the driver writes.
         unsafe {
             unavailable("cuInit", sys::cuInit(0))?;
             unavailable("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
             unavailable("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal))?;
             unavailable("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut total, device))?;
-            // Lanes sleep while their kernels run: the node's cores are other people's.
+            // Lanes sleep while their kernels run, because other processes use the node's cores.
             unavailable(
                 "cuDevicePrimaryCtxSetFlags",
                 sys::cuDevicePrimaryCtxSetFlags_v2(device, sys::CUctx_flags::CU_CTX_SCHED_BLOCKING_SYNC as u32),
@@ -101,7 +101,7 @@ impl CudaDevice {
         })
     }
 
-    /// Compares the arguments with what the entry declares.
+    /// Compares the arguments with the parameters that the entry declares.
     fn check_parameters(&self, function: sys::CUfunction, arguments: &Arguments) -> Result<(), DeviceError> {
         if !self.tells_parameters {
             return Ok(());
@@ -141,7 +141,8 @@ pub struct CudaModule {
     variables: Variables,
 }
 
-/// Bytes of the variables that a text declares. The driver is not asked: it tells the size of a variable by its name, and of loaded ones.
+/// Bytes of the variables that a PTX text declares, counted from the text: the driver tells the size only of loaded variables, each by its
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variables {
     global: u64,
@@ -172,7 +173,7 @@ pub struct CudaKernel {
 
 // SAFETY: a function may be launched from many threads; the driver locks.
 unsafe impl Send for CudaKernel {}
-// SAFETY: as above.
+// SAFETY: a function may be launched from many threads; the driver locks.
 unsafe impl Sync for CudaKernel {}
 
 /// A module on the GPU.
@@ -185,24 +186,24 @@ pub struct CudaInstance {
 
 // SAFETY: a module may be used from many threads; the driver locks.
 unsafe impl Send for CudaInstance {}
-// SAFETY: as above.
+// SAFETY: a module may be used from many threads; the driver locks.
 unsafe impl Sync for CudaInstance {}
 
 impl Drop for CudaInstance {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: loaded by `instantiate` and unloaded once; no launch of it is under way when its last user is gone.
+            // SAFETY: loaded by `instantiate` and unloaded once; no launch of the module is running when its last user is dropped.
             let _ = unsafe { sys::cuModuleUnload(self.module) };
         }
     }
 }
 
-/// Ends a compilation.
+/// Link state of a compilation; destroyed on drop.
 struct Linker(sys::CUlinkState);
 
 impl Drop for Linker {
     fn drop(&mut self) {
-        // SAFETY: made by `load` and destroyed once.
+        // SAFETY: created by `load` and destroyed once.
         let _ = unsafe { sys::cuLinkDestroy(self.0) };
     }
 }
@@ -252,8 +253,8 @@ impl Device for CudaDevice {
         let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG as *mut c_void];
         let mut state = std::ptr::null_mut();
         let (mut image, mut length) = (std::ptr::null_mut(), 0usize);
-        // SAFETY: options and log outlive the link state, which is destroyed at the end of this function; the text ends with a
-        // zero byte, which its size includes; the image belongs to the state and is copied before that ends.
+        // SAFETY: options and log outlive the link state, which is destroyed at the end of this function; the text ends with a zero byte,
+        // which is included in its size; the image belongs to the link state and is copied before the state is destroyed.
         unsafe {
             check(
                 "cuLinkCreate",
@@ -290,7 +291,7 @@ impl Device for CudaDevice {
     fn instantiate(&self, module: &Arc<CudaModule>, _apart: bool) -> Result<CudaInstance, DeviceError> {
         self.context.enter()?;
         let mut loaded = std::ptr::null_mut();
-        // SAFETY: the image is what the driver's linker made, whole; it copies it.
+        // SAFETY: the image is complete, as the driver's linker made it; the driver copies it.
         unsafe { check_load(sys::cuModuleLoadData(&mut loaded, module.image.as_ptr().cast()), "")? };
         Ok(CudaInstance {
             context: Arc::clone(&self.context),
@@ -309,7 +310,7 @@ impl Device for CudaDevice {
         self.context.enter()?;
         let name = CString::new(entry).map_err(|_| DeviceError::Launch("the entry's name has a zero byte".to_owned()))?;
         let mut function = std::ptr::null_mut();
-        // SAFETY: the module is loaded and outlives the function in the kernel.
+        // SAFETY: the module is loaded and outlives the function, because the kernel holds the instance.
         let found = unsafe { sys::cuModuleGetFunction(&mut function, instance.module, name.as_ptr()) };
         if found == CUresult::CUDA_ERROR_NOT_FOUND {
             return Err(DeviceError::Launch(format!("the PTX has no entry {entry}")));
@@ -336,7 +337,7 @@ impl Device for CudaDevice {
         }
         let shared = i32::try_from(shape.dynamic_shared_bytes)
             .map_err(|_| DeviceError::Launch(format!("{} bytes of dynamic shared memory", shape.dynamic_shared_bytes)))?;
-        // SAFETY: as above.
+        // SAFETY: the function is loaded; the driver reads a number.
         unsafe {
             check_launch(
                 "dynamic shared memory",
@@ -374,7 +375,8 @@ impl Device for CudaDevice {
         if area.bytes() == 0 {
             return Ok(());
         }
-        // SAFETY: the range is the area's, which outlives the work on the stream: it is read, or waited for, before it goes.
+        // SAFETY: the range belongs to the area. The area outlives the work on the stream, because its owner reads it or waits for the
+        // stream before dropping it.
         unsafe { check("cuMemsetD8Async", sys::cuMemsetD8Async(area.base(), 0, area.bytes(), stream.stream)) }
     }
 
@@ -389,7 +391,7 @@ impl Device for CudaDevice {
                 stream.synchronise()?;
             }
             stream.upload.put(stream.uploading, piece);
-            // SAFETY: source and target were checked; the source is not written again before the stream was waited for.
+            // SAFETY: source and target ranges were checked; the source is not overwritten before the stream was waited for.
             unsafe {
                 let source = stream.upload.pointer().add(stream.uploading);
                 check(
@@ -413,8 +415,8 @@ impl Device for CudaDevice {
             block,
             dynamic_shared_bytes,
         } = kernel.shape;
-        // SAFETY: the function is loaded; each parameter points to as many bytes as the kernel takes (the driver copies
-        // them before it returns), and where it declares more than were given, to zeros.
+        // SAFETY: the function is loaded; each parameter points to as many bytes as the kernel takes, which the driver copies before it
+        // returns. Parameters that the kernel declares beyond the given arguments point to zeros.
         let result = unsafe {
             sys::cuLaunchKernel(
                 kernel.function,
@@ -449,7 +451,7 @@ impl CudaDevice {
         if area.bytes() == 0 {
             return stream.synchronise();
         }
-        // Small outputs come in one copy with the gaps between them; large ones in pieces of one part.
+        // A small output is read in one copy, including the gaps between its parts; a large one in pieces that each lie in one part.
         if area.bytes() <= STAGING {
             self.fetch(stream, area.base(), area.bytes())?;
             for (offset, length) in area.parts() {
@@ -470,7 +472,8 @@ impl CudaDevice {
     }
 
     fn fetch(&self, stream: &mut CudaStream, address: sys::CUdeviceptr, bytes: usize) -> Result<(), DeviceError> {
-        // SAFETY: the caller's range is an area's, `bytes` at most STAGING; nothing reads the target until the stream was waited for.
+        // SAFETY: the caller's range belongs to an area; `bytes` is at most `STAGING`; nothing reads the target before the stream was
+        // waited for.
         unsafe {
             check(
                 "cuMemcpyDtoHAsync",

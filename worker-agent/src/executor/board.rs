@@ -1,8 +1,8 @@
-//! The status board: a page that an executor's lanes write and its supervisor reads.
+//! The status board of an executor: shared memory that the executor's lanes write and its supervisor reads.
 //!
-//! Each lane has a slot that says what it does since when. Writing one costs a few stores and no system call; and as
-//! the memory outlives the process, the supervisor knows after a crash exactly which chunks were in flight. The memory is
-//! a sealed memfd: an executor can write nonsense on its own board, which harms nobody else, but cannot shrink it.
+//! Each lane has a slot with its activity and the time at which the activity began. An update costs a few stores and no system call. The
+//! memory outlives the process, so after a crash the supervisor knows exactly which chunks were in flight. The memory is a sealed memfd: an
+//! executor can write invalid data only to its own board, which harms nobody else, and it cannot shrink the memory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,32 +11,28 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::shared_page::SharedPage;
 
-/// Lanes an executor may have.
+/// Maximum number of lanes of an executor.
 pub const MAX_LANES: usize = 64;
-/// Size of the board: a header and the slots.
+/// Size of the board in bytes: a header and the slots.
 const BYTES: usize = 8192;
-/// 64-bit words from one slot to the next: a cache line, so that lanes do not share one.
+/// Distance between two slots in 64-bit words: one cache line, so that lanes do not share one.
 const WORDS: usize = 8;
 
-/// What a lane does.
+/// Activity of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// It prepares a run's program.
     Preparing {
-        /// The run.
         run: u64,
     },
-    /// It runs a chunk.
     Running {
-        /// The run.
         run: u64,
-        /// The chunk.
+        /// Index of the chunk.
         index: u64,
     },
 }
 
 impl Activity {
-    /// The run that it is for.
+    /// Number of the run that the lane works for.
     pub const fn run(self) -> u64 {
         match self {
             Self::Preparing { run } | Self::Running { run, .. } => run,
@@ -47,15 +43,14 @@ impl Activity {
 /// A lane's activity and when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// What it does.
     pub activity: Activity,
-    /// Since when, in nanoseconds of the monotonic clock of the machine.
+    /// Begin of the activity, in nanoseconds of the machine's monotonic clock.
     pub since: u64,
-    /// It runs past its timeout, and the executor gives itself up.
+    /// Whether the chunk exceeded its timeout and the executor is about to end itself.
     pub timed_out: bool,
 }
 
-/// The board. The file is kept open only where it must be passed on.
+/// Mapping of a status board. The file is kept open only where it must be passed to another process.
 #[derive(Debug)]
 pub struct Board {
     page: SharedPage<{ BYTES / size_of::<u64>() }>,
@@ -72,19 +67,19 @@ const INDEX: usize = 2;
 const SINCE: usize = 3;
 
 impl Board {
-    /// A new board and its file.
+    /// Creates a board. Returns it with its file.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system calls.
     pub fn create() -> std::io::Result<(Self, OwnedFd)> {
         let (page, file) = SharedPage::create("sahasra-executor-board")?;
         Ok((Self { page }, file))
     }
 
-    /// The board in a file that [`Board::create`] made.
+    /// Maps the board from a file that [`Board::create`] made.
     ///
     /// # Errors
-    /// The system's; a file of another size.
+    /// Errors of the system calls; a file of another size, or one that can be shrunk.
     pub fn map(file: impl AsFd) -> std::io::Result<Self> {
         Ok(Self {
             page: SharedPage::map(file)?,
@@ -96,21 +91,21 @@ impl Board {
         self.page.word(slot * WORDS + word)
     }
 
-    /// A lane begins something, now.
+    /// Records that a lane begins an activity now. Returns the time in nanoseconds of the machine's monotonic clock.
     pub fn begin(&self, lane: usize, activity: Activity) -> u64 {
         let since = monotonic_nanoseconds();
         self.begin_at(lane, activity, since);
         since
     }
 
-    /// A lane begins something at a time in nanoseconds of the board's clock.
+    /// Records that a lane began an activity at `since`, in nanoseconds of the machine's monotonic clock.
     pub fn begin_at(&self, lane: usize, activity: Activity, since: u64) {
         let slot = lane + 1;
         let (state, run, index) = match activity {
             Activity::Preparing { run } => (PREPARING, run, 0),
             Activity::Running { run, index } => (RUNNING, run, index),
         };
-        // Idle while the words change, so that a reader never pairs one chunk's index with another's run.
+        // The slot is idle while its words change, so that a reader never combines one chunk's index with another chunk's run.
         self.word(slot, STATE).store(IDLE, Ordering::Release);
         self.word(slot, RUN).store(run, Ordering::Release);
         self.word(slot, INDEX).store(index, Ordering::Release);
@@ -118,17 +113,17 @@ impl Board {
         self.word(slot, STATE).store(state, Ordering::Release);
     }
 
-    /// A lane has ended what it did.
+    /// Records that a lane has ended its activity.
     pub fn end(&self, lane: usize) {
         self.word(lane + 1, STATE).store(IDLE, Ordering::Release);
     }
 
-    /// A lane's chunk ran past its timeout.
+    /// Records that a lane's chunk exceeded its timeout.
     pub fn time_out(&self, lane: usize) {
         self.word(lane + 1, STATE).store(TIMED_OUT, Ordering::Release);
     }
 
-    /// The context is poisoned: those in flight are suspects.
+    /// Records that the context is poisoned: every chunk in flight may have caused it.
     pub fn poison(&self) {
         self.word(0, STATE).store(1, Ordering::Release);
     }
@@ -138,12 +133,12 @@ impl Board {
         self.word(0, STATE).load(Ordering::Acquire) != 0
     }
 
-    /// What the lanes do that do something.
+    /// Slots of the lanes that are active.
     pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         (1..=MAX_LANES).filter_map(|slot| {
             let read = |word| self.word(slot, word).load(Ordering::Acquire);
-            // A lane may move on meanwhile: read until the words belong together. One that writes without end is up to
-            // no good; what is read of it then is as good as anything.
+            // The lane may change its slot during the read: retry until the words are consistent. A lane that changes its slot endlessly is
+            // misbehaving, and any values will do for it.
             for attempt in 0.. {
                 let (state, run, index, since) = (read(STATE), read(RUN), read(INDEX), read(SINCE));
                 if attempt < 64 && (read(STATE) != state || read(SINCE) != since) {
@@ -165,7 +160,7 @@ impl Board {
     }
 }
 
-/// The machine's monotonic clock: the same in all its processes.
+/// The machine's monotonic clock in nanoseconds. All processes see the same clock.
 pub fn monotonic_nanoseconds() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! A lane: a thread that runs one chunk at a time.
+//! Lanes: threads of an executor that each run one chunk at a time.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,31 +17,28 @@ use super::results::{REPORT_AGE, Results};
 use super::watch::Watch;
 use crate::device::Device;
 
-/// Host memory for loaded modules, in bytes, counted with their texts.
+/// Limit of the host memory for cached modules, in bytes, including their PTX text.
 const MODULE_BYTES: u64 = 64 << 20;
-/// After a poisoned context, other lanes have so long to send what they have.
+/// Time that the other lanes have to send their results after a context was poisoned.
 const POISONED_LANES: Duration = Duration::from_millis(300);
 
-/// What all lanes of a process share.
+/// State that all lanes of a process share.
 pub struct Shared<D: Device> {
-    /// The device.
     pub device: D,
-    /// Where work comes from.
     pub queue: Queue<D>,
-    /// Where it goes.
     pub reporter: Reporter,
-    /// Chunk timeouts.
+    /// Enforces the chunk timeouts.
     pub watch: Arc<Watch>,
-    /// What the supervisor sees.
+    /// Status board that the supervisor reads.
     pub board: Board,
-    /// What the lanes have not sent yet.
+    /// Results of each lane that have not been sent.
     results: Vec<Mutex<Results>>,
     modules: ModuleCache<Arc<D::Module>>,
     poisoned: AtomicBool,
 }
 
 impl<D: Device> Shared<D> {
-    /// For a device.
+    /// Shared state for `lanes` lanes on `device`.
     pub fn new(device: D, reporter: Reporter, board: Board, lanes: usize) -> Self {
         Self {
             device,
@@ -55,12 +52,12 @@ impl<D: Device> Shared<D> {
         }
     }
 
-    /// A lane's results. They are sent with the guard held, so that what the lane says next comes after them.
+    /// Results of one lane. Send them while holding the guard, so that later messages of the lane follow them.
     fn results(&self, lane: usize) -> MutexGuard<'_, Results> {
         self.results[lane].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what lanes ended a while ago and could not send, as a long chunk has kept them since.
+    /// Sends results older than [`REPORT_AGE`] of lanes that cannot send them because they are running a long chunk.
     pub fn send_old_results(&self) {
         for lane in 0..MAX_LANES {
             let mut results = self.results(lane);
@@ -70,7 +67,7 @@ impl<D: Device> Shared<D> {
         }
     }
 
-    /// The module of that text: kept, or loaded now.
+    /// Module of the text `ptx`, from the cache or newly loaded.
     fn module(&self, ptx: &str) -> Result<Arc<D::Module>, Failed> {
         self.modules.get_or_translate(ptx, |ptx| {
             let module = Arc::new(self.device.load(ptx)?);
@@ -80,7 +77,7 @@ impl<D: Device> Shared<D> {
     }
 }
 
-/// Runs until the executor ends.
+/// Runs a lane. Returns only if the device has no stream for it.
 pub fn run<D: Device>(shared: &Shared<D>, lane: usize) {
     let mut stream = match shared.device.stream() {
         Ok(stream) => stream,
@@ -121,7 +118,7 @@ pub fn run<D: Device>(shared: &Shared<D>, lane: usize) {
 struct Lane<'a, D: Device> {
     shared: &'a Shared<D>,
     lane: usize,
-    /// Of one chunk.
+    /// Output buffer of one chunk.
     outputs: Vec<u8>,
     cancel: Cancel,
 }
@@ -136,7 +133,7 @@ impl<D: Device> Lane<'_, D> {
         Prepared::new(&self.shared.device, stream, code, &module)
     }
 
-    /// Works through batches until the seat must be left.
+    /// Runs batches until the lane must leave its seat. Returns the frame for reuse, or `None` if no frame could be allocated.
     fn work(
         &mut self,
         stream: &mut D::Stream,
@@ -183,7 +180,7 @@ impl<D: Device> Lane<'_, D> {
         Some(frame)
     }
 
-    /// Returns what of a batch has not started.
+    /// Returns the chunks of a batch that have not started to the supervisor.
     fn give_back(&self, run: u64, indices: Range<u64>, attempt: u32) {
         if indices.is_empty() {
             return;
@@ -199,7 +196,7 @@ impl<D: Device> Lane<'_, D> {
             .send_all([message(Kind::Returned(Returned { run, ranges: vec![range] }))]);
     }
 
-    /// Runs one chunk. Gives whether its slice was taken back meanwhile.
+    /// Runs one chunk. Returns whether its slice was revoked during the run.
     #[expect(clippy::too_many_arguments, reason = "what one chunk is made of")]
     fn chunk(
         &mut self,
@@ -223,7 +220,7 @@ impl<D: Device> Lane<'_, D> {
         match outcome {
             Ok(()) => results.succeeded(run, index, attempt, &mut self.outputs),
             Err(failed) if failed.poisoned => {
-                // Whose fault it was is known when nothing else ran.
+                // The chunk is known to have caused the poisoning only if no other chunk was running.
                 let first = !shared.poisoned.swap(true, Ordering::SeqCst);
                 if first && shared.board.slots().count() == 1 {
                     results.failed(run, index, attempt, failed);
@@ -253,7 +250,7 @@ impl<D: Device> Lane<'_, D> {
         revoked.is_some()
     }
 
-    /// Ends the process after a poisoned context. This lane's slot stays as it is: the supervisor reads it.
+    /// Ends the process after a context was poisoned. Leaves the lane's slot on the status board unchanged for the supervisor to read.
     fn give_up(&self) -> ! {
         self.shared.board.poison();
         std::thread::sleep(POISONED_LANES);

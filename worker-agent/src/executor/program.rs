@@ -1,5 +1,5 @@
-//! A run's program in an executor: what of it needs no device ([`Code`]), what lies on the device for all chunks
-//! ([`Prepared`]), and what each chunk that runs at the same time has for itself ([`Frame`]).
+//! A run's program in an executor, in three parts: [`Code`] needs no device, [`Prepared`] lies on the device and is shared by all chunks,
+//! and [`Frame`] is the memory of one chunk among those that run concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,20 @@ use sahasra_wire::burst::{FailureCode, Program, argument};
 
 use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
-/// Longest message of a failure, in bytes: a failure may be stored in an object's status.
+/// Maximum length of a failure's message in bytes: the message may be stored in an object's status.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// Why a chunk, or a whole program, failed.
+/// Failure of a chunk or of a whole program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// The code.
     pub code: FailureCode,
-    /// The words.
     pub message: String,
-    /// The process must be replaced.
+    /// Whether the context is poisoned, so that the process must be replaced.
     pub poisoned: bool,
 }
 
 impl Failed {
-    /// A failure that leaves the process intact.
+    /// Failure that leaves the process intact.
     pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -37,7 +35,7 @@ impl Failed {
     }
 }
 
-/// A message of a failure, cut to what a status may hold.
+/// Truncates a failure's message to the length that a status may hold, at a character boundary.
 pub fn bounded_message(mut message: String) -> String {
     if message.len() > MAX_MESSAGE_BYTES {
         let end = (0..=MAX_MESSAGE_BYTES).rev().find(|end| message.is_char_boundary(*end));
@@ -55,22 +53,21 @@ impl From<DeviceError> for Failed {
     }
 }
 
-/// Where an argument's value comes from.
+/// Source of an argument's value.
 #[derive(Clone, Debug)]
 enum Source {
-    /// Address of a part of the outputs.
+    /// Address of the output with this index.
     Output(usize),
-    /// Address of a part of the inputs.
+    /// Address of the input with this index.
     Input(usize),
-    /// A value that all chunks share: it is set once a frame.
+    /// Value that all chunks share: set once for each frame.
     Fixed,
-    /// A parameter, by its place among the values.
+    /// Parameter, by its index among the evaluated values.
     Parameter(usize),
-    /// The chunk's index.
     Index,
 }
 
-/// What of a program needs no device.
+/// The part of a program that needs no device.
 #[derive(Debug)]
 pub struct Code {
     program: Program,
@@ -78,19 +75,19 @@ pub struct Code {
     shape: LaunchShape,
     sources: Vec<Source>,
     arguments: Arguments,
-    /// Bytes of each output.
+    /// Size of each output in bytes.
     outputs: Vec<u64>,
-    /// Bytes of each input, as one chunk has it.
+    /// Size of one chunk's part of each input, in bytes.
     inputs: Vec<u64>,
-    /// Bytes of each constant.
+    /// Size of each constant in bytes.
     constants: Vec<u64>,
 }
 
 impl Code {
-    /// Checks the program and compiles its formulas.
+    /// Decodes and checks the program, and compiles its formulas.
     ///
     /// # Errors
-    /// `LoadFailed`, `LaunchFailed`, `ParameterFailed` or `SliceExceeded`: all chunks fail so.
+    /// `LoadFailed`, `LaunchFailed` or `ParameterFailed`, which then applies to all chunks.
     pub fn new(encoded: &[u8]) -> Result<Self, Failed> {
         let program = Program::decode(encoded).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("program: {error}")))?;
         let chunks: Chunks = serde_json::from_slice(&program.chunks_json)
@@ -156,21 +153,21 @@ impl Code {
         })
     }
 
-    /// A chunk may run so long.
+    /// Maximum duration of a chunk.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.program.chunk_timeout_milliseconds)
     }
 
-    /// The PTX text.
+    /// PTX text of the program.
     ///
     /// # Errors
-    /// `LoadFailed` where it is not text.
+    /// `LoadFailed` if the bytes are not UTF-8.
     pub fn ptx(&self) -> Result<&str, Failed> {
         std::str::from_utf8(&self.program.ptx).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("PTX is not text: {error}")))
     }
 
-    /// Whether one chunk, with all that it shares, fits a slice. A burst may hold a single slice, so what chunks share
-    /// counts whole.
+    /// Checks that one chunk fits a slice, including everything that chunks share: shared memory counts in full because a burst may hold
+    /// only one slice.
     fn check_slice(&self, variables: u64) -> Result<(), Failed> {
         let (outputs, inputs, constants) = (
             rounded_bytes(&self.outputs),
@@ -201,16 +198,17 @@ fn size_of_type(type_: ScalarType) -> usize {
     }
 }
 
-/// A program on a device.
+/// Program on a device.
 pub struct Prepared<D: Device> {
     code: Arc<Code>,
     module: Arc<D::Module>,
-    /// Absent where a chunk could find in it what another left: each has one of its own then.
+    /// Kernel of the instance that all chunks share. `None` where one chunk could see state that another chunk left in the module: then
+    /// each chunk gets an instance of its own.
     kernel: Option<D::Kernel>,
     constants: D::Area,
 }
 
-/// What one chunk at a time has for itself; used again by the next.
+/// Memory and arguments of one chunk at a time; reused by the next chunk.
 pub struct Frame<D: Device> {
     outputs: D::Area,
     inputs: D::Area,
@@ -219,12 +217,12 @@ pub struct Frame<D: Device> {
 }
 
 impl<D: Device> Prepared<D> {
-    /// Puts a program on the device.
+    /// Prepares a program on the device.
     ///
     /// # Errors
-    /// What makes all chunks fail.
+    /// Failures that apply to all chunks.
     pub fn new(device: &D, stream: &mut D::Stream, code: Arc<Code>, module: &Arc<D::Module>) -> Result<Self, Failed> {
-        // Refused before anything is allocated.
+        // Check the size before allocating anything.
         code.check_slice(device.variable_bytes(module))?;
         let instance = Arc::new(device.instantiate(module, true)?);
         let kernel = device.kernel(&instance, &code.program.entry, code.shape, &code.arguments)?;
@@ -238,7 +236,7 @@ impl<D: Device> Prepared<D> {
         for (part, bytes) in bytes.enumerate() {
             device.write(stream, &constants, part, bytes)?;
         }
-        // The other streams must see them.
+        // Wait for the writes, so that the other streams see the constants.
         device.read(stream, &device.allocate(&[])?, &mut Vec::new())?;
         Ok(Self {
             code,
@@ -248,12 +246,12 @@ impl<D: Device> Prepared<D> {
         })
     }
 
-    /// What needs no device.
+    /// The part of the program that needs no device.
     pub fn code(&self) -> &Arc<Code> {
         &self.code
     }
 
-    /// Memory for one chunk at a time.
+    /// Allocates memory for one chunk at a time.
     ///
     /// # Errors
     /// `OutOfDeviceMemory`.
@@ -282,10 +280,10 @@ impl<D: Device> Prepared<D> {
         })
     }
 
-    /// Runs one chunk and appends its outputs to `into`; on an error `into` is as before.
+    /// Runs one chunk and appends its outputs to `into`. On an error `into` is unchanged.
     ///
     /// # Errors
-    /// Why the chunk failed.
+    /// The failure of the chunk.
     pub fn run(
         &self,
         device: &D,
@@ -334,7 +332,7 @@ impl<D: Device> Prepared<D> {
         if let Some(kernel) = own.as_ref().or(self.kernel.as_ref()) {
             device.launch(stream, kernel, &frame.arguments, cancel)?;
         }
-        // Waits for the kernel, before what it runs in goes.
+        // Waits for the kernel before its instance is dropped.
         device.read(stream, &frame.outputs, into)?;
         Ok(())
     }
@@ -387,7 +385,7 @@ mod tests {
             slice_bytes,
             ..Program::default()
         };
-        // The device has no room for them either: what is refused before is refused for the slice.
+        // The device is too small for both programs: only a check before the allocation can fail with `SliceExceeded`.
         let device = CpuDevice::new(32 << 20, 1);
         let module = Arc::new(device.load(ptx).unwrap());
         let mut stream = device.stream().unwrap();

@@ -1,130 +1,123 @@
-//! What a supervisor and its executor say to each other: frames of [`sahasra_wire::frame`] over a socket pair, in both
-//! directions. Both are the same program, so nothing here needs to be compatible with anything.
+//! Messages between a supervisor and its executor: frames of [`sahasra_wire::frame`] over a socket pair, in both directions. Both ends are
+//! the same program, so the messages need no compatibility with other versions.
 
 use bytes::Bytes;
 use sahasra_wire::burst::{ChunkRange, Failure, FailureCode, ResultRun};
 
-/// Supervisor to executor.
+/// Message from the supervisor to the executor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ToExecutor {
-    /// One of them.
     #[prost(oneof = "to_executor::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub kind: Option<to_executor::Kind>,
 }
 
 /// Kinds of [`ToExecutor`].
 pub mod to_executor {
-    /// One of them.
+    /// Content of a [`super::ToExecutor`].
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
-        /// A new run.
+        /// Opens a run.
         #[prost(message, tag = "1")]
         Open(super::Open),
-        /// Chunks for a run.
+        /// Adds chunks to a run.
         #[prost(message, tag = "2")]
         Submit(super::Submit),
-        /// At most so many chunks of a run at a time.
+        /// Limits how many chunks of a run execute concurrently.
         #[prost(message, tag = "3")]
         SetConcurrency(super::SetConcurrency),
-        /// Give back what has not started of this run.
+        /// Asks for the chunks of the run with this number that have not started.
         #[prost(uint64, tag = "4")]
         Withdraw(u64),
-        /// Start nothing more of a run, or go on.
+        /// Pauses or resumes a run.
         #[prost(message, tag = "5")]
         Pause(super::Pause),
-        /// Forget a run once its last chunk has ended.
+        /// Closes the run with this number after its last chunk has ended.
         #[prost(uint64, tag = "6")]
         Close(u64),
-        /// End what runs of a run, where the device can.
+        /// Ends the running chunks of a run, where the device can cancel a launch.
         #[prost(message, tag = "7")]
         Revoke(super::Revoke),
     }
 }
 
-/// A new run.
+/// Opens a run.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Open {
-    /// Its number.
+    /// Number of the run.
     #[prost(uint64, tag = "1")]
     pub run: u64,
-    /// A `sahasra_wire::burst::Program`, encoded.
+    /// Encoded `sahasra_wire::burst::Program`.
     #[prost(bytes = "bytes", tag = "2")]
     pub program: Bytes,
 }
 
-/// Chunks for a run.
+/// Adds chunks to a run.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Submit {
-    /// The run.
     #[prost(uint64, tag = "1")]
     pub run: u64,
-    /// Which, without a device.
+    /// Ranges of chunks; their field `device` is not used.
     #[prost(message, repeated, tag = "2")]
     pub ranges: Vec<ChunkRange>,
-    /// To be run while nothing else runs in this process: one of them has poisoned a context before.
+    /// Whether each chunk must execute while nothing else executes in this process, because one of them poisoned a context before.
     #[prost(bool, tag = "3")]
     pub alone: bool,
 }
 
-/// At most so many chunks of a run at a time.
+/// Limits how many chunks of a run execute concurrently.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SetConcurrency {
-    /// The run.
     #[prost(uint64, tag = "1")]
     pub run: u64,
-    /// The limit.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
-    /// Grows with every change: the answer names it.
+    /// Number of the change. It grows with every change, and the answer [`Settled`] repeats it.
     #[prost(uint64, tag = "3")]
     pub change: u64,
 }
 
-/// Start nothing more of a run, or go on.
+/// Pauses or resumes a run: a paused run starts no further chunks.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Pause {
-    /// The run.
     #[prost(uint64, tag = "1")]
     pub run: u64,
-    /// Pause; otherwise go on.
+    /// Pauses the run if true, resumes it if false.
     #[prost(bool, tag = "2")]
     pub paused: bool,
 }
 
-/// End the chunks of a run that run now: they fail with this cause. What waits is not touched.
+/// Ends the chunks of a run that are executing now: they fail with `code`. Waiting chunks are not affected.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Revoke {
-    /// The run.
     #[prost(uint64, tag = "1")]
     pub run: u64,
-    /// What they fail with, a [`FailureCode`].
+    /// [`FailureCode`] of the ended chunks.
     #[prost(enumeration = "FailureCode", tag = "2")]
     pub code: i32,
 }
 
-/// Executor to supervisor.
+/// Message from the executor to the supervisor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FromExecutor {
-    /// One of them.
     #[prost(oneof = "from_executor::Kind", tags = "1, 2, 3, 4, 5")]
     pub kind: Option<from_executor::Kind>,
 }
 
 /// Kinds of [`FromExecutor`].
 pub mod from_executor {
-    /// One of them.
+    /// Content of a [`super::FromExecutor`].
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
         /// The device is open.
         #[prost(message, tag = "1")]
         Ready(super::Ready),
-        /// The device cannot be opened: the process ends.
+        /// The device cannot be opened, for the given reason; the process ends.
         #[prost(string, tag = "2")]
         Unavailable(String),
-        /// Chunks of a run that ended.
+        /// Results of chunks that have ended.
         #[prost(message, tag = "3")]
         Ended(super::Ended),
-        /// Chunks of a run that come back unstarted.
+        /// Chunks of a run that return without having been started.
         #[prost(message, tag = "4")]
         Returned(super::Returned),
         /// A change of concurrency has taken effect.
@@ -136,32 +129,27 @@ pub mod from_executor {
 /// The device is open.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ready {
-    /// Lanes there may be.
+    /// Maximum number of lanes.
     #[prost(uint32, tag = "1")]
     pub lanes: u32,
 }
 
-/// Chunks of a run that ended.
+/// Results of chunks of one run that have ended.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ended {
-    /// The run.
     #[prost(uint64, tag = "1")]
     pub run: u64,
-    /// Those that succeeded.
     #[prost(message, repeated, tag = "2")]
     pub succeeded: Vec<ResultRun>,
-    /// Those that failed.
     #[prost(message, repeated, tag = "3")]
     pub failed: Vec<Failure>,
 }
 
-/// Chunks of a run that come back unstarted.
+/// Chunks of a run that return without having been started.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Returned {
-    /// The run.
     #[prost(uint64, tag = "1")]
     pub run: u64,
-    /// Which.
     #[prost(message, repeated, tag = "2")]
     pub ranges: Vec<ChunkRange>,
 }
@@ -169,13 +157,11 @@ pub struct Returned {
 /// A change of concurrency has taken effect.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Settled {
-    /// The run.
     #[prost(uint64, tag = "1")]
     pub run: u64,
-    /// The limit.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
-    /// Which change.
+    /// Number of the change in [`SetConcurrency`].
     #[prost(uint64, tag = "3")]
     pub change: u64,
 }

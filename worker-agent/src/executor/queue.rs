@@ -1,8 +1,8 @@
-//! What an executor's lanes take their work from: the runs, their chunks, and how many lanes may sit on each.
+//! Work queue of an executor's lanes: the runs, their waiting chunks, and the number of lanes that may work on each run.
 //!
-//! A lane takes a **seat** on a run, works through batches of it (sized to about [`BATCH`]), and leaves when there is no more, when
-//! the run's limit was lowered, or when another run waits and its turn is over. It sends what it has to report before it
-//! leaves: so a change of concurrency that is settled has no results still to come.
+//! A lane takes a **seat** on a run and executes batches of its chunks; a batch is sized to last about [`BATCH`]. The lane leaves its seat
+//! when the run has no more chunks, when the run's limit was lowered, or when another run waits and the lane's turn ([`TURN`]) is over. It
+//! sends all its results before it leaves: after a change of concurrency is settled, no results of the lanes that left are outstanding.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ use super::program::{Code, Failed, Frame, Prepared};
 use super::protocol::{Ended, FromExecutor, Returned, SetConcurrency, Settled, Submit, from_executor::Kind};
 use crate::device::Device;
 
-/// Chunks that a lane takes at a time should last about so long: what was taken cannot be withdrawn any more.
+/// Target duration of a batch. Chunks in a batch can no longer be withdrawn.
 const BATCH: Duration = Duration::from_millis(2);
-/// Most chunks of a batch.
+/// Maximum number of chunks in a batch.
 const MAX_BATCH: u64 = 1024;
-/// A lane that sits this long leaves when another run waits.
+/// Time on a seat after which a lane leaves if another run waits.
 const TURN: Duration = Duration::from_millis(20);
 
-/// The runs and their work.
+/// The runs of an executor and their waiting chunks.
 pub struct Queue<D: Device> {
     state: Mutex<State<D>>,
     changed: Condvar,
@@ -31,11 +31,11 @@ pub struct Queue<D: Device> {
 
 struct State<D: Device> {
     runs: Vec<Run<D>>,
-    /// The run to look at first: they take turns.
+    /// Index of the run that is considered first for the next seat: runs take turns.
     turn: usize,
-    /// Lanes that sit somewhere.
+    /// Number of lanes that have a seat.
     seated: usize,
-    /// A chunk runs that must run alone.
+    /// Whether a chunk is executing that must be the only one.
     exclusive: bool,
 }
 
@@ -43,7 +43,7 @@ struct Run<D: Device> {
     id: u64,
     encoded: Bytes,
     work: VecDeque<Work>,
-    /// Chunks in `work`.
+    /// Number of chunks in `work`.
     waiting: u64,
     limit: u32,
     seated: u32,
@@ -52,7 +52,7 @@ struct Run<D: Device> {
     change: Option<SetConcurrency>,
     stage: Stage<D>,
     frames: Vec<Frame<D>>,
-    /// Nanoseconds that a chunk takes, as a moving average; 0 before the first.
+    /// Moving average of the duration of a chunk, in nanoseconds; 0 before the first chunk.
     nanoseconds: f64,
 }
 
@@ -71,14 +71,14 @@ impl Work {
 }
 
 enum Stage<D: Device> {
-    /// What needs no device may be there from an earlier preparation.
+    /// Not prepared. The [`Code`] is present if an earlier preparation produced it.
     Waiting(Option<Arc<Code>>),
     Preparing,
     Ready(Arc<Prepared<D>>),
     Failed(Failed),
 }
 
-/// What is no longer needed. It is dropped after the lock: giving memory back may wait for whatever runs on the device.
+/// Device memory and runs that are no longer needed. Drop it after the lock: freeing memory may wait for running kernels.
 struct Released<D: Device> {
     frames: Vec<Frame<D>>,
     prepared: Option<Arc<Prepared<D>>>,
@@ -95,10 +95,9 @@ impl<D: Device> Default for Released<D> {
     }
 }
 
-/// A lane's place on a run.
+/// A lane's seat on a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat {
-    /// The run.
     pub run: u64,
     since: Instant,
 }
@@ -106,24 +105,21 @@ pub struct Seat {
 /// Consecutive chunks of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// First index.
     pub first: u64,
-    /// How many.
     pub count: u64,
-    /// Which attempt.
     pub attempt: u32,
 }
 
-/// What a lane does on its seat.
+/// Work of a lane on its seat.
 pub enum Task<D: Device> {
-    /// Prepare the program and say so with [`Queue::prepared`].
+    /// Prepare the program and report the outcome with [`Queue::prepared`].
     Prepare(Bytes, Option<Arc<Code>>),
-    /// Run the batch, then ask for [`Queue::more`].
+    /// Execute the batch, then call [`Queue::more`].
     Run(Arc<Prepared<D>>, Batch, Option<Frame<D>>),
 }
 
 impl<D: Device> Run<D> {
-    /// Whether a lane may sit down here now, were nothing else in the executor.
+    /// Whether a lane could take a seat on this run now, if no other run were considered.
     fn is_open(&self) -> bool {
         !self.paused && self.waiting > 0 && self.seated < self.limit && matches!(self.stage, Stage::Waiting(_) | Stage::Ready(_))
     }
@@ -156,7 +152,7 @@ impl<D: Device> Run<D> {
         Some(batch)
     }
 
-    /// Fails what waits, when the program cannot run.
+    /// Fails all waiting chunks if the program cannot run. Returns their failures as a message.
     fn fail_waiting(&mut self) -> Option<FromExecutor> {
         let Stage::Failed(failed) = &self.stage else { return None };
         if self.work.is_empty() {
@@ -177,7 +173,7 @@ impl<D: Device> Run<D> {
         })))
     }
 
-    /// Answers a change of concurrency once it holds. The answer must be sent after `released` was dropped.
+    /// Returns the answer to a change of concurrency once the change has taken effect. Drop `released` before sending the answer.
     fn settle(&mut self, released: &mut Released<D>) -> Option<FromExecutor> {
         let change = self.change.as_ref()?;
         if self.seated > self.limit {
@@ -203,13 +199,13 @@ impl<D: Device> Run<D> {
     }
 }
 
-/// A message to the supervisor.
+/// Message to the supervisor with this content.
 pub fn message(kind: Kind) -> FromExecutor {
     FromExecutor { kind: Some(kind) }
 }
 
 impl<D: Device> Queue<D> {
-    /// A queue for so many lanes.
+    /// Empty queue for `lanes` lanes.
     pub fn new(lanes: usize) -> Self {
         Self {
             state: Mutex::new(State {
@@ -227,7 +223,7 @@ impl<D: Device> Queue<D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new run.
+    /// Adds a run with the encoded program and a concurrency limit of 0.
     pub fn open(&self, id: u64, encoded: Bytes) {
         self.state().runs.push(Run {
             id,
@@ -245,7 +241,7 @@ impl<D: Device> Queue<D> {
         });
     }
 
-    /// Chunks for a run.
+    /// Adds chunks to a run. Returns their failures if the program is already known not to run.
     pub fn submit(&self, submit: Submit) -> Option<FromExecutor> {
         let mut state = self.state();
         let run = state.run(submit.run)?;
@@ -257,7 +253,7 @@ impl<D: Device> Queue<D> {
                 attempt: range.attempt,
                 alone: submit.alone,
             };
-            // Neighbours make one range: batches do not reach across two.
+            // Merge adjacent ranges, because a batch never spans two ranges.
             match run.work.back_mut() {
                 Some(last) if last.continues(&work) => last.count += work.count,
                 _ => run.work.push_back(work),
@@ -268,7 +264,8 @@ impl<D: Device> Queue<D> {
         failures
     }
 
-    /// A change of concurrency. Gives how many lanes all runs together may use.
+    /// Sets the concurrency limit of a run. Returns how many lanes all runs together may use, and the answer to the change if it has
+    /// already taken effect.
     pub fn set_concurrency(&self, change: SetConcurrency) -> (usize, Option<FromExecutor>) {
         let mut released = Released::default();
         let mut state = self.state();
@@ -284,7 +281,7 @@ impl<D: Device> Queue<D> {
         (wanted.min(self.lanes), settled)
     }
 
-    /// Takes out what waits.
+    /// Removes all waiting chunks of a run. Returns the message that gives them back, or `None` if none waited.
     pub fn withdraw(&self, id: u64) -> Option<FromExecutor> {
         let mut state = self.state();
         let run = state.run(id)?;
@@ -303,7 +300,7 @@ impl<D: Device> Queue<D> {
         (!ranges.is_empty()).then(|| message(Kind::Returned(Returned { run: id, ranges })))
     }
 
-    /// Nothing more of a run starts, or it goes on.
+    /// Pauses or resumes a run: a paused run starts no further chunks.
     pub fn pause(&self, id: u64, paused: bool) {
         if let Some(run) = self.state().run(id) {
             run.paused = paused;
@@ -311,7 +308,7 @@ impl<D: Device> Queue<D> {
         self.changed.notify_all();
     }
 
-    /// Forgets a run once no lane sits on it.
+    /// Closes a run: drops its waiting chunks at once, and the run itself once no lane has a seat on it.
     pub fn close(&self, id: u64) {
         let mut released = Released::default();
         let mut state = self.state();
@@ -325,7 +322,7 @@ impl<D: Device> Queue<D> {
         drop(state);
     }
 
-    /// Waits for a seat and something to do there.
+    /// Blocks until a seat with work is available.
     pub fn sit(&self) -> (Seat, Task<D>) {
         let mut state = self.state();
         loop {
@@ -336,7 +333,7 @@ impl<D: Device> Queue<D> {
         }
     }
 
-    /// The next batch on a seat, after one that took `took`; `None`: leave.
+    /// Next batch for a seat after a batch of `ran` chunks that took `took`, or `None` if the lane must leave the seat.
     pub fn more(&self, seat: Seat, ran: u64, took: Duration) -> Option<Batch> {
         let mut state = self.state();
         let others = state.exclusive
@@ -349,7 +346,7 @@ impl<D: Device> Queue<D> {
         let average = took.as_nanos() as f64 / ran.max(1) as f64;
         run.nanoseconds = match run.nanoseconds {
             0.0 => average,
-            // Towards longer at once, towards shorter by halves: a batch must not last long.
+            // A longer duration counts at once, a shorter one by half: a batch must not last long.
             before if average > before => average,
             before => (before + average) / 2.0,
         };
@@ -359,14 +356,15 @@ impl<D: Device> Queue<D> {
         run.batch(lanes)
     }
 
-    /// The program of a seat's run is prepared or cannot be. The lane must leave then.
+    /// Records whether the program of the seat's run could be prepared. Returns the failures of the waiting chunks if it could not. The
+    /// lane must leave the seat afterwards.
     pub fn prepared(&self, seat: Seat, outcome: Result<Prepared<D>, Failed>) -> Option<FromExecutor> {
         let mut state = self.state();
         let run = state.run(seat.run)?;
         run.stage = match outcome {
             Ok(prepared) => Stage::Ready(Arc::new(prepared)),
             Err(failed) if failed.code.is_transient() => {
-                // Memory may be there the next time: these chunks failed, later ones try again.
+                // Memory may be available at the next attempt: the chunks that wait now fail, later ones try again.
                 run.stage = Stage::Failed(failed);
                 let failures = run.fail_waiting();
                 run.stage = Stage::Waiting(None);
@@ -377,7 +375,8 @@ impl<D: Device> Queue<D> {
         run.fail_waiting()
     }
 
-    /// Leaves a seat. Everything about what ran there must have been sent.
+    /// Leaves a seat. All results of the seat must have been sent before. Returns the answer to a change of concurrency that takes effect
+    /// by it.
     pub fn leave(&self, seat: Seat, frame: Option<Frame<D>>) -> Option<FromExecutor> {
         let mut released = Released::default();
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! The executor's end of the socket towards its supervisor.
+//! The executor's end of the socket to its supervisor.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -8,21 +8,21 @@ use sahasra_wire::frame;
 
 use super::protocol::FromExecutor;
 
-/// Writes whole frames, one lane at a time. A supervisor that does not read makes the lanes wait.
+/// Writes messages as whole frames, one lane at a time. Lanes block while the supervisor does not read.
 #[derive(Debug)]
 pub struct Reporter {
     socket: Mutex<UnixStream>,
 }
 
 impl Reporter {
-    /// Over a blocking socket.
+    /// Reporter that writes to a blocking socket.
     pub fn new(socket: UnixStream) -> Self {
         Self {
             socket: Mutex::new(socket),
         }
     }
 
-    /// Sends. Without a supervisor there is nobody to run for: the process ends.
+    /// Sends the messages. Ends the process if the supervisor is gone, because nobody else needs its results.
     pub fn send_all(&self, messages: impl IntoIterator<Item = FromExecutor>) {
         for message in messages {
             let bytes = frame::encode(&message);
@@ -33,15 +33,15 @@ impl Reporter {
         }
     }
 
-    /// Ends the process between two frames.
+    /// Ends the process, but not in the middle of a frame.
     pub fn end_process(&self) -> ! {
         let _socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         end_process()
     }
 }
 
-/// Ends the process without destructors and exit handlers: a driver's would wait for a kernel that never ends. What was
-/// written before stays readable, and the status board says why.
+/// Kills the process without running destructors and exit handlers, because a GPU driver's would wait for a kernel that never ends. Frames
+/// that were written before stay readable, and the status board tells the reason.
 pub fn end_process() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     std::process::abort()

@@ -1,4 +1,4 @@
-//! What a lane has ended and not sent yet: runs of consecutive chunks, so that many small results make one frame.
+//! Results of a lane that have not been sent: runs of consecutive chunks, so that many small results fit one frame.
 
 use std::time::{Duration, Instant};
 
@@ -10,25 +10,25 @@ use super::protocol::{Ended, from_executor::Kind};
 use super::queue::{Batch, message};
 use super::report::Reporter;
 
-/// Results are sent when the first of them is this old and the lane looks,
+/// Age of the oldest result at which a lane sends its results, checked after each chunk.
 pub const REPORT_AGE: Duration = Duration::from_millis(2);
-/// or when there are so many bytes of them.
+/// Size of the outputs, in bytes, at which a lane sends its results.
 const REPORT_BYTES: usize = 256 << 10;
 
-/// Results of one run; another's begin when these are sent.
+/// Unsent results of one run. They must be sent before results of another run are added.
 #[derive(Default)]
 pub struct Results {
     run: u64,
-    /// Outputs of `succeeded`, one after the other.
+    /// Concatenated outputs of `succeeded`.
     outputs: Vec<u8>,
-    /// Runs of consecutive indices, with how many bytes of `outputs` are theirs.
+    /// Runs of consecutive indices, each with the number of its bytes in `outputs`.
     succeeded: Vec<(Batch, usize)>,
     failed: Vec<Failure>,
     since: Option<Instant>,
 }
 
 impl Results {
-    /// A chunk succeeded. Takes its outputs and leaves an empty buffer to use again.
+    /// Adds a successful chunk. Takes its outputs and leaves an empty buffer that can be reused.
     pub fn succeeded(&mut self, run: u64, index: u64, attempt: u32, outputs: &mut Vec<u8>) {
         self.note(run);
         let bytes = outputs.len();
@@ -53,7 +53,7 @@ impl Results {
         self.succeeded.push((batch, bytes));
     }
 
-    /// A chunk failed.
+    /// Adds a failed chunk.
     pub fn failed(&mut self, run: u64, index: u64, attempt: u32, failed: Failed) {
         self.note(run);
         if let Some(last) = self.failed.last_mut()
@@ -80,17 +80,17 @@ impl Results {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// They have waited for long enough.
+    /// Whether the oldest result has reached [`REPORT_AGE`].
     pub fn is_old(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= REPORT_AGE)
     }
 
-    /// They should be sent before the next chunk.
+    /// Whether the results should be sent before the next chunk.
     pub fn is_due(&self) -> bool {
         self.outputs.len() >= REPORT_BYTES || self.is_old()
     }
 
-    /// Sends them, if there are any.
+    /// Sends the results if there are any.
     pub fn send(&mut self, reporter: &Reporter) {
         if self.since.take().is_none() {
             return;

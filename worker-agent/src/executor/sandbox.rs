@@ -1,15 +1,15 @@
-//! What an executor gives up before it sees anything of a tenant's.
+//! The sandbox of an executor: rights that the process gives up before it receives anything of a tenant.
 //!
-//! The supervisor starts it with an empty environment (but for what a driver needs), its working directory at the root,
-//! in a process group of its own, with three descriptors: the socket as standard input, the status board as standard
-//! output, and a pipe for its words as standard error. [`enter`] does the rest: death with the agent, no inherited descriptor,
-//! limits, no capabilities, and the **walls** ([`put_up_walls`]):
+//! The supervisor starts the process with an empty environment (except for the variables that a driver needs), with the root as working
+//! directory, in a process group of its own, and with three descriptors: the socket as standard input, the status board as standard output,
+//! and a pipe for its messages as standard error. [`enter`] does the rest: death with the agent, no further inherited descriptors, resource
+//! limits, no capabilities, and the restrictions of [`put_up_walls`]:
 //!
-//! - [`files`]: Landlock. Which files it may open, no TCP, no signals and abstract sockets towards others, and nothing of
-//!   another process's memory, descriptors and environment, though all executors have the agent's uid.
-//! - [`calls`]: seccomp. No call that has no place in an engine, whatever it is done to.
+//! - [`files`]: Landlock restricts which files the process may open, forbids TCP and signals and abstract sockets to other processes, and hides
+//!   the memory, descriptors and environment of other processes, although all executors have the agent's uid.
+//! - [`calls`]: seccomp rejects the system calls that no engine needs, whatever their arguments.
 //!
-//! Each closes what the other leaves open; `docs/adr/0020-walls-of-executors.md` says what is left.
+//! Each closes gaps that the other leaves; `docs/adr/0020-walls-of-executors.md` lists the remaining ones.
 
 pub mod calls;
 pub mod files;
@@ -24,73 +24,71 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize};
 
-/// Descriptors that an executor may have open: a driver takes some tens for each device.
+/// Limit of open descriptors; a driver needs some tens for each device.
 const OPEN_FILES: u64 = 1024;
-/// Memory beside the device's that the CPU engine may use: code, results on their way, stacks.
+/// Memory of the CPU engine beside the device's memory, in bytes: code, results in transit, stacks.
 const OWN_BYTES: u64 = 1 << 30;
 
-/// What the supervisor has handed over.
+/// Descriptors that the supervisor has passed to this process.
 #[derive(Debug)]
 pub struct Inherited {
-    /// Towards the supervisor.
+    /// Connection to the supervisor.
     pub socket: UnixStream,
     /// File of the status board.
     pub board: OwnedFd,
 }
 
-/// What an executor has to reach beyond what each one does.
+/// Resources that an executor may use beyond those that every executor may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// GPUs, through their driver.
+    /// Whether GPUs are accessible through their driver.
     pub gpu: bool,
-    /// The PJRT plugin.
+    /// Path of the PJRT plugin.
     pub plugin: Option<PathBuf>,
-    /// The folder in which compiled programs are read and written.
+    /// Folder with compiled programs, for reading and writing.
     pub program_cache: Option<PathBuf>,
-    /// A folder of its own for files that live as long as it.
+    /// Private folder for files that live as long as the process.
     pub scratch: Option<PathBuf>,
 }
 
 impl Reach {
-    /// Whether the plugin may start the vendor's compilers, which are programs of their own, within these walls: XLA hands what it has made
-    /// for a GPU to `ptxas`.
+    /// Whether the plugin may start the vendor's compilers inside the sandbox. They are programs of their own: XLA compiles its output for
+    /// a GPU with `ptxas`.
     pub fn has_compilers(&self) -> bool {
         self.gpu && self.plugin.is_some()
     }
 }
 
-/// Which walls stand: what the kernel has of those that were put up.
+/// Restrictions that are in force, of those that the kernel supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Walls {
-    /// Version of Landlock's interface that is in force; 0 without Landlock.
+    /// ABI version of Landlock that is in force; 0 without Landlock.
     pub landlock: u32,
-    /// Whether calls are filtered.
+    /// Whether system calls are filtered.
     pub seccomp: bool,
 }
 
-/// Why an executor does not run.
+/// Reason why an executor does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The agent ended meanwhile.
+    /// The agent ended in the meantime.
     #[error("the agent is gone")]
     AgentGone,
-    /// Walls are of the thread that puts them up, and of those that it starts.
+    /// The process has this number of threads: restrictions apply only to the calling thread and to threads that it starts.
     #[error("there are {0} threads already")]
     Threads(usize),
-    /// What was inherited, or a limit.
+    /// An inherited descriptor is unusable, or a limit cannot be set.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// Files.
     #[error("cannot restrict files")]
     Files(#[from] files::FilesError),
-    /// Calls.
     #[error("cannot restrict system calls")]
     Calls(#[from] calls::CallsError),
 }
 
 impl Walls {
-    /// What the kernel lacks, and what an executor that was broken into can do for want of it; empty where nothing is missing. The
-    /// executors of a `gpu` need more of Landlock, as its driver has sockets.
+    /// Kernel features that are missing, each with what a compromised executor can do without it; empty if none is missing. A `gpu`
+    /// executor needs more of Landlock, because the driver uses sockets.
     pub fn missing(&self, gpu: bool) -> Vec<&'static str> {
         let mut missing = Vec::new();
         match self.landlock {
@@ -111,12 +109,12 @@ impl Walls {
     }
 }
 
-/// Enters the sandbox. `parent` is the agent; `memory_bytes` the device's memory where it is this process's own.
+/// Enters the sandbox. `parent` is the process id of the agent. `memory_bytes` is the device's memory if it is memory of this process.
 ///
 /// # Errors
-/// [`SandboxError`]. That the kernel lacks a wall is none.
+/// [`SandboxError`]. A restriction that the kernel does not support is no error.
 pub fn enter(parent: i32, memory_bytes: Option<u64>, reach: &Reach) -> Result<Inherited, SandboxError> {
-    // Killed when the agent's thread that made it ends. The end of the socket says the same, should that not come.
+    // Die when the agent's thread that started this process ends. Should the signal be missed, the closed socket tells the same.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     if rustix::process::getppid() != Pid::from_raw(parent) {
         return Err(SandboxError::AgentGone);
@@ -128,18 +126,19 @@ pub fn enter(parent: i32, memory_bytes: Option<u64>, reach: &Reach) -> Result<In
     if let Some(bytes) = memory_bytes {
         limit(Resource::Data, bytes.saturating_add(OWN_BYTES))?;
     }
-    // The first to go when memory is short. Not everywhere allowed, and no wall.
+    // The kernel kills this process first when memory is short. The write is not allowed everywhere, and security does not depend on it.
     let _ = std::fs::write("/proc/self/oom_score_adj", "800");
     put_up_walls(reach)?;
     Ok(inherited)
 }
 
-/// Puts up the walls around this process, for good: whatever it starts and loads is inside.
+/// Restricts this process permanently, including everything that it starts and loads.
 ///
 /// # Errors
-/// [`SandboxError`]: what does not come about where the kernel has it. That the kernel lacks a wall is none.
+/// [`SandboxError`] if a restriction that the kernel supports cannot be applied. A restriction that the kernel does not support is no
+/// error.
 pub fn put_up_walls(reach: &Reach) -> Result<Walls, SandboxError> {
-    // Where there is no /proc nothing says how many; an executor is called before anything starts one.
+    // Without /proc the number of threads is unknown and assumed to be one: an executor calls this before it starts a thread.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
         return Err(SandboxError::Threads(threads));
@@ -152,8 +151,8 @@ pub fn put_up_walls(reach: &Reach) -> Result<Walls, SandboxError> {
     })
 }
 
-/// Root's rights go, but for reading what belongs to others: a plugin may lie in somebody's folder, and which files are within reach
-/// is Landlock's to say.
+/// Drops root's capabilities except `CAP_DAC_OVERRIDE`: a plugin may lie in another user's folder, and Landlock decides which files are
+/// accessible.
 fn drop_capabilities() -> io::Result<()> {
     let kept = rustix::thread::capabilities(None)?.permitted & CapabilitySet::DAC_OVERRIDE;
     let sets = CapabilitySets {
@@ -169,7 +168,7 @@ fn take_over() -> io::Result<Inherited> {
     let board = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     let nothing = File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing)?;
-    // A kernel's own output comes this way.
+    // Standard output receives the output of kernels.
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
     Ok(Inherited { socket, board })
 }
@@ -186,17 +185,17 @@ fn limit(resource: Resource, value: u64) -> io::Result<()> {
     )?)
 }
 
-/// Closes everything beyond the three standard descriptors that whoever started the agent may have left open.
+/// Closes all descriptors beyond the three standard ones, which the process that started the agent may have left open.
 fn close_inherited() -> io::Result<()> {
     let numbers: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|number| *number > 2)
         .collect();
     for number in numbers {
-        // The one through which the folder was read is closed already.
+        // The descriptor through which the folder was read is closed already.
         if std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok() {
-            // SAFETY: open, as was just seen; and this runs first of all in a fresh process with one thread, in which
-            // nothing owns a descriptor yet.
+            // SAFETY: the descriptor is open, as was just checked, and nothing owns it: the process is new, has one thread and has opened
+            // nothing.
             unsafe { rustix::io::close(number) };
         }
     }
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn walls_are_not_put_up_around_a_part_of_the_process() {
-        // A test has a thread beside the one that started it.
+        // The thread of a test is not the only one of its process.
         assert!(matches!(put_up_walls(&Reach::default()), Err(SandboxError::Threads(2..))));
     }
 }

@@ -1,5 +1,5 @@
-//! The chunk timeout inside an executor: cancels a launch where the device can, and ends the process where it cannot. Also
-//! looks after results that a lane cannot send, as it runs a long chunk.
+//! Enforces the chunk timeout inside an executor: cancels a launch where the device supports it, and ends the process otherwise. Also sends
+//! results of lanes that cannot send them while they run a long chunk.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use sahasra_wire::burst::FailureCode;
 
 use super::board::{Board, MAX_LANES};
 
-/// A launch that was cancelled must end within this; then the process does.
+/// Time within which a cancelled launch must end; after it the process ends.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
-/// How late a timeout may be noticed: this, or an eighth of it if that is more,
+/// Lower bound of the polling interval; the interval is an eighth of the shortest chunk timeout.
 const FINEST: Duration = Duration::from_millis(2);
-/// and never later than this, which is also how long a finished result may wait for a chunk after it.
+/// Upper bound of the polling interval, and so the longest that a finished result waits for the chunk after it.
 const COARSEST: Duration = Duration::from_millis(20);
 
 /// Watches the lanes of this process.
 pub struct Watch {
     lanes: Vec<Mutex<Option<Watched>>>,
-    /// Chunks that run, so that the watch sleeps when there are none; and the shortest timeout seen.
+    /// Number of lanes that have a seat, so that the watch sleeps while there are none, and the polling interval.
     pace: Mutex<Pace>,
     wake: Condvar,
     cancels: bool,
@@ -28,7 +28,7 @@ pub struct Watch {
 struct Watched {
     run: u64,
     deadline: Instant,
-    /// Its slice was taken back: what the chunk fails with.
+    /// Failure code of the chunk if its slice was revoked.
     revoked: Option<FailureCode>,
     cancel: Cancel,
     cancelled_at: Option<Instant>,
@@ -40,7 +40,7 @@ struct Pace {
 }
 
 impl Watch {
-    /// A watch over lanes whose launches end when cancelled, or not.
+    /// Watch over lanes; `cancels` tells whether the device can cancel a launch.
     pub fn new(cancels: bool) -> Self {
         Self {
             lanes: (0..MAX_LANES).map(|_| Mutex::new(None)).collect(),
@@ -54,7 +54,7 @@ impl Watch {
         self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane sits down to chunks of this timeout.
+    /// Registers a lane that starts to run chunks with this timeout.
     pub fn sit(&self, timeout: Duration) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         pace.seated += 1;
@@ -62,7 +62,7 @@ impl Watch {
         self.wake.notify_one();
     }
 
-    /// It leaves.
+    /// Removes a lane that [`Watch::sit`] registered.
     pub fn leave(&self) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         pace.seated -= 1;
@@ -71,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// A lane launches.
+    /// Starts the timeout of a chunk that the lane launches.
     pub fn begin(&self, lane: usize, run: u64, timeout: Duration, cancel: &Cancel) {
         *self.lane(lane) = Some(Watched {
             run,
@@ -82,12 +82,12 @@ impl Watch {
         });
     }
 
-    /// Its launch has ended. Gives what it was revoked with.
+    /// Ends the timeout of the lane's chunk. Returns the code that the chunk was revoked with, if any.
     pub fn end(&self, lane: usize) -> Option<FailureCode> {
         self.lane(lane).take().and_then(|watched| watched.revoked)
     }
 
-    /// Cancels what runs of a run, where the device can; the caller ends the process where that does not help.
+    /// Cancels the running chunks of a run, where the device supports it. Where it does not, the caller ends the process.
     pub fn revoke(&self, run: u64, code: FailureCode) {
         if !self.cancels {
             return;
@@ -100,7 +100,8 @@ impl Watch {
         }
     }
 
-    /// Watches until the process ends: `look` is called at each tick, `give_up` ends it when a lane cannot be saved.
+    /// Watches until the process ends: calls `look` at each tick, and `give_up`, which ends the process, when a lane does not end its
+    /// launch.
     pub fn run(self: &Arc<Self>, board: &Board, look: impl Fn(), give_up: impl Fn()) {
         loop {
             let tick = {
@@ -113,7 +114,7 @@ impl Watch {
             let now = Instant::now();
             let mut lost = false;
             for lane in 0..MAX_LANES {
-                // The lane cannot end its launch, nor begin another, while the guard is held.
+                // While the guard is held, the lane can neither end its launch nor begin another.
                 let mut guard = self.lane(lane);
                 let Some(watched) = guard.as_mut().filter(|watched| now >= watched.deadline) else {
                     continue;

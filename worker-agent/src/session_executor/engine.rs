@@ -1,6 +1,7 @@
-//! What runs a session's programs: one trait, and an engine for each way.
+//! Engines that run a session's programs: the trait [`Engine`] and its implementations.
 //!
-//! An engine is asked by one thread, in the client's order. It may let things go on behind that: then a [`Completion`] says
+//! One thread calls an engine, in the client's order. An engine may finish work in the background; then a [`Completion`] tells when the
+//! work is done and whether it failed.
 //! when they are done and how they went.
 
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -14,18 +15,17 @@ pub mod model;
 pub mod ptx;
 pub mod xla;
 
-/// Why something failed, without the operation.
+/// Failure of an engine's operation, without the operation's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Fault {
-    /// The kind.
     pub code: FailureCode,
-    /// For people.
+    /// Description for people.
     pub message: String,
 }
 
 impl Fault {
-    /// Of that kind, in those words.
+    /// Fault with this code and message.
     pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -33,7 +33,7 @@ impl Fault {
         }
     }
 
-    /// An operation of the other engine.
+    /// Fault for an operation that only the other engine supports. `what` names the operation, `engine` the engine of this session.
     pub fn unsupported(what: &str, engine: &str) -> Self {
         Self::new(
             FailureCode::Unsupported,
@@ -42,22 +42,22 @@ impl Fault {
     }
 }
 
-/// What an engine says of itself.
+/// Description of an engine and its device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// `xla` or `ptx`.
     pub engine: &'static str,
-    /// `cpu`, `cuda`.
+    /// Name of the platform, such as `cpu` or `cuda`.
     pub platform: String,
-    /// In its own words.
+    /// Version of the platform, as the engine reports it.
     pub platform_version: String,
-    /// In its own words.
+    /// Description of the device, as the engine reports it.
     pub device: String,
-    /// Highest version that it reads, as `major.minor.patch`; empty where that means nothing.
+    /// Newest StableHLO version that the engine reads, as `major.minor.patch`; empty if the engine does not read StableHLO.
     pub stablehlo_version: String,
 }
 
-/// Called when something ends, on any thread: it must not block.
+/// Callback for the end of an operation. It is called on any thread and must not block.
 pub type Bell = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
@@ -67,18 +67,18 @@ struct Outcome {
     done: Condvar,
 }
 
-/// Something that goes on: whether it is done, and how it went.
+/// Receiving end of an operation's outcome: whether the operation is done, and whether it failed.
 #[derive(Clone, Debug)]
 pub struct Completion(Arc<Outcome>);
 
-/// The other end of a [`Completion`]: dropped without a word it tells of a fault.
+/// Sending end of a [`Completion`]. If it is dropped without an outcome, the operation counts as failed.
 pub struct Completer {
     outcome: Arc<Outcome>,
     bell: Bell,
 }
 
 impl Completion {
-    /// The two ends; `bell` is rung when it ends.
+    /// Creates both ends. `bell` is called when the operation ends.
     pub fn new(bell: Bell) -> (Self, Completer) {
         let outcome = Arc::<Outcome>::default();
         let completer = Completer {
@@ -88,12 +88,12 @@ impl Completion {
         (Self(outcome), completer)
     }
 
-    /// How it went, once it is done.
+    /// Outcome of the operation once it is done.
     pub fn outcome(&self) -> Option<&Result<(), Fault>> {
         self.0.told.get()
     }
 
-    /// Waits until it is done.
+    /// Blocks until the operation is done.
     pub fn wait(&self) -> &Result<(), Fault> {
         let mut guard = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -106,7 +106,7 @@ impl Completion {
 }
 
 impl Completer {
-    /// It is done.
+    /// Reports the outcome of the operation.
     pub fn complete(self, outcome: Result<(), Fault>) {
         self.tell(outcome);
     }
@@ -131,96 +131,91 @@ impl Drop for Completer {
     }
 }
 
-/// What it takes to run a program, in bytes of device memory.
+/// Device memory for an execution of a program, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Its arguments.
     pub arguments: u64,
-    /// Its results.
     pub outputs: u64,
-    /// Of them, those that take the place of arguments.
+    /// Size of the outputs that reuse the memory of arguments.
     pub aliased: u64,
-    /// In between.
+    /// Temporary memory during the execution.
     pub temporaries: u64,
-    /// The code.
     pub code: u64,
 }
 
-/// A program that an engine made.
+/// Program that an engine has produced from a text.
 #[derive(Debug)]
 pub struct Compilation<P> {
-    /// It.
     pub program: P,
-    /// It was made before.
+    /// Whether the program comes from a cache.
     pub cached: bool,
-    /// How long that took now, in milliseconds.
+    /// Time that producing the program took this time, in milliseconds.
     pub milliseconds: u64,
 }
 
-/// What an engine knows of a program.
+/// Properties of a compiled program.
 pub trait Program {
-    /// Its results, in order; none for kernels.
+    /// Shapes of the results, in order; empty for kernels.
     fn outputs(&self) -> &[Shape];
-    /// What it takes.
+    /// Device memory for an execution.
     fn needs(&self) -> Needs;
-    /// Floating-point operations of one execution, where they are counted.
+    /// Number of floating-point operations of one execution, if the compiler counts them.
     fn flops(&self) -> Option<f64>;
 }
 
-/// Runs programs on one device. Tensors and programs are freed when dropped.
+/// Runs programs on one device. Dropping a tensor or a program frees it.
 pub trait Engine {
-    /// An array on the device.
     type Tensor;
-    /// A compiled program; clones are the same one.
+    /// A compiled program; clones refer to the same program.
     type Program: Program + Clone;
-    /// A compilation under way.
+    /// A compilation in progress.
     type Compiling;
-    /// A download under way.
+    /// A download in progress.
     type Transfer;
 
-    /// What it is.
+    /// Description of the engine and its device.
     fn description(&self) -> Description;
 
-    /// Bytes that an array of so many bytes in host memory takes on the device, before it is there.
+    /// Device memory that an array of `host_bytes` bytes of host memory will need, in bytes.
     fn device_bytes(&self, host_bytes: u64) -> u64;
 
-    /// Bytes that this one takes.
+    /// Device memory of `tensor`, in bytes.
     fn stored_bytes(&self, tensor: &Self::Tensor) -> u64;
 
-    /// An array from host memory: dense, row-major, little-endian, as long as the shape says.
+    /// Creates an array from `data` in host memory: dense, row-major, little-endian, of the size that the shape implies.
     ///
     /// # Errors
-    /// Types that it does not take, memory, a lost device.
+    /// An element type that the engine does not support, insufficient memory, a lost device.
     fn upload(&mut self, shape: &Shape, data: Bytes) -> Result<Self::Tensor, Fault>;
 
-    /// A zeroed array.
+    /// Creates a zeroed array.
     ///
     /// # Errors
     /// As [`Engine::upload`].
     fn allocate(&mut self, shape: &Shape) -> Result<Self::Tensor, Fault>;
 
-    /// Starts to compile a program; nothing else is asked for meanwhile but what belongs to downloads.
+    /// Starts to compile a program. Until it is done, only the methods for downloads are called.
     ///
     /// # Errors
-    /// What is found before that starts.
+    /// Errors found before the compilation starts.
     fn compile(&mut self, format: Format, code: &Bytes, done: Completer) -> Result<Self::Compiling, Fault>;
 
-    /// Bytes of device memory that the program of a compilation that is done takes for as long as it has a name.
+    /// Device memory that the program of a finished compilation needs for its whole life, in bytes.
     fn program_bytes(&self, _compiling: &Self::Compiling) -> u64 {
         0
     }
 
-    /// The program of a compilation that is done.
+    /// Program of a finished compilation.
     ///
     /// # Errors
-    /// Why it cannot run here.
+    /// The reason why the program does not compile or cannot run here.
     fn program(&mut self, compiling: Self::Compiling) -> Result<Compilation<Self::Program>, Fault>;
 
-    /// Starts a program. Arguments whose places are in `kept` stay; of the others results may take the memory. The results
-    /// can be used at once.
+    /// Starts a program. Results may reuse the memory of the arguments, except of those whose indices are in `kept`. The results can be
+    /// used immediately.
     ///
     /// # Errors
-    /// What is found before it starts; the completer is rung all the same.
+    /// Errors found before the program starts; `done` is completed in this case too.
     fn execute(
         &mut self,
         program: &Self::Program,
@@ -229,46 +224,46 @@ pub trait Engine {
         done: Completer,
     ) -> Result<Vec<Self::Tensor>, Fault>;
 
-    /// Launches a kernel; `tensors` are those of its arguments that are tensors, in order.
+    /// Launches a kernel. `tensors` are the tensors among its arguments, in order.
     ///
     /// # Errors
-    /// How it ended, where that is known already.
+    /// The failure of the kernel, if already known.
     fn launch(&mut self, program: &Self::Program, launch: &Launch, tensors: &[&Self::Tensor]) -> Result<(), Fault>;
 
-    /// Waits for what runs without a completion.
+    /// Waits for all work that has no completion.
     ///
     /// # Errors
-    /// How that ended.
+    /// Failures of that work.
     fn synchronise(&mut self) -> Result<(), Fault>;
 
-    /// Whether a fault has ended the device's context: nothing works any more.
+    /// Whether a fault has made the device's context permanently unusable.
     fn is_lost(&self) -> bool;
 
-    /// Starts copying an array to host memory.
+    /// Starts to copy an array to host memory.
     ///
     /// # Errors
-    /// What is found before that starts; the completer is rung all the same.
+    /// Errors found before the copy starts; `done` is completed in this case too.
     fn download(&mut self, tensor: &Self::Tensor, shape: &Shape, done: Completer) -> Result<Self::Transfer, Fault>;
 
-    /// Whether its memory is in use by others too: a download that goes on, or bytes that are sent from where they lie. Results of
-    /// programs do not take it then.
+    /// Whether the memory of `tensor` is also used by a download in progress or by bytes that are sent directly from it. Results of
+    /// programs do not reuse the memory in this case.
     fn is_lent(&self, tensor: &Self::Tensor) -> bool;
 
-    /// The bytes of a download that is done.
+    /// Bytes of a finished download.
     ///
     /// # Errors
-    /// How it went.
+    /// The failure of the download.
     fn downloaded(&mut self, transfer: Self::Transfer) -> Result<Bytes, Fault>;
 }
 
-/// The element type of that name.
+/// The element type with this name, or `None` if there is none. Tokens are not accepted.
 pub fn element_type(name: &str) -> Option<ElementType> {
     (1..)
         .map_while(ElementType::of)
         .find(|known| known.name() == name && *known != ElementType::Token)
 }
 
-/// [`Compiled`] for a program.
+/// Builds the [`Compiled`] message for a program. `limit_bytes` and `used_bytes` are the session's device memory.
 pub fn compiled<P: Program>(request: u64, made: &Compilation<P>, limit_bytes: u64, used_bytes: u64) -> Compiled {
     let needs = made.program.needs();
     let outputs = made.program.outputs().iter().map(|shape| sahasra_wire::session::Shape {

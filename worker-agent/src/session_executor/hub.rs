@@ -1,8 +1,8 @@
-//! Where the threads of a session executor meet: connections bring operations and take answers, the engine takes operations
-//! and brings answers. One lock, held for moments; whoever has nothing to do sleeps.
+//! The hub connects the threads of a session executor: connections deliver operations and take answers; the engine's thread takes
+//! operations and delivers answers. One lock protects everything and is held only briefly; threads without work sleep.
 //!
-//! A client that looks at each result before it goes on would pay for every hand-over between these threads. Its answers the engine's
-//! thread therefore writes itself, and reads what comes next where it waits: [`lending`].
+//! A client that waits for each result would pay for every hand-over between these threads. Therefore the engine's thread writes small
+//! answers itself, and reads the next operation itself while it waits: see [`lending`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
@@ -23,46 +23,44 @@ use crate::session::board::Board;
 
 mod lending;
 
-/// Frames that a writer takes at a time.
+/// Maximum number of frames that a writer takes at once.
 const BATCH_FRAMES: usize = 64;
-/// Bytes of payloads that the engine's thread writes by itself.
+/// Maximum size of the payloads that the engine's thread writes itself, in bytes.
 pub const LITTLE_BYTES: usize = 32 << 10;
-/// The engine does not sleep.
+/// Value of `wake_at` while the engine's thread does not sleep.
 const AWAKE: i64 = -1;
 
-/// What the engine is to do next.
+/// Next step for the engine's thread.
 pub enum Input {
-    /// The next operation.
+    /// Carry out an operation of the client.
     Operation {
-        /// Its number.
         sequence: u64,
-        /// What it is.
         kind: client_frame::Kind,
-        /// Bytes beside it.
+        /// Bytes beside the operation.
         payload: Payload,
-        /// What they count for: what they decode to.
+        /// Size of the decoded payload in bytes, which counts against the window.
         bytes: usize,
     },
-    /// A client begins, of that generation, or none (0): what the one before had is to be freed.
+    /// Free everything of the previous client. A client of this generation begins, or none if it is 0.
     Begin(u64),
-    /// Something has ended that was waited for.
+    /// Process something that has ended.
     Settle,
 }
 
-/// What the engine waits for.
+/// Reasons for the engine's thread to be woken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waiting {
-    /// Bytes of downloads under way.
+    /// Size of the downloads in progress, in bytes.
     pub pending_bytes: u64,
-    /// A program compiles: operations wait for it.
+    /// Whether a program is being compiled, so that operations must wait.
     pub is_compiling: bool,
-    /// An answer waits for something to end.
+    /// Whether an answer waits for something to end.
     pub is_asked: bool,
-    /// It is to be woken when no more than so many executions run.
+    /// Wake the engine when at most this number of executions run.
     pub running: u64,
 }
 
-/// What a payload counts for in the window.
+/// Bytes of a payload that count against the window.
 fn counted(kind: &client_frame::Kind, payload: &Payload) -> Result<usize, PartError> {
     match kind {
         client_frame::Kind::Part(part) => part.bytes(payload.len()),
@@ -75,32 +73,32 @@ struct Inner {
     inbox: VecDeque<Input>,
     /// Generation of the client whose operations are in the inbox.
     generation: u64,
-    /// The client's connection.
+    /// Connection of the client.
     current: Option<Arc<Connection>>,
     is_engine_asleep: bool,
     lending: Lending,
     sleeping_writers: usize,
-    /// Connection that has bytes which the engine's thread could not write.
+    /// Number of the connection with bytes that the engine's thread could not write.
     unwritten: Option<u64>,
-    /// The last words to a client went out.
+    /// Whether the final message to a client was sent.
     is_told: bool,
-    /// The secret by which the agent lets a client in without asking anybody.
+    /// Secret on the status page that lets the agent admit a returning client without asking the API server.
     shown: Option<Bytes>,
 }
 
-/// See the [module](self).
+/// The [hub](self).
 pub struct Hub {
     inner: Mutex<Inner>,
     engine: Condvar,
     writers: Condvar,
     told: Condvar,
-    /// Readers whose connection is lent.
+    /// Wakes readers that have lent their connection.
     readers: Condvar,
-    /// Wakes the engine where it reads.
+    /// Wakes the engine's thread while it reads a connection.
     call: Call,
-    /// Bytes a second to which the client decodes parts, as it says; 0 where it has decoded none.
+    /// Rate at which the client decodes parts, as it reports, in bytes per second; 0 if it has decoded none.
     client_decodes: AtomicU64,
-    /// Executions that run; the engine, where it sleeps, is woken when no more than `wake_at` do.
+    /// Number of running executions. A sleeping engine's thread is woken when at most `wake_at` are running.
     running: AtomicI64,
     wake_at: AtomicI64,
     board: Board,
@@ -109,7 +107,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// For an engine of that description.
+    /// Hub for an engine with this description. `limit_bytes` is the device memory that the session may use.
     pub fn new(board: Board, description: Description, limit_bytes: u64) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -143,7 +141,7 @@ impl Hub {
         self.limit_bytes
     }
 
-    /// What the agent sees.
+    /// Status page that the agent reads.
     pub fn board(&self) -> &Board {
         &self.board
     }
@@ -168,7 +166,7 @@ impl Hub {
         }
     }
 
-    /// Shows the agent who may come back, where that has changed.
+    /// Publishes the secret of the resumable client to the agent if it has changed.
     fn show_secret(&self, inner: &mut Inner) {
         let secret = inner.link.secret();
         if inner.shown.as_ref() != secret {
@@ -177,10 +175,10 @@ impl Hub {
         }
     }
 
-    /// A connection says hello: its answer, and whether it stands.
+    /// Processes the `Hello` of a connection and makes it the client's current one. Returns the answer.
     ///
     /// # Errors
-    /// The refusal.
+    /// The reason for rejecting the connection.
     pub fn hello(&self, connection: &Arc<Connection>, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
         let mut inner = self.lock();
         let welcomed = inner.link.hello(connection.number, hello, received, secret, Instant::now())?;
@@ -224,8 +222,8 @@ impl Hub {
         })
     }
 
-    /// Frames came on a connection. Gives whether it is the client's still and makes sense. With `lends` the engine may read what comes next,
-    /// until [`Hub::lent`] returns.
+    /// Processes frames of a connection. Returns whether the connection is still the client's and the frames are valid. With `lends` the
+    /// engine's thread may read the connection until [`Hub::lent`] returns.
     pub fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>, lends: bool) -> bool {
         self.board.touch();
         let mut inner = self.lock();
@@ -266,14 +264,14 @@ impl Hub {
             inner.lending.connection = Some(connection);
         }
         self.wake_engine(&mut inner);
-        // What was confirmed makes room.
+        // Confirmed frames make room in the window.
         if inner.link.has_to_send(connection) {
             self.wake_writers(&inner);
         }
         true
     }
 
-    /// What came on a connection makes no sense.
+    /// Closes a connection because the frames it received are malformed.
     pub fn malformed(&self, connection: u64, reason: &str) {
         self.break_off(&mut self.lock(), connection, reason);
     }
@@ -282,7 +280,7 @@ impl Hub {
         self.dismiss(inner, connection, FailureCode::Malformed, reason);
     }
 
-    /// The session is over: whoever is connected is told, if it takes no longer than that.
+    /// Ends the session: sends the reason to the connected client, and waits up to `longest` until it is sent.
     pub fn end(&self, reason: &str, longest: Duration) {
         let mut inner = self.lock();
         let Some(connection) = inner.current.as_ref().map(|current| current.number) else {
@@ -295,13 +293,13 @@ impl Hub {
         }
     }
 
-    /// A writer has sent what nothing comes after.
+    /// Records that a writer has sent the final message of a connection.
     pub fn told(&self) {
         self.lock().is_told = true;
         self.told.notify_all();
     }
 
-    /// Takes leave of the client of that connection, if it is one. Gives whether it was.
+    /// Sends the final message to the client of a connection and discards its operations. Returns whether the connection is the client's.
     fn dismiss(&self, inner: &mut Inner, connection: u64, code: FailureCode, reason: &str) -> bool {
         let failed = Failed {
             request: 0,
@@ -322,14 +320,14 @@ impl Hub {
         is_dismissed
     }
 
-    /// An operation of this client makes no sense.
+    /// Ends the client of `generation` because it sent a malformed operation.
     pub fn malformed_operation(&self, generation: u64, reason: &str) {
         let mut inner = self.lock();
         if inner.generation == generation {
             if let Some(connection) = inner.current.as_ref().map(|current| current.number) {
                 self.break_off(&mut inner, connection, reason);
             } else {
-                // Nobody is there to be told; and nobody can resume.
+                // The client is disconnected and cannot be told, and it must not resume.
                 inner.link.forget();
                 self.show_secret(&mut inner);
                 inner.inbox.clear();
@@ -339,7 +337,7 @@ impl Hub {
         }
     }
 
-    /// A connection is over.
+    /// Records that a connection has ended.
     pub fn disconnected(&self, connection: u64) {
         let mut inner = self.lock();
         if inner.current.as_ref().is_some_and(|current| current.number == connection) {
@@ -348,12 +346,12 @@ impl Hub {
         if inner.link.disconnected(connection, Instant::now()) {
             self.board.set_connected(false);
         }
-        // It has to see to the grace, and writers that theirs is over.
+        // The engine's thread must watch the grace period, and the connection's writer must end.
         self.wake_engine(&mut inner);
         self.wake_writers(&inner);
     }
 
-    /// Waits until there is something to write on this connection. Gives whether that was not so at once.
+    /// Waits until there is something to write on this connection. Returns whether it had to wait.
     pub fn wait_to_send(&self, connection: u64) -> bool {
         let mut inner = self.lock();
         let mut has_waited = false;
@@ -368,7 +366,7 @@ impl Hub {
         }
     }
 
-    /// Bytes a second to which the client decodes parts, as it says; 0 where it has decoded none.
+    /// Rate at which the client decodes parts, as it reports, in bytes per second; 0 if it has decoded none.
     pub fn client_decodes(&self) -> u64 {
         self.client_decodes.load(Ordering::Relaxed)
     }
@@ -378,12 +376,13 @@ impl Hub {
         self.lock().link.has_to_send(connection)
     }
 
-    /// Frames to send on this connection, if there are any, about so many bytes at the most.
+    /// Appends the next frames for this connection to `into`, with at most about `most_bytes` bytes of payloads.
     pub fn send(&self, connection: u64, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
         self.lock().link.send(connection, BATCH_FRAMES, most_bytes, into)
     }
 
-    /// Answers for a client; `last` is the one after which nothing comes. Little goes out on this thread, where nobody writes already.
+    /// Queues answers for the client of `generation`; nothing follows `last`. Small answers are written on this thread if the connection's
+    /// writer sleeps.
     pub fn answer(&self, generation: u64, answers: Vec<Answer>, last: Option<Answer>) {
         let connection = {
             let mut inner = self.lock();
@@ -411,7 +410,7 @@ impl Hub {
         }
     }
 
-    /// What the engine is to do next; waits for it. `can_settle` says whether something has ended that it waits for.
+    /// Waits for the next step of the engine's thread. `can_settle` tells whether something has ended that the engine waits for.
     pub fn next(&self, waiting: Waiting, can_settle: impl Fn() -> bool) -> Input {
         let mut inner = self.lock();
         loop {
@@ -443,9 +442,10 @@ impl Hub {
                 inner.generation = 0;
                 return Input::Begin(0);
             }
-            // Whoever ends something from here on sees that it has to wake, or has ended it before the question below.
+            // From here on, an operation that ends either sees that it must wake the engine, or has ended before `can_settle` is called
+            // below.
             let lent = inner.lent();
-            // An engine that reads comes back soon, and then sees what has ended that no answer waits for.
+            // An engine that reads a connection returns soon, and then sees ended operations that no answer waits for.
             let is_woken = waiting.is_asked || waiting.is_compiling || lent.is_none();
             self.wake_at
                 .store(if is_woken { waiting.running as i64 } else { AWAKE }, Ordering::SeqCst);
@@ -466,13 +466,13 @@ impl Hub {
         }
     }
 
-    /// An execution begins.
+    /// Records that an execution begins.
     pub fn execution_begins(&self) {
         self.running.fetch_add(1, Ordering::SeqCst);
         self.board.execution_begins();
     }
 
-    /// An execution has ended.
+    /// Records that an execution has ended.
     pub fn execution_ends(&self) {
         let running = self.running.fetch_sub(1, Ordering::SeqCst) - 1;
         self.board.execution_ends();
@@ -482,7 +482,7 @@ impl Hub {
         }
     }
 
-    /// A download or a compilation has ended.
+    /// Records that a download or a compilation has ended.
     pub fn download_ends(&self) {
         fence(Ordering::SeqCst);
         if self.wake_at.load(Ordering::SeqCst) != AWAKE {

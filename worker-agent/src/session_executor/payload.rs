@@ -1,24 +1,24 @@
-//! Bytes beside a message, as a connection read them.
+//! Payloads: bytes beside a message, as a connection has read them.
 
 use bytes::Bytes;
 use sahasra_memory::Region;
 
-/// From here on memory is asked for in huge pages: to touch it costs more than to fill it otherwise.
+/// Size in bytes from which memory is requested in huge pages, because faulting in small pages would cost more than filling the memory.
 const HUGE_BYTES: usize = 8 << 20;
-/// What the system counts memory in, at most.
+/// Largest page size of the system that is assumed for alignment, in bytes.
 const PAGE_BYTES: usize = 64 << 10;
 
 /// Bytes beside a message.
 #[derive(Debug)]
 pub enum Payload {
-    /// A piece of what was read, among other frames.
+    /// Slice of a read buffer that also holds other frames.
     Shared(Bytes),
-    /// Read to where it belongs: the next piece of memory that was made for a whole tensor.
+    /// Bytes that were read directly to their final location: the next region of the memory of a whole tensor.
     InPlace(Region),
 }
 
 impl Payload {
-    /// How many bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Shared(bytes) => bytes.len(),
@@ -26,12 +26,11 @@ impl Payload {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes.
     pub fn into_bytes(self) -> Bytes {
         match self {
             Self::Shared(bytes) => bytes,
@@ -46,9 +45,9 @@ impl From<Bytes> for Payload {
     }
 }
 
-/// So many zeros.
+/// `bytes` zeros.
 pub fn zeros(bytes: usize) -> Vec<u8> {
-    // Zeroed by the system, page by page when they are touched.
+    // The system zeroes the pages when they are first touched.
     let mut zeros = vec![0; bytes];
     if bytes >= HUGE_BYTES {
         ask_for_huge_pages(zeros.as_mut_ptr(), zeros.len());
@@ -56,12 +55,12 @@ pub fn zeros(bytes: usize) -> Vec<u8> {
     zeros
 }
 
-/// Advice to the system; that it is not taken costs time and nothing else.
+/// Advises the system to use huge pages. The advice only affects speed.
 fn ask_for_huge_pages(start: *mut u8, bytes: usize) {
     let skipped = start.align_offset(PAGE_BYTES);
     if let Some(rest) = bytes.checked_sub(skipped) {
         let length = rest / PAGE_BYTES * PAGE_BYTES;
-        // SAFETY: pages that lie within the caller's memory altogether; and the advice changes nothing of what is in any.
+        // SAFETY: the range consists of whole pages within the caller's memory, and the advice does not change their content.
         let _ = unsafe { rustix::mm::madvise(start.wrapping_add(skipped).cast(), length, rustix::mm::Advice::LinuxHugepage) };
     }
 }

@@ -1,4 +1,4 @@
-//! The suite against each backend.
+//! Runs the contract suite against each backend.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use crate::device::cuda::{CudaDevice, probe};
 /// Index of a configuration and its loss, as `examples/hyperparameter-search/verify.c --expect` prints them.
 pub(super) const HOST_LOSSES: [(u32, f64); 4] = [(0, 0.392780572), (42, 0.328033662), (137, 0.334928203), (999, 0.347536474)];
 
-/// Every part that leaves the device intact.
+/// Declares a test for every part of the suite that leaves the device intact.
 macro_rules! harmless {
     ($device:expr) => {
         harmless! { $device =>
@@ -75,7 +75,7 @@ mod cpu {
 mod cuda {
     use super::*;
 
-    /// The first GPU; without one says so, past the capture of tests' output, and runs nothing.
+    /// The first GPU. Without one, prints the reason past the capture of test output and returns `None`, so that the test does nothing.
     fn device() -> Option<CudaDevice> {
         static REASON: LazyLock<Option<String>> = LazyLock::new(|| {
             let probed = probe();

@@ -1,4 +1,4 @@
-//! The kernels of `examples/`, against computations that know nothing of them.
+//! Tests of the kernels in `examples/` against independent computations.
 
 use sahasra_ptx::Cancel;
 
@@ -9,8 +9,8 @@ const ESTIMATE_PI: &str = include_str!("../../../../examples/monte-carlo/estimat
 const SAXPY: &str = include_str!("../../../../examples/saxpy/saxpy.ptx");
 const EVAL_CONFIG: &str = include_str!("../../../../examples/hyperparameter-search/eval_config.ptx");
 
-/// `estimate_pi(float *estimate, unsigned *inside, unsigned chunk, unsigned samplesPerThread, unsigned seed)`: the count must lie where
-/// chance puts it, be the same each time, and agree with the estimate to the last bit.
+/// `estimate_pi(float *estimate, unsigned *inside, unsigned chunk, unsigned samplesPerThread, unsigned seed)`: the count must be
+/// statistically plausible, the same in each run, and agree with the estimate to the last bit.
 pub(super) fn pi_is_counted_alike_each_time<D: Device>(device: &D) {
     let (threads, samples) = (256u32, 64u32);
     let count = |chunk: u32| {
@@ -44,7 +44,7 @@ pub(super) fn pi_is_counted_alike_each_time<D: Device>(device: &D) {
     assert!(seen.len() > 4, "chunks throw different points: {seen:?}");
 }
 
-/// `saxpy(float *out, const float *x, const float *y, float a, unsigned chunk)`: every element exact.
+/// `saxpy(float *out, const float *x, const float *y, float a, unsigned chunk)`: every element must be exact.
 pub(super) fn saxpy_is_exact<D: Device>(device: &D) {
     let x: Vec<f32> = (0..256).map(|place| place as f32 * 0.5 - 20.0).collect();
     let y: Vec<f32> = (0..32).map(|place| 1000.0 - place as f32).collect();
@@ -72,8 +72,8 @@ pub(super) fn saxpy_is_exact<D: Device>(device: &D) {
     }
 }
 
-/// `eval_config(float *output, float learningRate, unsigned batchSize, float dropout)`: the losses that `verify.c` gives in
-/// double precision, within what its README states.
+/// `eval_config(float *output, float learningRate, unsigned batchSize, float dropout)`: the losses must match those that `verify.c`
+/// computes in double precision, within the tolerance that its README states.
 pub(super) fn a_training_ends_with_the_loss_of_the_host<D: Device>(device: &D) {
     for (index, expected) in super::backends::HOST_LOSSES {
         let rate = (0.1 * (1.0 + f64::from(index % 100) * 0.6)) as f32;

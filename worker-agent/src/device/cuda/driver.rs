@@ -1,4 +1,4 @@
-//! The driver's answers as [`DeviceError`]s.
+//! Conversion of the driver's result codes to [`DeviceError`]s.
 
 use std::ffi::CStr;
 
@@ -7,13 +7,13 @@ use sahasra_wire::burst::FailureCode;
 
 use crate::device::DeviceError;
 
-/// Whether `libcuda` can be loaded. Everything else here panics where it cannot.
+/// Whether `libcuda` can be loaded. All other functions of the driver panic if it cannot.
 pub fn is_present() -> bool {
     // SAFETY: opens and closes a library whose initialisers do nothing until `cuInit`.
     unsafe { sys::is_culib_present() }
 }
 
-/// The driver's name of an answer and its words for it.
+/// The driver's description and name of a result code.
 pub fn words(result: CUresult) -> String {
     let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
         let mut text = std::ptr::null();
@@ -28,7 +28,7 @@ pub fn words(result: CUresult) -> String {
     format!("{} ({})", text(sys::cuGetErrorString), text(sys::cuGetErrorName))
 }
 
-/// An answer of a call that has nothing to do with the tenant's code, or that brings news of a kernel launched before.
+/// Checks the result of a call that is independent of the tenant's code, or that reports a fault of a kernel launched before.
 pub fn check(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
     use CUresult as R;
     match result {
@@ -47,8 +47,8 @@ pub fn check(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
     }
 }
 
-/// What an error says that stays with the context until its process ends (CUDA Driver API, `CUresult`: "the context
-/// cannot be used, so it must be destroyed"). `None` for all others.
+/// Failure code of an error that makes the context unusable until its process ends (CUDA Driver API, `CUresult`: "the context cannot be
+/// used, so it must be destroyed"). `None` for all other results.
 pub fn poisoned(result: CUresult) -> Option<FailureCode> {
     use CUresult as R;
     Some(match result {
@@ -58,7 +58,7 @@ pub fn poisoned(result: CUresult) -> Option<FailureCode> {
         | R::CUDA_ERROR_INVALID_PC => FailureCode::IllegalAddress,
         // "Error in call stack, likely due to stack corruption or exceeding stack size limit."
         R::CUDA_ERROR_HARDWARE_STACK_ERROR => FailureCode::StackOverflow,
-        // `trap` comes as one of these, depending on the architecture.
+        // `trap` is reported as one of these, depending on the architecture.
         R::CUDA_ERROR_ASSERT | R::CUDA_ERROR_LAUNCH_FAILED | R::CUDA_ERROR_ILLEGAL_INSTRUCTION => FailureCode::Trap,
         R::CUDA_ERROR_LAUNCH_TIMEOUT => FailureCode::ChunkTimeout,
         R::CUDA_ERROR_ECC_UNCORRECTABLE
@@ -70,7 +70,7 @@ pub fn poisoned(result: CUresult) -> Option<FailureCode> {
     })
 }
 
-/// An answer to loading code; `log` is the compiler's.
+/// Checks the result of loading code; `log` is the compiler's error log.
 pub fn check_load(result: CUresult, log: &str) -> Result<(), DeviceError> {
     use CUresult as R;
     let message = || match log.trim() {
@@ -89,7 +89,7 @@ pub fn check_load(result: CUresult, log: &str) -> Result<(), DeviceError> {
     }
 }
 
-/// An answer to preparing or starting a launch.
+/// Checks the result of preparing or starting a launch.
 pub fn check_launch(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
     use CUresult as R;
     match result {

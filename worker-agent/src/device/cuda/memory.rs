@@ -1,4 +1,4 @@
-//! Memory on the GPU, and pinned memory on the host through which copies go.
+//! Memory on the GPU, and pinned host memory through which copies go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use super::Context;
 use super::driver::check;
 use crate::device::{ALIGNMENT, DeviceError, rounded_bytes};
 
-/// Parts in one allocation, each at a multiple of [`ALIGNMENT`].
+/// Parts in one allocation of device memory, each at a multiple of [`ALIGNMENT`].
 #[derive(Debug)]
 pub struct CudaArea {
     context: Arc<Context>,
     used: Arc<AtomicU64>,
     base: sys::CUdeviceptr,
     bytes: u64,
-    /// Offset and bytes of each part.
+    /// Offset and size in bytes of each part.
     parts: Vec<(u64, u64)>,
 }
 
@@ -45,7 +45,7 @@ impl CudaArea {
             parts: placed.collect(),
         };
         if size > 0 {
-            // SAFETY: the range was allocated above. Other streams may use it at once, so this waits for the device.
+            // SAFETY: the range was allocated above. Waits for the device, because other streams may use the range immediately.
             unsafe {
                 check("cuMemsetD8", sys::cuMemsetD8_v2(base, 0, size))?;
                 check("cuStreamSynchronize", sys::cuStreamSynchronize(std::ptr::null_mut()))?;
@@ -75,13 +75,14 @@ impl Drop for CudaArea {
     fn drop(&mut self) {
         self.used.fetch_sub(self.bytes, Ordering::Relaxed);
         if self.base != 0 && self.context.enter().is_ok() {
-            // SAFETY: allocated by this area and freed once. In a poisoned context it fails: the process ends anyway.
+            // SAFETY: allocated by this area and freed once. In a poisoned context the call fails, which is harmless because the process
+            // ends anyway.
             let _ = unsafe { sys::cuMemFree_v2(self.base) };
         }
     }
 }
 
-/// Page-locked host memory: only from such does an asynchronous copy not wait.
+/// Page-locked host memory: asynchronous copies of other memory would block.
 #[derive(Debug)]
 pub struct Pinned {
     pointer: *mut u8,
@@ -92,7 +93,7 @@ pub struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// Of so many bytes, in the current context.
+    /// Allocates `length` zeroed bytes in the current context.
     pub(super) fn new(length: usize) -> Result<Self, DeviceError> {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: the driver writes an address of `length` bytes of host memory.
@@ -101,7 +102,7 @@ impl Pinned {
             pointer: pointer.cast(),
             length,
         };
-        // SAFETY: just allocated with this length. Whatever lay in these pages is not this tenant's to see.
+        // SAFETY: just allocated with this length. Zeroed because this tenant must not see previous content of these pages.
         unsafe { pinned.pointer.write_bytes(0, length) };
         Ok(pinned)
     }
@@ -114,17 +115,17 @@ impl Pinned {
         self.pointer
     }
 
-    /// The first bytes. No copy into them may be under way.
+    /// The first `length` bytes. No copy into them may be in progress.
     pub(super) fn bytes(&self, length: usize) -> &[u8] {
         assert!(length <= self.length);
-        // SAFETY: within the allocation, initialised by `new`.
+        // SAFETY: within the allocation, which `new` initialised.
         unsafe { std::slice::from_raw_parts(self.pointer, length) }
     }
 
-    /// Copies bytes to an offset. No copy from there may be under way.
+    /// Copies bytes to an offset. No copy from the target range may be in progress.
     pub(super) fn put(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.length);
-        // SAFETY: within the allocation; a Rust slice does not overlap it.
+        // SAFETY: within the allocation, which no Rust slice overlaps.
         unsafe { self.pointer.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Asks the driver what there is. Runs in a short-lived child, so that the agent never loads the driver.
+//! Discovers GPUs through the CUDA driver. Runs in a short-lived child process, so that the agent never loads the driver.
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use serde::{Deserialize, Serialize};
@@ -6,37 +6,36 @@ use serde::{Deserialize, Serialize};
 use super::driver::{check, is_present, words};
 use crate::device::DeviceError;
 
-/// What the driver answered.
+/// Result of the discovery.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// GPUs that can be used.
+    /// Usable GPUs.
     pub gpus: Vec<Gpu>,
-    /// Why there are none, or fewer than the driver counts.
+    /// Reason why no GPU, or not every GPU that the driver counts, is usable.
     pub reason: Option<String>,
 }
 
-/// A GPU.
+/// A GPU as the driver describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// The driver's number.
+    /// Number of the GPU in the driver's order.
     pub ordinal: u32,
-    /// The driver's name.
     pub model: String,
-    /// The driver's UUID, as `nvidia-smi` writes it.
+    /// UUID, as `nvidia-smi` prints it.
     pub uuid: String,
-    /// Compute capability.
+    /// Compute capability: major and minor version.
     pub compute_capability: (u32, u32),
-    /// All memory in bytes.
+    /// Total memory in bytes.
     pub total_bytes: u64,
-    /// Free memory in bytes, with one context there.
+    /// Free memory in bytes while one context exists.
     pub free_bytes: u64,
-    /// Memory that a context took, in bytes.
+    /// Memory in use while one context exists, in bytes: the context's and that of other processes.
     pub context_bytes: u64,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub multiprocessors: u32,
 }
 
-/// Asks. Makes a context on each GPU and leaves it to the end of the process.
+/// Discovers the GPUs. Creates a context on each GPU and keeps it until the end of the process.
 pub fn probe() -> Probe {
     if !is_present() {
         return Probe {
@@ -45,7 +44,7 @@ pub fn probe() -> Probe {
         };
     }
     let mut count = 0;
-    // SAFETY: the driver is there; `cuInit` comes first; the driver writes a number.
+    // SAFETY: the driver is present; `cuInit` is called first; the driver writes a number.
     let counted = unsafe {
         match sys::cuInit(0) {
             CUresult::CUDA_SUCCESS => sys::cuDeviceGetCount(&mut count),
@@ -92,7 +91,7 @@ fn gpu(ordinal: i32) -> Result<Gpu, DeviceError> {
     }
     let attribute = |attribute| {
         let mut value = 0;
-        // SAFETY: as above.
+        // SAFETY: `cuInit` was called; the driver writes a number.
         unsafe { check("cuDeviceGetAttribute", sys::cuDeviceGetAttribute(&mut value, attribute, device))? };
         Ok::<_, DeviceError>(value.max(0) as u32)
     };
@@ -116,7 +115,7 @@ fn gpu(ordinal: i32) -> Result<Gpu, DeviceError> {
         ),
         total_bytes: total as u64,
         free_bytes: free as u64,
-        // Others may use the GPU too: what is missing is at most the context's, and at least nothing.
+        // Memory in use by other processes is included, so this is an upper bound of the context's memory.
         context_bytes: total.saturating_sub(free) as u64,
         multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
     })

@@ -1,4 +1,4 @@
-//! The order in which a lane's copies and launches happen.
+//! Streams of a GPU: each is the sequence of one lane's copies and launches.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::driver::check;
 use super::memory::Pinned;
 use crate::device::DeviceError;
 
-/// Pinned memory of a stream for each direction, in bytes: larger copies go in pieces.
+/// Size of a stream's pinned memory for each direction, in bytes. Larger copies are split.
 pub(super) const STAGING: usize = 256 << 10;
-/// A kernel's parameters fit 4 KiB before PTX ISA 8.1 and 32,764 bytes since: a kernel that declares more than it is given
-/// reads zeros from here, where it would otherwise read what lies beyond the array of pointers.
+/// Number of parameter pointers passed to a launch, initially all to `ZEROS`. A kernel's parameters fit 4 KiB before PTX ISA 8.1 and 32,764
+/// bytes since. A kernel that declares more parameters than it is given reads zeros instead of memory beyond the array of pointers.
 const MOST_PARAMETERS: usize = 4096;
 pub(super) static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
 
@@ -23,7 +23,7 @@ pub struct CudaStream {
     pub(super) context: Arc<Context>,
     pub(super) stream: sys::CUstream,
     pub(super) upload: Pinned,
-    /// Bytes of `upload` from which copies may be under way.
+    /// Number of bytes of `upload` from which copies may be in progress.
     pub(super) uploading: usize,
     pub(super) download: Pinned,
     pub(super) parameters: Vec<*mut c_void>,
@@ -33,7 +33,7 @@ pub struct CudaStream {
 unsafe impl Send for CudaStream {}
 
 impl CudaStream {
-    /// A new one.
+    /// Creates a stream in `context`.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
         context.enter()?;
         let mut stream = std::ptr::null_mut();
@@ -54,9 +54,9 @@ impl CudaStream {
         })
     }
 
-    /// Waits for all that was put on it.
+    /// Waits for all work on the stream.
     pub(super) fn synchronise(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: the stream is this one's.
+        // SAFETY: the stream belongs to `self`.
         unsafe { check("cuStreamSynchronize", sys::cuStreamSynchronize(self.stream))? };
         self.uploading = 0;
         Ok(())
@@ -66,7 +66,7 @@ impl CudaStream {
 impl Drop for CudaStream {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: made by `stream` and destroyed once. Copies from and to the pinned memory have ended before.
+            // SAFETY: created by `new` and destroyed once. Copies from and to the pinned memory end before it is freed.
             unsafe {
                 let _ = sys::cuStreamSynchronize(self.stream);
                 let _ = sys::cuStreamDestroy_v2(self.stream);

@@ -1,4 +1,4 @@
-//! The queue with real programs on a CPU device, and no lane but the test.
+//! Tests of the queue with real programs on a CPU device. The test acts as the lanes.
 
 use prost::Message;
 use sahasra_ptx::Cancel;
@@ -36,7 +36,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Runs 1 and 2, prepared, with one slice each at first.
+    /// Bed with runs 1 and 2, both prepared and with a concurrency limit of 4.
     fn new() -> Self {
         let bed = Self {
             device: CpuDevice::new(1 << 20, 4),

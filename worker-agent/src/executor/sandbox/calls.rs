@@ -1,12 +1,12 @@
-//! System calls that an executor may not make: seccomp.
+//! System calls that an executor may not make, enforced by seccomp.
 //!
-//! A list of what is refused, not of what is allowed: what the vendors' drivers and plugins call is written down nowhere and changes
-//! with each of their versions, and a call that is missing from a list would fail somewhere in the middle of a tenant's work. What
-//! keeps such a list from growing old: numbers that it does not know are refused too, so that a newer kernel's calls are not
-//! within reach before somebody has looked at them.
+//! The filter lists the rejected calls instead of the allowed ones: the calls of the vendors' drivers and plugins are documented nowhere
+//! and change with each version, and a call missing from a list of allowed ones would fail in the middle of a tenant's work. The list
+//! cannot become outdated, because call numbers that it does not know are rejected too: calls of a newer kernel stay unavailable until
+//! somebody has reviewed them.
 //!
-//! A call that is refused fails with `EPERM`, and who made it can say so; one of an unknown number, and `clone3` (whose flags a filter
-//! cannot see), with `ENOSYS`, on which C libraries fall back to what they did before there was such a call.
+//! A rejected call fails with `EPERM`, which its caller can report. A call with an unknown number fails with `ENOSYS`, and so does
+//! `clone3`, whose flags a filter cannot see: C libraries then fall back to older calls.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,10 +19,10 @@ use seccompiler::{
 
 use super::Reach;
 
-/// First number that no call had in Linux 6.18, on each of the architectures. Before it is raised, the calls between are to be looked at.
+/// First call number that Linux 6.18 does not use on any of the architectures. Review the calls in between before raising it.
 const UNKNOWN: u32 = 470;
 
-/// Calls that the C library's binding does not name, the same on each architecture.
+/// Calls that the binding of the C library does not name. Their numbers are the same on all architectures.
 const STATMOUNT: c_long = 457;
 const LISTMOUNT: c_long = 458;
 const SETXATTRAT: c_long = 463;
@@ -30,24 +30,24 @@ const REMOVEXATTRAT: c_long = 466;
 const OPEN_TREE_ATTR: c_long = 467;
 const FILE_SETATTR: c_long = 469;
 
-/// Why calls are not restricted.
+/// Reason why system calls are not restricted.
 #[derive(Debug, thiserror::Error)]
 pub enum CallsError {
-    /// The filter does not come about.
+    /// The filter cannot be built.
     #[error("no filter of system calls")]
     Filter(#[from] seccompiler::BackendError),
-    /// The kernel does not take it.
+    /// The kernel rejects the filter.
     #[error("the kernel does not take the filter of system calls")]
     Apply(#[from] seccompiler::Error),
 }
 
-/// Refused, whatever is asked.
+/// Calls that are always rejected, whatever their arguments.
 const REFUSED: &[c_long] = &[
     libc::SYS_execveat,
-    // It ends with its group, and what it may have started too.
+    // Leaving the process group: the agent ends the whole group, including everything that the executor started.
     libc::SYS_setsid,
     libc::SYS_setpgid,
-    // Other processes.
+    // Access to other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -80,7 +80,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_quotactl,
     libc::SYS_quotactl_fd,
     libc::SYS_acct,
-    // What Landlock does not ask about: owners, modes, attributes, and what happens to files.
+    // Operations that Landlock does not control: owners, modes, attributes, and watching files.
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
     libc::SYS_fchmodat2,
@@ -100,7 +100,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_fanotify_init,
     libc::SYS_fanotify_mark,
     libc::SYS_open_by_handle_at,
-    // Before the third version of Landlock.
+    // Truncation, which Landlock controls only since its third ABI version.
     libc::SYS_truncate,
     // Memory and queues that processes of one user share by name.
     libc::SYS_shmget,
@@ -116,7 +116,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_msgctl,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
-    // The kernel's own: keys, programs in it, its clock, its log, its modules.
+    // The kernel itself: keys, programs in the kernel, clock, log, modules.
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
@@ -142,7 +142,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_personality,
 ];
 
-/// What only this architecture has.
+/// Rejected calls that only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[c_long] = &[
     libc::SYS_chmod,
@@ -161,7 +161,7 @@ const REFUSED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[c_long] = &[];
 
-/// Starts other programs: what is to run is here already, but for the compilers of a GPU's plugin. Which programs, is Landlock's to say.
+/// Calls that start other programs: only a GPU's plugin needs them, for its compilers. Landlock restricts which programs.
 const PROGRAMS: &[c_long] = &[
     libc::SYS_execve,
     #[cfg(target_arch = "x86_64")]
@@ -170,7 +170,7 @@ const PROGRAMS: &[c_long] = &[
     libc::SYS_vfork,
 ];
 
-/// Makes and names sockets. Of them a GPU's driver has those between the processes of one machine.
+/// Calls that create and name sockets. A GPU's driver needs Unix sockets.
 const SOCKETS: &[c_long] = &[
     libc::SYS_socket,
     libc::SYS_bind,
@@ -180,10 +180,10 @@ const SOCKETS: &[c_long] = &[
     libc::SYS_connect,
 ];
 
-/// Restricts this thread, and all that it starts. Gives whether the kernel has filters.
+/// Restricts this thread and all threads and processes that it starts. Returns whether system calls are filtered.
 ///
 /// # Errors
-/// [`CallsError`]. That the kernel has no filters, or whoever started this process allows none, is none.
+/// [`CallsError`]. A kernel without filters is no error, nor is a parent process that forbids them.
 pub fn restrict(reach: &Reach) -> Result<bool, CallsError> {
     let Ok(architecture) = TargetArch::try_from(std::env::consts::ARCH) else {
         return Ok(false);
@@ -201,7 +201,8 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM | libc::EACCES))
 }
 
-/// Written out, as the library compares for equality alone. A call of another architecture ends the process by the other filter.
+/// Filter for unknown call numbers. Hand-written, because the library compares call numbers for equality only. Calls of another
+/// architecture are left to the other filter, which kills the process.
 fn unknown_calls() -> BpfProgram {
     let statement = |code: u32, jt, jf, k| sock_filter {
         code: code as u16,
@@ -211,7 +212,7 @@ fn unknown_calls() -> BpfProgram {
     };
     let answer = |answer: u32| statement(libc::BPF_RET | libc::BPF_K, 0, 0, answer);
     vec![
-        // The number stands first in what a filter is shown: seccomp(2).
+        // The call number is the first field of `struct seccomp_data`: see seccomp(2).
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         statement(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 1, 0, UNKNOWN),
         statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_clone3 as u32),
@@ -232,7 +233,7 @@ fn refused_calls(reach: &Reach, architecture: TargetArch) -> Result<BpfProgram, 
     filter.try_into()
 }
 
-/// What is refused for some arguments alone.
+/// Adds calls that are rejected only for some arguments.
 fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> Result<(), seccompiler::BackendError> {
     let itself = u64::from(std::process::id());
     let is = |place, value| SeccompCondition::new(place, Dword, SeccompCmpOp::Eq, value);
@@ -242,12 +243,12 @@ fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> 
         rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
         Ok::<_, seccompiler::BackendError>(())
     };
-    // Threads are made; processes, which would outlive this one, are not.
+    // Threads are allowed; processes are not, because they could outlive the executor.
     let no_thread = SeccompCondition::new(0, Qword, SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64), 0)?;
     if !reach.has_compilers() {
         refuse(libc::SYS_clone, vec![no_thread])?;
     }
-    // Signals to nobody but itself: that is how it ends.
+    // Signals only to itself, which is how the executor ends.
     for call in [
         libc::SYS_kill,
         libc::SYS_tgkill,
@@ -262,7 +263,7 @@ fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> 
     for request in [FIOSETOWN, SIOCSPGRP] {
         refuse(libc::SYS_ioctl, vec![is(1, request)?])?;
     }
-    // Limits, priorities, places: its own.
+    // Limits, priorities and CPU and memory placement: only its own.
     for call in [
         libc::SYS_prlimit64,
         libc::SYS_sched_setaffinity,
@@ -278,11 +279,11 @@ fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> 
     refuse(libc::SYS_setpriority, vec![is_not(1, 0)?])?;
     refuse(libc::SYS_ioprio_set, vec![is_not(0, IOPRIO_WHO_PROCESS)?])?;
     refuse(libc::SYS_ioprio_set, vec![is_not(1, 0)?])?;
-    // It dies with the agent.
+    // The executor must die with the agent.
     refuse(libc::SYS_prctl, vec![is(0, libc::PR_SET_PDEATHSIG as u64)?])?;
-    // Times of files that are open may be set, others not: the cache of programs goes by them.
+    // Times of open files may be set, those of paths may not: the program cache depends on them.
     refuse(libc::SYS_utimensat, vec![SeccompCondition::new(1, Qword, SeccompCmpOp::Ne, 0)?])?;
-    // A TCP connection that was handed over must not become another.
+    // A TCP connection that was passed to the executor must not be turned into another one.
     refuse(libc::SYS_sendto, vec![has(3, libc::MSG_FASTOPEN)?])?;
     refuse(libc::SYS_sendmsg, vec![has(2, libc::MSG_FASTOPEN)?])?;
     refuse(libc::SYS_sendmmsg, vec![has(3, libc::MSG_FASTOPEN)?])?;
@@ -293,7 +294,8 @@ fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> 
     Ok(())
 }
 
-/// `fcntl` and `ioctl` that name who is signalled when a descriptor is ready: asm-generic/fcntl.h, asm-generic/sockios.h.
+/// Commands of `fcntl` and `ioctl` that set the process that is signalled when a descriptor is ready: asm-generic/fcntl.h,
+/// asm-generic/sockios.h.
 const F_SETOWN_EX: i32 = 15;
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;

@@ -1,11 +1,12 @@
-//! Files that an executor may open, and what else Landlock keeps it from.
+//! Files that an executor may open, and further restrictions that Landlock enforces.
 //!
-//! It reads what engines are made of (system libraries, the plugin, the driver's files and devices where there is a GPU) and what
-//! tells about the machine and itself, and writes to the folder of its namespace's compiled programs. Nothing may be executed but, where
-//! there is a GPU's plugin, the vendor's compilers: they are within the walls too.
+//! An executor may read the files of engines (system libraries, the plugin, and with a GPU the driver's files and devices) and information
+//! about the machine and itself, and may write to the folder of its namespace's compiled programs. It may execute nothing, except the
+//! vendor's compilers for a GPU's plugin; they are in the sandbox too.
 //!
-//! A process in a Landlock domain cannot trace one outside of it, and everything for which Linux asks whether one process may trace
-//! another goes with that: memory, environment, descriptors, root and maps in `/proc`, `process_vm_readv`, `pidfd_getfd`. Every
+//! A process in a Landlock domain cannot trace a process outside of it. Linux applies the same check to a process's memory, environment,
+//! descriptors, root and maps in `/proc`, to `process_vm_readv` and to `pidfd_getfd`, so those are denied too. Every executor is in a
+//! domain of its own. (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".)
 //! executor is in a domain of its own. (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".)
 
 use std::ffi::OsStr;
@@ -22,10 +23,10 @@ use rustix::fs::{Mode, OFlags};
 
 use super::Reach;
 
-/// The newest interface whose rights were looked at here. Of what a kernel does not have yet nothing is asked of it.
+/// Newest Landlock ABI whose rights were reviewed here. Rights that the kernel does not support yet are not requested.
 const NEWEST: ABI = ABI::V9;
 
-/// Libraries and what they look for.
+/// Libraries and the files that they look for.
 const LIBRARIES: &[&str] = &[
     "/lib",
     "/lib64",
@@ -36,11 +37,11 @@ const LIBRARIES: &[&str] = &[
     "/etc/ld.so.cache",
     "/etc/localtime",
     "/usr/share/zoneinfo",
-    // Where distributions without the folders above have theirs.
+    // Package stores of distributions without the folders above.
     "/nix/store",
     "/gnu/store",
 ];
-/// What tells about the machine.
+/// Information about the machine.
 const MACHINE: &[&str] = &[
     "/sys/devices/system/cpu",
     "/sys/devices/system/node",
@@ -49,7 +50,7 @@ const MACHINE: &[&str] = &[
     "/dev/random",
     "/dev/urandom",
 ];
-/// The same in `/proc`, where a rule holds only for as long as somebody has the file open.
+/// Information about the machine in `/proc`, where a rule applies only while the file is held open.
 const MACHINE_IN_PROC: &[&str] = &[
     "/proc/self",
     "/proc/cpuinfo",
@@ -60,7 +61,7 @@ const MACHINE_IN_PROC: &[&str] = &[
     "/proc/sys/vm",
 ];
 const NOTHING: &[&str] = &["/dev/null", "/dev/zero"];
-/// The driver of GPUs, and what it finds them by.
+/// The driver of GPUs, and the files by which it finds them.
 const DRIVER: &[&str] = &[
     "/sys/devices",
     "/sys/bus",
@@ -73,13 +74,13 @@ const DRIVER: &[&str] = &[
     "/run/opengl-driver",
 ];
 const DRIVER_IN_PROC: &[&str] = &["/proc/devices", "/proc/modules", "/proc/driver"];
-/// Compilers that XLA starts, by the names that it looks for.
+/// Names of the compilers that XLA starts.
 const COMPILERS: &[&str] = &["ptxas", "nvlink", "fatbinary"];
-/// Where they are unless they came with the plugin.
+/// Folders of the compilers unless they were installed with the plugin.
 const TOOLKITS: &[&str] = &["/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/bin"];
-/// What starts programs that are linked dynamically: the ABIs of x86-64 and AArch64.
+/// Dynamic loaders, by the ABIs of x86-64 and AArch64.
 const LOADERS: &[&str] = &["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
-/// Where MPS listens unless CUDA_MPS_PIPE_DIRECTORY says otherwise.
+/// Folder of the pipes of MPS unless CUDA_MPS_PIPE_DIRECTORY says otherwise.
 const MPS: &str = "/tmp/nvidia-mps";
 
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
@@ -87,26 +88,24 @@ const RUN: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | Execute});
 const DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | IoctlDev});
 const KEEP: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile});
 
-/// Why files are not restricted.
+/// Reason why files are not restricted.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// The kernel has Landlock and does not take the rules.
+    /// The kernel has Landlock but rejects the rules.
     #[error("Landlock: {0}")]
     Ruleset(#[from] RulesetError),
-    /// A folder is to be reached, and cannot be.
+    /// A required folder cannot be opened.
     #[error("cannot open {path}")]
     Missing {
-        /// What.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
 }
 
-/// Restricts this thread, and all that it starts. Gives the version of the interface that is in force, 0 where there is none.
+/// Restricts this thread and all threads and processes that it starts. Returns the Landlock ABI version in force, 0 without Landlock.
 ///
 /// # Errors
-/// [`FilesError`]. That the kernel has no Landlock is none.
+/// [`FilesError`]. A kernel without Landlock is no error.
 pub fn restrict(reach: &Reach) -> Result<u32, FilesError> {
     let ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
@@ -146,8 +145,8 @@ pub fn restrict(reach: &Reach) -> Result<u32, FilesError> {
     })
 }
 
-/// Rules for files of `/proc`. Their inodes are made anew after the kernel has forgotten them for want of memory, and a new one is under
-/// no rule: so they are kept open, as mere places, for as long as the process lives.
+/// Adds rules for files in `/proc`. The kernel may drop their inodes when memory is short, and no rule covers a newly created one.
+/// Therefore the files stay open, as `O_PATH` descriptors, for the life of the process.
 fn held(mut ruleset: RulesetCreated, paths: &[&str], access: BitFlags<AccessFs>) -> Result<RulesetCreated, FilesError> {
     for path in paths {
         let Ok(place) = rustix::fs::open(*path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
@@ -161,7 +160,7 @@ fn held(mut ruleset: RulesetCreated, paths: &[&str], access: BitFlags<AccessFs>)
     Ok(ruleset)
 }
 
-/// What NVIDIA's driver is documented to need, or known to from others' rules for it.
+/// Rules for the files that NVIDIA's driver needs, according to its documentation or to other projects' rules for it.
 fn driver(ruleset: RulesetCreated) -> Result<RulesetCreated, FilesError> {
     let devices = entries(Path::new("/dev"), |name| name.starts_with("nvidia") || name == "dxg");
     let pipes = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").map_or_else(|| PathBuf::from(MPS), PathBuf::from);
@@ -173,11 +172,12 @@ fn driver(ruleset: RulesetCreated) -> Result<RulesetCreated, FilesError> {
         .add_rules(path_beneath_rules([pipes], meeting))?
         .add_rules(path_beneath_rules(["/run/nvidia-persistenced"], READ | AccessFs::ResolveUnix))?;
     let ruleset = held(ruleset, DRIVER_IN_PROC, READ)?;
-    // It gives its threads names, by way of their files.
+    // The driver sets the names of its threads by writing to their files.
     held(ruleset, &["/proc/self/task"], READ | AccessFs::WriteFile)
 }
 
-/// Folders of LD_LIBRARY_PATH: the libraries in them, as whoever names a folder there need not mean all that lies in it.
+/// Libraries in the folders of LD_LIBRARY_PATH. Other files in those folders stay inaccessible, because naming a folder there need not
+/// grant access to all of it.
 fn library_path() -> Vec<PathBuf> {
     let folders = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     std::env::split_paths(&folders)
@@ -198,8 +198,9 @@ fn entries(folder: &Path, which: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A plugin, and the libraries that it may load: those beside it and, where it was installed as a Python package, its package, the
-/// vendor's, and what packagers put beside packages. Not whole folders elsewhere: a plugin may lie in somebody's home.
+/// A plugin and the libraries that it may load: those beside it and, if it was installed as a Python package, its own package, the vendor's
+/// packages, and library folders that packaging tools put beside packages. Other folders are not included as a whole: a plugin may lie in
+/// somebody's home.
 fn of_plugin(plugin: &Path) -> Vec<PathBuf> {
     let mut found = vec![plugin.to_owned()];
     for plugin in [plugin, &real(plugin)] {
@@ -213,12 +214,12 @@ fn of_plugin(plugin: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The same without links: what is beside a file is looked for beside both.
+/// Path of the plugin with symbolic links resolved: files beside a plugin are looked up beside both paths.
 fn real(plugin: &Path) -> PathBuf {
     plugin.canonicalize().unwrap_or_else(|_| plugin.to_owned())
 }
 
-/// The folder of Python's packages that it is in.
+/// Folder of Python packages that contains the plugin.
 fn packages(plugin: &Path) -> Option<&Path> {
     let mut folders = plugin.ancestors();
     folders.find(|folder| {
@@ -228,7 +229,7 @@ fn packages(plugin: &Path) -> Option<&Path> {
     })
 }
 
-/// The compilers that a GPU's plugin may start: of the vendor's packages beside it, and the machine's.
+/// Compilers that a GPU's plugin may start: those of the vendor's packages beside the plugin, and those installed on the machine.
 fn compilers(plugin: &Path) -> Vec<PathBuf> {
     let real = real(plugin);
     let vendors = [plugin, &real]

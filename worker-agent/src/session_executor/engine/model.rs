@@ -1,7 +1,7 @@
-//! An engine for tests: bytes in host memory, and executions that end when the test says so.
+//! Engine for tests: tensors are bytes in host memory, and the test decides when executions end.
 //!
-//! A program is three words: what it does, how many results of 8 bytes it has, and its temporary bytes. `sum` fills result N
-//! with the sum of all bytes of its arguments plus N; `fail` fails once it runs, `reject` before, and other words do not compile.
+//! A program consists of three words: a verb, the number of its results of 8 bytes, and its temporary bytes. `sum` fills result N with the
+//! sum of all bytes of its arguments plus N; `fail` fails while it runs, `reject` before it starts; other verbs do not compile.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,36 +14,36 @@ use sahasra_wire::session::{FailureCode, Format, Launch};
 
 use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
 
-/// What a test sees and steers.
+/// State of the engine that a test observes and controls.
 #[derive(Default)]
 pub struct Controls {
-    /// Ends of executions and downloads are kept back.
+    /// Whether executions and downloads end only when the test calls [`release`].
     pub holds: bool,
-    /// Those of compilations are.
+    /// Whether compilations end only when the test calls [`release`].
     pub holds_compilations: bool,
     held: VecDeque<(Completer, Result<(), Fault>)>,
-    /// Bytes of all tensors there are.
+    /// Total size of all live tensors.
     pub live_bytes: u64,
-    /// Programs that were compiled.
+    /// Number of compiled programs.
     pub compilations: usize,
 }
 
 impl Controls {
-    /// The newest end that was kept back.
+    /// Removes the newest outcome that was held back.
     pub fn take_newest(&mut self) -> Option<(Completer, Result<(), Fault>)> {
         self.held.pop_back()
     }
 
-    /// The oldest end that was kept back.
+    /// Removes the oldest outcome that was held back.
     pub fn take_oldest(&mut self) -> Option<(Completer, Result<(), Fault>)> {
         self.held.pop_front()
     }
 }
 
-/// A handle on them.
+/// Shared handle of the [`Controls`].
 pub type Shared = Rc<RefCell<Controls>>;
 
-/// Lets the oldest that was kept back end. Gives whether there was one.
+/// Completes the oldest outcome that was held back. Returns whether there was one.
 pub fn release(controls: &Shared) -> bool {
     let oldest = controls.borrow_mut().take_oldest();
     let Some((done, outcome)) = oldest else {
@@ -53,21 +53,20 @@ pub fn release(controls: &Shared) -> bool {
     true
 }
 
-/// See the [module](self).
+/// The [engine](self) for tests.
 #[derive(Default)]
 pub struct ModelEngine {
-    /// Its controls.
     pub controls: Shared,
 }
 
-/// An array.
+/// An array of the [`ModelEngine`].
 pub struct ModelTensor {
     bytes: Arc<Bytes>,
     is_failed: bool,
     controls: Shared,
 }
 
-/// A tensor's bytes where they lie.
+/// Shares a tensor's bytes without a copy.
 struct View(Arc<Bytes>);
 
 impl AsRef<[u8]> for View {
@@ -82,7 +81,7 @@ impl Drop for ModelTensor {
     }
 }
 
-/// A program.
+/// A program of the [`ModelEngine`].
 #[derive(Clone)]
 pub struct ModelProgram {
     verb: String,

@@ -1,4 +1,4 @@
-//! Engine `ptx`: kernels in PTX on one of the worker's devices, whose memory tensors are parts of.
+//! Engine `ptx`: runs kernels in PTX on one of the worker's devices. Tensors are areas of the device's memory.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,15 +15,15 @@ use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
 use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 const NAME: &str = "ptx";
-/// Kernels that are kept ready for one program.
+/// Maximum number of prepared kernels that one program keeps.
 const MOST_KERNELS: usize = 64;
-/// Texts that are kept loaded beside those that have names.
+/// Maximum number of cached modules, and number of programs at which the engine waits for its kernels in order to drop unused programs.
 const MOST_MODULES: usize = 64;
 
-/// An entry, its shape and the sizes of its arguments: what a kernel is prepared for.
+/// Cache key of a prepared kernel: entry, launch shape, and sizes of the arguments.
 type Use = (String, [u32; 7], Vec<usize>);
 
-/// A loaded text with variables of its own, which keep what kernels leave in them, and kernels of it that were prepared.
+/// An instance of a PTX text with its own variables, which keep the values that kernels write, and its prepared kernels.
 pub struct Loaded<D: Device> {
     instance: Arc<D::Instance>,
     bytes: u64,
@@ -47,38 +47,38 @@ impl<D: Device> Program for Rc<Loaded<D>> {
     }
 }
 
-/// A text that was read, and is not on the device yet.
+/// A translated PTX text that is not on the device yet.
 pub struct Text<D: Device> {
     module: Arc<D::Module>,
     cached: bool,
     began: Instant,
 }
 
-/// A part of the device's memory and its bytes.
+/// Device memory of a tensor, and the tensor's size in bytes.
 pub struct Stored<D: Device> {
     area: D::Area,
     bytes: u64,
 }
 
-/// See the [module](self).
+/// The [engine](self) for PTX.
 pub struct PtxEngine<D: Device> {
     device: D,
     stream: D::Stream,
-    /// Read to wait for the stream.
+    /// Empty area that is read to wait for the stream.
     nothing: D::Area,
     description: Description,
     modules: HashMap<Bytes, Arc<D::Module>>,
-    /// Programs that were made: one that has no name any more may have a kernel that runs.
+    /// All programs on the device. A program that the client has dropped stays as long as one of its kernels may be running.
     programs: Vec<Rc<Loaded<D>>>,
     cancel: Cancel,
     is_lost: bool,
 }
 
 impl<D: Device> PtxEngine<D> {
-    /// On that device.
+    /// Engine on `device`.
     ///
     /// # Errors
-    /// When it has no stream.
+    /// If the device cannot create a stream.
     pub fn new(device: D, platform: &str) -> Result<Self, DeviceError> {
         let description = Description {
             engine: NAME,
@@ -121,7 +121,7 @@ impl<D: Device> PtxEngine<D> {
         Fault::new(code, message)
     }
 
-    /// The kernel for a launch.
+    /// The prepared kernel for a launch, from the program's cache or newly prepared.
     fn kernel(
         &mut self,
         program: &Loaded<D>,
@@ -138,7 +138,7 @@ impl<D: Device> PtxEngine<D> {
         }
         let kernel = Rc::new(self.device.kernel(&program.instance, &launch.entry, shape, arguments)?);
         if program.kernels.borrow().len() >= MOST_KERNELS {
-            // One of them may run.
+            // One of the cached kernels may be running.
             self.wait()?;
             program.kernels.borrow_mut().clear();
         }
@@ -177,7 +177,7 @@ impl<D: Device> PtxEngine<D> {
         self.device.launch(&mut self.stream, &kernel, &arguments, &self.cancel)
     }
 
-    /// A program of a text; its variables are as the text has them.
+    /// Creates a program from a text. Its variables have the initial values of the text.
     fn load(&mut self, text: Text<D>) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
         let Text { module, cached, began } = text;
         let instance = match self.device.instantiate(&module, false) {
@@ -212,12 +212,12 @@ impl<D: Device> PtxEngine<D> {
         if self.modules.len() >= MOST_MODULES {
             self.modules.clear();
         }
-        // Of its own: the bytes may be a piece of a large buffer.
+        // The key is a copy because `code` may be a part of a large buffer.
         self.modules.insert(Bytes::copy_from_slice(code), Arc::clone(&module));
         Ok(module)
     }
 
-    /// Waits for all that was launched. Programs without a name go then.
+    /// Waits for all launched kernels, then drops the programs that nobody uses.
     fn wait(&mut self) -> Result<(), DeviceError> {
         self.device.read(&mut self.stream, &self.nothing, &mut Vec::new())?;
         self.programs.retain(|program| Rc::strong_count(program) > 1);
@@ -278,7 +278,7 @@ impl<D: Device> Engine for PtxEngine<D> {
         let began = Instant::now();
         let known = self.modules.get(code).cloned();
         let cached = known.is_some();
-        // PTX is read in milliseconds.
+        // Translated on this thread, because that takes only milliseconds.
         let module = known.map_or_else(|| self.module(code), Ok);
         done.complete(Ok(()));
         Ok(Text {

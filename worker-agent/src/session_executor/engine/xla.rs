@@ -1,4 +1,4 @@
-//! Engine `xla`: StableHLO and HLO through a PJRT plugin.
+//! Engine `xla`: compiles and runs StableHLO and HLO through a PJRT plugin.
 
 mod cache;
 mod refusals;
@@ -22,49 +22,47 @@ use crate::program_cache::Folder;
 use crate::session_executor::{ENGINE_STACK, payload::zeros};
 
 const NAME: &str = "xla";
-/// Arrays smaller than this are copied rather than sent from where they lie: that costs less than to keep them from donation.
+/// Arrays smaller than this are copied for a download instead of being sent directly from their memory: a copy is cheaper than excluding
+/// the array from donation.
 const SMALL_BYTES: usize = 64 << 10;
-/// Attribute that says which StableHLO the plugin reads.
+/// Plugin attribute with the newest StableHLO version that the plugin reads.
 const STABLEHLO: &str = "stablehlo_current_version";
 
-/// Where programs run.
+/// Options of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The plugin's file.
+    /// Path of the plugin.
     pub plugin: PathBuf,
-    /// It drives GPUs: the number of the one to use.
+    /// Index of the GPU if the plugin drives GPUs; `None` for a CPU plugin.
     pub gpu: Option<u32>,
     /// Device memory that may be used, in bytes.
     pub limit_bytes: u64,
-    /// Where compiled programs are kept.
+    /// Folder for compiled programs.
     pub cache: Option<Folder>,
 }
 
-/// Why there is no engine.
+/// Reason why the engine cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The plugin does not load.
+    /// The plugin cannot be loaded.
     #[error(transparent)]
     Plugin(#[from] LoadError),
-    /// It opens no device.
+    /// The plugin cannot open its device.
     #[error("the plugin {plugin:?} opens no device")]
     Client {
-        /// Which.
         plugin: PathBuf,
-        /// Why.
         source: Error,
     },
-    /// The GPU is not there.
+    /// The GPU does not exist.
     #[error("there is no GPU {ordinal}: {reason}")]
     Gpu {
-        /// Its number.
         ordinal: u32,
-        /// In the driver's words.
+        /// Reason, as the driver reports it.
         reason: String,
     },
 }
 
-/// A program and what is known of it.
+/// A compiled program and its properties.
 #[derive(Debug)]
 pub struct Compiled {
     executable: Executable,
@@ -90,7 +88,7 @@ impl Compiled {
     fn new(executable: Executable) -> Rc<Self> {
         let outputs = executable.outputs().iter();
         let outputs = outputs.map(|shape| shape.host_bytes().unwrap_or(0) as u64).sum();
-        // A compiler that does not count leaves what the shapes say.
+        // Without the compiler's statistics only the size of the outputs is known, from their shapes.
         let needs = executable.memory().map_or(
             Needs {
                 outputs,
@@ -113,11 +111,11 @@ impl Compiled {
     }
 }
 
-/// See the [module](self).
+/// The [engine](self) for PJRT plugins.
 pub struct XlaEngine {
     client: Client,
     description: Description,
-    /// The device's memory is the host's.
+    /// Whether the device's memory is host memory.
     is_host_memory: bool,
     cache: Cache<Rc<Compiled>>,
 }
@@ -126,7 +124,7 @@ impl XlaEngine {
     /// Loads the plugin and opens its device.
     ///
     /// # Errors
-    /// Why not.
+    /// [`OpenError`].
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let plugin = Plugin::load(&options.plugin)?;
         let settings = match options.gpu {
@@ -151,7 +149,7 @@ impl XlaEngine {
             stablehlo_version: stablehlo.unwrap_or_default(),
         };
         let (major, minor) = plugin.version();
-        // Programs on disk are machine code of this plugin for this kind of device.
+        // Cached programs are machine code that this plugin made for this kind of device.
         let salt = format!("{description:?} {major}.{minor} {attributes:?} {}", identity(&options.plugin));
         Ok(Self {
             client,
@@ -162,7 +160,7 @@ impl XlaEngine {
     }
 }
 
-/// What tells one plugin's file from another of the same version.
+/// Distinguishes different builds of a plugin with the same version, by the file's size and modification time.
 fn identity(plugin: &Path) -> String {
     std::fs::metadata(plugin).map_or_else(|_| String::new(), |file| format!("{} {:?}", file.len(), file.modified().ok()))
 }
@@ -172,7 +170,8 @@ fn version(numbers: &[i64]) -> String {
     numbers.join(".")
 }
 
-/// Options of the CUDA plugin: this GPU alone, and no more of its memory than that; it would take three quarters at once.
+/// Options of the CUDA plugin: only this GPU, and at most `limit_bytes` of its memory, without preallocation. The plugin would preallocate
+/// three quarters of the memory by default.
 fn gpu_settings(ordinal: u32, limit_bytes: u64) -> Result<Vec<(&'static str, Setting)>, OpenError> {
     let probe = cuda::probe();
     let Some(gpu) = probe.gpus.iter().find(|gpu| gpu.ordinal == ordinal) else {
@@ -197,34 +196,33 @@ fn fault(error: &Error, otherwise: FailureCode) -> Fault {
     Fault::new(code, error.to_string())
 }
 
-/// A compilation under way.
+/// A compilation in progress.
 pub enum Compiling {
-    /// It was compiled before. And since when it is asked for.
+    /// The program is in the memory cache. With the time of the request.
     Known(Rc<Compiled>, Instant),
-    /// It is compiled, or read, on a thread of its own: what goes on behind it is told of meanwhile.
+    /// The program is compiled or read from disk on a thread of its own, while the engine's thread continues to handle background work.
     Thread {
-        /// Gives it, and whether it was read.
+        /// Returns the program, and whether it was read from disk.
         thread: JoinHandle<Result<(Executable, bool), Error>>,
-        /// What it is known by.
         key: Key,
-        /// For who explains why it does not compile.
+        /// Code of the program, for explaining a compilation error.
         code: Bytes,
-        /// Since when.
+        /// Time of the request.
         began: Instant,
     },
 }
 
-/// A download under way.
+/// A download in progress.
 pub enum Transfer {
-    /// The array is sent from where it lies, once it is there.
+    /// The array is sent directly from its memory once it is ready.
     InPlace(Arc<Buffer>, Event),
-    /// It is copied.
+    /// The array is copied to host memory.
     Copy(Download),
 }
 
-/// The bytes of an array that is there, where it lies; `None` where they have to be copied.
+/// Bytes of a ready array, directly from its memory; `None` if they must be copied.
 fn in_place(tensor: &Arc<Buffer>) -> Result<Option<Bytes>, Error> {
-    // SAFETY: while somebody else has the array, as the view does, it is kept by what is executed: see `XlaEngine::execute`.
+    // SAFETY: the view shares the array, and executions do not reuse the memory of a shared array: see `XlaEngine::execute`.
     let Some(view) = (unsafe { tensor.view() })? else {
         return Ok(None);
     };
@@ -342,7 +340,7 @@ impl Engine for XlaEngine {
         kept: &[i64],
         done: Completer,
     ) -> Result<Vec<Arc<Buffer>>, Fault> {
-        // What is being sent from where it lies is nobody's yet: results take other memory.
+        // An array that is being sent from its memory is in use: results must not reuse its memory.
         let is_sent = |place: &usize| self.is_lent(arguments[*place]) && !kept.contains(&(*place as i64));
         let sent = (0..arguments.len()).filter(is_sent).map(|place| place as i64);
         let kept: Vec<i64> = kept.iter().copied().chain(sent).collect();
@@ -355,7 +353,7 @@ impl Engine for XlaEngine {
                 return Err(fault);
             }
         };
-        // The event goes when it was told, or with the plugin's refusal to tell.
+        // The event is dropped after it has called the callback, or when the plugin rejects the callback.
         let told = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
         match told {
             Ok(()) => Ok(outputs.into_iter().map(Arc::new).collect()),
@@ -407,7 +405,7 @@ impl Engine for XlaEngine {
     fn downloaded(&mut self, transfer: Transfer) -> Result<Bytes, Fault> {
         let bytes = match transfer {
             Transfer::Copy(download) => download.finish().map(Bytes::from),
-            // It is there: this tells how it went.
+            // The array is ready: `wait` only returns the outcome.
             Transfer::InPlace(tensor, ready) => ready.wait().and_then(|()| match in_place(&tensor)? {
                 Some(bytes) => Ok(bytes),
                 None => tensor.download().map(Bytes::from),

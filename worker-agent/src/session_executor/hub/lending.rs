@@ -1,4 +1,4 @@
-//! The engine's thread reads a connection itself while it has nothing else to do.
+//! Lending: the engine's thread reads a connection itself while it has nothing else to do.
 //!
 //! ```text
 //!  reader: a question came, nothing after it ──► lends ──► engine: answers, polls, reads, ...
@@ -18,47 +18,46 @@ use rustix::io::Errno;
 use super::{Hub, Inner, Waiting};
 use crate::session_executor::connection::Connection;
 
-/// An engine that has not read for so long is busy, and the reader goes on.
+/// If the engine has not read a lent connection for this time, it is busy, and the reader resumes.
 const BUSY: Duration = Duration::from_millis(1);
-/// How long the engine polls without sleeping, where the last wait of the kind ended within that: waking an idle processor costs up to 50 µs,
-/// and a short step waits for it twice.
+/// Time that the engine polls without sleeping, if the previous wait of the same kind was shorter: waking an idle processor costs up to 50
+/// µs, and a short step would pay for that twice.
 const POLL: Duration = Duration::from_micros(250);
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// A connection on which nothing comes for so long goes back to its reader.
+/// If a lent connection is silent for this time, it returns to its reader.
 const QUIET: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 5_000_000,
 };
 
-/// Which connection is lent, and what the engine does with it.
+/// Which connection is lent, and how the engine uses it.
 #[derive(Debug, Default)]
 pub(super) struct Lending {
-    /// Number of the connection.
     pub(super) connection: Option<u64>,
-    /// The engine is in [`Hub::read`].
+    /// Whether the engine is in [`Hub::read`].
     pub(super) is_reading: bool,
-    /// How often it was.
+    /// Number of calls of [`Hub::read`].
     reads: u64,
-    /// Duration of the last wait of each kind.
+    /// Duration of the last wait of each kind ([`For`]).
     took: [Option<Duration>; 3],
 }
 
-/// What the engine waits for where it reads. A loop that looks at each result goes through all three, and each takes its own time.
+/// Event that the engine waits for while it reads. A loop that waits for each result goes through all three, each with its own duration.
 #[derive(Clone, Copy)]
 enum For {
-    /// An operation, while nothing runs: the client computes.
+    /// An operation while nothing runs: the client is computing.
     Idle,
-    /// An operation, while an execution runs: it is on its way.
+    /// An operation while an execution runs: the operation is on its way.
     Executing,
-    /// The end of an execution, whose result was asked for.
+    /// The end of an execution whose result was requested.
     Result,
 }
 
-/// Ends a poll from another thread.
+/// Socket pair through which another thread ends a poll. `None` if the process had no descriptors left.
 pub(super) struct Call(Option<(UnixStream, UnixStream)>);
 
 impl Call {
-    /// Where there are no descriptors left nothing is lent.
+    /// Creates the socket pair. If that fails, connections are never lent.
     pub(super) fn new() -> Self {
         let pair = || -> io::Result<_> {
             let (ring, rung) = UnixStream::pair()?;
@@ -71,7 +70,7 @@ impl Call {
 
     pub(super) fn ring(&self) {
         if let Some((ring, _)) = &self.0 {
-            // Where there is no room for a byte there are some already.
+            // A full buffer holds bytes that wake the poll already.
             let _ = (&*ring).write(&[0]);
         }
     }
@@ -84,7 +83,7 @@ impl Call {
 }
 
 impl Inner {
-    /// The connection that the engine may read.
+    /// The lent connection, if it is still the client's.
     pub(super) fn lent(&self) -> Option<Arc<Connection>> {
         let number = self.lending.connection?;
         self.current.clone().filter(|current| current.number == number)
@@ -92,12 +91,12 @@ impl Inner {
 }
 
 impl Hub {
-    /// Whether the engine can be woken where it reads.
+    /// Whether the engine can be woken while it reads a connection.
     pub fn can_lend(&self) -> bool {
         self.call.0.is_some()
     }
 
-    /// The connection is lent: waits until the engine does not read it any more.
+    /// Blocks the reader of a lent connection until the engine no longer reads it.
     pub fn lent(&self, connection: u64) {
         let mut inner = self.lock();
         while inner.lending.connection == Some(connection) {
@@ -112,7 +111,7 @@ impl Hub {
         }
     }
 
-    /// Waits for bytes or a wake-up, and reads what arrives.
+    /// Sleeps like the engine, and meanwhile reads the lent connection.
     pub(super) fn read<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
@@ -133,7 +132,7 @@ impl Hub {
         let came = self.poll(connection, began + longest);
         let took = began.elapsed();
         let is_operation = matches!(came, Came::Bytes);
-        // From here on nobody rings.
+        // From here on nobody calls `Call::ring`.
         self.lock().is_engine_asleep = false;
         let keeps = match came {
             Came::Call => {
@@ -156,7 +155,7 @@ impl Hub {
         inner
     }
 
-    /// Polls without sleeping until `until`, then sleeps.
+    /// Polls the connection without sleeping until `until`, then sleeps up to `QUIET`.
     fn poll(&self, connection: &Connection, until: Instant) -> Came {
         let Some((_, rung)) = &self.call.0 else {
             return Came::Nothing;
@@ -180,7 +179,7 @@ impl Hub {
     }
 }
 
-/// What ended a poll.
+/// Event that ended a poll.
 enum Came {
     Call,
     Bytes,

@@ -1,4 +1,4 @@
-//! Programs by content: in memory, and as files where there is a folder.
+//! Cache of compiled programs by content hash: in memory and, if a folder is configured, on disk.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use sha2::{Digest, Sha256};
 
 use crate::program_cache::Folder;
 
-/// Programs kept in memory beside those that have names.
+/// Maximum number of programs in memory.
 const MOST: usize = 256;
 
-/// SHA-256 of a program's code, its format, and what makes a compiler's output what it is.
+/// SHA-256 of a program's code, its format, and the salt that identifies the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// Of that.
+    /// Key of a program's code in `format`; `salt` identifies the compiler.
     pub fn of(salt: &str, format: Format, code: &[u8]) -> Self {
         let mut hash = Sha256::new();
         for part in [salt.as_bytes(), format!("{format:?}").as_bytes(), code] {
@@ -30,18 +30,18 @@ impl Key {
     }
 }
 
-/// See the [module](self).
+/// The [cache](self).
 #[derive(Debug)]
 pub struct Cache<P> {
     salt: String,
     folder: Option<Folder>,
     programs: HashMap<Key, (u64, P)>,
-    /// Grows with each use: the lowest was used longest ago.
+    /// Use counter: the program with the lowest number was used least recently.
     uses: u64,
 }
 
 impl<P: Clone> Cache<P> {
-    /// An empty one; files of another salt are not seen.
+    /// Empty cache. Files that were written with another salt are ignored.
     pub fn new(salt: String, folder: Option<Folder>) -> Self {
         Self {
             salt,
@@ -51,12 +51,12 @@ impl<P: Clone> Cache<P> {
         }
     }
 
-    /// What makes a compiler's output what it is.
+    /// Everything except the program that determines the compiler's output.
     pub fn salt(&self) -> &str {
         &self.salt
     }
 
-    /// A program in memory.
+    /// Program in memory.
     pub fn get(&mut self, key: &Key) -> Option<P> {
         self.uses += 1;
         let (used, program) = self.programs.get_mut(key)?;
@@ -64,7 +64,7 @@ impl<P: Clone> Cache<P> {
         Some(program.clone())
     }
 
-    /// Keeps a program; the one that was used longest ago goes where there are too many.
+    /// Adds a program to the memory. Evicts the least recently used program if there are too many.
     pub fn insert(&mut self, key: Key, program: P) {
         if self.programs.len() >= MOST
             && let Some(oldest) = self.programs.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
@@ -75,12 +75,13 @@ impl<P: Clone> Cache<P> {
         self.programs.insert(key, (self.uses, program));
     }
 
-    /// Whether there are files.
+    /// Whether programs are also kept on disk.
     pub fn is_on_disk(&self) -> bool {
         self.folder.is_some()
     }
 
-    /// A program that was written, if it is whole: its hash stands before it.
+    /// Reads a serialised program from disk. Returns `None` if the file is missing or damaged: its content must match the hash that
+    /// precedes it.
     pub fn read(&self, key: &Key) -> Option<Vec<u8>> {
         let mut bytes = self.folder.as_ref()?.read(&key.name())?;
         let (hash, program) = bytes.split_first_chunk::<32>()?;
@@ -91,7 +92,7 @@ impl<P: Clone> Cache<P> {
         Some(bytes)
     }
 
-    /// Writes a program. That it cannot be written costs the next one time, and nothing else.
+    /// Writes a serialised program to disk. A failure only costs a later session the time of a compilation.
     pub fn write(&self, key: &Key, program: &[u8]) {
         let Some(folder) = &self.folder else { return };
         let bytes = [Sha256::digest(program).as_slice(), program].concat();

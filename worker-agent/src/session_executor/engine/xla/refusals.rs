@@ -1,18 +1,19 @@
-//! Why a compiler refuses a program: what no change of the program's own text would mend is told apart.
+//! Reason why a compiler rejects a program. Distinguishes errors that no change of the program's own text can fix.
 
 use sahasra_pjrt::{Code, Error};
 use sahasra_wire::session::FailureCode;
 
 use crate::session_executor::engine::{Description, Fault};
 
-/// Words of a compiler that has no code for a call.
+/// Phrases in messages of a compiler that lacks an implementation of a call.
 const CALLS: [&str; 4] = ["custom call", "custom-call", "custom_call", "ffi handler"];
-/// How MLIR's bytecode begins: a portable artifact is such. Its version follows in one byte, then who wrote it, up to a zero byte.
+/// Magic number of MLIR bytecode, the format of portable artifacts. One byte with the version of the format follows, then the name of the
+/// producer, up to a zero byte.
 const BYTECODE: &[u8] = b"ML\xefR";
-/// How the writer of a portable artifact calls itself, before its version.
+/// Name of the producer of a portable artifact, before its version.
 const WRITER: &str = "StableHLO_v";
 
-/// Why, in the compiler's words and with a remedy.
+/// Fault for a compilation error: the compiler's message with advice for the user. `here` describes the engine.
 pub fn fault(error: &Error, code: &[u8], here: &Description) -> Fault {
     let words = error.message.to_lowercase();
     if error.code == Code::ResourceExhausted {
@@ -41,7 +42,7 @@ pub fn fault(error: &Error, code: &[u8], here: &Description) -> Fault {
     Fault::new(FailureCode::CompileFailed, error.to_string())
 }
 
-/// The version of the StableHLO that wrote a portable artifact.
+/// Version of the StableHLO that produced a portable artifact.
 fn artifact_version(code: &[u8]) -> Option<String> {
     let (_bytecode_version, writer) = code.strip_prefix(BYTECODE)?.split_first()?;
     let end = writer.iter().take(64).position(|byte| *byte == 0)?;
@@ -49,7 +50,7 @@ fn artifact_version(code: &[u8]) -> Option<String> {
     Some(version.to_owned())
 }
 
-/// Whether the first of two versions is newer than the second.
+/// Whether `version` is newer than `than`.
 fn newer(version: &str, than: &str) -> bool {
     let numbers = |text: &str| text.split('.').map(|number| number.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
     numbers(version) > numbers(than)
