@@ -1,4 +1,5 @@
-//! One connection of the client: a thread that reads, and one that writes. The engine's thread does either where that saves a hand-over.
+//! One connection of the client, with a reader thread and a writer thread. The engine's thread does their work where that saves a hand-over
+//! between threads.
 
 use std::io::{self, Read};
 use std::net::Shutdown;
@@ -19,21 +20,21 @@ use crate::session::adopt::Adopted;
 mod reader;
 mod writer;
 
-/// A connection has to say hello within this.
+/// Timeout for the `Hello` of a new connection.
 const HELLO_TIME: Duration = Duration::from_secs(10);
-/// Connections that may be without a hello, or on their way out.
+/// Maximum number of open connections, including those without a `Hello` and those that are ending.
 const MOST_CONNECTIONS: usize = 64;
-/// Stack of a thread that reads or writes.
+/// Stack size of a reader or writer thread, in bytes.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Connections of a session, each with a number of its own.
+/// Connections of a session. Each gets a number of its own.
 #[derive(Debug, Default)]
 pub struct Connections {
     next: AtomicU64,
     open: Arc<AtomicUsize>,
 }
 
-/// Counts one as long as it lives.
+/// Counts an open connection until it is dropped.
 struct Open(Arc<AtomicUsize>);
 
 impl Drop for Open {
@@ -43,10 +44,10 @@ impl Drop for Open {
 }
 
 impl Connections {
-    /// Starts to serve one.
+    /// Starts the reader thread of a connection.
     ///
     /// # Errors
-    /// The system's, and when there are too many.
+    /// Errors of the system calls, or too many open connections.
     pub fn serve(&self, hub: &Arc<Hub>, adopted: Adopted) -> io::Result<()> {
         let open = Open(Arc::clone(&self.open));
         if open.0.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
@@ -71,7 +72,7 @@ impl Connections {
     }
 }
 
-/// Tells a client that came that the engine cannot be used.
+/// Rejects a connection because the engine cannot be used, for the reason `message`.
 pub fn refuse(adopted: Adopted, message: &str) {
     if let Ok((stream, already_read)) = prepare(adopted) {
         let mut reader = Reader::new(Arc::new(stream), &already_read);
@@ -83,48 +84,48 @@ pub fn refuse(adopted: Adopted, message: &str) {
     }
 }
 
-/// Any stream socket reads and writes like this one.
+/// Configures the socket. A TCP socket can be used as a `UnixStream`, because both are read and written in the same way.
 fn prepare(adopted: Adopted) -> io::Result<(UnixStream, Vec<u8>)> {
     let stream = UnixStream::from(adopted.connection);
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(HELLO_TIME))?;
-    // These are for TCP; there is nothing to set for a socket pair.
+    // These options exist only for TCP; setting them on a socket pair fails, which is harmless.
     let _ = sockopt::set_tcp_nodelay(&stream, true);
     let _ = keepalive::watch(&stream);
     Ok((stream, adopted.already_read))
 }
 
-/// A connection whose client was let in.
+/// A connection whose client was accepted.
 pub struct Connection {
-    /// Its number, never used again.
+    /// Number of the connection; never reused.
     pub number: u64,
     stream: Arc<UnixStream>,
-    /// Held by its thread, save while the connection is lent to the engine's.
+    /// Locked by the reader thread, except while the connection is lent to the engine's thread.
     reader: Mutex<Reader>,
     writer: Mutex<Writer>,
 }
 
 impl Connection {
-    /// Its socket.
+    /// Socket of the connection.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// Ends it.
+    /// Shuts the connection down in both directions.
     pub fn shut_down(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Writes little, where nobody else does. Gives whether something is left for who waits to write.
+    /// Writes small answers if no other thread is writing. Returns whether the writer thread must write the rest.
     pub fn write_now(&self, hub: &Hub) -> bool {
-        // Whoever holds it looks whether there is more to write before it sleeps.
+        // The thread that holds the lock checks for more answers before it sleeps.
         let Ok(mut writer) = self.writer.try_lock() else {
             return false;
         };
         writer.write_now(hub, self.number)
     }
 
-    /// Reads what is there, on the engine's thread. Gives whether it may go on reading.
+    /// Reads available frames, on the engine's thread. Returns whether the engine's thread may continue to read this connection.
     pub fn read_now(&self, hub: &Hub) -> bool {
         lock(&self.reader).read_now(hub, self.number)
     }
@@ -134,7 +135,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves a connection until it is over.
+/// Serves a connection until it ends.
 fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: u64) -> io::Result<()> {
     let mut reader = Reader::new(Arc::clone(stream), already_read);
     let Some((hello, payload)) = reader.hello()? else {
@@ -157,7 +158,7 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
         writer: Mutex::new(Writer::new(Arc::clone(stream), &hello)),
     });
     {
-        // No answer goes before the welcome.
+        // Hold the writer's lock so that no answer precedes the `Welcome`.
         let _writer = lock(&connection.writer);
         let mut reader = lock(&connection.reader);
         match hub.hello(&connection, &hello, received, secret()?) {
@@ -184,7 +185,7 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
     Ok(())
 }
 
-/// What a client shows to resume.
+/// Random secret that a client presents to resume.
 fn secret() -> io::Result<Bytes> {
     let mut secret = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;

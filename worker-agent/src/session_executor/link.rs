@@ -1,8 +1,8 @@
-//! One client of the session as far as its stream goes: which of its operations came, which answers it still has to take, how
-//! much may be on its way, and what it must show to resume. It outlives connections, and knows neither sockets nor a clock.
+//! Protocol state of one client's stream: which of its operations have arrived, which answers it has not confirmed, how much may be in
+//! flight, and the secret for resuming. It outlives connections, and has no access to sockets or a clock.
 //!
-//! Connections are named by numbers that are never used again, clients by their generation: what comes from, or is meant for,
-//! one that was replaced meanwhile is dropped here.
+//! Connections are identified by numbers that are never reused, clients by their generation: messages from or for a connection or client
+//! that was replaced in the meantime are dropped here.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,32 +15,30 @@ use sahasra_wire::session::{
 #[cfg(test)]
 mod tests;
 
-/// Grace of a client that does not say.
+/// Grace period of a client that does not specify one.
 const DEFAULT_GRACE: Duration = Duration::from_secs(60);
-/// Longest grace.
+/// Maximum grace period.
 const LONGEST_GRACE: Duration = Duration::from_secs(600);
 
-/// How much one side may have outstanding towards the other.
+/// Limit of what one side may have outstanding towards the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Frames.
     pub frames: u32,
     /// Bytes of payload.
     pub bytes: u64,
 }
 
-/// What may be on its way to the executor: some tens of parts, and steps for the time that a program takes to compile.
+/// Window for operations sent to the executor: some tens of parts, and the steps of a client while a program compiles.
 pub const WINDOW: Window = Window {
     frames: 4096,
     bytes: 64 << 20,
 };
 
-/// An answer, without its number.
+/// An answer, without its sequence number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The message.
     pub kind: Kind,
-    /// Bytes beside it.
+    /// Bytes beside the message.
     pub payload: Bytes,
 }
 
@@ -53,66 +51,66 @@ impl From<Kind> for Answer {
     }
 }
 
-/// A client was let in.
+/// Outcome of accepting a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcomed {
-    /// What was here is here still; otherwise it is to be freed.
+    /// Whether the client continues with its tensors and programs; otherwise those of the previous client must be freed.
     pub resumed: bool,
-    /// The secret for the next time.
+    /// Secret for resuming.
     pub resume: Bytes,
-    /// How long it is kept without a connection.
+    /// Time for which the client's tensors and programs are kept without a connection.
     pub grace: Duration,
-    /// Operations up to this number were taken.
+    /// Number of the last operation that the engine has taken.
     pub received: u64,
-    /// The client's generation.
+    /// Generation of the client.
     pub generation: u64,
-    /// The connection that ends by this.
+    /// Number of the connection that this one replaces.
     pub replaced: Option<u64>,
 }
 
-/// What to do with an operation.
+/// Classification of a received operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is the next one.
+    /// The next operation.
     New,
-    /// It came before.
+    /// An operation that was received before.
     Again,
-    /// The connection is not the client's any more.
+    /// An operation from a connection that no longer belongs to the client.
     Stale,
 }
 
-/// A stream that makes no sense.
+/// Violation of the stream's rules by the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// A number was left out.
+    /// The client skipped an operation number.
     #[error("operation {found} comes where {expected} is expected")]
     Gap {
-        /// The number that comes.
+        /// Number of the received operation.
         found: u64,
-        /// The one that should.
+        /// Number of the expected operation.
         expected: u64,
     },
-    /// More is told to be received than was sent.
+    /// The client confirmed answers that were not sent.
     #[error("answers up to {received} are said to have come, {sent} were sent")]
     Future {
-        /// What the client says.
+        /// Number that the client confirmed.
         received: u64,
-        /// What was sent.
+        /// Number of the last answer.
         sent: u64,
     },
-    /// The window is not heeded.
+    /// The client exceeded the window.
     #[error("more is outstanding than the window allows ({} frames, {} bytes of payload)", WINDOW.frames, WINDOW.bytes)]
     Window,
 }
 
-/// What there is to send on a connection.
+/// What [`Link::send`] returned for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// Frames, or none for now.
+    /// Frames, or none at present.
     Go,
-    /// Frames perhaps, and nothing after them: the client closed, or its stream made no sense.
+    /// The last frames, if any: the client closed the session, or its stream was malformed or ended.
     Last,
-    /// The connection is not the client's any more.
+    /// The connection no longer belongs to the client.
     Over,
 }
 
@@ -122,36 +120,39 @@ struct Client {
     resume: Bytes,
     grace: Duration,
     connection: Option<u64>,
-    /// When what it has is freed; only without a connection.
+    /// Time at which the client is forgotten; set only while it has no connection.
     until: Option<Instant>,
     window: Window,
-    /// Operations that came, were taken by the engine, and were told to be; bytes of payload likewise.
+    /// Numbers of the last operation that arrived, that the engine has taken, and that the client was told is taken. `waiting_bytes` are
+    /// the payload bytes of operations that arrived and are not taken, `untold_bytes` those of operations that are taken without the client
+    /// having been told.
     arrived: u64,
     taken: u64,
     told: u64,
     waiting_bytes: u64,
     untold_bytes: u64,
-    /// Answers that the client has not said to have; the first has the number `confirmed + 1`.
+    /// Answers that the client has not confirmed; the first has the number `confirmed + 1`.
     answers: VecDeque<Answer>,
     confirmed: u64,
-    /// How many of them went out on this connection, and their bytes of payload.
+    /// Number of `answers` that were sent on the current connection, and their payload bytes.
     sent: usize,
     sent_bytes: u64,
-    /// Bytes of payload of all of them.
+    /// Payload bytes of all `answers`.
     kept_bytes: u64,
-    /// Nothing comes after these answers.
+    /// Set if no further answers follow.
     ending: Option<Ending>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Ending {
-    /// It closed.
+    /// The client closed the session.
     Closed,
-    /// Nothing that it says is heard any more, and its window is nothing to it: it is told why, once, at any place of the stream.
+    /// The executor ended the stream: it ignores further operations and the client's window, and sends the reason once, at any position of
+    /// the stream.
     Broken(Option<Box<Kind>>),
 }
 
-/// The clients of a session, of which there is one at a time.
+/// The clients of a session, of which there is at most one at a time.
 #[derive(Debug, Default)]
 pub struct Link {
     client: Option<Client>,
@@ -159,10 +160,11 @@ pub struct Link {
 }
 
 impl Link {
-    /// A connection begins. `secret` is what a new client is to show when it resumes, `received` stands in the frame.
+    /// Processes the `Hello` of a connection. `received` is the number of the last answer that the client has received, from the frame of
+    /// the `Hello`. `secret` becomes the secret for resuming if the client is new.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// The reason for rejecting the client.
     pub fn hello(&mut self, connection: u64, hello: &Hello, received: u64, secret: Bytes, now: Instant) -> Result<Welcomed, Refused> {
         let refused = |code: RefusalCode, message: String| Refused {
             code: code.into(),
@@ -243,18 +245,19 @@ impl Link {
         })
     }
 
-    /// The client, where this connection is its.
+    /// The client, if `connection` is its current connection.
     fn connected(&mut self, connection: u64) -> Option<&mut Client> {
         self.client.as_mut().filter(|client| client.connection == Some(connection))
     }
 
-    /// The client of that generation, unless nothing more is to be said to it.
+    /// The client of `generation`, unless its stream has ended.
     fn of(&mut self, generation: u64) -> Option<&mut Client> {
         let client = self.client.as_mut()?;
         (client.generation == generation && client.ending.is_none()).then_some(client)
     }
 
-    /// A frame came that says that answers up to this number were received. Gives whether the connection is the client's.
+    /// Processes the client's confirmation that it has received the answers up to number `received`. Returns whether the connection is the
+    /// client's.
     ///
     /// # Errors
     /// [`LinkError::Future`].
@@ -265,7 +268,7 @@ impl Link {
         }
     }
 
-    /// An operation came.
+    /// Processes a received operation.
     ///
     /// # Errors
     /// [`LinkError::Gap`], [`LinkError::Window`].
@@ -282,7 +285,8 @@ impl Link {
                 expected: client.arrived + 1,
             });
         }
-        // What was taken and not told counts as outstanding for the client and not here: this is more than what it may.
+        // The client counts operations as outstanding until it is told that they were taken; here they count only until they are taken. So
+        // this check is more lenient than the client's window.
         if client.arrived - client.taken > u64::from(WINDOW.frames) || client.waiting_bytes > WINDOW.bytes {
             return Err(LinkError::Window);
         }
@@ -291,7 +295,7 @@ impl Link {
         Ok(Arrival::New)
     }
 
-    /// The engine takes the next operation. Gives whether the client has to be told.
+    /// Records that the engine takes the next operation. Returns whether the client must be told.
     pub fn take(&mut self, generation: u64, payload_bytes: usize) -> bool {
         let Some(client) = self.of(generation) else {
             return false;
@@ -302,7 +306,7 @@ impl Link {
         client.must_tell()
     }
 
-    /// An answer for the client, if it is there still.
+    /// Queues an answer for the client of `generation`, if that is still the current one.
     pub fn answer(&mut self, generation: u64, answer: Answer) {
         if let Some(client) = self.of(generation) {
             client.kept_bytes += answer.payload.len() as u64;
@@ -310,18 +314,18 @@ impl Link {
         }
     }
 
-    /// The answer after which nothing comes: the client closed.
+    /// Queues the last answer for a client that has closed the session.
     pub fn close(&mut self, generation: u64, answer: Answer) {
         self.answer(generation, answer);
         self.end(generation, Ending::Closed);
     }
 
-    /// The stream of this connection's client is over, as it makes no sense or the session ends: it is told, and loses what it has.
-    /// Gives its generation.
+    /// Ends the stream of the connection's client because the stream is malformed or the session ends. The client is sent the reason and
+    /// loses its tensors and programs. Returns the client's generation.
     pub fn breaks(&mut self, connection: u64, reason: Kind) -> Option<u64> {
         let client = self.connected(connection).filter(|client| client.ending.is_none())?;
         let generation = client.generation;
-        // It is not heard any more, and so cannot make room for the rest.
+        // The client can no longer confirm answers, and so cannot make room in its window for the rest.
         client.answers.truncate(client.sent);
         self.end(generation, Ending::Broken(Some(Box::new(reason))));
         Some(generation)
@@ -341,14 +345,14 @@ impl Link {
         }
     }
 
-    /// Whether the client has so much to take that no more should be made for it.
+    /// Whether the client has so many unconfirmed answers that no further ones should be produced.
     pub fn is_congested(&self) -> bool {
         self.client
             .as_ref()
             .is_some_and(|client| client.answers.len() > client.window.frames as usize || client.kept_bytes > client.window.bytes.max(1))
     }
 
-    /// Whether [`Link::send`] would give frames, or says that it is over.
+    /// Whether [`Link::send`] would return frames, or report the end of the stream.
     pub fn has_to_send(&mut self, connection: u64) -> bool {
         let Some(client) = self.connected(connection) else {
             return true;
@@ -358,7 +362,7 @@ impl Link {
         is_next || is_last || matches!(client.ending, Some(Ending::Broken(Some(_)))) || client.must_tell()
     }
 
-    /// The frames to send next on this connection, at most so many and about so many bytes.
+    /// Appends the next frames for this connection to `into`: at most `most_frames` frames, and about `most_bytes` bytes of payloads.
     pub fn send(&mut self, connection: u64, most_frames: usize, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
         let Some(client) = self.connected(connection) else {
             return Sending::Over;
@@ -383,7 +387,7 @@ impl Link {
             client.sent_bytes += payload;
             bytes += payload;
         }
-        // Of no number: it is no answer, and may come between the parts of a tensor.
+        // The reason has no sequence number: it is not an answer, and may come between the parts of a tensor.
         if let Some(Ending::Broken(reason)) = &mut client.ending
             && let Some(reason) = reason.take()
         {
@@ -414,7 +418,7 @@ impl Link {
         }
     }
 
-    /// A connection is over. Gives whether it was the client's.
+    /// Records the end of a connection. Returns whether it was the client's.
     pub fn disconnected(&mut self, connection: u64, now: Instant) -> bool {
         let Some(client) = self.connected(connection) else {
             return false;
@@ -427,12 +431,12 @@ impl Link {
         true
     }
 
-    /// When the client's grace is over, if it has no connection.
+    /// End of the client's grace period, if it has no connection.
     pub fn expires(&self) -> Option<Instant> {
         self.client.as_ref()?.until
     }
 
-    /// Forgets a client whose grace is over. Gives whether one was.
+    /// Forgets a client whose grace period is over. Returns whether there was one.
     pub fn expire(&mut self, now: Instant) -> bool {
         let over = self.expires().is_some_and(|until| until <= now);
         if over {
@@ -441,13 +445,13 @@ impl Link {
         over
     }
 
-    /// What the client is to show when it resumes, while that would be of use.
+    /// The client's secret for resuming, while it can be used.
     pub fn secret(&self) -> Option<&Bytes> {
         let client = self.client.as_ref().filter(|client| client.ending.is_none())?;
         Some(&client.resume)
     }
 
-    /// Whether a client is connected that has not ended.
+    /// Whether a client is connected whose stream has not ended.
     pub fn is_connected(&self) -> bool {
         self.client
             .as_ref()
@@ -475,22 +479,23 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the window has room for the next answer.
+    /// Whether the window has room for `answer`.
     fn may_send(&self, answer: &Answer) -> bool {
         let (window, payload) = (self.window, answer.payload.len() as u64);
         let fits = self.sent < window.frames as usize && self.sent_bytes + payload <= window.bytes;
-        // The client need not tell of so little: what is larger than the rest of its window would never go.
+        // The client need not confirm while little is outstanding, so an answer larger than the rest of its window would otherwise never be
+        // sent.
         let is_little = self.sent <= window.frames as usize / 4 && self.sent_bytes <= window.bytes / 4;
         fits || is_little
     }
 
-    /// Whether a quarter of what may be outstanding was taken and not told.
+    /// Whether a quarter of the window was taken without the client having been told.
     fn must_tell(&self) -> bool {
         self.taken - self.told >= u64::from(WINDOW.frames / 4) || self.untold_bytes >= WINDOW.bytes / 4
     }
 }
 
-/// Compares in a time that does not tell where they differ.
+/// Compares in a time that does not depend on where the arguments differ.
 fn same(secret: &[u8], shown: &[u8]) -> bool {
     secret.len() == shown.len() && secret.iter().zip(shown).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }

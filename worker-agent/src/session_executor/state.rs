@@ -1,6 +1,5 @@
-//! What a client has in this process, apart from any connection: its tensors and programs by name, what failed and why, what
-//! goes on, and the bytes of it all against the session's limit. It takes operations in order and gives answers in order; one
-//! thread asks it.
+//! State of a client, independent of its connection: tensors and programs by name, failures, work in progress, and device memory in use
+//! against the session's limit. It takes operations in order and gives answers in order. One thread uses it.
 //!
 //! ```text
 //!  operation ──► names ──► Engine ──► Completion ─┐
@@ -40,41 +39,40 @@ use super::engine::{Bell, Completion, Engine, Fault};
 use super::link::Answer;
 use super::payload::Payload;
 
-/// Frames that make no sense: the session's client is told and loses everything.
+/// Violation of the protocol by an operation. The client is told, and loses its tensors and programs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("operation {sequence}: {reason}")]
 pub struct Malformed {
     /// Number of the operation.
     pub sequence: u64,
-    /// What is wrong with it.
     pub reason: String,
 }
 
-/// An array, and what it is of.
+/// An array with its shape and origin.
 struct Tensor<E: Engine> {
     array: E::Tensor,
     shape: Shape,
-    /// What computes it; none where it came from the client.
+    /// Execution that computes the array; `None` if the client uploaded or allocated it.
     execution: Option<Rc<Execution<E>>>,
     charge: Charge,
-    /// Its bytes, as long as they are sent from where they lie.
+    /// Present while the array's bytes are sent directly from its memory.
     sending: RefCell<Weak<Sending>>,
 }
 
 impl<E: Engine> Tensor<E> {
-    /// Why there is nothing in it, as far as that is known.
+    /// Failure because of which the array has no content, if already known.
     fn failure(&self) -> Option<&Rc<Failure>> {
         self.execution.as_ref()?.failure.get()
     }
 }
 
-/// One that was started.
+/// A started execution of a program.
 struct Execution<E: Engine> {
     sequence: u64,
     name: Rc<str>,
     completion: Completion,
     epoch: Rc<Epoch>,
-    /// Kept while it runs: their memory is in use, whether they have names or not.
+    /// Kept while the execution runs, because their memory is in use even if they were deleted.
     arguments: RefCell<Vec<Rc<Tensor<E>>>>,
     temporaries: u64,
     failure: OnceCell<Rc<Failure>>,
@@ -84,13 +82,13 @@ struct Execution<E: Engine> {
 struct Program<E: Engine> {
     name: Rc<str>,
     program: E::Program,
-    /// Bytes of its results on the device.
+    /// Device memory of each result, in bytes.
     output_bytes: Vec<u64>,
-    /// What it takes there itself.
+    /// Device memory of the program itself.
     charge: Charge,
 }
 
-/// See the [module](self).
+/// The [state](self) of a client.
 pub struct State<E: Engine> {
     engine: E,
     limit_bytes: u64,
@@ -100,18 +98,18 @@ pub struct State<E: Engine> {
     incoming: Option<Incoming>,
     compiling: Option<Compiling<E>>,
     pending: VecDeque<Pending<E>>,
-    /// Of `pending`, answers; and executions that are not finished.
+    /// Number of entries in `pending` that produce answers, and of executions that are not finished.
     pending_answers: usize,
     under_way: usize,
-    /// Bytes of downloads that are pending.
+    /// Bytes of the downloads in `pending`.
     pending_bytes: u64,
     temporaries: u64,
     sending: Vec<Watched<E>>,
     sent: Arc<Sent>,
-    /// How long memory of what is being sent is waited for.
+    /// Timeout for waiting for the memory of tensors that are being sent.
     patience: Duration,
     epoch: Rc<Epoch>,
-    /// After a fault that ends the device's context nothing works any more.
+    /// Fault that made the device's context unusable: all further operations on the device fail with it.
     poisoned: Option<Fault>,
     answers: Vec<Answer>,
     closed: Option<Answer>,
@@ -120,13 +118,13 @@ pub struct State<E: Engine> {
     download_ends: Bell,
 }
 
-/// Who is told of what goes on.
+/// Callbacks for the begin and the end of work.
 pub struct Bells {
-    /// An execution begins.
+    /// Called when an execution begins.
     pub execution_begins: Bell,
-    /// It has ended.
+    /// Called when an execution has ended.
     pub execution_ends: Bell,
-    /// A download or a compilation has.
+    /// Called when a download or a compilation has ended.
     pub download_ends: Bell,
 }
 
@@ -142,7 +140,7 @@ impl Default for Bells {
 }
 
 impl<E: Engine> State<E> {
-    /// Nothing yet, on that engine, with so much device memory.
+    /// Empty state on `engine`. `limit_bytes` is the device memory that the session may use.
     pub fn new(engine: E, limit_bytes: u64, bells: Bells) -> Self {
         Self {
             engine,
@@ -170,15 +168,15 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Tensors that have names and are there, and bytes of device memory in use; without those that are only on their way to the client.
+    /// Number of tensors with names, and bytes of device memory in use. Does not count deleted tensors that are still being sent.
     pub fn stored(&self) -> (u64, u64) {
         (self.tensors.there, self.account.used())
     }
 
-    /// Takes an operation.
+    /// Carries out an operation.
     ///
     /// # Errors
-    /// When it makes no sense: the client is to be told, and [`State::reset`] is due.
+    /// [`Malformed`]: then the client must be told, and [`State::reset`] must be called.
     pub fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: impl Into<Payload>) -> Result<(), Malformed> {
         let payload = payload.into();
         use client_frame::Kind as Operation;
@@ -186,7 +184,7 @@ impl<E: Engine> State<E> {
             sequence,
             reason: reason.to_owned(),
         };
-        // Whoever asks sees to it that nothing comes meanwhile.
+        // Does not wait, because the caller passes no operation while a program compiles.
         self.finish_compilation();
         if self.incoming.is_some() && !matches!(kind, Operation::Part(_)) {
             return Err(malformed("an upload has begun, and this is no part of it"));
@@ -225,21 +223,21 @@ impl<E: Engine> State<E> {
         Ok(())
     }
 
-    /// Waits for what was launched; a failure of it is told at the next `Synchronise`.
+    /// Waits for all launched kernels. The next `Synchronise` reports a failure.
     fn synchronise_launches(&mut self, sequence: u64) {
         if let Err(fault) = self.engine.synchronise() {
             self.fail(sequence, || "launch".to_owned(), fault);
         }
     }
 
-    /// Frees everything and forgets all answers. What runs is waited for: its memory is in use until then.
+    /// Frees everything and discards all answers. Waits for running executions, because their memory is in use until they end.
     pub fn reset(&mut self) {
         self.tensors = Names::default();
         self.incoming = None;
         self.finish_compilation();
         self.programs = Names::default();
         while self.finish_oldest() {}
-        // What was launched without a completion failed for nobody.
+        // The failure of a launch without a completion concerns nobody any more.
         let _ = self.engine.synchronise();
         self.pending.clear();
         (self.pending_answers, self.pending_bytes) = (0, 0);
@@ -259,7 +257,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// A failure that began with this operation, and is told at the next `Synchronise`.
+    /// Records a failure that this operation caused. The next `Synchronise` reports it.
     fn fail(&mut self, sequence: u64, operation: impl FnOnce() -> String, fault: Fault) -> Rc<Failure> {
         let failure = Failure::new(sequence, operation(), fault);
         self.epoch.record(&failure);
@@ -270,7 +268,7 @@ impl<E: Engine> State<E> {
         self.poisoned.clone().map_or(Ok(()), Err)
     }
 
-    /// Remembers a fault after which nothing works.
+    /// Remembers a fault that made the device's context unusable.
     fn note(&mut self, fault: &Fault) {
         if fault.code == FailureCode::Internal && self.poisoned.is_none() && self.engine.is_lost() {
             self.poisoned = Some(fault.clone());

@@ -1,4 +1,4 @@
-//! What comes on a connection: frames, and parts of large tensors read straight to where they belong.
+//! Reader of a connection: receives frames, and reads the parts of large tensors directly into their final memory.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -19,45 +19,45 @@ use super::HELLO_TIME;
 use crate::session_executor::hub::Hub;
 use crate::session_executor::payload::Payload;
 
-/// After the last word the client has so long to hear it and to hang up.
+/// Time that the client has to read the final message and close the connection.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(2);
-/// Bytes read at a time.
+/// Number of bytes to read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Where frames are as large as this, no more is read at once than one of them: the next begins in memory of its own, and
-/// is not copied there.
+/// Size in bytes from which frames count as large. While frames are large, a read ends with the current frame, so that the next frame
+/// starts in memory of its own and need not be copied there.
 const LARGE_BYTES: usize = 128 << 10;
-/// The beginning of such a frame.
+/// Number of bytes to read for the start of a large frame.
 const HEAD_READ_BYTES: usize = 4 << 10;
-/// Space that is still worth a read.
+/// Smallest free space in the buffer that is worth a read, in bytes.
 const SMALLEST_READ: usize = 512;
-/// Parts of a tensor go on together, up to so many: a fraction of what a client may send before it must hear that something
-/// was taken.
+/// Limit in bytes for passing several parts of a tensor to the hub at once. It is a fraction of the window, so that the client learns in
+/// time that parts were taken.
 const GATHERED_BYTES: usize = 4 << 20;
 const GATHERED_FRAMES: usize = 64;
 
-/// What comes on a connection, and how far it is read.
+/// Receiving half of a connection, with its read position in the stream.
 pub(super) struct Reader {
     stream: Arc<UnixStream>,
     decoder: Decoder,
-    /// Frames are large now.
+    /// Whether the latest frame was large.
     is_large: bool,
-    /// Memory for the rest of a tensor whose parts are coming.
+    /// Memory for the rest of a tensor whose parts are being received.
     tensor: Option<Incoming>,
-    /// Bytes of a part that is read there and not complete.
+    /// Bytes of the current part that have not been received.
     rest: usize,
-    /// What the engine's thread found when it read: nothing more is taken.
+    /// Set if the engine's thread found the end of the stream: no more frames are accepted.
     end: Option<End>,
 }
 
-/// See [`Reader::end`].
+/// Reason for the end of a stream, for [`Reader::end`].
 enum End {
-    /// What came is no frame, for this reason.
+    /// The stream is malformed, for this reason.
     Malformed(String),
-    /// The client is to be told why already, or is another connection's.
+    /// The stream is over for a reason that the hub knows, or the client uses another connection.
     Over,
 }
 
-/// The client is likely to wait for the answer before it sends anything else.
+/// Whether the client is likely to wait for the answer to `frame` before it sends anything else.
 fn is_question(frame: &ClientFrame) -> bool {
     use client_frame::Kind as Operation;
     matches!(
@@ -66,10 +66,10 @@ fn is_question(frame: &ClientFrame) -> bool {
     )
 }
 
-/// See [`Reader::tensor`].
+/// Tensor whose parts are being received, for [`Reader::tensor`].
 struct Incoming {
     memory: Filling,
-    /// Bytes whose parts have not begun.
+    /// Bytes of the tensor whose parts have not begun.
     missing: usize,
 }
 
@@ -87,7 +87,7 @@ impl Reader {
         }
     }
 
-    /// Reads until the connection is over, or lent to the engine. Gives whether it is lent.
+    /// Reads until the connection ends or is lent to the engine's thread. Returns whether it is lent.
     pub(super) fn run(&mut self, hub: &Hub, number: u64) -> io::Result<bool> {
         match self.end.take() {
             None => {}
@@ -100,12 +100,12 @@ impl Reader {
             }
         }
         let mut frames = Vec::new();
-        // Bytes of the parts among them, which are all of them then.
+        // Bytes of the parts in `frames`. If not 0, `frames` contains only parts.
         let mut gathered = 0;
         loop {
             loop {
                 if let Some(frame) = self.part_head() {
-                    // What came before need not wait for the part to be complete.
+                    // Earlier frames need not wait until the part is complete.
                     if gathered == 0 && !frames.is_empty() && !hub.frames(number, &mut frames, false) {
                         self.hang_up();
                         return Ok(false);
@@ -117,7 +117,7 @@ impl Reader {
                         }
                         None => return Ok(false),
                     }
-                    // One after the other they would wake the engine for nothing.
+                    // Pass several parts at once: one by one they would wake the engine to no purpose.
                     if gathered >= GATHERED_BYTES || frames.len() >= GATHERED_FRAMES || self.tensor.is_none() {
                         gathered = 0;
                         if !hub.frames(number, &mut frames, false) {
@@ -147,7 +147,7 @@ impl Reader {
             if gathered == 0 && !frames.is_empty() {
                 let lends = hub.can_lend() && self.is_between() && frames.iter().any(|(frame, _)| is_question(frame));
                 if !hub.frames(number, &mut frames, lends) {
-                    // The client may have to be told why.
+                    // The writer may still have to send the reason.
                     self.hang_up();
                     return Ok(false);
                 }
@@ -163,13 +163,13 @@ impl Reader {
         }
     }
 
-    /// Nothing has begun that is not complete.
+    /// Whether the read position is between two frames and not inside a tensor.
     fn is_between(&mut self) -> bool {
         self.tensor.is_none() && self.decoder.buffer().is_empty()
     }
 
-    /// Takes the frames that are there, on the engine's thread. Gives whether it may go on: the parts of a tensor and the end of a
-    /// connection are for the reader's own.
+    /// Reads available frames, on the engine's thread. Returns whether it may continue to read: the parts of a tensor and the end of a
+    /// connection are handled by the reader's own thread.
     pub(super) fn read_now(&mut self, hub: &Hub, number: u64) -> bool {
         match self.fill() {
             Ok(read) if read > 0 => hub.board().received(read as u64),
@@ -196,7 +196,7 @@ impl Reader {
         self.end.is_none() && self.is_between()
     }
 
-    /// The first frame; none where what comes is no frame.
+    /// Reads the first frame. Returns `None` if the data is not a frame.
     pub(super) fn hello(&mut self) -> io::Result<Option<(ClientFrame, Bytes)>> {
         let until = Instant::now() + HELLO_TIME;
         loop {
@@ -206,7 +206,7 @@ impl Reader {
                 Ok(None) => {}
                 Err(_) => return Ok(None),
             }
-            // No hello is anywhere near as long as a frame may be.
+            // No `Hello` is nearly as long as the maximum of a frame.
             if self.decoder.buffer().len() > READ_BYTES {
                 return Ok(None);
             }
@@ -216,27 +216,28 @@ impl Reader {
         }
     }
 
-    /// Sees to it that the parts of a large tensor are read into memory of its size, of which an engine can take it as it is.
+    /// Prepares memory for a large tensor when its upload begins, so that the parts are read directly into it and the engine can use it
+    /// without a copy.
     fn expect(&mut self, frame: &ClientFrame, payload_bytes: usize, limit_bytes: u64) {
         match &frame.kind {
             Some(client_frame::Kind::Upload(upload)) => {
                 let is_large = upload.bytes >= LARGE_BYTES as u64 && upload.bytes <= limit_bytes;
                 let missing = upload.bytes as usize;
-                // Where there is no memory the parts come like other frames, and the upload fails when they are put together.
+                // If the allocation fails, the parts are received like other frames, and the upload fails when they are assembled.
                 let memory = is_large.then(|| Filling::new(missing).ok()).flatten();
                 self.tensor = memory.map(|memory| Incoming { memory, missing });
             }
-            // One that was read like other frames: what follows it would not lie behind it.
+            // This part was received like other frames, so the following parts would not be contiguous with it.
             Some(client_frame::Kind::Part(_)) if payload_bytes > 0 => self.tensor = None,
             _ => {}
         }
     }
 
-    /// The message of the next frame, if it is a part whose bytes belong into [`Reader::tensor`]; its payload comes next.
+    /// Decodes the message of the next frame if the frame is a part whose payload belongs into [`Reader::tensor`]. The payload follows.
     fn part_head(&mut self) -> Option<ClientFrame> {
         let missing = self.tensor.as_ref()?.missing;
         let buffer = self.decoder.buffer();
-        // What is too large, or no message, the decoder refuses.
+        // The decoder rejects frames that are too large or have no valid message.
         let (message, payload) = frame::lengths(buffer).ok()??;
         if !(1..=missing).contains(&payload) {
             return None;
@@ -257,13 +258,13 @@ impl Reader {
         Some(frame)
     }
 
-    /// The payload of the part whose head was read; `None` when the stream ends in it.
+    /// Reads the payload of the part whose message was decoded. Returns `None` if the stream ends before the payload is complete.
     fn read_part(&mut self, hub: &Hub) -> io::Result<Option<Region>> {
         let Some(tensor) = &mut self.tensor else {
             return Ok(None);
         };
         while self.rest > 0 {
-            // There is room for the whole tensor: as much as is missing, and no more is taken from what follows.
+            // The memory has room for the whole tensor. Read at most the rest of this part, to leave the next frame in the socket.
             let spare = &mut tensor.memory.spare()[..self.rest];
             let read = match rustix::io::read(&self.stream, spare) {
                 Ok((read, _)) => read.len(),
@@ -273,7 +274,7 @@ impl Reader {
             if read == 0 {
                 return Ok(None);
             }
-            // SAFETY: the kernel has just written so many bytes there.
+            // SAFETY: the kernel has just written `read` bytes into the spare memory.
             unsafe { tensor.memory.advance(read) };
             hub.board().received(read as u64);
             self.rest -= read;
@@ -286,19 +287,19 @@ impl Reader {
         Ok(Some(piece))
     }
 
-    /// Bytes of the frame that has begun that are not there yet, or of the head.
+    /// Number of bytes to read until the current frame, or the head of the next one, is complete.
     fn missing(&mut self) -> usize {
         let buffer = self.decoder.buffer();
         let Some([a, b, c, d, e, f, g, h]) = buffer.first_chunk::<HEAD_BYTES>() else {
             return HEAD_READ_BYTES;
         };
-        // Checked by the decoder, which has refused what is too large.
+        // The decoder has rejected frames that are too large.
         let message = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
         let payload = u32::from_le_bytes([*e, *f, *g, *h]) as usize;
         (HEAD_BYTES + message + payload).saturating_sub(buffer.len())
     }
 
-    /// Reads what is there into the decoder's own memory.
+    /// Reads available bytes into the decoder's buffer.
     fn fill(&mut self) -> io::Result<usize> {
         let missing = self.missing();
         let is_large = self.is_large || missing >= LARGE_BYTES;
@@ -314,7 +315,7 @@ impl Reader {
             match rustix::io::read(&self.stream, &mut spare[..most]) {
                 Ok((read, _)) => {
                     let read = read.len();
-                    // SAFETY: the kernel has just written so many bytes behind the length, within the capacity.
+                    // SAFETY: the kernel has just written `read` bytes after the length, within the capacity.
                     unsafe { buffer.set_len(length + read) };
                     return Ok(read);
                 }
@@ -342,7 +343,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads what the other end still sends, for a while: a socket that is closed with bytes unread takes back what was written.
+    /// Reads and discards what the client still sends, for a limited time: closing a socket with unread bytes would discard the final
+    /// message.
     fn hang_up(&mut self) {
         let until = Instant::now() + LAST_WORDS_TIME;
         let _ = self.stream.set_read_timeout(Some(LAST_WORDS_TIME));

@@ -1,4 +1,4 @@
-//! What an executor writes on a connection: answers in batches, parts of tensors compressed where that pays.
+//! Writer of a connection: sends answers in batches, and compresses the parts of tensors where that saves time.
 
 use std::io::{self, IoSlice, Write};
 use std::net::Shutdown;
@@ -19,26 +19,26 @@ use sahasra_wire::session::{
 use crate::session_executor::hub::{Hub, LITTLE_BYTES};
 use crate::session_executor::link::Sending;
 
-/// Bytes taken at a time once it is known that the line is fast.
+/// Size of a batch in bytes once the link is known to be fast.
 const BATCH_BYTES: u64 = 4 << 20;
-/// Slices that one call takes.
+/// Maximum number of slices for one vectored write.
 const MOST_SLICES: usize = 512;
 
 pub(super) struct Writer {
     stream: Arc<UnixStream>,
-    /// Everything of a batch's frames but their payloads.
+    /// Frames of a batch without their payloads.
     heads: BytesMut,
-    /// What the socket did not take at once, which goes before anything else.
+    /// Bytes that the socket did not accept yet; they are sent before anything else.
     rest: BytesMut,
     frames: Vec<(ServerFrame, Bytes)>,
     compression: Compression,
     encoder: Encoder,
-    /// The next part is the first of its tensor.
+    /// Whether the next part is the first of its tensor.
     is_first: bool,
 }
 
 impl Writer {
-    /// For the client that said that.
+    /// Writer for a client with this `Hello`.
     pub(super) fn new(stream: Arc<UnixStream>, hello: &Hello) -> Self {
         let mode = if hello.spares_bytes { Mode::Always } else { Mode::WhereItPays };
         Self {
@@ -52,7 +52,7 @@ impl Writer {
         }
     }
 
-    /// Writes what there is to send until there is nothing. Gives whether the connection, or the client's stream, is over.
+    /// Writes until there is nothing to send. Returns whether the connection or the client's stream is over.
     pub(super) fn write_all(&mut self, hub: &Hub, number: u64, has_waited: bool) -> bool {
         if has_waited {
             self.compression.wakes(Instant::now());
@@ -63,7 +63,7 @@ impl Writer {
             return true;
         }
         loop {
-            // How a part goes is decided when those before it have gone.
+            // The encoding of a part is decided after the parts before it were sent.
             let most = if self.compression.is_idle() {
                 BATCH_BYTES
             } else {
@@ -102,7 +102,7 @@ impl Writer {
         }
     }
 
-    /// Writes little that there is to send, as far as the socket takes it now. Gives whether something is left.
+    /// Writes small answers as far as the socket accepts them without blocking. Returns whether something is left to write.
     pub(super) fn write_now(&mut self, hub: &Hub, number: u64) -> bool {
         if !self.rest.is_empty() {
             return true;
@@ -138,13 +138,13 @@ impl Writer {
         !self.rest.is_empty() || sending != Sending::Go || hub.has_to_send(number)
     }
 
-    /// The reader sees it, and says that the connection is over.
+    /// Shuts the connection down. The reader notices, and reports the end of the connection.
     fn hang_up(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Compresses the parts for which that pays, and gives what all payloads were before. What goes again on another connection is
-    /// encoded for that one.
+    /// Compresses the parts for which that saves time. Returns the size of all payloads before compression, in bytes. Answers that are sent
+    /// again on another connection are encoded for that connection.
     fn encode(&mut self, frames: &mut [(ServerFrame, Bytes)], hub: &Hub) -> usize {
         self.compression.decodes(hub.client_decodes());
         let mut decoded = 0;
@@ -169,7 +169,7 @@ impl Writer {
         decoded
     }
 
-    /// Writes frames, their payloads from where they are.
+    /// Writes frames without copying their payloads. Returns the number of bytes.
     fn write(&mut self, frames: &[(ServerFrame, Bytes)]) -> io::Result<usize> {
         self.heads.clear();
         let mut ends = Vec::with_capacity(frames.len());
@@ -180,7 +180,7 @@ impl Writer {
         let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * frames.len());
         let mut start = 0;
         for ((_, payload), end) in frames.iter().zip(ends) {
-            // Heads between which there is no payload are one piece.
+            // Consecutive frames without payloads form one slice.
             if !payload.is_empty() {
                 pieces.push(&self.heads[start..end]);
                 pieces.push(payload);

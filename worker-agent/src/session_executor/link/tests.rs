@@ -27,7 +27,7 @@ fn answer(request: u64, payload: usize) -> Answer {
     }
 }
 
-/// Numbers of the frames that go out now, and what is said of them.
+/// Sequence numbers of the frames that are sent now, with the operations that they confirm.
 fn sent(link: &mut Link, connection: u64) -> (Vec<(u64, u64)>, Sending) {
     let mut frames = Vec::new();
     let sending = link.send(connection, 64, 1 << 20, &mut frames);
@@ -61,7 +61,7 @@ fn a_client_begins_resumes_and_is_replaced() {
     let resumed = link.hello(3, &resume("one"), 0, secret("new"), now).unwrap();
     assert_eq!((resumed.resumed, resumed.generation, resumed.replaced), (true, 1, Some(1)));
     assert_eq!(resumed.resume, secret("one"));
-    // What the old connection still says is nobody's.
+    // Messages of the replaced connection are ignored.
     assert_eq!(link.arrived(1, 1, 0), Ok(Arrival::Stale));
     assert!(!link.disconnected(1, now) && link.is_connected());
     assert_eq!(sent(&mut link, 1).1, Sending::Over);
@@ -91,7 +91,7 @@ fn what_is_kept_ends_with_the_grace() {
     link.hello(2, &resume, 0, secret(""), now + Duration::from_millis(999)).unwrap();
     assert_eq!(link.expires(), None);
     link.disconnected(2, now);
-    // Nobody has looked at the clock meanwhile.
+    // Nobody has called `expire` in the meantime.
     let late = link.hello(3, &resume, 0, secret(""), now + Duration::from_secs(1));
     assert_eq!(late.map_err(|refused| refused.code()), Err(RefusalCode::Unknown));
     let grace = |milliseconds| {
@@ -160,7 +160,7 @@ fn after_the_last_answer_nothing_comes_and_nobody_resumes() {
         };
         let resumed = link.hello(2, &resume, 0, secret(""), now);
         assert_eq!(resumed.map_err(|refused| refused.code()), Err(RefusalCode::Unknown));
-        // Another need not wait for the connection to end.
+        // A new client need not wait for the connection to end.
         assert_eq!(link.hello(3, &hello(), 0, secret("t"), now).unwrap().generation, 2);
     }
 }

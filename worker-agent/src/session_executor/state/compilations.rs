@@ -1,5 +1,4 @@
-//! A program that is being compiled. It may take seconds: what was asked for before is answered meanwhile, what was asked for
-//! afterwards waits.
+//! Compilation of programs. It may take seconds: earlier requests are answered in the meantime, later operations wait.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use super::names::Named;
 use super::{Failure, Program, State};
 use crate::session_executor::engine::{Compilation, Completion, Engine, Fault, Program as _, compiled};
 
-/// One that is under way.
+/// A compilation in progress.
 pub(super) struct Compiling<E: Engine> {
     sequence: u64,
     compile: Compile,
@@ -41,7 +40,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Takes programs' names away. Memory of those that have any is in use until what was launched of them has ended.
+    /// Removes the names of programs. If one of them has device memory, waits for the launched kernels that may use it.
     pub(super) fn free_programs(&mut self, sequence: u64, names: &[u64]) {
         let mut has_memory = false;
         for name in names {
@@ -55,19 +54,19 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Whether operations have to wait for a program.
+    /// Whether operations must wait for a compilation.
     pub fn is_compiling(&self) -> bool {
         self.compiling.is_some()
     }
 
-    /// Whether a compilation is done that was under way.
+    /// Whether the compilation in progress is done.
     pub(super) fn has_compiled(&self) -> bool {
         self.compiling
             .as_ref()
             .is_some_and(|compiling| compiling.completion.outcome().is_some())
     }
 
-    /// Waits for what is being compiled.
+    /// Waits for the compilation in progress and names its program.
     pub(super) fn finish_compilation(&mut self) {
         let Some(Compiling {
             sequence,
@@ -118,7 +117,7 @@ impl<E: Engine> State<E> {
         self.free_programs(sequence, &[compile.program]);
         self.programs.set(compile.program, outcome);
         if compile.program == 0 {
-            // It stands for nothing: the engine forgets it.
+            // Name 0 refers to nothing: let the engine drop the program.
             self.synchronise_launches(sequence);
         }
     }

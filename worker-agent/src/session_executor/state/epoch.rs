@@ -1,4 +1,4 @@
-//! What failed, and whether the client knows of it.
+//! Failures, and whether the client knows of them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,16 +7,16 @@ use sahasra_wire::session::{Failed, server_frame::Kind};
 
 use crate::session_executor::engine::Fault;
 
-/// Failures that an epoch keeps before it looks which of them it needs.
+/// Number of failures that an epoch keeps before it prunes them.
 const FEW: usize = 16;
 
-/// A failure and the operation that it began with.
+/// A failure and the operation that caused it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     sequence: u64,
     operation: String,
     fault: Fault,
-    /// The client knows of it.
+    /// Whether the client knows of the failure.
     is_told: Cell<bool>,
 }
 
@@ -30,7 +30,7 @@ impl Failure {
         })
     }
 
-    /// Whether the client knows of it.
+    /// Whether the client knows of the failure.
     pub(super) fn is_told(&self) -> bool {
         self.is_told.get()
     }
@@ -51,16 +51,16 @@ impl Failure {
     }
 }
 
-/// Failures from one `Synchronise` to the next.
+/// Failures between one `Synchronise` and the next.
 #[derive(Debug, Default)]
 pub(super) struct Epoch(RefCell<Failures>);
 
 #[derive(Debug, Default)]
 struct Failures {
     first: Option<Rc<Failure>>,
-    /// Those of which the client does not know, as far as that was looked at.
+    /// Failures of which the client did not know at the last pruning, and all later ones.
     untold: Vec<Rc<Failure>>,
-    /// How many of them there may be before it is looked at again.
+    /// Number of failures in `untold` above which it is pruned.
     most: usize,
 }
 
@@ -91,10 +91,10 @@ impl Epoch {
 }
 
 impl Failures {
-    /// Leaves out what the client knows; and of what nothing is left that it could ask for, all but the first. So there are no more of
-    /// them than names that the client has given.
+    /// Drops failures that the client knows. Of those that no name refers to any more, keeps only the first. So at most one more failure is
+    /// kept than the client has names.
     fn prune(&mut self) {
-        // This reference is the epoch's own as well.
+        // Taken out because it is a reference of the epoch that must not count.
         let first = self.first.take();
         let is_only_here = |failure: &Rc<Failure>| Rc::strong_count(failure) == 1;
         let untold = self.untold.iter().filter(|failure| !failure.is_told.get());

@@ -1,4 +1,4 @@
-//! Programs that are started, and kernels that are launched.
+//! Executions of programs and launches of kernels.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -11,15 +11,15 @@ use super::pending::Pending;
 use super::{Execution, Failure, Program, State, Tensor};
 use crate::session_executor::engine::{Completion, Engine, Fault, Program as _};
 
-/// Executions that may be under way: enough to keep a device busy while the next are prepared.
+/// Maximum number of executions in progress: enough to keep a device busy while the next ones are prepared.
 const MAX_UNDER_WAY: usize = 64;
 
 type Arguments<E> = Result<Vec<Rc<Tensor<E>>>, Rc<Failure>>;
-/// A kernel's program and tensors.
+/// Program and tensors of a kernel launch.
 type Prepared<E> = Result<(Rc<Program<E>>, Vec<Rc<Tensor<E>>>), Rc<Failure>>;
 
 impl<E: Engine> State<E> {
-    /// The program of that name, or why there is none.
+    /// The program with this name, or the reason why there is none.
     fn program(&mut self, sequence: u64, name: u64, verb: &str) -> Result<Rc<Program<E>>, Rc<Failure>> {
         match self.programs.get(name) {
             Some(Ok(program)) => Ok(Rc::clone(program)),
@@ -31,7 +31,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// The tensors of those names, or why one is not there.
+    /// The tensors with these names, or the reason why one of them is missing.
     fn arguments(&mut self, sequence: u64, names: impl Iterator<Item = u64>, operation: impl FnOnce() -> String) -> Arguments<E> {
         let mut tensors = Vec::with_capacity(names.size_hint().0);
         for name in names {
@@ -78,7 +78,8 @@ impl<E: Engine> State<E> {
             self.fail(sequence, operation, fault)
         })?;
         for place in &execute.donated {
-            // In range, as was checked. Their memory belongs to the results from here on, save where others use it still.
+            // The index is in range, as `prepare` has checked. From here on the memory belongs to the results, unless a download still uses
+            // it.
             if !lent[*place as usize] {
                 arguments[*place as usize].charge.release();
             }
@@ -107,7 +108,7 @@ impl<E: Engine> State<E> {
         Ok(())
     }
 
-    /// Checks what can be checked before a program starts, and gives the places of arguments that stay.
+    /// Checks what can be checked before a program starts. Returns the indices of the arguments that are not donated.
     fn prepare(&mut self, program: &Program<E>, execute: &Execute, arguments: &[Rc<Tensor<E>>]) -> Result<Vec<i64>, Fault> {
         self.check_context()?;
         let results = program.output_bytes.len();
@@ -143,7 +144,7 @@ impl<E: Engine> State<E> {
         let (program, arguments) = match started {
             Ok(prepared) => prepared,
             Err(failure) => {
-                // A client that knows of it hears of this launch, which did nothing, too.
+                // The client knows of the earlier failure already: report this launch, which had no effect, as a failure of its own.
                 let failure = match failure.is_told() {
                     true => self.fail(sequence, operation, failure.fault().clone()),
                     false => failure,
@@ -162,7 +163,7 @@ impl<E: Engine> State<E> {
         if is_refused {
             return self.leave_unchanged(launch, &failure);
         }
-        // Nothing says which of its tensors it writes: what is in them now is not what was asked for.
+        // It is unknown which of its tensors the kernel writes, so the content of all of them is undefined.
         for name in tensors_of(launch) {
             if let Some(Ok(_)) = self.tensors.get(name) {
                 self.tensors.set(name, Named::Failed(Rc::clone(&failure)));
@@ -170,7 +171,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// What the kernel was given stays as it is. The next look at any of it tells why.
+    /// Keeps the content of the tensors that the kernel was given. The next use of one of them reports the failure.
     fn leave_unchanged(&mut self, launch: &Launch, failure: &Rc<Failure>) {
         for name in tensors_of(launch) {
             if let Some(Ok(tensor)) = self.tensors.get(name) {
@@ -188,7 +189,7 @@ impl<E: Engine> State<E> {
     }
 }
 
-/// Names of the tensors that a kernel is given.
+/// Names of the tensors among a kernel's arguments.
 fn tensors_of(launch: &Launch) -> impl Iterator<Item = u64> + '_ {
     launch.arguments.iter().filter_map(|argument| match argument.kind {
         Some(argument::Kind::Tensor(name)) => Some(name),

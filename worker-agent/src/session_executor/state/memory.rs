@@ -1,4 +1,4 @@
-//! Bytes of device memory against the session's limit.
+//! Accounting of device memory against the session's limit.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,13 +9,13 @@ use sahasra_wire::session::FailureCode;
 use super::State;
 use crate::session_executor::engine::{Engine, Fault};
 
-/// Bytes in use.
+/// Device memory in use, in bytes.
 #[derive(Debug, Default)]
 pub struct Account {
     used: Cell<u64>,
 }
 
-/// Some of them, until it is dropped or released.
+/// A share of an [`Account`], until it is dropped or released.
 #[derive(Debug)]
 pub struct Charge {
     account: Rc<Account>,
@@ -23,12 +23,12 @@ pub struct Charge {
 }
 
 impl Account {
-    /// All of them.
+    /// Bytes in use.
     pub fn used(&self) -> u64 {
         self.used.get()
     }
 
-    /// So many more.
+    /// Adds `bytes` to the bytes in use until the charge is dropped or released.
     pub fn charge(self: &Rc<Self>, bytes: u64) -> Charge {
         self.used.set(self.used.get().saturating_add(bytes));
         Charge {
@@ -39,12 +39,12 @@ impl Account {
 }
 
 impl Charge {
-    /// How many they are.
+    /// Size of the charge in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
 
-    /// They are somebody else's from here on.
+    /// Ends the charge, for example because the memory has a new owner.
     pub fn release(&self) {
         let account = &self.account.used;
         account.set(account.get().saturating_sub(self.bytes.take()));
@@ -58,16 +58,16 @@ impl Drop for Charge {
 }
 
 impl<E: Engine> State<E> {
-    /// Bytes of device memory in use, whatever for but the running of programs.
+    /// Bytes of device memory in use, without the temporary memory of running programs.
     pub(super) fn used(&self) -> u64 {
         self.account.used().saturating_add(self.unsent())
     }
 
-    /// Sees to it that so many bytes, and so many for as long as a program runs, are free: what runs, or is being sent, is
-    /// waited for where that helps.
+    /// Ensures that `bytes` of device memory, and `temporaries` more while a program runs, are within the limit. Waits for running
+    /// executions, and for tensors that are being sent, if that can make room.
     ///
     /// # Errors
-    /// [`FailureCode::OutOfMemory`], with the figures.
+    /// [`FailureCode::OutOfMemory`], with the numbers.
     pub(super) fn reserve(&mut self, bytes: u64, temporaries: u64) -> Result<(), Fault> {
         let needed = bytes.saturating_add(temporaries);
         let mut until = None;

@@ -1,15 +1,15 @@
-//! What the client's names stand for.
+//! Names that a client gives to tensors and programs.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::Failure;
 
-/// What a name stands for.
+/// Meaning of a name.
 pub(super) enum Named<T> {
     There(Rc<T>),
     Failed(Rc<Failure>),
-    /// What was to change it was refused: it is there, once the client knows of the failure.
+    /// An operation that would have changed the object was rejected. The object can be used after the client was told of the failure.
     Unchanged(Rc<T>, Rc<Failure>),
 }
 
@@ -19,10 +19,10 @@ impl<T> Named<T> {
     }
 }
 
-/// What the client's names stand for.
+/// All names of one kind of object.
 pub(super) struct Names<T> {
     named: HashMap<u64, Named<T>>,
-    /// How many of them are there.
+    /// Number of names that refer to an object.
     pub(super) there: u64,
 }
 
@@ -36,7 +36,7 @@ impl<T> Default for Names<T> {
 }
 
 impl<T> Names<T> {
-    /// What a name stands for, or why that is not there.
+    /// The object with this name, the failure because of which it cannot be used, or `None` if the name is unknown.
     pub(super) fn get(&self, name: u64) -> Option<Result<&Rc<T>, &Rc<Failure>>> {
         Some(match self.named.get(&name)? {
             Named::There(thing) => Ok(thing),
@@ -45,7 +45,7 @@ impl<T> Names<T> {
         })
     }
 
-    /// A name stands for this from here on; 0 stands for nothing.
+    /// Sets the meaning of a name, except of name 0, which refers to nothing.
     pub(super) fn set(&mut self, name: u64, named: Named<T>) {
         if name == 0 {
             return;
@@ -55,7 +55,7 @@ impl<T> Names<T> {
         self.there -= u64::from(earlier.is_some_and(|earlier| earlier.is_held()));
     }
 
-    /// A name stands for nothing any more.
+    /// Removes a name.
     pub(super) fn remove(&mut self, name: u64) {
         let earlier = self.named.remove(&name);
         self.there -= u64::from(earlier.is_some_and(|earlier| earlier.is_held()));

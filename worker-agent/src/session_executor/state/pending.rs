@@ -1,4 +1,4 @@
-//! What goes on, in order: an answer leaves when all before it has.
+//! Work in progress and waiting answers, in order: an answer is given after everything before it has ended.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use super::{Epoch, Execution, Failure, State, Tensor};
 use crate::session_executor::engine::{Completion, Engine, Fault};
 use crate::session_executor::link::Answer;
 
-/// One thing that goes on, or an answer that waits for what goes on before it.
+/// An operation in progress, or an answer that waits for those before it.
 pub(super) enum Pending<E: Engine> {
     Execution(Rc<Execution<E>>),
     Download {
@@ -27,7 +27,7 @@ pub(super) enum Pending<E: Engine> {
 }
 
 impl<E: Engine> Pending<E> {
-    /// Whether it is an execution that has not ended.
+    /// Whether this is an execution that has not ended.
     pub(super) fn runs(&self) -> bool {
         matches!(self, Self::Execution(execution) if execution.completion.outcome().is_none())
     }
@@ -42,17 +42,17 @@ impl<E: Engine> Pending<E> {
 }
 
 impl<E: Engine> State<E> {
-    /// Takes what the client is to be told. The last of them is apart when the client closed.
+    /// Takes the answers for the client. The last answer is returned separately if the client has closed the session.
     pub fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>) {
         (std::mem::take(&mut self.answers), self.closed.take())
     }
 
-    /// Whether there is anything to take.
+    /// Whether there are answers to take.
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty() || self.closed.is_some()
     }
 
-    /// How many executions may still run when there is something to settle: those behind the first answer that waits.
+    /// Number of executions that may still run when something can be settled: those behind the first waiting answer.
     pub fn running_behind(&self) -> u64 {
         if self.pending_answers == 0 {
             return 0;
@@ -71,7 +71,7 @@ impl<E: Engine> State<E> {
         self.pending_answers > 0
     }
 
-    /// Bytes of answers to come.
+    /// Size of the downloads in progress, in bytes.
     pub fn pending_bytes(&self) -> u64 {
         self.pending_bytes
     }
@@ -81,7 +81,7 @@ impl<E: Engine> State<E> {
         self.pending.push_back(pending);
     }
 
-    /// An answer that is known: after those that are not, but for nothing that only runs.
+    /// Adds an answer that is known already. It is given after waiting answers, but does not wait for mere executions.
     pub(super) fn answer(&mut self, answer: Answer) {
         if self.pending_answers == 0 {
             self.answers.push(answer);
@@ -90,7 +90,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Answers what can be answered.
+    /// Finishes ended work and gives the answers that no longer wait.
     pub fn settle(&mut self) {
         if self.has_compiled() {
             self.finish_compilation();
@@ -109,7 +109,7 @@ impl<E: Engine> State<E> {
                     self.answers.push(kind.into());
                 }
                 Pending::Close(request, epoch) => {
-                    // Nobody will ask any more: what failed and was not told before is told now.
+                    // This is the last answer, so a failure that the client does not know is reported now.
                     let kind = epoch
                         .first_untold()
                         .map_or(Kind::Done(Done { request }), |failure| failure.told(request));
@@ -163,7 +163,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Waits for the oldest execution that has not been seen to end. Gives whether there was one.
+    /// Waits for the oldest unfinished execution. Returns whether there was one.
     pub(super) fn finish_oldest(&mut self) -> bool {
         let oldest = self.pending.iter().find_map(|pending| match pending {
             Pending::Execution(execution) if !execution.is_finished.get() => Some(Rc::clone(execution)),
@@ -177,7 +177,7 @@ impl<E: Engine> State<E> {
         true
     }
 
-    /// An execution has ended: those before it were seen to.
+    /// Records the end of an execution and its failure. Executions before it are finished already.
     fn finish(&mut self, execution: &Rc<Execution<E>>) {
         if execution.is_finished.replace(true) {
             return;
@@ -202,7 +202,7 @@ impl<E: Engine> State<E> {
             execution.epoch.record(&failure);
             failure
         });
-        // Only this sets it, once.
+        // Nothing else sets the failure, and this runs once.
         let _ = execution.failure.set(failure);
     }
 }

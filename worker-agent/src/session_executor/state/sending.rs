@@ -1,4 +1,4 @@
-//! Tensors that are sent from where they lie: one that is gone meanwhile keeps its memory in use until the client has received it.
+//! Tensors that are sent directly from their memory. If such a tensor is deleted, its memory stays in use until the client has received it.
 
 use std::rc::{Rc, Weak as Named};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,10 +9,10 @@ use bytes::Bytes;
 use super::{State, Tensor};
 use crate::session_executor::engine::Engine;
 
-/// How long memory is waited for that is on its way to the client. A client that has gone away may come back much later.
+/// Timeout for waiting for memory that is being sent. A disconnected client may come back much later.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many tensors have been sent altogether: who waits for their memory looks again whenever that grows.
+/// Number of tensors that were sent completely. A thread that waits for their memory checks again whenever the number grows.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     count: Mutex<u64>,
@@ -28,7 +28,7 @@ impl Sent {
         *self.lock()
     }
 
-    /// Waits until there are more than so many. Gives whether there are.
+    /// Waits until the number exceeds `known` or the time `until` is reached. Returns whether it exceeds `known`.
     pub(super) fn wait(&self, known: u64, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.grown.wait_timeout_while(self.lock(), left, |count| *count == known);
@@ -36,7 +36,7 @@ impl Sent {
     }
 }
 
-/// One that is being sent, for as long as some of its bytes are with a connection.
+/// Guard of a tensor that is being sent, held as long as a connection has some of its bytes.
 #[derive(Debug)]
 pub(super) struct Sending(Arc<Sent>);
 
@@ -47,7 +47,7 @@ impl Drop for Sending {
     }
 }
 
-/// Its bytes. They go first.
+/// Bytes of a tensor. The field order makes `data` drop first.
 struct Held {
     data: Bytes,
     _sending: Arc<Sending>,
@@ -59,7 +59,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// A tensor that was seen to be sent.
+/// A tensor that is or was being sent.
 pub(super) struct Watched<E: Engine> {
     sending: Weak<Sending>,
     tensor: Named<Tensor<E>>,
@@ -67,7 +67,7 @@ pub(super) struct Watched<E: Engine> {
 }
 
 impl<E: Engine> State<E> {
-    /// The bytes of a download; where they are the tensor's own memory it is known until when they are in use.
+    /// Wraps the bytes of a download. If they are the tensor's own memory, records how long that memory is in use.
     pub(super) fn watched(&mut self, tensor: &Rc<Tensor<E>>, data: Bytes) -> Bytes {
         if !self.engine.is_lent(&tensor.array) {
             return data;
@@ -87,7 +87,7 @@ impl<E: Engine> State<E> {
         Bytes::from_owner(Held { data, _sending: sending })
     }
 
-    /// Bytes of device memory of tensors that are gone and not sent yet.
+    /// Bytes of device memory of deleted tensors that are still being sent.
     pub(super) fn unsent(&self) -> u64 {
         let gone = self.sending.iter().filter(|watched| watched.tensor.strong_count() == 0);
         gone.filter(|watched| watched.sending.strong_count() > 0)

@@ -14,7 +14,7 @@ use crate::session_executor::engine::model::{ModelEngine, Shared, release};
 
 const LIMIT: u64 = 1000;
 
-/// A state, and what a test sees of its engine.
+/// A state, and the controls of its engine.
 struct Bench {
     state: State<ModelEngine>,
     controls: Shared,
@@ -98,7 +98,7 @@ impl Bench {
         self.operation(client_frame::Kind::Delete(delete), b"").unwrap();
     }
 
-    /// What was answered since the last call, in words.
+    /// Descriptions of the answers since the last call.
     fn answers(&mut self) -> Vec<String> {
         let (answers, last) = self.state.take_answers();
         let words = |answer: Answer| match answer.kind {
@@ -121,7 +121,7 @@ fn answers_come_in_the_order_of_their_requests() {
     bench.compile(1, "sum 2 0", 0);
     bench.upload(1, &[1; 4]);
     bench.execute(1, &[1], &[2, 3], &[]);
-    // Nothing is asked for that has to wait: known at once, although something runs.
+    // The answer does not depend on anything that must end, so it is given immediately although an execution runs.
     bench.operation(client_frame::Kind::Load(Load { request: 1 }), b"").unwrap();
     assert_eq!(bench.answers(), ["3 tensors of 20"]);
     bench.download(3);
@@ -198,7 +198,7 @@ fn memory_that_running_programs_will_free_is_waited_for() {
     bench.compile(1, "sum 1 500", 0);
     bench.upload(1, &[1; 100]);
     bench.execute(1, &[1], &[2], &[]);
-    // The second needs what the first has in between: it can only start when that has ended.
+    // The second execution needs the temporary memory of the first, so it can start only after the first has ended.
     let controls = Rc::clone(&bench.controls);
     let held = controls.borrow_mut().take_oldest().unwrap();
     let ends = std::thread::spawn(move || held.0.complete(held.1));
@@ -318,7 +318,7 @@ fn closing_and_resetting_leave_nothing() {
 }
 
 impl Bench {
-    /// The client goes while an upload is half there and answers wait.
+    /// Resets the state while an upload is incomplete and answers are waiting.
     fn reset_midway(&mut self) {
         self.download(1);
         let upload = Upload {
@@ -364,8 +364,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is done in whatever order: memory stays within the limit and is counted to the byte, everything that was
-    /// asked is answered, and all is gone in the end.
+    /// For any sequence of operations: memory stays within the limit and is accounted to the byte, every request is answered, and
+    /// everything is freed in the end.
     #[test]
     fn memory_is_counted_to_the_byte_and_requests_are_answered(steps in steps()) {
         let mut bench = Bench::new();
@@ -377,7 +377,7 @@ proptest! {
         let mut answered = 0;
         let mut held = 0;
         for step in steps {
-            // What might be waited for has to end by itself: nobody else could let it.
+            // Release whatever the next operation might wait for: this thread could not release it while it waits.
             if held > 6 || bench.state.stored().1 > LIMIT / 2 {
                 while release(&bench.controls) {}
                 held = 0;
@@ -408,7 +408,7 @@ proptest! {
             bench.state.settle();
             prop_assert!(bench.state.stored().1 <= LIMIT);
             let live = bench.controls.borrow().live_bytes;
-            // Donated arguments that still run are the engine's, not the account's.
+            // Memory of donated arguments of running executions belongs to the engine and is not in the account.
             prop_assert!(bench.state.stored().1 <= live);
             answered += bench.answers().iter().filter(|answer| answer.parse::<u8>().is_err()).count();
         }

@@ -1,4 +1,4 @@
-//! Tensors on their way in: parts are put together in memory of the tensor's size, which the engine then takes as it is.
+//! Uploads of tensors: parts are assembled in memory of the tensor's size, which the engine then uses without a copy.
 
 use std::rc::Rc;
 
@@ -11,36 +11,36 @@ use super::{Failure, State};
 use crate::session_executor::engine::{Engine, Fault, element_type};
 use crate::session_executor::payload::Payload;
 
-/// Most dimensions.
+/// Maximum number of dimensions.
 const MAX_DIMENSIONS: usize = 64;
 
-/// An upload of which parts are missing.
+/// An upload with missing parts.
 pub(super) struct Incoming {
     sequence: u64,
     tensor: u64,
     missing: u64,
-    /// Where it goes; nowhere once it has failed.
+    /// Destination of the parts, or the failure of the upload.
     outcome: Result<(Shape, Gathered), Rc<Failure>>,
 }
 
-/// A part that makes no sense where it comes.
+/// Violation of the protocol by a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedPart {
-    /// There is no upload.
+    /// No upload is in progress.
     #[error("a part of no upload")]
     Stray,
-    /// It is too long for it.
+    /// The part exceeds the upload.
     #[error("more bytes than the upload has")]
     More,
-    /// In itself.
+    /// The part is invalid in itself.
     #[error(transparent)]
     Part(#[from] PartError),
 }
 
-/// Bytes that come one after the other. Where a connection has read them into memory of the tensor's size they are the tensor already.
+/// Contiguous bytes of an upload. If a connection has read them into memory of the tensor's size, they are not copied.
 struct Gathered {
     in_place: Region,
-    /// Everything, from the first bytes on that had to be copied.
+    /// Copy of all bytes, once some bytes had to be copied.
     copied: Option<Filling>,
     total: usize,
 }
@@ -54,7 +54,7 @@ impl Gathered {
         }
     }
 
-    /// Where copies go.
+    /// Memory for copies. The first call copies the bytes received so far.
     fn memory(&mut self) -> Result<&mut Filling, Fault> {
         let memory = match self.copied.take() {
             Some(memory) => memory,
@@ -77,7 +77,7 @@ impl Gathered {
                     self.in_place = bytes;
                     return Ok(());
                 }
-                // No copy where it follows on what is there.
+                // Avoid a copy if the bytes are contiguous with those received so far.
                 match self.in_place.join(bytes) {
                     Ok(()) => return Ok(()),
                     Err(bytes) => bytes.into(),
@@ -94,7 +94,7 @@ impl Gathered {
     }
 }
 
-/// A shape and its bytes in host memory, of what a client says.
+/// Shape of a tensor that a client describes, and its size in host memory in bytes.
 pub(super) fn shape(name: &str, dimensions: &[i64]) -> Result<(Shape, u64), Fault> {
     let invalid = |message: String| Fault::new(FailureCode::InvalidArgument, message);
     let Some(element_type) = element_type(name) else {
@@ -119,7 +119,7 @@ impl<E: Engine> State<E> {
                 return Err(Fault::new(FailureCode::InvalidArgument, message));
             }
             self.reserve(self.engine.device_bytes(bytes), 0)?;
-            // The limit is far below what memory can be.
+            // The cast is lossless because the session's limit is far below the address space.
             Ok((shape, Gathered::new(bytes as usize)))
         });
         let incoming = Incoming {
@@ -131,10 +131,10 @@ impl<E: Engine> State<E> {
         self.gathered(incoming);
     }
 
-    /// The next bytes.
+    /// Adds the next part to the upload in progress.
     ///
     /// # Errors
-    /// Why they make no sense.
+    /// [`MalformedPart`].
     pub(super) fn part(&mut self, part: Part, payload: Payload) -> Result<(), MalformedPart> {
         let Some(mut incoming) = self.incoming.take() else {
             return Err(MalformedPart::Stray);
@@ -148,7 +148,7 @@ impl<E: Engine> State<E> {
             let put = match part.encoding() {
                 Encoding::Raw => gathered.push(payload),
                 _ => match gathered.memory() {
-                    // At most what is missing, for which there is room.
+                    // `bytes` is at most `missing`, so the memory has room.
                     Ok(memory) => {
                         part.decode(&payload.into_bytes(), memory.extend_zeroed(bytes))?;
                         Ok(())
@@ -164,7 +164,7 @@ impl<E: Engine> State<E> {
         Ok(())
     }
 
-    /// Makes the tensor once everything is there.
+    /// Creates the tensor when all parts have arrived; otherwise waits for further parts.
     fn gathered(&mut self, incoming: Incoming) {
         if incoming.missing > 0 {
             self.incoming = Some(incoming);

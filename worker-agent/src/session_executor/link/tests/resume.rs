@@ -1,4 +1,4 @@
-//! Whatever is cut wherever, the client sees the same.
+//! Resumption: the client sees the same answers wherever its connection is cut.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::session_executor::engine::model::{ModelEngine, release};
 use crate::session_executor::state::{Bells, State};
 
-/// Both halves of a stream, with a network between them that loses everything on its way when it is cut.
+/// Both halves of a stream, and a network between them that loses everything in flight when it is cut.
 struct World {
     link: Link,
     state: State<ModelEngine>,
@@ -17,10 +17,11 @@ struct World {
     generation: u64,
     connection: u64,
     inbox: VecDeque<(u64, client_frame::Kind, Bytes)>,
-    /// On their way.
+    /// Frames in flight to the executor (`up`) and to the client (`down`).
     up: VecDeque<(u64, u64, client_frame::Kind, Bytes)>,
     down: VecDeque<(ServerFrame, Bytes)>,
-    /// The client: its operations, how many were sent on this connection, how many the executor has; what it has been told.
+    /// State of the client: its operations; how many it has sent on this connection, and how many are confirmed; the answers it has
+    /// received.
     operations: Vec<(client_frame::Kind, Bytes)>,
     next: usize,
     confirmed: u64,
@@ -81,7 +82,7 @@ impl World {
         self.connect();
     }
 
-    /// Makes one of the things happen that can. Gives whether there was one.
+    /// Makes one of the possible events happen. Returns whether there was one.
     fn step(&mut self, choice: usize) -> bool {
         for try_ in 0..5 {
             if self.happen((choice + try_) % 5) {
@@ -134,7 +135,7 @@ impl World {
                 self.link.send(self.connection, 1, 1, &mut frames);
                 self.down.extend(frames);
                 let Some((frame, payload)) = self.down.pop_front() else {
-                    // The client says how far it is.
+                    // The client confirms the answers that it has received.
                     self.link.confirmed(self.connection, self.seen.len() as u64).unwrap();
                     return false;
                 };
@@ -155,7 +156,7 @@ impl World {
         }
     }
 
-    /// Everything that the client is told in the end.
+    /// Runs to the end. Returns all answers that the client has received.
     fn run(mut self, choices: &[usize], cuts: &[(usize, bool)]) -> Vec<(Kind, Bytes)> {
         let mut steps = 0;
         loop {
@@ -164,7 +165,7 @@ impl World {
             }
             let choice = choices.get(steps % choices.len().max(1)).copied().unwrap_or(0);
             let happened = self.step(choice);
-            // The last answers may need room that is only now there.
+            // The last answers may need room in the window that was made only now.
             if !happened && !self.step(4) {
                 return self.seen;
             }
@@ -173,7 +174,7 @@ impl World {
     }
 }
 
-/// Operations of all kinds, failures among them.
+/// Operations of all kinds, including failing ones.
 fn script() -> Vec<(client_frame::Kind, Bytes)> {
     use client_frame::Kind as Operation;
     let mut operations = Vec::new();

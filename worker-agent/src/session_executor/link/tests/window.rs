@@ -1,4 +1,4 @@
-//! What may be on its way, and who has to tell what.
+//! Windows: how much may be in flight, and when each side must confirm.
 
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn answers_stay_within_the_clients_window_and_are_sent_again() {
         [(4, 0)],
         "while little is on its way a frame may always be sent"
     );
-    // Cut: 2 and 3 came, 4 did not; the engine has taken two operations.
+    // The connection is cut: answers 2 and 3 arrived, 4 did not; the engine has taken two operations.
     link.arrived(1, 1, 0).unwrap();
     link.arrived(1, 2, 0).unwrap();
     link.take(1, 0);
@@ -53,7 +53,7 @@ fn answers_stay_within_the_clients_window_and_are_sent_again() {
     assert!(!link.is_congested());
 }
 
-/// What a client does at the latest: it tells what it received once that is a quarter of its window.
+/// Number of answers that reach a client that confirms as late as it may: when a quarter of its window is unconfirmed.
 fn arrives_at_a_client_that_tells_late(window: Window, payloads: &[usize]) -> usize {
     let mut link = Link::default();
     let hello = Hello {
@@ -96,7 +96,7 @@ fn a_window_beyond_the_largest_counts_as_the_largest() {
     };
     let frames = vec![0; LARGEST_WINDOW_FRAMES as usize + 10];
     assert_eq!(arrives_at_a_client_that_tells_late(window, &frames), frames.len());
-    // Sizes that the window is no multiple of.
+    // Payload sizes of which the window is no multiple.
     let payloads = vec![(60 << 20) + 1; 9];
     assert_eq!(arrives_at_a_client_that_tells_late(window, &payloads), payloads.len());
 }

@@ -1,4 +1,4 @@
-//! Which failure is told, by which answer.
+//! Which answer reports which failure.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tensors that are gone while their bytes are being sent.
+//! Deletion of tensors while their bytes are being sent.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn memory_of_what_is_gone_counts_until_it_is_sent() {
     bench.upload(2, &[2; 200]);
     bench.download(1);
     bench.download(2);
-    // Nobody has taken these answers: the tensors' bytes are in them.
+    // The tensors' bytes stay in use because nobody has sent these answers yet.
     let (unsent, _) = bench.state.take_answers();
     bench.delete(&[1]);
     assert_eq!(bench.state.stored(), (1, 200));
@@ -52,7 +52,7 @@ fn memory_of_what_is_being_sent_is_waited_for() {
     let payloads: Vec<Bytes> = answers.into_iter().map(|answer| answer.payload).collect();
     assert_eq!(bench.state.used(), 600);
     bench.state.patience = Duration::from_secs(600);
-    // A connection, that sends them some time.
+    // Acts as a connection that sends the answers at some time.
     let connection = std::thread::spawn(move || drop(payloads));
     bench.upload(2, &[2; 600]);
     connection.join().unwrap();
