@@ -1,8 +1,8 @@
-//! What a session costs against the same plugin driven directly: `cargo bench --workspace --bench session_cost`, with
+//! Cost of a session compared to the same plugin driven directly: `cargo bench --workspace --bench session_cost`, with
 //! `SAHASRA_PJRT_PLUGIN`. The client is plain Rust on the other end of a TCP connection over loopback; the executor is a process.
 //!
-//! Printed: time per dependent step of a small MLP, with the final synchronisation; round trip and readback; bulk both ways
-//! against a raw copy over TCP.
+//! Prints the time per dependent step of a small MLP, including the final synchronisation; round trip and readback; and bulk transfers in
+//! both directions compared to a raw copy over TCP.
 
 #![allow(clippy::unwrap_used, reason = "what cannot go on ends")]
 
@@ -35,7 +35,7 @@ const WINDOW_PARTS: u64 = 48;
 const ROWS: i64 = 32;
 const WIDTH: i64 = 64;
 
-/// One step of an MLP: two layers, and the input moved a little towards the output, so that each step needs the one before.
+/// One step of an MLP: two layers, and the input moved a little towards the output, so that each step depends on the previous one.
 const STEP: &str = r"
 func.func @main(%x: tensor<32x64xf32>, %a: tensor<64x64xf32>, %b: tensor<64x64xf32>) -> tensor<32x64xf32> {
   %h = stablehlo.dot_general %x, %a, contracting_dims = [1] x [0] : (tensor<32x64xf32>, tensor<64x64xf32>) -> tensor<32x64xf32>
@@ -127,8 +127,8 @@ fn latencies(client: &mut Client) -> (Duration, Duration) {
     (round_trip, readback)
 }
 
-/// A raw copy over TCP, written and read in the sizes that the stream has: into one buffer over and over, or into memory of
-/// its own for the whole, as who wants to have it needs.
+/// Copies raw bytes over TCP, written and read in the sizes that the stream uses: into one reused buffer or, if `is_kept`, into memory for
+/// the whole data, as a receiver that keeps the data needs.
 fn raw_copy(bytes: &[u8], is_kept: bool) -> Duration {
     let (mut ours, mut theirs) = tcp();
     let reader = std::thread::spawn(move || {
@@ -157,12 +157,12 @@ fn tcp() -> (TcpStream, TcpStream) {
     (ours, theirs)
 }
 
-/// A client that does nothing but bulk, without copies of its own.
+/// A client for bulk transfers only, without copies of its own.
 struct Bulk {
     stream: TcpStream,
     sequence: u64,
     received: u64,
-    /// Operations that the executor has.
+    /// Number of the last operation that the executor has confirmed.
     taken: u64,
 }
 
@@ -191,7 +191,7 @@ impl Bulk {
         self.stream.read_exact(&mut head).unwrap();
         let (message, payload) = frame::lengths(&head).unwrap().unwrap();
         decoder.buffer().extend_from_slice(&head);
-        // The payload is read to where it belongs: the decoder sees none.
+        // The payload is read directly to its destination, so the decoder must expect none.
         decoder.buffer()[4..8].fill(0);
         let start = decoder.buffer().len();
         decoder.buffer().resize(start + message, 0);
@@ -214,7 +214,7 @@ impl Bulk {
         self.operation(Kind::Upload(upload), &[]);
         for part in bytes.chunks(PART) {
             self.operation(Kind::Part(Part::raw(part.len(), 4)), part);
-            // Within the executor's window, which tells after a quarter.
+            // Stay within the executor's window, which it confirms by quarters.
             while self.sequence - self.taken >= WINDOW_PARTS {
                 self.read(&mut []);
             }
@@ -239,7 +239,7 @@ impl Bulk {
     }
 }
 
-/// The client's library, straight to the executor, as behind a worker.
+/// Session of the client library, connected directly to the executor as if to a worker.
 fn library(executor: &Executor) -> Session {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Target::direct(
@@ -320,7 +320,7 @@ fn main() {
     };
     let bytes = vec![3; BULK];
     let mut into = vec![0; BULK];
-    // In turn, so that what else the machine does meets all alike.
+    // Interleaved, so that other load on the machine affects all alike.
     let mut times: [Vec<Duration>; 4] = Default::default();
     for _ in 0..ROUNDS {
         times[0].push(raw_copy(&bytes, false));

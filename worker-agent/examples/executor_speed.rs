@@ -1,6 +1,5 @@
-//! Measures the executor pool alone: chunks of an empty kernel (one thread, three formulas, an output of 4 bytes) handed
-//! over as one range, until the last result is back in this process. One JSON object a line:
-//! `{"name","value","unit"}`.
+//! Measures the executor pool alone: submits chunks of an empty kernel (one thread, three formulas, an output of 4 bytes) as one range, and
+//! waits until the last result is back in this process. Prints one JSON object per line: `{"name","value","unit"}`.
 //!
 //!     cargo build --release --workspace --bins --example executor_speed
 //!     target/release/examples/executor_speed [CHUNKS] [SLICES]

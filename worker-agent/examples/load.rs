@@ -1,7 +1,7 @@
 //! Measures dispatch alone: no-op chunks through one agent over loopback, as JSON lines.
 //!
-//! A no-op chunk: a parameter, one launch of an empty kernel in an executor, a result of 4 bytes that comes back and is counted.
-//! `load --agent http://127.0.0.1:8471` uses an agent that runs; without it one is started beside this program.
+//! A no-op chunk consists of one parameter, one launch of an empty kernel in an executor, and a result of 4 bytes that is returned and
+//! counted. `load --agent http://127.0.0.1:8471` uses a running agent; without the option one is started beside this program.
 
 use std::{
     io::{BufRead, BufReader},
@@ -41,7 +41,7 @@ struct Arguments {
     outstanding: Option<u64>,
 }
 
-/// An agent of our own, ended with us.
+/// An agent that this program has started; killed on drop.
 struct Own(Child);
 
 impl Drop for Own {
@@ -74,7 +74,7 @@ fn start() -> anyhow::Result<(Own, String)> {
     anyhow::bail!("the agent did not serve")
 }
 
-/// One run; seconds from the first submission to the last result.
+/// Runs all chunks once. Returns the seconds from the first submission to the last result.
 async fn run(coordinator: &Coordinator, arguments: &Arguments, term: u64) -> anyhow::Result<f64> {
     let coordinator = coordinator.of_term(term);
     coordinator.acquire(arguments.slices, Duration::from_secs(600)).await;
@@ -87,7 +87,7 @@ async fn run(coordinator: &Coordinator, arguments: &Arguments, term: u64) -> any
     while collected.answered() < arguments.chunks {
         let room = limit - (submitted - collected.answered());
         let next = room.min(arguments.chunks - submitted);
-        // In portions, so that the agent has work while it is told of more.
+        // In portions, so that the agent has work while further chunks are submitted.
         if next > 0 && (next >= limit / 4 || submitted + next == arguments.chunks) {
             stream.submit(vec![range(submitted, next, 1)]).await;
             submitted += next;

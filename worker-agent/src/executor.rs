@@ -4,7 +4,7 @@
 //!  supervisor ──Open, Submit, SetConcurrency…──► main thread ──► Queue ──► lanes ──► Device
 //!      ▲  ▲                                                                 │ │
 //!      │  └──────────────── frames: runs of results ◄── Reporter ◄──────────┘ │
-//!      └───────────────────────────── status board (shared page) ◄────────────┘
+//!      └──────────────────────────── status page (shared memory) ◄────────────┘
 //! ```
 //!
 //! The process is this program, called with the subcommand `executor`. It keeps one device context open and caches loaded modules by the

@@ -8,7 +8,7 @@
 //!  client ══►│ reader ─► Hub: Link, inbox ─► engine  │   State: names, failures, memory, answers
 //!  client ◄══│ writer ◄─ Hub: answers     ◄─ thread  │   Engine: xla (a PJRT plugin) or ptx (a Device)
 //!            └───────────────────────────────────────┘
-//!                       board ──► agent
+//!                 status page ──► agent
 //! ```
 //!
 //! [`link`] implements the numbering, windows and resumption of the stream without knowledge of its content; [`state`] implements the

@@ -1,4 +1,4 @@
-//! Executors die with their agent, however that ends, and inherit nothing from it.
+//! Executors die with their agent, however the agent ends, and inherit nothing from it.
 
 #[path = "executors/harness.rs"]
 mod harness;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use harness::{argument, executors_of, kernel};
 use sahasra_worker::executors::WorkRange;
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Plays the agent: starts an executor that never ends its chunk, says so, and waits to be killed.
+/// Acts as the agent: starts an executor that never ends its chunk, prints its process id, and waits to be killed.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by the test below, in a process of its own"]
 async fn agent_with_an_endless_chunk() {
@@ -52,7 +52,7 @@ fn executors_die_with_a_killed_agent_and_see_nothing_of_its_secrets() {
     std::thread::spawn(move || {
         let mut lines = lines.map_while(Result::ok);
         let running = lines.find_map(|line| line.strip_prefix("running ")?.parse().ok());
-        // Who asked may have given up.
+        // The receiver may have timed out.
         let _ = say.send(running);
     });
     let running: Option<u32> = said.recv_timeout(PATIENCE).unwrap_or_default();
@@ -74,12 +74,12 @@ fn executors_die_with_a_killed_agent_and_see_nothing_of_its_secrets() {
     let mut descriptors: Vec<String> = std::fs::read_dir(format!("/proc/{executor}/fd"))
         .unwrap()
         .map(|entry| std::fs::read_link(entry.unwrap().path()).unwrap().display().to_string())
-        // Places that its own walls hold on to.
+        // Files that the executor's sandbox keeps open for its Landlock rules.
         .filter(|target| !target.starts_with("/proc/"))
         .map(|target| target.split([':', ' ']).next().unwrap().to_owned())
         .collect();
     descriptors.sort();
-    // The socket twice (each direction has its own), nothing as input, words as both outputs, the board.
+    // The socket twice (one descriptor for each direction), /dev/null as standard input, the stderr pipe as both outputs, the status page.
     assert_eq!(
         descriptors,
         ["/dev/null", "/memfd", "pipe", "pipe", "socket", "socket"],
@@ -89,7 +89,7 @@ fn executors_die_with_a_killed_agent_and_see_nothing_of_its_secrets() {
     let status = std::fs::read_to_string(format!("/proc/{executor}/status")).unwrap();
     assert!(status.contains("NoNewPrivs:\t1"));
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
-    // CAP_DAC_OVERRIDE: root still reads what belongs to others.
+    // CAP_DAC_OVERRIDE remains: root still reads other users' files.
     assert!(u64::from_str_radix(capabilities, 16).unwrap() & !0b10 == 0, "{capabilities}");
 
     agent.kill().unwrap();

@@ -67,7 +67,7 @@ impl CudaDevice {
     /// Opens the GPU with this number.
     ///
     /// # Errors
-    /// [`DeviceError::Unavailable`] without a driver or such a GPU; other errors of the driver.
+    /// [`DeviceError::Unavailable`] if the driver or the GPU does not exist; other errors of the driver.
     pub fn open(ordinal: u32) -> Result<Self, DeviceError> {
         if !driver::is_present() {
             return Err(DeviceError::Unavailable("the CUDA driver (libcuda) is not installed".to_owned()));

@@ -1,8 +1,8 @@
-//! The status board of an executor: shared memory that the executor's lanes write and its supervisor reads.
+//! The status page of an executor: shared memory that the executor's lanes write and its supervisor reads.
 //!
 //! Each lane has a slot with its activity and the time at which the activity began. An update costs a few stores and no system call. The
 //! memory outlives the process, so after a crash the supervisor knows exactly which chunks were in flight. The memory is a sealed memfd: an
-//! executor can write invalid data only to its own board, which harms nobody else, and it cannot shrink the memory.
+//! executor can write invalid data only to its own status page, which harms nobody else, and it cannot shrink the memory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::shared_page::SharedPage;
 
 /// Maximum number of lanes of an executor.
 pub const MAX_LANES: usize = 64;
-/// Size of the board in bytes: a header and the slots.
+/// Size of the status page in bytes: a header and the slots.
 const BYTES: usize = 8192;
 /// Distance between two slots in 64-bit words: one cache line, so that lanes do not share one.
 const WORDS: usize = 8;
@@ -50,7 +50,7 @@ pub struct Slot {
     pub timed_out: bool,
 }
 
-/// Mapping of a status board. The file is kept open only where it must be passed to another process.
+/// Mapping of a status page. The file is kept open only where it must be passed to another process.
 #[derive(Debug)]
 pub struct Board {
     page: SharedPage<{ BYTES / size_of::<u64>() }>,
@@ -67,7 +67,7 @@ const INDEX: usize = 2;
 const SINCE: usize = 3;
 
 impl Board {
-    /// Creates a board. Returns it with its file.
+    /// Creates a status page. Returns its mapping and its file.
     ///
     /// # Errors
     /// Errors of the system calls.
@@ -76,7 +76,7 @@ impl Board {
         Ok((Self { page }, file))
     }
 
-    /// Maps the board from a file that [`Board::create`] made.
+    /// Maps the status page from a file that [`Board::create`] made.
     ///
     /// # Errors
     /// Errors of the system calls; a file of another size, or one that can be shrunk.
@@ -138,7 +138,7 @@ impl Board {
         (1..=MAX_LANES).filter_map(|slot| {
             let read = |word| self.word(slot, word).load(Ordering::Acquire);
             // The lane may change its slot during the read: retry until the words are consistent. A lane that changes its slot endlessly is
-            // misbehaving, and any values will do for it.
+            // misbehaving, so the values that were read last are used.
             for attempt in 0.. {
                 let (state, run, index, since) = (read(STATE), read(RUN), read(INDEX), read(SINCE));
                 if attempt < 64 && (read(STATE) != state || read(SINCE) != since) {

@@ -133,7 +133,7 @@ impl<D: Device> Lane<'_, D> {
         Prepared::new(&self.shared.device, stream, code, &module)
     }
 
-    /// Runs batches until the lane must leave its seat. Returns the frame for reuse, or `None` if no frame could be allocated.
+    /// Runs batches until the lane must leave the run. Returns the frame for reuse, or `None` if no frame could be allocated.
     fn work(
         &mut self,
         stream: &mut D::Stream,
@@ -250,7 +250,7 @@ impl<D: Device> Lane<'_, D> {
         revoked.is_some()
     }
 
-    /// Ends the process after a context was poisoned. Leaves the lane's slot on the status board unchanged for the supervisor to read.
+    /// Ends the process after a context was poisoned. Leaves the lane's slot on the status page unchanged for the supervisor to read.
     fn give_up(&self) -> ! {
         self.shared.board.poison();
         std::thread::sleep(POISONED_LANES);

@@ -1,8 +1,9 @@
 //! Work queue of an executor's lanes: the runs, their waiting chunks, and the number of lanes that may work on each run.
 //!
-//! A lane takes a **seat** on a run and executes batches of its chunks; a batch is sized to last about [`BATCH`]. The lane leaves its seat
-//! when the run has no more chunks, when the run's limit was lowered, or when another run waits and the lane's turn ([`TURN`]) is over. It
-//! sends all its results before it leaves: after a change of concurrency is settled, no results of the lanes that left are outstanding.
+//! A lane occupies a [`Seat`] of a run (one of as many as the run's concurrency limit) and executes batches of the run's chunks; a batch is
+//! sized to last about [`BATCH`]. The lane leaves the seat when the run has no more chunks, when the run's limit was lowered, or when
+//! another run waits and the lane's turn ([`TURN`]) is over. It sends all its results before it leaves: after a change of concurrency is
+//! settled, no results of the lanes that left are outstanding.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use crate::device::Device;
 const BATCH: Duration = Duration::from_millis(2);
 /// Maximum number of chunks in a batch.
 const MAX_BATCH: u64 = 1024;
-/// Time on a seat after which a lane leaves if another run waits.
+/// Time that a lane works on one run before it yields to another run that waits.
 const TURN: Duration = Duration::from_millis(20);
 
 /// The runs of an executor and their waiting chunks.
@@ -31,9 +32,9 @@ pub struct Queue<D: Device> {
 
 struct State<D: Device> {
     runs: Vec<Run<D>>,
-    /// Index of the run that is considered first for the next seat: runs take turns.
+    /// Index of the run that is considered first when a lane asks for work: runs take turns.
     turn: usize,
-    /// Number of lanes that have a seat.
+    /// Number of lanes that work on a run.
     seated: usize,
     /// Whether a chunk is executing that must be the only one.
     exclusive: bool,
@@ -95,7 +96,7 @@ impl<D: Device> Default for Released<D> {
     }
 }
 
-/// A lane's seat on a run.
+/// Assignment of a lane to a run, within the run's concurrency limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat {
     pub run: u64,
@@ -110,7 +111,7 @@ pub struct Batch {
     pub attempt: u32,
 }
 
-/// Work of a lane on its seat.
+/// Work of a lane that is assigned to a run.
 pub enum Task<D: Device> {
     /// Prepare the program and report the outcome with [`Queue::prepared`].
     Prepare(Bytes, Option<Arc<Code>>),
@@ -119,7 +120,7 @@ pub enum Task<D: Device> {
 }
 
 impl<D: Device> Run<D> {
-    /// Whether a lane could take a seat on this run now, if no other run were considered.
+    /// Whether a lane could be assigned to this run now, if no other run were considered.
     fn is_open(&self) -> bool {
         !self.paused && self.waiting > 0 && self.seated < self.limit && matches!(self.stage, Stage::Waiting(_) | Stage::Ready(_))
     }
@@ -281,7 +282,7 @@ impl<D: Device> Queue<D> {
         (wanted.min(self.lanes), settled)
     }
 
-    /// Removes all waiting chunks of a run. Returns the message that gives them back, or `None` if none waited.
+    /// Removes all waiting chunks of a run. Returns them as a message to the supervisor, or `None` if none waited.
     pub fn withdraw(&self, id: u64) -> Option<FromExecutor> {
         let mut state = self.state();
         let run = state.run(id)?;
@@ -308,7 +309,7 @@ impl<D: Device> Queue<D> {
         self.changed.notify_all();
     }
 
-    /// Closes a run: drops its waiting chunks at once, and the run itself once no lane has a seat on it.
+    /// Closes a run: drops its waiting chunks at once, and the run itself once no lane works on it.
     pub fn close(&self, id: u64) {
         let mut released = Released::default();
         let mut state = self.state();
@@ -322,7 +323,7 @@ impl<D: Device> Queue<D> {
         drop(state);
     }
 
-    /// Blocks until a seat with work is available.
+    /// Assigns a lane to a run. Blocks until a run has work for it.
     pub fn sit(&self) -> (Seat, Task<D>) {
         let mut state = self.state();
         loop {
@@ -333,7 +334,7 @@ impl<D: Device> Queue<D> {
         }
     }
 
-    /// Next batch for a seat after a batch of `ran` chunks that took `took`, or `None` if the lane must leave the seat.
+    /// Next batch for a lane after a batch of `ran` chunks that took `took`, or `None` if the lane must call [`Queue::leave`].
     pub fn more(&self, seat: Seat, ran: u64, took: Duration) -> Option<Batch> {
         let mut state = self.state();
         let others = state.exclusive
@@ -356,8 +357,8 @@ impl<D: Device> Queue<D> {
         run.batch(lanes)
     }
 
-    /// Records whether the program of the seat's run could be prepared. Returns the failures of the waiting chunks if it could not. The
-    /// lane must leave the seat afterwards.
+    /// Records whether the program of the run could be prepared. Returns the failures of the waiting chunks if it could not. The lane must
+    /// call [`Queue::leave`] afterwards.
     pub fn prepared(&self, seat: Seat, outcome: Result<Prepared<D>, Failed>) -> Option<FromExecutor> {
         let mut state = self.state();
         let run = state.run(seat.run)?;
@@ -375,8 +376,8 @@ impl<D: Device> Queue<D> {
         run.fail_waiting()
     }
 
-    /// Leaves a seat. All results of the seat must have been sent before. Returns the answer to a change of concurrency that takes effect
-    /// by it.
+    /// Ends the assignment of a lane to a run. The lane must have sent all its results before. Returns the answer to a change of
+    /// concurrency that takes effect by it.
     pub fn leave(&self, seat: Seat, frame: Option<Frame<D>>) -> Option<FromExecutor> {
         let mut released = Released::default();
         let mut state = self.state();

@@ -41,7 +41,7 @@ impl Reporter {
 }
 
 /// Kills the process without running destructors and exit handlers, because a GPU driver's would wait for a kernel that never ends. Frames
-/// that were written before stay readable, and the status board tells the reason.
+/// that were written before stay readable, and the status page tells the reason.
 pub fn end_process() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     std::process::abort()

@@ -1,7 +1,7 @@
 //! The sandbox of an executor: rights that the process gives up before it receives anything of a tenant.
 //!
 //! The supervisor starts the process with an empty environment (except for the variables that a driver needs), with the root as working
-//! directory, in a process group of its own, and with three descriptors: the socket as standard input, the status board as standard output,
+//! directory, in a process group of its own, and with three descriptors: the socket as standard input, the status page as standard output,
 //! and a pipe for its messages as standard error. [`enter`] does the rest: death with the agent, no further inherited descriptors, resource
 //! limits, no capabilities, and the restrictions of [`put_up_walls`]:
 //!
@@ -9,7 +9,7 @@
 //!   the memory, descriptors and environment of other processes, although all executors have the agent's uid.
 //! - [`calls`]: seccomp rejects the system calls that no engine needs, whatever their arguments.
 //!
-//! Each closes gaps that the other leaves; `docs/adr/0020-walls-of-executors.md` lists the remaining ones.
+//! Each of the two closes gaps that the other leaves; `docs/adr/0020-walls-of-executors.md` lists the remaining ones.
 
 pub mod calls;
 pub mod files;
@@ -34,7 +34,7 @@ const OWN_BYTES: u64 = 1 << 30;
 pub struct Inherited {
     /// Connection to the supervisor.
     pub socket: UnixStream,
-    /// File of the status board.
+    /// File of the status page.
     pub board: OwnedFd,
 }
 

@@ -19,7 +19,7 @@ const COARSEST: Duration = Duration::from_millis(20);
 /// Watches the lanes of this process.
 pub struct Watch {
     lanes: Vec<Mutex<Option<Watched>>>,
-    /// Number of lanes that have a seat, so that the watch sleeps while there are none, and the polling interval.
+    /// Number of lanes that run chunks, so that the watch sleeps while there are none, and the polling interval.
     pace: Mutex<Pace>,
     wake: Condvar,
     cancels: bool,

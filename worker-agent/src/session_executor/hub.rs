@@ -327,7 +327,7 @@ impl Hub {
             if let Some(connection) = inner.current.as_ref().map(|current| current.number) {
                 self.break_off(&mut inner, connection, reason);
             } else {
-                // The client is disconnected and cannot be told, and it must not resume.
+                // The client is disconnected and cannot be informed, and it must not resume.
                 inner.link.forget();
                 self.show_secret(&mut inner);
                 inner.inbox.clear();

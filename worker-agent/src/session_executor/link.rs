@@ -123,9 +123,9 @@ struct Client {
     /// Time at which the client is forgotten; set only while it has no connection.
     until: Option<Instant>,
     window: Window,
-    /// Numbers of the last operation that arrived, that the engine has taken, and that the client was told is taken. `waiting_bytes` are
-    /// the payload bytes of operations that arrived and are not taken, `untold_bytes` those of operations that are taken without the client
-    /// having been told.
+    /// Numbers of the last operation that arrived, that the engine has taken, and that was confirmed to the client as taken.
+    /// `waiting_bytes` are the payload bytes of operations that arrived and are not taken, `untold_bytes` those of operations that are
+    /// taken but not confirmed.
     arrived: u64,
     taken: u64,
     told: u64,
@@ -285,8 +285,8 @@ impl Link {
                 expected: client.arrived + 1,
             });
         }
-        // The client counts operations as outstanding until it is told that they were taken; here they count only until they are taken. So
-        // this check is more lenient than the client's window.
+        // The client counts operations as outstanding until they are confirmed; here they count only until they are taken. So this check is
+        // more lenient than the client's window.
         if client.arrived - client.taken > u64::from(WINDOW.frames) || client.waiting_bytes > WINDOW.bytes {
             return Err(LinkError::Window);
         }
@@ -295,7 +295,7 @@ impl Link {
         Ok(Arrival::New)
     }
 
-    /// Records that the engine takes the next operation. Returns whether the client must be told.
+    /// Records that the engine takes the next operation. Returns whether the client must be sent a confirmation.
     pub fn take(&mut self, generation: u64, payload_bytes: usize) -> bool {
         let Some(client) = self.of(generation) else {
             return false;
@@ -489,7 +489,7 @@ impl Client {
         fits || is_little
     }
 
-    /// Whether a quarter of the window was taken without the client having been told.
+    /// Whether operations of a quarter of the window were taken but not confirmed to the client.
     fn must_tell(&self) -> bool {
         self.taken - self.told >= u64::from(WINDOW.frames / 4) || self.untold_bytes >= WINDOW.bytes / 4
     }

@@ -39,7 +39,7 @@ use super::engine::{Bell, Completion, Engine, Fault};
 use super::link::Answer;
 use super::payload::Payload;
 
-/// Violation of the protocol by an operation. The client is told, and loses its tensors and programs.
+/// Violation of the protocol by an operation. The client receives the reason, and loses its tensors and programs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("operation {sequence}: {reason}")]
 pub struct Malformed {
@@ -176,7 +176,7 @@ impl<E: Engine> State<E> {
     /// Carries out an operation.
     ///
     /// # Errors
-    /// [`Malformed`]: then the client must be told, and [`State::reset`] must be called.
+    /// [`Malformed`]: the caller must report it to the client and call [`State::reset`].
     pub fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: impl Into<Payload>) -> Result<(), Malformed> {
         let payload = payload.into();
         use client_frame::Kind as Operation;

@@ -1,4 +1,4 @@
-//! Tests that chunks reach the kernel with their own inputs, and come back once with their outputs.
+//! Chunks receive their own arguments, and each returns exactly one result.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ async fn parameters_inputs_and_constants_reach_the_kernel() {
     );
     let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
     run.set_concurrency(2);
-    // A second round would reveal an output that was not zeroed, or an input that was not copied again.
+    // Twice, to detect an output that was not zeroed or an input that was not copied again.
     for _ in 0..2 {
         run.submit(vec![range(0, 3)]).unwrap();
         let outcome = collect(&mut events, 3).await;
@@ -123,7 +123,7 @@ async fn large_outputs_come_whole_and_wait_for_a_slow_taker() {
     let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
     run.set_concurrency(2);
     run.submit(vec![range(0, 40)]).unwrap();
-    // Results are taken late: the executor must have paused instead of filling the agent's memory.
+    // The events are taken late: meanwhile the executor must pause instead of filling the agent's memory.
     let has_paused = || pool.load("cpu-0").unwrap().active_executions == 0 && run.outstanding() <= 37;
     harness::until("it pauses", has_paused).await;
     let settled = run.outstanding();
@@ -187,8 +187,8 @@ async fn finished_results_do_not_wait_for_a_long_chunk_after_them() {
     harness::until_active(&pool, 1).await;
 }
 
-/// Outputs the value that it finds in a variable, and the number of 1 MiB blocks that `malloc` grants; leaves both behind. Alternatively
-/// recurses until any stack overflows.
+/// Two entries. One returns the value of a variable, and how many blocks of 1 MiB it can allocate before `malloc` fails; it changes the
+/// variable and frees nothing. The other recurses deeper than any stack.
 const LEAVES_BEHIND: &str = "
 .version 7.0
 .target sm_70

@@ -1,4 +1,4 @@
-//! Tests that an error of a chunk or a program fails only that chunk or program, with a code and the location.
+//! A fault of a chunk or a program fails only that chunk or program, with a code and the position.
 
 use sahasra_wire::burst::{FailureCode, Program};
 use sahasra_worker::executors::ProgramSpec;

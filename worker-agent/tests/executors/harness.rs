@@ -10,11 +10,12 @@ use sahasra_wire::burst::{Argument, FailureCode, Program};
 use sahasra_worker::executors::{CpuEngine, Event, Events, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
 use sha2::{Digest, Sha256};
 
+/// Kernels for the tests.
 pub const KERNELS: &str = include_str!("../kernels.ptx");
-/// Longer than anything in these tests takes.
+/// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Returns the configuration of a pool of one CPU device with two threads.
+/// Configuration of a pool with one CPU device of two threads.
 pub fn config() -> PoolConfig {
     let mut config = PoolConfig {
         program: env!("CARGO_BIN_EXE_sahasra-worker").into(),
@@ -37,7 +38,7 @@ pub async fn pool_with(config: PoolConfig) -> ExecutorPool {
     ExecutorPool::start(config).await.unwrap()
 }
 
-/// Arguments of kernels.
+/// Builders for the arguments of kernels.
 pub mod argument {
     use sahasra_wire::burst::{Argument, Input, argument::Kind};
 
@@ -90,18 +91,18 @@ pub fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work {
     .ptx(KERNELS)
 }
 
-/// Outputs each index times three plus one.
+/// Program whose chunks return three times their index plus one.
 pub fn affine(count: u64) -> ProgramSpec {
     kernel("affine", count, vec![argument::output(4), argument::index(4)]).spec()
 }
 
-/// Outputs each index, but never ends for one of them.
+/// Program whose chunks return their index, except the chunk `endless`, which never ends.
 pub fn spin(count: u64, endless: u32) -> Work {
     let arguments = vec![argument::output(4), argument::index(4), argument::scalar(&endless.to_le_bytes())];
     kernel("spin", count, arguments)
 }
 
-/// Returns a range of chunks in their first attempt.
+/// Range of chunks in their first attempt.
 pub fn range(first: u64, count: u64) -> WorkRange {
     WorkRange { first, count, attempt: 1 }
 }
@@ -159,7 +160,7 @@ pub enum Outcome {
     Returned,
 }
 
-/// Records an event; each index may occur once.
+/// Records the outcomes of an event. Each index may occur only once.
 pub fn note(outcome: &mut BTreeMap<u64, Outcome>, event: Event) {
     let (range, of): (_, Box<dyn Fn(u64) -> Outcome>) = match event {
         Event::Settled { .. } => return,
@@ -179,7 +180,7 @@ pub fn note(outcome: &mut BTreeMap<u64, Outcome>, event: Event) {
     }
 }
 
-/// Takes events until this number of chunks has come back.
+/// Takes events until `chunks` chunks have an outcome.
 pub async fn collect(events: &mut Events, chunks: u64) -> BTreeMap<u64, Outcome> {
     let mut outcome = BTreeMap::new();
     collect_into(&mut outcome, events, chunks).await;
@@ -205,7 +206,7 @@ pub fn failed_with(outcome: &BTreeMap<u64, Outcome>, code: FailureCode) -> usize
     outcome.values().filter(failed).count()
 }
 
-/// Waits until the condition holds.
+/// Waits until `is_so` returns true.
 pub async fn until(what: &str, is_so: impl Fn() -> bool) {
     let waited = tokio::time::timeout(PATIENCE, async {
         while !is_so() {
@@ -215,7 +216,7 @@ pub async fn until(what: &str, is_so: impl Fn() -> bool) {
     assert!(waited.await.is_ok(), "{what}: not within {PATIENCE:?}");
 }
 
-/// Waits until at least this number of chunks runs.
+/// Waits until at least `chunks` chunks are running.
 pub async fn until_active(pool: &ExecutorPool, chunks: u64) {
     until("chunks run", || pool.load("cpu-0").unwrap().active_executions >= chunks).await;
 }
@@ -225,7 +226,7 @@ pub async fn next(events: &mut Events) -> Option<Event> {
     tokio::time::timeout(PATIENCE, events.next()).await.expect("something happens")
 }
 
-/// Returns the executor processes of the process `parent`.
+/// Process ids of the executors of the process `parent`.
 pub fn executors_of(parent: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -233,7 +234,7 @@ pub fn executors_of(parent: u32) -> Vec<u32> {
             continue;
         };
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        // The fields after the name in brackets: state, then parent.
+        // After the name in parentheses: the state, then the parent.
         let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let state = fields.next().unwrap_or_default();
         if fields.next().is_some_and(|number| number == parent.to_string()) && !matches!(state, "Z" | "X") {

@@ -1,4 +1,4 @@
-//! Tests that a process that dies, hangs or is killed loses only its chunks in flight, and that another process replaces it.
+//! A process that dies, hangs or is killed loses only the chunks in flight, and another process replaces it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -111,7 +111,7 @@ async fn a_hung_process_is_replaced() {
     run.set_concurrency(1);
     run.submit(vec![range(0, 4)]).unwrap();
     harness::until_active(&pool, 1).await;
-    // A stopped process does nothing, not even monitor its own chunks.
+    // A stopped process does nothing, not even enforce its chunk timeouts.
     harness::stop(pool.processes("cpu-0")[0]);
     let outcome = collect(&mut events, 4).await;
     let late = failed_with(&outcome, FailureCode::ChunkTimeout);

@@ -1,4 +1,4 @@
-//! Tests of executors as real processes: every chunk comes back in exactly one event, whatever happens to the process.
+//! Executors as real processes: every chunk returns in exactly one event, whatever happens to the process.
 
 mod chunks;
 mod failures;

@@ -1,4 +1,4 @@
-//! Tests of when processes start and end, and which namespace gets one.
+//! Start and end of executor processes, and their distribution among namespaces.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,7 +66,7 @@ async fn more_namespaces_than_there_is_room_for_take_turns() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ninth_namespace_gets_its_turn_while_eight_have_work_without_end() {
-    // Longer than it takes until all namespaces wait, so that turns end by time and not by the arrival of a namespace.
+    // Longer than it takes until all namespaces wait: turns end by their time, not because a new namespace arrives.
     let mut config = PoolConfig {
         turn: Duration::from_secs(1),
         ..harness::config()
@@ -97,7 +97,7 @@ async fn a_ninth_namespace_gets_its_turn_while_eight_have_work_without_end() {
         assert!(succeeded.unwrap());
         assert!(pool.load("cpu-0").unwrap().executors <= 8);
     }
-    // Runs that made room lose nothing: each continues where it stopped, and no chunk failed or was returned.
+    // The namespaces that made room lose nothing: each continues where it was, and no chunk failed or was returned.
     for (run, mut events) in busy {
         let mut outcome = BTreeMap::new();
         let before = run.outstanding();
@@ -127,7 +127,7 @@ async fn what_is_withdrawn_while_an_executor_makes_room_comes_back() {
     other.set_concurrency(1);
     other.submit(vec![range(0, 5)]).unwrap();
     harness::until("the second waits", || pool.load("cpu-0").unwrap().waiting == 1).await;
-    // Either before or after the executor began to make room.
+    // The run may or may not have begun to make room.
     run.withdraw();
     run.set_concurrency(0);
     let outcome = collect(&mut events, 19).await;

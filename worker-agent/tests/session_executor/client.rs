@@ -1,4 +1,4 @@
-//! A client that says exactly what it is told to.
+//! Client for tests that sends exactly the frames that the test asks for.
 
 #![allow(dead_code, reason = "each program uses a part")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
@@ -30,14 +30,14 @@ pub fn hello() -> Hello {
     }
 }
 
-/// With a limit to every wait.
+/// Sets a timeout for every read and write.
 fn patient(stream: UnixStream) -> UnixStream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
-/// A tensor that came back.
+/// A downloaded tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     pub element_type: String,
@@ -45,25 +45,25 @@ pub struct Array {
     pub bytes: Vec<u8>,
 }
 
-/// A client: numbers its operations and answers, keeps what was not received, resumes.
+/// A client: numbers its operations, checks the numbers of answers, keeps unconfirmed operations, and resumes.
 pub struct Client {
     stream: UnixStream,
     decoder: Decoder,
     pub welcome: Welcome,
-    /// Operations that the executor has not said to have, with their numbers.
+    /// Operations that the executor has not confirmed, with their numbers.
     kept: VecDeque<(u64, client_frame::Kind, Bytes)>,
     sequence: u64,
     received: u64,
     request: u64,
-    /// Frames that go out before the connection is cut; none for as many as there are.
+    /// Number of frames to send before the connection is cut; `None` for no limit.
     pub frames_left: Option<usize>,
-    /// What it says when it resumes, but for the secret.
+    /// `Hello` to send when resuming, without the secret.
     pub says: Hello,
-    /// Parts of downloads, as they came: bytes on the way, and whether encoded.
+    /// Parts of downloads as received: size on the link in bytes, and whether encoded.
     pub parts: Vec<(usize, bool)>,
-    /// After each read: it plays a slow line.
+    /// Pause after each read, to simulate a slow link.
     pub pause: Duration,
-    /// What its frames tell.
+    /// Decoding rate to report in frames, in bytes per second.
     pub decoding_rate: u64,
 }
 
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// Says hello.
+    /// Sends a `Hello` and waits for the answer.
     pub fn greet(&mut self, hello: Hello) -> Result<Welcome, Refused> {
         self.write(0, Some(client_frame::Kind::Hello(hello)), &Bytes::new());
         let (frame, _) = self.read().expect("an answer to the hello");
@@ -99,12 +99,12 @@ impl Client {
         }
     }
 
-    /// Goes on, on another connection: everything that was not received is sent again.
+    /// Resumes on another connection, and sends all unconfirmed operations again.
     pub fn resume(&mut self, stream: UnixStream) -> Result<(), Refused> {
         self.resume_for(stream, None)
     }
 
-    /// As [`Client::resume`], until the connection is cut after so many frames.
+    /// As [`Client::resume`], but cuts the connection after `frames` frames.
     pub fn resume_for(&mut self, stream: UnixStream, frames: Option<usize>) -> Result<(), Refused> {
         self.stream = patient(stream);
         self.decoder = Decoder::default();
@@ -127,7 +127,7 @@ impl Client {
         }
     }
 
-    /// An operation that goes out so many bytes at a time.
+    /// Sends an operation in pieces of `size` bytes.
     pub fn send_in_pieces(&mut self, kind: client_frame::Kind, size: usize) {
         self.sequence += 1;
         let frame = ClientFrame {
@@ -140,7 +140,7 @@ impl Client {
         frame::encode(&frame, 0, &mut bytes).unwrap();
         for piece in bytes.chunks(size) {
             self.write_raw(piece);
-            // It plays a line on which pieces come apart.
+            // Simulates a link on which the pieces arrive separately.
             std::thread::sleep(Duration::from_micros(500));
         }
     }
@@ -162,11 +162,11 @@ impl Client {
         let mut bytes = BytesMut::new();
         frame::encode(&frame, payload.len(), &mut bytes).unwrap();
         bytes.extend_from_slice(payload);
-        // A connection that is cut shows when it is read.
+        // If the connection was cut, the next read shows it.
         let _ = self.stream.write_all(&bytes);
     }
 
-    /// Bytes as they are.
+    /// Writes raw bytes.
     pub fn write_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
@@ -176,7 +176,7 @@ impl Client {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
-    /// An operation; gives its number.
+    /// Sends an operation. Returns its number.
     pub fn send(&mut self, kind: client_frame::Kind, payload: Bytes) -> u64 {
         self.sequence += 1;
         self.kept.push_back((self.sequence, kind.clone(), payload.clone()));
@@ -184,7 +184,7 @@ impl Client {
         self.sequence
     }
 
-    /// The next frame; `None` at the end of the stream.
+    /// Waits for the next frame; `None` at the end of the stream.
     pub fn read(&mut self) -> Option<(ServerFrame, Bytes)> {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -202,14 +202,14 @@ impl Client {
         }
     }
 
-    /// The next answer; `None` at the end of the stream.
+    /// Waits for the next answer; `None` at the end of the stream.
     pub fn next(&mut self) -> Option<(Kind, Bytes)> {
         loop {
             let (frame, payload) = self.read()?;
             self.forget(frame.received);
             match frame.kind {
                 None => {}
-                // What ends the stream is no answer.
+                // The message that ends the stream is not an answer.
                 Some(kind) if frame.sequence == 0 => return Some((kind, payload)),
                 Some(_) if frame.sequence <= self.received => panic!("an answer came twice"),
                 Some(kind) => {
@@ -265,7 +265,7 @@ impl Client {
         self.send(client_frame::Kind::Allocate(allocate), Bytes::new())
     }
 
-    /// Compiles without asking what became of it.
+    /// Compiles a program without requesting an answer.
     pub fn compile_unasked(&mut self, program: u64, format: Format, code: impl AsRef<[u8]>) -> u64 {
         let compile = Compile {
             program,
@@ -276,7 +276,7 @@ impl Client {
         self.send(client_frame::Kind::Compile(compile), Bytes::copy_from_slice(code.as_ref()))
     }
 
-    /// Compiles and waits for what became of it.
+    /// Compiles a program and waits for the answer.
     pub fn compile(&mut self, program: u64, format: Format, code: impl AsRef<[u8]>) -> Result<Compiled, Failed> {
         let request = self.request();
         let compile = Compile {
@@ -325,7 +325,7 @@ impl Client {
         request
     }
 
-    /// The array of a download that was asked for.
+    /// Waits for the array of a requested download.
     pub fn downloaded(&mut self, request: u64) -> Result<Array, Failed> {
         let tensor = match self.answer() {
             Kind::Tensor(tensor) if tensor.request == request => tensor,
@@ -343,7 +343,7 @@ impl Client {
         })
     }
 
-    /// The next part of a download, decoded.
+    /// Waits for the next part of a download, and decodes it.
     pub fn part(&mut self, into: &mut Vec<u8>) {
         match self.next() {
             Some((Kind::Part(part), payload)) => {
@@ -391,7 +391,7 @@ impl Client {
         self.ask_close().expect("nothing failed");
     }
 
-    /// Closes, and gives the failure that no answer has reported.
+    /// Closes the session. Returns the failure that no answer has reported before.
     pub fn ask_close(&mut self) -> Result<(), Failed> {
         let request = self.request();
         self.send(client_frame::Kind::Close(Close { request }), Bytes::new());
@@ -403,7 +403,6 @@ impl Client {
     }
 }
 
-/// Code of a failure.
 pub fn code(failed: &Failed) -> FailureCode {
     failed.code()
 }

@@ -1,4 +1,4 @@
-//! Parts that come and go encoded, and parts that only say that they are.
+//! Parts that are sent encoded in both directions, and parts whose encoding is invalid.
 
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -20,7 +20,8 @@ fn takes_all() -> Hello {
     }
 }
 
-/// Elements and bytes of several kinds: what compresses one way, another way, or not at all, and what is not as long as parts are.
+/// Element types, sizes and bytes of several kinds: compressible in one way, in another way or not at all, and of a length that is no
+/// multiple of a part's.
 fn arrays() -> Vec<(&'static str, usize, Vec<u8>)> {
     let mut state = 7_u64;
     let mut noise = move || {
@@ -67,7 +68,7 @@ fn upload(client: &mut Client, tensor: u64, element_type: &str, width: usize, by
         Bytes::new(),
     );
     for (place, raw) in bytes.chunks(PART_BYTES).enumerate() {
-        // Some go as they are among them.
+        // Some parts among them are sent raw.
         let encoded = Encoder::default()
             .encode(raw, width as u32, usize::MAX)
             .filter(|_| encodes && place != 1);
@@ -96,7 +97,7 @@ fn arrays_go_and_come_encoded_and_are_as_they_were() {
                 "{element_type}"
             );
             if is_encoded {
-                // One of the parts of a large array went as it was.
+                // One of the parts of a large array was sent raw.
                 assert!(came <= sent, "{element_type}: {came} of {sent}");
             } else {
                 assert_eq!((sent, came), (bytes.len(), bytes.len()));
@@ -119,7 +120,7 @@ fn what_went_encoded_goes_again_as_the_connection_takes_it() {
         let mut back = Vec::new();
         assert!(matches!(client.answer(), server_frame::Kind::Tensor(_)));
         client.part(&mut back);
-        // The rest may be on its way: it comes again, to a connection that takes it only as it is.
+        // The rest may be in flight: it is sent again, on a connection that accepts only raw parts.
         client.cut();
         client.says = hello();
         client.resume(executor.connection(&[])).unwrap();
@@ -145,7 +146,7 @@ fn encoded_parts_count_for_what_they_decode_to() {
     for _ in 0..quarter {
         client.send(Kind::Part(part), payload.clone());
     }
-    // They are some kilobytes on their way, and it has to tell of a quarter of the window.
+    // Only some kilobytes are sent, but they decode to a quarter of the window, so the executor must confirm them.
     while client.read().expect("it is told").0.received <= quarter as u64 {}
     for _ in 0..quarter {
         client.send(Kind::Part(part), payload.clone());
@@ -221,7 +222,7 @@ proptest! {
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         width in prop::sample::select(vec![1_u32, 2, 4, 8]),
     ) {
-        // One process for all of them: it outlives what it is sent.
+        // One process for all cases: it must survive all invalid parts.
         static EXECUTOR: OnceLock<Mutex<Executor>> = OnceLock::new();
         let executor = EXECUTOR.get_or_init(|| Mutex::new(Executor::ptx(MEMORY))).lock().unwrap();
         let raw: Vec<u8> = (0..4000_u32).map(|place| (place / 7 % 50) as u8).collect();
@@ -253,12 +254,12 @@ fn downloads_are_compressed_for_a_client_that_takes_them_slowly() {
     let zeros = vec![0; 32 << 20];
     client.upload(1, "f32", &[8 << 20], &zeros);
     client.synchronise().unwrap();
-    // Some megabytes a second: nothing here depends on how many.
+    // Some megabytes per second: the test does not depend on the exact rate.
     client.pause = Duration::from_millis(2);
     assert!(client.download(1).unwrap().bytes == zeros);
     let encoded = client.parts.iter().filter(|(_, encoded)| *encoded).count();
     assert!(encoded > client.parts.len() / 2, "{encoded} of {} parts", client.parts.len());
-    // One that decodes them more slowly than it takes them gets them as they are.
+    // A client that decodes more slowly than it receives gets raw parts.
     client.decoding_rate = 1_000_000;
     client.parts.clear();
     assert!(client.download(1).unwrap().bytes == zeros);

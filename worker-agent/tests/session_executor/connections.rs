@@ -1,4 +1,5 @@
-//! Connections that come, break, are replaced and say what makes no sense. On engine ptx: what they carry does not matter.
+//! Connections that begin, break, are replaced, or send malformed frames. With engine ptx, because the content of the operations does not
+//! matter.
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
@@ -72,7 +73,7 @@ fn what_a_client_has_is_freed_when_its_grace_is_over() {
     executor.board_shows(|figures| !figures.connected && figures.tensors == 0 && figures.stored_bytes == 0);
     let refused = client.resume(executor.connection(&[])).unwrap_err();
     assert_eq!(refused.code(), RefusalCode::Unknown);
-    // And another begins anew.
+    // Another client starts a new session.
     assert_eq!(executor.client().load().tensors, 0);
 }
 
@@ -89,7 +90,7 @@ fn after_a_close_nobody_resumes_and_another_may_begin() {
     next.close();
 }
 
-/// What ends a session whose frames make no sense.
+/// Asserts that the session ends because of malformed frames.
 pub fn ends_as_malformed(executor: &Executor, client: &mut Client) {
     let (answer, _) = client.next().expect("it is told");
     match answer {
@@ -135,7 +136,7 @@ fn frames_that_make_no_sense_end_the_session_and_leave_nothing() {
         }
         ends_as_malformed(&executor, &mut client);
     }
-    // A number that is left out; more confirmed than there was; lengths that cannot be; bytes that are no message.
+    // A skipped number; more confirmed answers than sent; invalid lengths; bytes that are no message.
     let frame = |sequence, received| {
         let frame = ClientFrame {
             sequence,
@@ -239,7 +240,7 @@ fn many_small_parts_of_a_large_tensor_are_taken_before_the_last_of_them() {
     };
     client.send(Kind::Upload(upload), Bytes::new());
     let mut parts = expected.chunks(100);
-    // No more than the window, and then nothing until some of them were taken.
+    // Send at most the window, and then nothing until some parts were taken.
     for part in parts.by_ref().take(client.welcome.window_frames as usize - 1) {
         client.send(Kind::Part(Part::default()), Bytes::copy_from_slice(part));
     }
@@ -247,7 +248,7 @@ fn many_small_parts_of_a_large_tensor_are_taken_before_the_last_of_them() {
     while taken < client.welcome.window_frames as u64 / 4 {
         taken = client.read().expect("it is told").0.received;
     }
-    // The rest in one part.
+    // Send the rest in one part.
     let rest = parts.flatten().copied().collect::<Vec<u8>>();
     client.send(Kind::Part(Part::default()), rest.into());
     assert!(client.download(1).unwrap().bytes == expected);
@@ -288,7 +289,7 @@ fn the_process_ends_with_its_agent_without_a_word_to_its_client() {
     client.floats(1, &[1.]);
     assert_eq!(client.download_floats(1), [1.]);
     assert_eq!(executor.lose_agent(), "");
-    // Its session is not over as one that was deleted: the client learns at the worker's address that the worker is lost.
+    // The session is not reported as deleted: the client finds out at the worker's address that the worker is lost.
     assert!(client.next().is_none());
 }
 
@@ -296,7 +297,7 @@ fn the_process_ends_with_its_agent_without_a_word_to_its_client() {
 fn the_process_ends_when_the_time_that_its_agent_last_said_is_over() {
     let executor = Executor::ptx(MEMORY);
     let mut client = executor.client();
-    // Nobody has said anything yet.
+    // The agent has not set an expiry yet.
     client.upload(1, "u8", &[3], &[1, 2, 3]);
     assert_eq!(client.download(1).unwrap().bytes, [1, 2, 3]);
     executor.board.set_until(monotonic_nanoseconds());
@@ -319,7 +320,7 @@ fn a_process_that_is_killed_ends_its_connections() {
     assert!(client.next().is_none());
 }
 
-/// A program of a few operations whose answers say everything: values, failures, order.
+/// Runs a program of a few operations whose answers contain everything: values, failures, order.
 fn conversation(client: &mut Client, executor: &Executor, cuts: &[usize]) -> Vec<String> {
     let mut cuts = cuts.iter().copied();
     client.frames_left = cuts.next();
@@ -339,7 +340,7 @@ fn conversation(client: &mut Client, executor: &Executor, cuts: &[usize]) -> Vec
     let mut missing = 0_u64;
     while unanswered > 0 || missing > 0 {
         let Some((kind, payload)) = client.next() else {
-            // Cut somewhere: on, with the next cut.
+            // The connection was cut: resume, with the next cut.
             client.resume_for(executor.connection(&[]), cuts.next()).unwrap();
             continue;
         };
@@ -356,7 +357,7 @@ fn conversation(client: &mut Client, executor: &Executor, cuts: &[usize]) -> Vec
             .fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
         answers.push(format!("{kind:?} {} {sum}", payload.len()));
     }
-    // It may have been cut with the last of them.
+    // The connection may have been cut with the last answer.
     client.resume(executor.connection(&[])).unwrap();
     answers
 }

@@ -1,4 +1,4 @@
-//! A session executor as the agent starts it.
+//! Session executors for tests, started as the agent starts them.
 
 #![allow(dead_code, reason = "each program uses a part")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
@@ -16,10 +16,10 @@ use sahasra_worker::session::{adopt, board::Board};
 
 pub use crate::client::*;
 
-/// Longest wait for anything.
+/// Timeout for every wait.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The plugin for CPUs; `None`, said loudly, when there is none.
+/// Path of the plugin for CPUs; `None`, with a message, if there is none.
 pub fn plugin() -> Option<PathBuf> {
     let path = std::env::var_os("SAHASRA_PJRT_PLUGIN").filter(|path| !path.is_empty());
     if path.is_none() {
@@ -28,7 +28,7 @@ pub fn plugin() -> Option<PathBuf> {
     path.map(PathBuf::from)
 }
 
-/// A session executor.
+/// A session executor process.
 pub struct Executor {
     pub child: Child,
     control: UnixStream,
@@ -37,7 +37,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Engine xla on the CPU, with so much memory; `None` without a plugin.
+    /// Starts engine xla on the CPU with `memory_bytes` of memory; `None` without a plugin.
     pub fn xla(memory_bytes: u64, more: &[&str]) -> Option<Self> {
         let plugin = plugin()?;
         let mut arguments = vec!["--engine", "xla", "--plugin", plugin.to_str().unwrap()];
@@ -45,12 +45,12 @@ impl Executor {
         Some(Self::start(&arguments, memory_bytes))
     }
 
-    /// Engine ptx on the CPU.
+    /// Starts engine ptx on the CPU.
     pub fn ptx(memory_bytes: u64) -> Self {
         Self::start(&["--engine", "ptx", "--threads", "2"], memory_bytes)
     }
 
-    /// With these arguments.
+    /// Starts an executor with these arguments.
     pub fn start(arguments: &[&str], memory_bytes: u64) -> Self {
         let (control, theirs) = UnixStream::pair().unwrap();
         let (board, file) = Board::create(memory_bytes).unwrap();
@@ -76,21 +76,21 @@ impl Executor {
         }
     }
 
-    /// A new connection, of which the executor has the other end; these bytes of it were read already.
+    /// Creates a connection and passes its other end to the executor, with `already_read` as bytes that were read from it before.
     pub fn connection(&self, already_read: &[u8]) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
         adopt::send(&self.control, theirs.as_fd(), already_read).unwrap();
         ours
     }
 
-    /// A client with a new session.
+    /// Connects a client with a new session.
     pub fn client(&self) -> Client {
         let mut client = Client::new(self.connection(&[]));
         client.welcome = client.greet(Hello { ..hello() }).expect("it is let in");
         client
     }
 
-    /// As [`Executor::client`], of one that says so.
+    /// As [`Executor::client`], with this `Hello`.
     pub fn client_saying(&self, hello: Hello) -> Client {
         let mut client = Client::new(self.connection(&[]));
         client.says = hello.clone();
@@ -106,12 +106,12 @@ impl Executor {
         client
     }
 
-    /// Gives it a connection.
+    /// Passes a connection to the executor.
     pub fn adopt(&self, theirs: &impl AsFd) {
         adopt::send(&self.control, theirs.as_fd(), &[]).unwrap();
     }
 
-    /// Waits until the board shows it.
+    /// Waits until the status page satisfies `what`.
     pub fn board_shows(&self, what: impl Fn(&sahasra_worker::session::board::Figures) -> bool) {
         let until = Instant::now() + PATIENCE;
         while !what(&self.board.figures()) {
@@ -120,13 +120,13 @@ impl Executor {
         }
     }
 
-    /// Ends it as an agent does, and gives what it wrote to its stderr.
+    /// Ends the executor as an agent does. Returns its stderr.
     pub fn end(self) -> String {
         self.board.set_over();
         self.lose_agent()
     }
 
-    /// Ends its control socket as the death of an agent does, and gives what it wrote to its stderr.
+    /// Closes the control socket as the death of an agent does. Returns the executor's stderr.
     pub fn lose_agent(mut self) -> String {
         let _ = self.control.shutdown(std::net::Shutdown::Both);
         self.child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! Session executors as processes, each spoken to over a socket pair as the agent and a client would.
+//! Session executors as processes. The tests act as the agent and the client, over socket pairs.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 

@@ -1,4 +1,4 @@
-//! Engine ptx, on the CPU device.
+//! Sessions with engine ptx on the CPU device.
 
 use bytes::Bytes;
 use sahasra_wire::session::{Argument, FailureCode, Format, Launch, argument::Kind, client_frame};
@@ -126,7 +126,7 @@ fn variables_of_every_program_count_against_the_memory_of_the_session() {
     let failed = client.compile(3, Format::Ptx, &text).unwrap_err();
     assert_eq!(code(&failed), FailureCode::OutOfMemory, "{failed:?}");
     assert!(failed.message.contains(&format!("{} are in use", 2 * BYTES)), "{}", failed.message);
-    // The place of one that is deleted, or whose name another takes, is free for programs and tensors.
+    // Memory of a program that is deleted, or whose name is reused, is available to programs and tensors.
     client.delete_program(1);
     client.compile(3, Format::Ptx, &text).unwrap();
     client.compile(3, Format::Ptx, SAXPY).unwrap();
@@ -191,7 +191,7 @@ fn what_a_kernel_that_failed_was_to_write_says_why_it_is_not_there() {
         assert_eq!((code(&failed), failed.sequence), (expected, culprit), "{failed:?}");
     }
     assert_eq!(client.download(4).unwrap().bytes[..4], 16_u32.to_le_bytes());
-    // All were told: closing has nothing to add.
+    // All failures were reported, so closing reports none.
     client.close();
 }
 
@@ -228,7 +228,7 @@ fn launches_that_do_not_fit_are_refused() {
         ("affine", vec![1, 1, 1, 1], vec![tensor(1), index()]),
         ("affine", vec![], vec![tensor(1), index()]),
     ] {
-        // What an earlier one was given is failed by now.
+        // A new tensor for each launch, so that the launches are independent.
         client.allocate(1, "u32", &[16]);
         let culprit = launch(&mut client, 1, entry, &grid, &[1], arguments.clone());
         let failed = client.synchronise().unwrap_err();
@@ -298,7 +298,7 @@ fn an_argument_may_be_a_structure() {
 
 #[test]
 fn the_arguments_of_a_kernel_have_at_most_32764_bytes() {
-    // A pointer and so many bytes, of which the kernel gives back the last four.
+    // A kernel with a pointer and `bytes` further bytes of parameters, whose last four bytes it returns.
     let kernel = |bytes: usize| {
         format!(
             ".version 8.1\n.target sm_70\n.address_size 64\n\

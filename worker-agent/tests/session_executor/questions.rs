@@ -1,4 +1,4 @@
-//! Clients that wait for each answer before they go on: the engine's thread reads and writes for them by itself.
+//! Clients that wait for each answer before they continue: the engine's thread reads and writes for them itself.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn each_question_is_answered_whatever_the_client_does_in_between() {
         client.floats(1 + round % 7, &[round as f32]);
         assert_eq!(client.download_floats(1 + round % 7), [round as f32]);
         if round % 60 == 0 {
-            // It computes for longer than the engine waits for it, or than the reader waits for the engine.
+            // The client computes for longer than the engine waits for it, or than the reader waits for the engine.
             std::thread::sleep(Duration::from_millis(2 * (round / 60)));
         }
     }
@@ -57,7 +57,7 @@ fn a_client_that_asks_much_and_reads_late_gets_every_answer() {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     client.floats(1, &values);
     client.synchronise().unwrap();
-    // One at a time, so that the engine answers each by itself, until the connection takes no more.
+    // One at a time, so that the engine's thread writes each answer itself, until the connection accepts no more.
     let asked: Vec<u64> = (0..100).map(|_| client.ask_download(1)).collect();
     for request in asked {
         let array = client.downloaded(request).unwrap();
@@ -81,7 +81,7 @@ fn a_frame_without_a_message_after_a_question_ends_the_session() {
     let executor = Executor::ptx(MEMORY);
     let mut client = executor.client();
     client.synchronise().unwrap();
-    // Four bytes of message, none of payload, and no message: the decoder has taken them when it sees that.
+    // Four bytes of message, no payload, and an invalid message: the decoder has consumed them when it detects the error.
     client.write_raw(&[4, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
     ends_as_malformed(&executor, &mut client);
 }
@@ -109,7 +109,7 @@ again:
         ..Launch::default()
     };
     client.send(Kind::Launch(launch), Bytes::new());
-    // The engine is to answer this and never will; it polls no more, and the reader takes what follows.
+    // The engine cannot answer this request because the kernel never ends; it stops polling, and the reader receives the following frames.
     let request = client.request();
     client.send(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
     let bytes = vec![7; 8 << 20];

@@ -1,4 +1,4 @@
-//! Engine xla, with a real plugin.
+//! Sessions with engine xla and a real plugin.
 
 use sahasra_wire::session::{FailureCode, Format};
 
@@ -27,7 +27,7 @@ fn what_is_uploaded_is_executed_on_and_comes_back() {
         (compiled.outputs[0].element_type.as_str(), &compiled.outputs[0].dimensions),
         ("f32", &vec![4])
     );
-    // Each step uses the last one's result before anybody knows that there is one.
+    // Each step uses the previous result before that is known to be complete.
     for step in 0..200 {
         client.execute(1, &[1], &[1], &[]);
         if step % 50 == 0 {
@@ -129,7 +129,7 @@ fn a_donated_tensor_ends_and_its_memory_is_the_results() {
         code(&failed) == FailureCode::InvalidArgument && failed.message.contains("no tensor 1"),
         "{failed:?}"
     );
-    // Not donated, it stays, although the program would take it.
+    // An argument that is not donated stays, although the program would accept a donation.
     client.execute(1, &[2], &[3], &[]);
     assert_eq!(client.download_floats(2), [2., 4., 6., 8.]);
     assert_eq!(client.download_floats(3), [4., 8., 12., 16.]);
@@ -147,7 +147,7 @@ fn a_tensor_that_is_being_sent_may_be_donated_deleted_and_named_anew() {
     client.compile(1, Format::StableHlo, LARGE).unwrap();
     let bytes = |factor: f32| -> Vec<u8> { (0..1 << 20).flat_map(|place| (place as f32 * factor).to_le_bytes()).collect() };
     client.upload(1, "f32", &[1 << 20], &bytes(1.));
-    // Sent from where it lies, while nobody reads: more than sockets hold.
+    // Sent directly from its memory, and more than sockets hold, while nobody reads.
     let mut requests = vec![client.ask_download(1)];
     for _ in 0..3 {
         client.execute(1, &[1], &[1], &[0]);
@@ -212,7 +212,7 @@ fn what_exceeds_the_limit_is_refused_with_figures_and_nothing_is_lost() {
     client.upload(3, "u8", &[900_000], &vec![8; 900_000]);
     assert_eq!(client.download(3).unwrap().bytes, vec![8; 900_000]);
     client.synchronise().unwrap();
-    // A program's results and what it needs in between count before it starts.
+    // The results and the temporary memory of a program count before it starts.
     let large = "func.func @main(%x: tensor<f32>) -> tensor<1000x1000xf32> { \
         %y = stablehlo.broadcast_in_dim %x, dims = [] : (tensor<f32>) -> tensor<1000x1000xf32> return %y : tensor<1000x1000xf32> }";
     let compiled = client.compile(1, Format::StableHlo, large).unwrap();
@@ -243,7 +243,7 @@ fn programs_are_compiled_once_in_memory_and_on_disk() {
         client.execute(2, &[1], &[2], &[]);
         assert_eq!(client.download_floats(2), [2., 4., 6., 8.]);
         client.close();
-        // The next client of the same session has it too.
+        // The next client of the same session also finds the compiled program.
         let mut next = executor.client();
         assert!(next.compile(1, Format::StableHlo, DOUBLE).unwrap().cached);
     }
@@ -266,7 +266,7 @@ fn what_cannot_run_here_is_told_apart_from_what_is_wrong() {
         code(&failed) == FailureCode::Incompatible && failed.message.contains("somewhere_else"),
         "{failed:?}"
     );
-    // A portable artifact of a version to come: bytecode and its version, who wrote it, and what nobody can read.
+    // A portable artifact of a future version: bytecode magic and version, producer, and unreadable content.
     let failed = client
         .compile(3, Format::StableHlo, b"ML\xefR\x06StableHLO_v99.0.0\0\x01\x02")
         .unwrap_err();
@@ -276,7 +276,7 @@ fn what_cannot_run_here_is_told_apart_from_what_is_wrong() {
     );
     let failed = client.compile(4, Format::Ptx, ".version 8.0").unwrap_err();
     assert_eq!(code(&failed), FailureCode::Unsupported, "{failed:?}");
-    // What uses a program that did not compile fails for that cause.
+    // Operations that use a program that did not compile fail with the failure of the compilation.
     client.execute(2, &[1], &[2], &[]);
     let failed = client.download(2).unwrap_err();
     assert_eq!(

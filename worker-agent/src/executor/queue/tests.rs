@@ -36,7 +36,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Bed with runs 1 and 2, both prepared and with a concurrency limit of 4.
+    /// Queue with runs 1 and 2, both prepared and with a concurrency limit of 4.
     fn new() -> Self {
         let bed = Self {
             device: CpuDevice::new(1 << 20, 4),

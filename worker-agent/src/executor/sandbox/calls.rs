@@ -299,7 +299,7 @@ fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> 
 const F_SETOWN_EX: i32 = 15;
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
-/// linux/ioprio.h
+/// Scope of `ioprio_set` for a single process: linux/ioprio.h.
 const IOPRIO_WHO_PROCESS: u64 = 1;
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 //!
 //! A process in a Landlock domain cannot trace a process outside of it. Linux applies the same check to a process's memory, environment,
 //! descriptors, root and maps in `/proc`, to `process_vm_readv` and to `pidfd_getfd`, so those are denied too. Every executor is in a
-//! domain of its own. (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".)
-//! executor is in a domain of its own. (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".)
+//! domain of its own. (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".) executor is in a domain of its own.
+//! (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".)
 
 use std::ffi::OsStr;
 use std::fs;
@@ -80,7 +80,7 @@ const COMPILERS: &[&str] = &["ptxas", "nvlink", "fatbinary"];
 const TOOLKITS: &[&str] = &["/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/bin"];
 /// Dynamic loaders, by the ABIs of x86-64 and AArch64.
 const LOADERS: &[&str] = &["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
-/// Folder of the pipes of MPS unless CUDA_MPS_PIPE_DIRECTORY says otherwise.
+/// Folder of the pipes of MPS unless CUDA_MPS_PIPE_DIRECTORY names another.
 const MPS: &str = "/tmp/nvidia-mps";
 
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
@@ -97,6 +97,7 @@ pub enum FilesError {
     /// A required folder cannot be opened.
     #[error("cannot open {path}")]
     Missing {
+        /// Path of the folder.
         path: PathBuf,
         source: io::Error,
     },
@@ -199,8 +200,8 @@ fn entries(folder: &Path, which: impl Fn(&str) -> bool) -> Vec<PathBuf> {
 }
 
 /// A plugin and the libraries that it may load: those beside it and, if it was installed as a Python package, its own package, the vendor's
-/// packages, and library folders that packaging tools put beside packages. Other folders are not included as a whole: a plugin may lie in
-/// somebody's home.
+/// packages, and library folders that packaging tools put beside packages. Other folders are not included as a whole: a plugin may lie in a
+/// user's home.
 fn of_plugin(plugin: &Path) -> Vec<PathBuf> {
     let mut found = vec![plugin.to_owned()];
     for plugin in [plugin, &real(plugin)] {

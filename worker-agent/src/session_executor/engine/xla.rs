@@ -50,6 +50,7 @@ pub enum OpenError {
     /// The plugin cannot open its device.
     #[error("the plugin {plugin:?} opens no device")]
     Client {
+        /// Path of the plugin.
         plugin: PathBuf,
         source: Error,
     },

@@ -1,4 +1,4 @@
-//! Lending: the engine's thread reads a connection itself while it has nothing else to do.
+//! Lending of a connection by its reader thread to the engine's thread, which then reads the connection itself while it is otherwise idle.
 //!
 //! ```text
 //!  reader: a question came, nothing after it ──► lends ──► engine: answers, polls, reads, ...

@@ -19,7 +19,7 @@ type Arguments<E> = Result<Vec<Rc<Tensor<E>>>, Rc<Failure>>;
 type Prepared<E> = Result<(Rc<Program<E>>, Vec<Rc<Tensor<E>>>), Rc<Failure>>;
 
 impl<E: Engine> State<E> {
-    /// The program with this name, or the reason why there is none.
+    /// The program with this name, or the failure because of which it cannot be used.
     fn program(&mut self, sequence: u64, name: u64, verb: &str) -> Result<Rc<Program<E>>, Rc<Failure>> {
         match self.programs.get(name) {
             Some(Ok(program)) => Ok(Rc::clone(program)),
@@ -31,7 +31,7 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// The tensors with these names, or the reason why one of them is missing.
+    /// The tensors with these names, or the failure because of which one of them cannot be used.
     fn arguments(&mut self, sequence: u64, names: impl Iterator<Item = u64>, operation: impl FnOnce() -> String) -> Arguments<E> {
         let mut tensors = Vec::with_capacity(names.size_hint().0);
         for name in names {

@@ -9,7 +9,8 @@ use super::Failure;
 pub(super) enum Named<T> {
     There(Rc<T>),
     Failed(Rc<Failure>),
-    /// An operation that would have changed the object was rejected. The object can be used after the client was told of the failure.
+    /// An operation that would have changed the object was rejected. The object can be used again after the failure was reported to the
+    /// client.
     Unchanged(Rc<T>, Rc<Failure>),
 }
 
