@@ -247,7 +247,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// [`Device::CANCELS`] is set.
     ///
     /// # Errors
-    /// The fault or the cancellation of the kernel.
+    /// The fault or the cancellation of the kernel; [`DeviceError::Launch`] if the launch is rejected.
     fn launch(&self, stream: &mut Self::Stream, kernel: &Self::Kernel, arguments: &Arguments, cancel: &Cancel) -> Result<(), DeviceError>;
 
     /// Waits for everything on the stream, then appends all parts to `into`, one after the other without gaps. On an error `into` is

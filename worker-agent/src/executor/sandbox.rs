@@ -77,7 +77,7 @@ pub enum SandboxError {
     /// The process has this number of threads: restrictions apply only to the calling thread and to threads that it starts.
     #[error("there are {0} threads already")]
     Threads(usize),
-    /// An inherited descriptor is unusable, or a limit cannot be set.
+    /// A system call on an inherited descriptor, a limit, or the rights of the process failed.
     #[error(transparent)]
     System(#[from] io::Error),
     #[error("cannot restrict files")]
