@@ -1,4 +1,4 @@
-//! Calls to the API server, each with the caller's token and nothing of our own.
+//! Calls to the API server. Each carries the caller's token; the gateway has no credentials of its own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,35 +16,33 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{args::Args, refusal::Refusal, service::Answer, token::Token};
 
-/// The API server gives its answer's head within this: its own limit is 60 s, and a person's patience less.
+/// Timeout of the head of an answer: less than the API server's own limit of 60 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Connecting takes a round trip or three.
+/// Connect timeout: a connection takes one to three round trips.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// A connection on which nothing comes for so long is given up: longer than any long poll.
+/// A connection that receives nothing for this long is closed. Longer than the longest long poll.
 const SILENT_FOR: Duration = Duration::from_secs(crate::wait::MAX_SECONDS + 30);
-/// Requests under way at the same time, and so connections: what an API server's flow control gives one user anyway.
+/// Maximum number of concurrent requests, and so of connections: the API server's flow control grants one user no more.
 const AT_ONCE: usize = 128;
-/// How long one waits for its turn.
+/// Maximum time for which a request waits for one of the [`AT_ONCE`] permits.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
-/// No object is larger: etcd takes 1.5 MiB, and JSON may escape what stands in it.
+/// Maximum size of an object as JSON: etcd limits objects to 1.5 MiB, and escapes in JSON may lengthen them.
 const OBJECT_BYTES: usize = 8 << 20;
 
-/// Why there is no way to the API server.
+/// The API server cannot be called.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiServerError {
-    /// The address of the API server is not configured.
     #[error("where is the API server? say --api-server URL and --api-server-ca FILE, or set KUBECONFIG")]
     Unknown(#[source] Box<kube::config::KubeconfigError>),
-    /// TLS to it cannot be set up.
     #[error("set up calls to the API server")]
     Client(#[source] Box<kube::Error>),
 }
 
-/// Address and certificate authority of the API server. The credentials of a kubeconfig, client certificates included, are dropped: callers
-/// must not act with them.
+/// Returns the address and certificate authority of the API server. Credentials of a kubeconfig, client certificates included, are dropped:
+/// callers must not act with them.
 ///
 /// # Errors
-/// [`ApiServerError::Unknown`].
+/// [`ApiServerError::Unknown`] when neither the arguments nor a kubeconfig name the API server.
 pub async fn config(args: &Args) -> Result<Config, ApiServerError> {
     let mut config = match &args.api_server {
         Some(url) => Config::new(url.clone()),
@@ -68,20 +66,20 @@ pub async fn config(args: &Args) -> Result<Config, ApiServerError> {
     config.read_timeout = Some(SILENT_FOR);
     config.write_timeout = Some(ANSWER_WITHIN);
     config.reset_reader_on_write = true;
-    // A create that is sent twice may make two.
+    // A create request that is retried may create two objects.
     config.default_retry = false;
     Ok(config)
 }
 
-/// A client without an identity.
+/// Creates a client without an identity.
 ///
 /// # Errors
-/// [`ApiServerError`].
+/// [`ApiServerError::Client`] when TLS cannot be set up.
 pub fn client(config: Config) -> Result<Client, ApiServerError> {
     sahasra_kubernetes::client(config).map_err(|error| ApiServerError::Client(Box::new(error)))
 }
 
-/// The API server as callers see it through us.
+/// Client of the API server that sends every request with its caller's token.
 #[derive(Clone)]
 pub struct ApiServer {
     client: Client,
@@ -89,7 +87,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// `client` must have no identity of its own.
+    /// Sends requests through `client`, which must have no identity of its own.
     pub fn new(client: Client) -> Self {
         Self {
             client,
@@ -97,10 +95,10 @@ impl ApiServer {
         }
     }
 
-    /// Sends a request as the caller. The answer's body is still to come.
+    /// Sends a request with the caller's token. Returns as soon as the head of the answer has arrived; the body is read afterwards.
     ///
     /// # Errors
-    /// When there is no answer; whatever the answer is, it is no error.
+    /// When no answer arrives. An answer with an error status is returned as an answer.
     pub async fn send(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Body>, Refusal> {
         let mut request = Request::builder()
             .method(method)
@@ -128,18 +126,18 @@ impl ApiServer {
         }
     }
 
-    /// Asks and passes the answer on, as it comes.
+    /// Sends a request and returns the answer in the form for the client, its body streamed.
     ///
     /// # Errors
-    /// As for [`ApiServer::send`].
+    /// Those of [`ApiServer::send`].
     pub async fn pass(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, Refusal> {
         Ok(passed_on(self.send(token, method, path, body).await?))
     }
 
-    /// An object.
+    /// Reads an object.
     ///
     /// # Errors
-    /// [`Refusal::Passed`] with whatever the API server answers but 200.
+    /// [`Refusal::Passed`] when the API server's answer has another status than 200; those of [`ApiServer::send`].
     pub async fn object(&self, token: &Token, path: &str) -> Result<Value, Refusal> {
         let answer = self.send(token, Method::GET, path, None).await?;
         if answer.status() != StatusCode::OK {
@@ -158,7 +156,7 @@ impl ApiServer {
         serde_json::from_slice(&body).map_err(|error| Refusal::ApiServerAnswer(error.to_string()))
     }
 
-    /// Whether it answers anything at all.
+    /// Whether the API server gives any answer, whatever its status.
     pub async fn answers(&self) -> bool {
         let request = Request::get("/readyz").body(Body::empty());
         let Ok(request) = request else { return false };
@@ -166,7 +164,7 @@ impl ApiServer {
     }
 }
 
-/// The API server's answer as ours: status, body and what tells about them.
+/// Converts an answer of the API server into one for the client: status, body, and the headers that describe them.
 pub fn passed_on(answer: Response<Body>) -> Answer {
     let (parts, body) = answer.into_parts();
     let mut passed = Response::new(body.map_err(Into::into).boxed_unsync());
@@ -197,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that takes requests and answers none; how many it took.
+    /// An API server that accepts requests and never answers, with the number of requests accepted.
     #[derive(Clone, Default)]
     struct Silent(Arc<AtomicUsize>);
 
@@ -233,7 +231,7 @@ mod tests {
         let refused = send().await;
         assert!(matches!(refused, Err(Refusal::Busy { what: "requests", .. })), "{refused:?}");
         assert_eq!((began.elapsed().as_secs(), silent.0.load(Ordering::Relaxed)), (5, 128));
-        // Those under way are given up in the end, and there is room again.
+        // Pending requests time out in the end, which frees their permits.
         for one in under_way {
             let given_up = one.await.unwrap();
             assert!(matches!(given_up, Err(Refusal::ApiServerTimeout { seconds: 30 })), "{given_up:?}");

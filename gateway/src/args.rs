@@ -1,4 +1,4 @@
-//! The command line and the environment: the only reader of both.
+//! Command-line arguments and environment variables; no other module reads either.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -48,7 +48,7 @@ pub struct Args {
     pub log_format: LogFormat,
 }
 
-/// At least one; at most what a semaphore counts.
+/// Parses a number of connections or streams: at least 1, and at most 2^20, which is within the range of a semaphore.
 fn number(text: &str) -> Result<usize, String> {
     const MOST: usize = 1 << 20;
     match text.parse() {

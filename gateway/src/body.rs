@@ -1,4 +1,4 @@
-//! The body of a request, whole and within limits.
+//! Reads the body of a request into memory, within limits of size and time.
 
 use std::{pin::pin, time::Duration};
 
@@ -58,7 +58,7 @@ mod tests {
 
     const LIMIT: usize = 8;
 
-    /// Reads a body of these pieces with these headers; the outcome, and how many pieces were taken.
+    /// Reads a body of these pieces with these headers. Returns the outcome and the number of pieces taken.
     async fn read(headers: &[(header::HeaderName, &'static str)], pieces: &[Option<&'static str>]) -> (Result<Bytes, Refusal>, usize) {
         let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
         let taken = AtomicUsize::new(0);

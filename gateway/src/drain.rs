@@ -1,4 +1,4 @@
-//! What a peer still sends after it was refused.
+//! Discards what a peer still sends after its request was rejected.
 
 use std::{pin::pin, time::Duration};
 
@@ -6,13 +6,13 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use tokio::time::timeout;
 
-/// Most that is read: what a client sends before it looks at the answer is a file or a tensor, seldom more.
+/// Maximum number of bytes read. A client usually sends no more than one file or tensor before it looks at the answer.
 const MOST_BYTES: usize = 64 << 20;
-/// Longest time for which it is read: on a slow line the client loses the answer rather than holding the connection.
+/// Time limit of reading: on a slow link it is better that the client loses the answer than that it holds the connection.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Reads and drops what the peer still sends: to its end, to 64 MiB, or for 5 s. A connection that is closed with bytes unread is reset by the
-/// kernel, and a peer that sends everything before it reads loses the answer.
+/// Reads and drops what the peer still sends: to the end of `pieces`, to 64 MiB, or for 5 s. The kernel resets a connection that is closed
+/// with unread bytes, and a peer that sends everything before it reads would lose the answer.
 pub async fn drain<E>(pieces: impl Stream<Item = Result<Bytes, E>>) {
     let mut pieces = pin!(pieces);
     let reading = async {
@@ -34,7 +34,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces of 1 MiB that are taken of `pieces`.
+    /// Number of 1 MiB pieces that `drain` takes from `pieces`.
     async fn taken<E>(pieces: impl Stream<Item = Result<Bytes, E>>) -> usize {
         let mut taken = 0;
         drain(pieces.inspect(|_| taken += 1)).await;

@@ -1,4 +1,4 @@
-//! The gateway: REST, and the byte streams of sessions, for clients that are not inside the cluster.
+//! Gateway for clients outside the cluster: a REST API, and the byte streams of sessions as WebSockets.
 //!
 //! ```text
 //!                  ┌─ /v1/.. sessions, bursts ── caller's token ──► kube-apiserver: RBAC decides
@@ -6,15 +6,15 @@
 //!   (TLS)          └─ ../stream ── WebSocket ═══ caller's token ═══► worker-agent ─► session executor
 //! ```
 //!
-//! It has no rights of its own and no identity: it holds no token, and every call to the API server or to a worker carries the
-//! caller's. So it cannot be tricked into anything that its caller could not do directly, and an attacker in the gateway gets only
-//! the tokens that pass through it.
+//! The gateway has no rights and no identity of its own: it holds no token, and every call to the API server or to a worker carries the
+//! caller's token. So the gateway cannot be tricked into anything that its caller could not do directly, and an attacker inside the gateway
+//! gets only the tokens that pass through it.
 //!
-//! - [`route`] says what a path means; [`query`], [`token`] and [`refusal`] are what every route shares.
-//! - [`objects`], [`wait`], [`results`], [`workers`]: the REST part. [`api`] makes the calls.
-//! - [`stream`]: WebSocket in, HTTP/1.1 Upgrade out, bytes in between.
-//! - [`body`], [`drain`]: the body of a request, and what comes after a refusal.
-//! - [`tls`], [`stall`]: the port. [`service`] puts it together, as a tower service that `sahasra up` embeds.
+//! - [`route`] parses the path of a request; [`query`], [`token`] and [`refusal`] serve every route.
+//! - [`objects`], [`wait`], [`results`] and [`workers`] are the REST routes; [`api`] sends their calls to the API server.
+//! - [`stream`] relays bytes between a client's WebSocket and a worker's upgraded HTTP/1.1 connection.
+//! - [`body`] reads request bodies within limits; [`drain`] discards what a peer still sends after a rejection.
+//! - [`tls`] and [`stall`] guard the listener. [`service`] combines all of them into a tower service, which `sahasra up` embeds.
 
 use std::time::Duration;
 
@@ -52,13 +52,13 @@ use args::Args;
 use tls::Door;
 use workers::Operator;
 
-/// How long open requests and streams may take to end: within a pod's grace of 30 s.
+/// Drain timeout of open requests and streams at shutdown: shorter than the 30 s termination grace period of a pod.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Runs until told to stop.
+/// Serves until the process receives a termination signal.
 ///
 /// # Errors
-/// When it cannot listen, or does not know where the API server is.
+/// When the gateway cannot listen on its address, or does not know the address of the API server.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signal().context("watch for signals")?;
     let files = match (&args.tls_certificate, &args.tls_key) {
@@ -69,7 +69,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         }),
         _ => None,
     };
-    // Before there is a port that anybody could reach.
+    // An invalid TLS configuration must fail before any client can connect to the port.
     let door = Door::new(args.listen, files, tls::STALLED_FOR)?;
     let listener = TcpListener::bind(args.listen)
         .await
@@ -77,10 +77,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     serve(args, Limits::default(), door, listener, stop).await
 }
 
-/// Serves on `listener`, through `door`, until `stop`.
+/// Serves connections of `listener`, accepted through `door`, until `stop` is cancelled.
 ///
 /// # Errors
-/// When an option is missing or invalid: the API server's address, the operator's URL, the authority of workers.
+/// When an option is missing or invalid: the API server's address, the operator's URL, or the certificate authority of workers.
 pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<()> {
     let config = api::config(&args).await?;
     let client = api::client(config.clone())?;

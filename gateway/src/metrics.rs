@@ -1,4 +1,4 @@
-//! What a scrape of the gateway tells. Every counter is there from the start; of the status codes of requests, those that tell whether it
+//! Prometheus metrics of the gateway. Every counter exists from the start, with the status codes of requests that show whether the gateway
 //! works.
 
 use http::StatusCode;
@@ -6,28 +6,27 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Reg
 
 use crate::{route::Route, stream::relay::End};
 
-/// Status codes that each route's counter begins with. Others appear with their first answer.
+/// Status codes with which each route's counter starts. Other codes appear with the first answer that has them.
 const CODES: [&str; 4] = ["200", "403", "502", "503"];
 
-/// The figures. Labels are ours: never names of objects or users.
+/// The metrics. Label values are constants, never names of objects or users.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
     seconds: HistogramVec,
-    /// Streams open now.
     pub streams: IntGauge,
-    /// Bytes copied, by direction.
+    /// Bytes copied, by receiving side.
     pub stream_bytes: IntCounterVec,
-    /// Streams ended, by who ended them.
+    /// Streams ended, by the side that ended them.
     pub streams_ended: IntCounterVec,
 }
 
 impl Metrics {
-    /// A registry with all of them.
+    /// Creates the metrics and registers them.
     ///
     /// # Errors
-    /// When two have the same name: a mistake here.
+    /// When two metrics have the same name, which is a bug.
     pub fn new() -> Result<Self, prometheus::Error> {
         let requests = Opts::new("gateway_requests_total", "Requests answered, by route and status code.");
         let buckets = prometheus::exponential_buckets(0.001, 4.0, 10)?;
@@ -66,12 +65,12 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// For `/metrics`.
+    /// Returns the registry that `/metrics` serves.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// A request was answered.
+    /// Records an answered request and its duration in seconds.
     pub fn answered(&self, route: &'static str, code: StatusCode, seconds: f64) {
         self.requests.with_label_values(&[route, code.as_str()]).inc();
         self.seconds.with_label_values(&[route]).observe(seconds);

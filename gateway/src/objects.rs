@@ -1,4 +1,4 @@
-//! Sessions and bursts as objects: create, get, list, delete.
+//! Routes that create, list and delete sessions and bursts.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
@@ -6,14 +6,12 @@ use serde_json::{Value, json};
 
 use crate::{api::ApiServer, query::Query, refusal::Refusal, route::Kind, service::Answer, token::Token};
 
-/// Group and version of what is served.
 const API_VERSION: &str = "sahasra.dev/v1alpha1";
-/// Field manager of this gateway's writes.
 const MANAGER: &str = "sahasra-gateway";
 /// Default `limit` of a list: the client reads the next page with `continue`.
 const PAGE: &str = "500";
 
-/// Path of all objects of a kind in a namespace, at the API server.
+/// Path of the collection of a kind in a namespace, at the API server.
 pub fn collection(kind: Kind, namespace: &str) -> String {
     format!("/apis/{API_VERSION}/namespaces/{namespace}/{}", kind.plural())
 }
@@ -23,10 +21,10 @@ pub fn path(kind: Kind, namespace: &str, name: &str) -> String {
     format!("{}/{name}", collection(kind, namespace))
 }
 
-/// All objects of a kind in a namespace.
+/// Lists the objects of a kind in a namespace, at most 500 a page unless the query has a `limit`.
 ///
 /// # Errors
-/// A [`Refusal`].
+/// A [`Refusal`] when the query is invalid or the API server gives no answer.
 pub async fn list(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, query: Option<&str>) -> Result<Answer, Refusal> {
     let query = Query::parse(query, &["limit", "continue", "labelSelector", "fieldSelector"])?;
     let more: &[(&str, &str)] = match query.number("limit", 1, 10_000)? {
@@ -37,10 +35,10 @@ pub async fn list(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, q
     api.pass(token, Method::GET, &path, None).await
 }
 
-/// Makes an object. A misspelt field is refused.
+/// Creates an object. The API server rejects unknown fields.
 ///
 /// # Errors
-/// A [`Refusal`].
+/// A [`Refusal`] when the query or the body is invalid, or the API server gives no answer.
 pub async fn create(
     api: &ApiServer,
     token: &Token,
@@ -55,7 +53,7 @@ pub async fn create(
     api.pass(token, Method::POST, &path, Some(Bytes::from(object.to_string()))).await
 }
 
-/// The body with `apiVersion` and `kind`, which may be left out: the path says them.
+/// Parses the body and adds `apiVersion` and `kind` where they are missing: the path implies both.
 fn completed(kind: Kind, body: &Bytes) -> Result<Value, Refusal> {
     let mut object: Value = serde_json::from_slice(body).map_err(|error| Refusal::NoJson(error.to_string()))?;
     let fields = object
@@ -67,7 +65,7 @@ fn completed(kind: Kind, body: &Bytes) -> Result<Value, Refusal> {
             return Err(Refusal::field(field, format!("has to be {right} here, or to be left out")));
         }
     }
-    // The API server would answer 500.
+    // The API server would answer a create with a resource version with status 500.
     if object["metadata"]["resourceVersion"]
         .as_str()
         .is_some_and(|version| !version.is_empty())
@@ -78,10 +76,10 @@ fn completed(kind: Kind, body: &Bytes) -> Result<Value, Refusal> {
     Ok(object)
 }
 
-/// Deletes an object.
+/// Deletes an object, with the propagation policy of the query (default `Background`).
 ///
 /// # Errors
-/// A [`Refusal`].
+/// A [`Refusal`] when the query is invalid or the API server gives no answer.
 pub async fn delete(
     api: &ApiServer,
     token: &Token,
@@ -100,10 +98,10 @@ pub async fn delete(
     api.pass(token, Method::DELETE, &path, None).await
 }
 
-/// Whether a body is said to be JSON; nothing said is right too, as with kubectl.
+/// Checks that the content type is JSON. A missing content type is accepted too, as kubectl omits it.
 ///
 /// # Errors
-/// When something else is said.
+/// [`Refusal::MediaType`] for any other content type.
 pub fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(given) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());

@@ -1,16 +1,16 @@
-//! The OpenAPI 3.1 document at `/openapi.json`: the routes as written in `openapi/routes.json`, the objects as the definitions have
-//! them.
+//! OpenAPI 3.1 document served at `/openapi.json`: routes from `openapi/routes.json`, and schemas of objects from the custom resource
+//! definitions.
 
 use kube::CustomResourceExt;
 use sahasra_crds::{BurstJob, GpuSession};
 use serde_json::{Value, json};
 
-/// Routes, errors and parameters: what follows from no type.
+/// The parts of the document that no Rust type defines: routes, errors and parameters.
 const ROUTES: &str = include_str!("openapi/routes.json");
 
-/// The document, as text.
+/// Returns the OpenAPI document as JSON text.
 ///
-/// It is made from what is compiled in: were it wrong, the test beside it would have failed.
+/// The document depends on compiled-in data alone, so errors in it are found by the tests of this module and not handled at run time.
 pub fn document() -> String {
     let mut document: Value = serde_json::from_str(ROUTES).unwrap_or_default();
     document["info"]["version"] = json!(env!("CARGO_PKG_VERSION"));
@@ -18,7 +18,7 @@ pub fn document() -> String {
         let served = definition.spec.versions.into_iter().next();
         let schema = served.and_then(|version| version.schema?.open_api_v3_schema);
         let mut schema = serde_json::to_value(schema).unwrap_or_default();
-        // An API server puts these in; the definitions leave them out.
+        // The API server adds these fields; custom resource definitions leave them out.
         schema["properties"]["apiVersion"] = json!({"type": "string", "const": "sahasra.dev/v1alpha1"});
         schema["properties"]["kind"] = json!({"type": "string", "const": name});
         schema["properties"]["metadata"] = json!({"$ref": "#/components/schemas/ObjectMeta"});

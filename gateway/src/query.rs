@@ -1,18 +1,18 @@
-//! The query of a request: what it may hold, and what of it goes on to the API server.
+//! Query string of a request: validation, and the part that is forwarded to the API server.
 
 use url::form_urlencoded;
 
 use crate::refusal::Refusal;
 
-/// A query in which every name is known and stands once.
+/// A query in which every name is known and occurs once.
 #[derive(Debug)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads a query.
+    /// Parses a query string.
     ///
     /// # Errors
-    /// When it holds a name that is not `known`, or one twice.
+    /// When a name is not in `known`, or occurs twice.
     pub fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -21,7 +21,7 @@ impl Query {
                     [] => "nothing is taken here: leave it out".to_owned(),
                     known => format!("is not taken here: {} may stand here", known.join(", ")),
                 };
-                // Cut: it comes from outside, and goes into an answer.
+                // Truncated, because the name comes from outside and becomes part of the answer.
                 let name: String = name.chars().take(64).collect();
                 return Err(Refusal::field(format!("query.{name}"), problem));
             }
@@ -33,15 +33,15 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    /// A value.
+    /// Returns the value of `name`, if the query has one.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// A whole number between two.
+    /// Returns the value of `name` as a whole number from `first` to `last`, or `None` if the query has no such name.
     ///
     /// # Errors
-    /// When it is something else.
+    /// When the value is anything else.
     pub fn number(&self, name: &str, first: u64, last: u64) -> Result<Option<u64>, Refusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         match text.parse() {
@@ -53,7 +53,7 @@ impl Query {
         }
     }
 
-    /// All of it and `more`, as the query of another request.
+    /// Encodes these parameters and `more` as the query string of another request.
     pub fn and(&self, more: &[(&str, &str)]) -> String {
         let mut text = form_urlencoded::Serializer::new(String::new());
         text.extend_pairs(&self.0).extend_pairs(more);

@@ -1,4 +1,4 @@
-//! Why a request is refused, as a metav1 `Status`: the sentence, the field where there is one, and what to do.
+//! Rejections of requests, answered as a metav1 `Status`: the message, the invalid field if any, and a remedy.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -7,142 +7,125 @@ use serde_json::{Value, json};
 
 use crate::service::Answer;
 
-/// Seconds after which a caller who holds its share may find more room.
+/// Seconds after which a caller that holds its share of streams should retry.
 const SHARE_AFTER: u32 = 5;
 
-/// Why a request is refused.
+/// Reason why a request is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// No token came with it.
     #[error("no token: send it as `Authorization: Bearer TOKEN` (`kubectl create token NAME` makes one)")]
     NoToken,
-    /// What came as a token is none.
+    /// The bearer token is malformed.
     #[error("the token holds characters that no token has: send it as `Authorization: Bearer TOKEN`")]
     NoSuchToken,
-    /// The path leads nowhere.
+    /// No route has this path.
     #[error("there is nothing at this path: /openapi.json lists what there is")]
     NoSuchPath,
-    /// Another method is meant.
+    /// The route does not take this method.
     #[error("this path takes {allowed} alone")]
     MethodNotAllowed {
-        /// For the `Allow` header.
+        /// Value of the `Allow` header.
         allowed: &'static str,
     },
-    /// A part of the path, the query or the body is wrong.
     #[error("{field}: {problem}")]
     Field {
-        /// Its path.
+        /// Path of the field, such as `query.limit`.
         field: String,
-        /// What is wrong and what to write instead.
         problem: String,
     },
-    /// The body is no JSON.
     #[error("the body has to be application/json, an object with `metadata` and `spec`: {0}")]
     NoJson(String),
-    /// The body is of another type.
+    /// The body has another content type than JSON.
     #[error("the body has to be application/json: send `Content-Type: application/json`")]
     MediaType,
-    /// The body is too large.
     #[error("the body has more than {limit} bytes: keep kernels in a ConfigMap or a store, and name them")]
     TooLarge {
-        /// In bytes.
+        /// Maximum size, in bytes.
         limit: usize,
     },
-    /// The body did not come in time.
     #[error("the body did not come within {seconds} s")]
     TooSlow {
-        /// That long.
+        /// Time limit, in seconds.
         seconds: u64,
     },
-    /// The body broke off.
+    /// The connection broke before the body was complete.
     #[error("the body broke off")]
     BrokenBody,
-    /// Too much is under way.
+    /// A limit on concurrent requests or streams is reached.
     #[error("too many {what} at the same time: try again in {after} s")]
     Busy {
-        /// What there is too much of.
         what: &'static str,
-        /// When to try again, in seconds.
+        /// Seconds until the client should retry.
         after: u32,
     },
-    /// The caller has its share of the streams.
+    /// The caller holds its share of the gateway's streams.
     #[error(
         "you hold {own} of this gateway's {limit} streams, and only {free} are free for other callers: close one, or retry in {SHARE_AFTER} s"
     )]
     Share {
-        /// Streams of the caller.
+        /// Streams of this caller.
         own: usize,
-        /// Streams of all callers, at most.
+        /// Maximum number of streams of all callers.
         limit: usize,
-        /// Streams that are free.
+        /// Free slots.
         free: usize,
     },
-    /// The API server did not answer.
+    /// The API server could not be reached; with the error chain.
     #[error("the API server cannot be asked: {0}")]
     ApiServer(String),
-    /// The API server took too long.
     #[error("the API server did not answer within {seconds} s: try again")]
     ApiServerTimeout {
-        /// That long.
+        /// Time limit, in seconds.
         seconds: u64,
     },
-    /// The API server's answer cannot be parsed.
     #[error("the API server answered what cannot be read: {0}")]
     ApiServerAnswer(String),
-    /// `--operator` is not set.
     #[error("this gateway does not know the operator: start it with --operator URL")]
     NoOperator,
-    /// The operator does not answer.
     #[error("the operator cannot be asked: {0}")]
     Operator(String),
-    /// The object is not as it has to be for this.
+    /// The object is not in the state that this request needs.
     #[error("{problem}")]
     NotYet {
-        /// A word for programs.
+        /// Machine-readable `reason` of the `Status`.
         reason: &'static str,
-        /// What is missing and what to do.
         problem: String,
-        /// Where it says so.
+        /// Path of the field that shows the object's state.
         field: &'static str,
-        /// What stands there.
+        /// Current value of `field`.
         value: String,
     },
-    /// What the operator wrote has been changed, or is lost in part.
+    /// Data that the operator wrote was modified or is partly lost.
     #[error("{0}")]
     Damaged(String),
-    /// The cluster's RBAC does not allow the request.
     #[error("{0}")]
     Forbidden(String),
-    /// The API server does not know the token.
     #[error("{0}")]
     Unauthorized(String),
-    /// A stream was asked for without a WebSocket.
     #[error("this path is a WebSocket: connect with `Upgrade: websocket` and the subprotocol `sahasra-session.v1`")]
     UpgradeRequired,
-    /// The worker said no, or nothing.
+    /// The worker rejected the stream or did not answer.
     #[error("{problem}")]
     Worker {
-        /// What the client is answered.
+        /// Status code of the answer to the client.
         code: StatusCode,
-        /// What the worker said, or why it said nothing.
         problem: String,
     },
-    /// The worker takes no connections: what sessions had there is gone.
+    /// The worker accepts no connections, so its sessions have ended.
     #[error("{problem}")]
     WorkerGone {
-        /// Which, and how that shows.
+        /// Endpoint of the worker, and how its end was detected.
         problem: String,
     },
-    /// This process ends.
     #[error("this gateway is shutting down: connect again")]
     ShuttingDown,
-    /// The API server refused, in its own words.
+    /// An answer of the API server with another status than 200, passed on unchanged.
     #[error("the API server answered {}", .0.status())]
     Passed(Box<Answer>),
 }
 
 impl Refusal {
-    /// A wrong field.
+    /// Rejection of an invalid field.
     pub fn field(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Field {
             field: field.into(),
@@ -196,7 +179,7 @@ impl Refusal {
         }
     }
 
-    /// The metav1 `Status`.
+    /// Returns the rejection as a metav1 `Status`.
     pub fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status",
@@ -221,7 +204,7 @@ impl Refusal {
         status
     }
 
-    /// The answer to the request.
+    /// Returns the HTTP answer with this rejection.
     pub fn answer(self) -> Answer {
         let extra = match &self {
             Self::NoToken | Self::NoSuchToken | Self::Unauthorized(_) => {
@@ -231,7 +214,7 @@ impl Refusal {
             Self::UpgradeRequired => Some((header::UPGRADE, HeaderValue::from_static("websocket"))),
             Self::Busy { after, .. } => Some((header::RETRY_AFTER, HeaderValue::from(*after))),
             Self::Share { .. } => Some((header::RETRY_AFTER, HeaderValue::from(SHARE_AFTER))),
-            // The body may not have been read to its end: no other request can follow on this connection.
+            // Part of the body may be unread, so no further request can follow on this connection.
             Self::TooLarge { .. } | Self::TooSlow { .. } => Some((header::CONNECTION, HeaderValue::from_static("close"))),
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! The results of a burst's chunks, from the ConfigMap that the operator keeps them in.
+//! Route of a burst's results, read from the ConfigMap in which the operator keeps them.
 
 use std::convert::Infallible;
 
@@ -26,13 +26,14 @@ use crate::{
     wait,
 };
 
-/// Rows are made as the client takes them, so many bytes at a time: the text may be much longer than the records.
+/// Approximate size of one frame of the answer. Rows are formatted as the client takes them, since the text may be much longer than the
+/// records.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// The results of a finished burst, as CSV or JSON.
+/// Returns the results of a finished burst, as CSV or JSON.
 ///
 /// # Errors
-/// A [`Refusal`]: the API server's own when the caller may not read the burst or its ConfigMap.
+/// A [`Refusal`]: that of the API server when the caller may not read the burst or its ConfigMap.
 pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, query: Option<&str>) -> Result<Answer, Refusal> {
     let query = Query::parse(query, &["format"])?;
     let as_json = match query.get("format") {
@@ -42,7 +43,7 @@ pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, qu
     };
     let burst = api.object(token, &objects::path(Kind::Burst, namespace, name)).await?;
     let config_map = config_map_of(&burst, name)?;
-    // Every chunk of a burst that is complete is counted: the rows are as many as succeeded.
+    // In a complete burst every chunk is counted, so there is one row for each chunk that succeeded.
     let rows = Some(&burst["status"]["chunks"]["succeeded"]).filter(|_| wait::is_true(&burst, COMPLETE));
     let found = api
         .object(token, &format!("/api/v1/namespaces/{namespace}/configmaps/{config_map}"))
@@ -64,10 +65,10 @@ pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, qu
     Ok(answer)
 }
 
-/// The ConfigMap with the results of a burst that ended.
+/// Returns the name of the ConfigMap with the results of a finished burst.
 ///
 /// # Errors
-/// [`Refusal::NotYet`] where none holds them: field, what stands there, and where to look instead.
+/// [`Refusal::NotYet`] when no ConfigMap holds them, with the field that shows why and where to look instead.
 fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     let refusal = |reason, field, value: &str, problem: String| Refusal::NotYet {
         reason,
@@ -111,7 +112,7 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
         let problem = format!("{name} is {state}: wait for it with GET ..?waitFor=Complete and ask again");
         return Err(refusal("NotFinished", "status.state", state, problem));
     }
-    // Written by the operator; looked at all the same, for it becomes part of a path.
+    // The operator wrote the name, but it is checked because it becomes part of a path.
     let found = results["configMap"].as_str().unwrap_or_default();
     if is_name(found) {
         return Ok(found);
@@ -120,8 +121,8 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     Err(refusal("NoResults", "status.results.configMap", found, problem))
 }
 
-/// The lines of `results.csv`: as they stand in the ConfigMap, or made from its records where they are too many to stand there. With
-/// `expected` they are a header and so many rows.
+/// Returns the lines of `results.csv`: as stored in the ConfigMap, or formatted from its records where the text is too large to be stored. If
+/// `expected` is given, the number of rows after the header must equal it.
 fn lines(spec: &Value, config_map: &Value, expected: Option<u64>) -> Result<Box<dyn Iterator<Item = String> + Send>, String> {
     if let Some(csv) = config_map["data"][CSV].as_str() {
         let lines: Vec<String> = csv.split_inclusive('\n').map(str::to_owned).collect();
@@ -151,7 +152,7 @@ fn lines(spec: &Value, config_map: &Value, expected: Option<u64>) -> Result<Box<
     Ok(Box::new(table.into_iter()))
 }
 
-/// A body of all of them, made as they are taken.
+/// Returns a body that joins `texts` into frames as the client takes them.
 fn pieces(texts: impl Iterator<Item = String> + Send + 'static) -> http_body_util::combinators::UnsyncBoxBody<Bytes, crate::BoxError> {
     let pieces = stream::unfold(texts, |mut texts| async move {
         let mut piece = String::new();
@@ -172,12 +173,13 @@ fn is_name(text: &str) -> bool {
     (1..=253).contains(&text.len()) && text.bytes().all(known) && !text.contains("..")
 }
 
-/// A list of objects, a row each. Numbers keep their digits; what JSON has no number for (`NaN`, `inf`) is a string.
+/// Iterator over the text of a JSON array of objects, one for each row. Numbers keep their digits; values that JSON has no number for (`NaN`,
+/// `inf`) become strings.
 struct JsonRows<I> {
     lines: I,
-    /// As JSON strings; none before the first line was read.
+    /// Column names, as JSON strings.
     names: Vec<String>,
-    /// Rows so far; none when the end has been written.
+    /// Number of rows written so far; `None` after the end of the array was written.
     written: Option<u64>,
 }
 
@@ -223,7 +225,7 @@ impl<I: Iterator<Item = String>> Iterator for JsonRows<I> {
     }
 }
 
-/// Whether JSON takes it as a number as it stands.
+/// Whether the text is a valid JSON number as it is.
 fn is_number(text: &str) -> bool {
     matches!(serde_json::from_str::<Value>(text), Ok(Value::Number(_))) && text.trim().len() == text.len()
 }

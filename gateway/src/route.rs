@@ -1,20 +1,18 @@
-//! From a path to what is meant: nothing of a path goes on to the API server that was not looked at here.
+//! Parses request paths. Every part of a path that is forwarded to the API server is validated here.
 
 use http::Method;
 
 use crate::refusal::Refusal;
 
-/// A kind of object that is served.
+/// Kind of object that the gateway serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `GpuSession`.
     Session,
-    /// `BurstJob`.
     Burst,
 }
 
 impl Kind {
-    /// Its name.
+    /// Kubernetes kind of the object.
     pub fn name(self) -> &'static str {
         match self {
             Self::Session => "GpuSession",
@@ -22,7 +20,7 @@ impl Kind {
         }
     }
 
-    /// As the API server's paths have it.
+    /// Plural of the kind in paths of the API server.
     pub fn plural(self) -> &'static str {
         match self {
             Self::Session => "gpusessions",
@@ -31,7 +29,7 @@ impl Kind {
     }
 }
 
-/// What a path leads to.
+/// A path of the gateway, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// `/healthz`, `/readyz`.
@@ -42,7 +40,7 @@ pub enum Route {
     OpenApi,
     /// `/workers`.
     Workers,
-    /// All objects of a kind in a namespace.
+    /// Objects of a kind in a namespace.
     Collection(Kind, String),
     /// One object: kind, namespace, name.
     Object(Kind, String, String),
@@ -53,10 +51,10 @@ pub enum Route {
 }
 
 impl Route {
-    /// Reads a path.
+    /// Parses a path.
     ///
     /// # Errors
-    /// When it leads nowhere, or a name in it cannot be one.
+    /// When no route has this path, or a namespace or name in it is not valid.
     pub fn parse(path: &str) -> Result<Self, Refusal> {
         let mut parts = path.strip_prefix('/').ok_or(Refusal::NoSuchPath)?.split('/');
         let first = parts.next().unwrap_or_default();
@@ -86,10 +84,10 @@ impl Route {
         Ok(route)
     }
 
-    /// Whether it takes that method.
+    /// Checks that the route takes this method.
     ///
     /// # Errors
-    /// When it takes others alone.
+    /// [`Refusal::MethodNotAllowed`] with the methods that the route takes.
     pub fn admits(&self, method: &Method) -> Result<(), Refusal> {
         let allowed = match self {
             Self::Collection(..) => "GET, POST",
@@ -103,12 +101,12 @@ impl Route {
         }
     }
 
-    /// Every label of a route in metrics: those of [`Route::label`], and where a path leads nowhere.
+    /// Every label of a route in metrics: those of [`Route::label`], and `none` for unknown paths.
     pub const METRICS: [&'static str; 9] = [
         "health", "metrics", "openapi", "workers", "sessions", "bursts", "results", "stream", "none",
     ];
 
-    /// For metrics.
+    /// Label of the route in metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Health => "health",
@@ -123,7 +121,7 @@ impl Route {
     }
 }
 
-/// A namespace: a DNS label (RFC 1123).
+/// Parses a namespace: a DNS label (RFC 1123).
 fn label(text: &str) -> Result<String, Refusal> {
     let problem = "a namespace has 1 to 63 lower-case letters, digits and dashes, no dash at its ends";
     if text.len() <= 63 && is_part(text) {
@@ -133,8 +131,8 @@ fn label(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// A name as the API server takes it: a DNS subdomain (RFC 1123) of which it limits the whole and not the parts between dots. So neither
-/// `..` nor anything escaped.
+/// Parses an object name by the rules of the API server: a DNS subdomain (RFC 1123) whose total length is limited, but not the length of its
+/// labels. So a name contains neither `..` nor percent escapes.
 fn subdomain(text: &str) -> Result<String, Refusal> {
     let problem = "a name has 1 to 253 lower-case letters, digits, dashes and dots, letters or digits at its ends and beside dots";
     if text.len() <= 253 && text.split('.').all(is_part) {
@@ -189,7 +187,7 @@ mod tests {
             Route::Results(name(), name()),
             Route::Stream(name(), name()),
         ];
-        // Without a wildcard, so that a new route does not compile before it stands in the list above.
+        // No wildcard, so that a new route does not compile until it is added to the list above.
         let listed = |route: &Route| match route {
             Route::Health
             | Route::Metrics

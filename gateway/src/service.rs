@@ -1,4 +1,4 @@
-//! The gateway as a tower service: from a request to its answer.
+//! The gateway as a tower service that turns requests into answers.
 
 use std::{
     convert::Infallible,
@@ -34,26 +34,25 @@ use crate::{
     workers::{self, Operator},
 };
 
-/// Any error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-/// What a request is answered with.
+/// Answer to a request.
 pub type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
 
-/// Part that has to be there before it is ready.
+/// Name of the readiness condition: the gateway is ready while the API server answers.
 const API_SERVER: &str = "the API server";
-/// Time between two looks whether it is.
+/// Interval at which the API server is polled.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Limits of a gateway on what one client may send.
+/// Limits on what clients may send.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of a body: as the API server has it.
+    /// Maximum size of a body in bytes; the default of 3 MiB is the API server's limit.
     pub body_bytes: usize,
-    /// A body that has not come by then is given up.
+    /// Time within which a body must arrive.
     pub body_timeout: Duration,
-    /// Streams at the same time.
+    /// Maximum number of concurrent streams.
     pub streams: usize,
-    /// How dead streams are noticed.
+    /// Timing by which dead clients are detected.
     pub pace: Pace,
 }
 
@@ -85,8 +84,8 @@ struct Shared {
 }
 
 impl Gateway {
-    /// A gateway to the API server of `client`, which must have no identity of its own. `access` decides who may open streams,
-    /// `workers` how those that speak TLS are verified. Streams end with `stop`.
+    /// Creates a gateway to the API server of `client`, which must have no identity of its own. `access` decides who may open streams, and
+    /// `workers` verifies workers that speak TLS. Streams end when `stop` is cancelled.
     ///
     /// # Errors
     /// When a metric cannot be registered.
@@ -111,7 +110,7 @@ impl Gateway {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Looks again and again whether the API server is there: `/readyz` tells.
+    /// Polls the API server forever; `/readyz` reports whether it answers.
     pub async fn watch_api_server(&self) {
         loop {
             if self.shared.api.answers().await {
@@ -123,7 +122,7 @@ impl Gateway {
         }
     }
 
-    /// Waits until every stream has ended, once told to stop.
+    /// Waits until every stream has ended. Called after `stop` is cancelled.
     pub async fn streams_ended(&self) {
         self.shared.streams.ended().await;
     }
@@ -135,7 +134,7 @@ impl Gateway {
     {
         let began = Instant::now();
         let mut request = request;
-        // The server leaves the body of the answer out.
+        // The HTTP server omits the body of the answer to a HEAD request.
         if request.method() == Method::HEAD {
             *request.method_mut() = Method::GET;
         }
@@ -144,7 +143,7 @@ impl Gateway {
             Err(refusal) => ("none", Err(refusal)),
         };
         let mut answer = outcome.unwrap_or_else(Refusal::answer);
-        // Answers depend on the caller's token: caches must not keep them.
+        // Answers depend on the caller's token, so caches must not store them.
         let headers = answer.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -164,7 +163,7 @@ impl Gateway {
         match &route {
             Route::Health | Route::Metrics => return Ok(self.own(request.uri().path()).await),
             Route::OpenApi => return Ok(self.described()),
-            // Its token may come another way.
+            // A stream's token may be in a WebSocket subprotocol instead of the header, so the stream reads it itself.
             Route::Stream(namespace, name) => return streams.open(api, request, namespace, name).await,
             _ => {}
         }
@@ -194,7 +193,7 @@ impl Gateway {
         }
     }
 
-    /// `/healthz`, `/readyz`, `/metrics`: as every process of ours has them.
+    /// Answers `/healthz`, `/readyz` and `/metrics` as every Sahasra process does.
     async fn own(&self, path: &str) -> Answer {
         let metrics = metrics_route::route(self.shared.metrics.registry().clone(), || {});
         let mut service = warp::service(health::routes(self.shared.readiness.clone()).or(metrics));
@@ -216,7 +215,7 @@ impl Gateway {
     }
 }
 
-/// Says of an answer that it is JSON.
+/// Sets the content type of an answer to JSON.
 pub fn json(answer: &mut Answer) {
     let json = HeaderValue::from_static("application/json");
     answer.headers_mut().insert(header::CONTENT_TYPE, json);

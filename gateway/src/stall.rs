@@ -1,4 +1,5 @@
-//! A connection whose client takes nothing for too long is cut off: what it is owed is not held for ever.
+//! Write timeout of connections: a client that accepts no data for too long is disconnected, so that its buffered answer does not stay in
+//! memory.
 
 use std::{
     io,
@@ -12,16 +13,16 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// A connection on which no write waits for longer than a limit.
+/// A connection on which every write fails that waits for longer than a limit.
 pub struct Unstalled<S> {
     stream: S,
     limit: Duration,
-    /// Runs while a write waits.
+    /// Timer of the pending write; `None` while no write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Unstalled<S> {
-    /// Writes wait for at most `limit`.
+    /// Wraps `stream`; a write waits for at most `limit`.
     pub fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,
@@ -30,7 +31,7 @@ impl<S> Unstalled<S> {
         }
     }
 
-    /// What a write came to; an error once one has waited for too long.
+    /// Returns the outcome of a write, or a timeout error if the write has been pending for longer than the limit.
     fn watched<T>(&mut self, outcome: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.waiting = None;
@@ -87,7 +88,7 @@ mod tests {
         let limit = Duration::from_secs(30);
         let (near, mut far) = tokio::io::duplex(8);
         let mut near = Unstalled::new(near, limit);
-        // 20 s for each piece, 80 s in all.
+        // 20 s for each of 4 pieces, so 80 s in all.
         let slow = tokio::spawn(async move {
             let mut piece = [0; 8];
             for _ in 0..4 {

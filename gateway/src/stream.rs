@@ -1,13 +1,14 @@
-//! The stream of a session: a WebSocket towards the client, HTTP/1.1 Upgrade towards the worker, and bytes in between.
+//! Streams of sessions: a WebSocket towards the client, an upgraded HTTP/1.1 connection towards the worker, and a relay of bytes between
+//! them.
 //!
 //! ```text
 //! client ═ WebSocket, binary messages ═ relay ═ the bytes alone ═ worker-agent
 //! ```
 //!
-//! Everything that can be refused is refused before the WebSocket opens, as an HTTP answer: no token, no right, no such session,
-//! a session without a worker, a worker that says no. After that there are close codes (see [`relay`]).
+//! Whatever can be rejected is rejected with an HTTP answer before the WebSocket opens: a missing token, missing rights, an unknown session,
+//! a session without a worker, a rejection by the worker. Later failures are reported as close codes (see [`relay`]).
 //!
-//! A client whose stream broke sends its session's secret. If the session's worker is [`known`], the gateway connects to it at once, and the
+//! A client whose stream broke sends the session's secret. If the session's worker is [`known`], the gateway connects to it at once, and the
 //! worker verifies the secret: clients can resume during an outage of the API server.
 
 mod known;
@@ -34,7 +35,7 @@ use worker::Worker;
 
 pub use websocket::{RESUME_ACCEPTED, RESUME_HEADER, SUBPROTOCOL};
 
-/// What the streams of one gateway share.
+/// State shared by all streams of a gateway.
 #[derive(Clone)]
 pub struct Streams {
     access: Access,
@@ -47,12 +48,12 @@ pub struct Streams {
     known: Arc<known::Endpoints>,
 }
 
-/// How a stream that says nothing is told from one that is dead.
+/// Timing by which a dead client is told from an idle one.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Time between two pings to the client: less than the minute after which proxies give up on what is silent.
+    /// Interval between pings to the client: less than the minute after which proxies close idle connections.
     pub ping: Duration,
-    /// A client that shows no sign of life for so long, or takes nothing, is gone: three pings.
+    /// A client that sends nothing, not even pongs, or accepts no data for this long counts as gone. Default: three ping intervals.
     pub silence: Duration,
 }
 
@@ -66,7 +67,8 @@ impl Default for Pace {
 }
 
 impl Streams {
-    /// Relays at most `limit` streams at a time, of callers that `access` allows, until `stop`. `workers` verifies the certificates of workers.
+    /// Creates a relay for at most `limit` concurrent streams of callers that `access` allows, until `stop` is cancelled. `workers` verifies
+    /// the certificates of workers.
     pub fn new(access: Access, workers: Option<Connector>, limit: usize, pace: Pace, metrics: Metrics, stop: CancellationToken) -> Self {
         Self {
             access,
@@ -80,16 +82,16 @@ impl Streams {
         }
     }
 
-    /// Waits until every stream has ended, once it was told to stop.
+    /// Waits until every stream has ended. Called after `stop` is cancelled.
     pub async fn ended(&self) {
         self.open.close();
         self.open.wait().await;
     }
 
-    /// Opens one.
+    /// Opens the stream of a session and answers the client's WebSocket handshake.
     ///
     /// # Errors
-    /// A [`Refusal`]; nothing is left open then.
+    /// A [`Refusal`]; no connection to the worker and no slot stays open after an error.
     pub async fn open<B>(&self, api: &ApiServer, request: Request<B>, namespace: &str, name: &str) -> Result<Answer, Refusal>
     where
         B: Send + 'static,
@@ -112,7 +114,7 @@ impl Streams {
         let (worker, slot) = match resumed {
             Some(Ok(resumed)) => resumed,
             Some(Err(gone)) => match self.find(api, place, handshake.resume.as_ref()).await {
-                // Without the API server the last known worker counts, and the session there has ended.
+                // The API server is unreachable, so the last known worker is decisive: it takes no connections, hence the session has ended.
                 Err(Refusal::ApiServer(_) | Refusal::ApiServerTimeout { .. }) => return Err(gone),
                 found => found?,
             },
@@ -125,7 +127,7 @@ impl Streams {
             let _slot = slot;
             let client = match hyper::upgrade::on(request).await {
                 Ok(client) => TokioIo::new(client),
-                // The client left before it was answered.
+                // The client disconnected before it received the answer.
                 Err(error) => return tracing::debug!(%error, namespace, name, "no WebSocket came of it"),
             };
             metrics.streams.inc();
@@ -146,7 +148,7 @@ impl Streams {
     }
 }
 
-/// A session, and who wants its stream.
+/// A session, and the token of the caller that opens its stream.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     namespace: &'a str,
@@ -184,9 +186,11 @@ impl Streams {
         let (allowed, caller) = tokio::join!(self.access.check(token.text(), &action), self.access.caller(token.text()));
         allowed.map_err(refused)?;
         let caller = caller.map_err(refused)?;
-        // A caller without the right takes no slot. One with it takes the slot before the worker is asked, which takes time.
+        // The slot is taken after the check of access, so that callers without the right take none, and before the slow connection to the
+        // worker.
         let slot = match self.slots.take(caller.clone()) {
-            // The session's client may be back, whose stream is not a new one: the worker recognises the secret.
+            // The caller holds its share, but this may be the session's client coming back, whose stream does not count as new: the worker's
+            // check of the secret decides.
             Err(full @ Refusal::Share { .. }) if resume.is_some() => Err(full),
             taken => Ok(taken?),
         };
@@ -210,7 +214,7 @@ fn refused(error: AccessError) -> Refusal {
     }
 }
 
-/// Where a session's worker is.
+/// Returns the URL of the worker of a session, or the reason why the session has none.
 fn endpoint<'a>(session: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     let status = &session["status"];
     let conditions = status["conditions"].as_array();

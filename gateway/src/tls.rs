@@ -1,4 +1,4 @@
-//! Who may reach the gateway's port: with a certificate anybody, without one this machine alone.
+//! Listener of the gateway: TLS on any address, or plain HTTP on loopback only.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -12,24 +12,23 @@ use tokio_util::either::Either;
 
 use crate::stall::Unstalled;
 
-/// A client that takes nothing of an answer for so long is cut off.
+/// A client that accepts no data of an answer for this long is disconnected.
 pub const STALLED_FOR: Duration = Duration::from_secs(30);
 
-/// Why the port cannot be opened.
+/// The listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorError {
-    /// An address that others reach, without a certificate.
+    /// The address is reachable from other machines, and no certificate is given.
     #[error(
         "{0} can be reached from other machines, and without TLS every token would be there for them to read: \
          give --tls-certificate FILE and --tls-key FILE, or listen on 127.0.0.1"
     )]
     NotLoopback(SocketAddr),
-    /// The certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// What accepted connections go through. Clones share the certificate.
+/// Accepts connections, with TLS if a certificate is given. Clones share the certificate.
 #[derive(Clone)]
 pub struct Door {
     tls: Option<Acceptor>,
@@ -37,10 +36,10 @@ pub struct Door {
 }
 
 impl Door {
-    /// A door at `address`: with TLS where there are files.
+    /// Creates a `Door` for a listener at `address`, with TLS if `files` are given.
     ///
     /// # Errors
-    /// [`DoorError`].
+    /// [`DoorError`] when the address is not loopback and no files are given, or the certificate cannot be loaded.
     pub fn new(address: SocketAddr, files: Option<Files>, stalled_for: Duration) -> Result<Self, DoorError> {
         let tls = match files {
             Some(files) => Some(Acceptor::new(files)?),
@@ -50,7 +49,7 @@ impl Door {
         Ok(Self { tls, stalled_for })
     }
 
-    /// Takes what changes in the files, looking every `interval`, until dropped: connections from then on see it.
+    /// Reloads the certificate files when they change, checked every `interval`, until dropped. Later connections use the new certificate.
     pub async fn renew(&self, interval: Duration) {
         match &self.tls {
             Some(acceptor) => acceptor.renew(interval).await,

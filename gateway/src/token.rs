@@ -1,12 +1,12 @@
-//! The caller's token: taken from a request, sent on, kept nowhere.
+//! Bearer token of a caller: taken from its request, forwarded, and never stored.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderValue, header};
 
 use crate::refusal::Refusal;
 
-/// A WebSocket subprotocol that is a token: the prefix that kube-apiserver takes, with the token in unpadded base64url behind it.
-/// Browsers can give a WebSocket no header, but subprotocols.
+/// Prefix of a WebSocket subprotocol that carries a token, followed by the token in unpadded base64url, as kube-apiserver defines it.
+/// Browsers can set subprotocols of a WebSocket but no headers.
 pub const SUBPROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// The caller's token, as a value for `Authorization`. Its `Debug` output is redacted.
@@ -21,7 +21,7 @@ impl std::fmt::Debug for Token {
 
 impl Token {
     fn new(token: &[u8]) -> Result<Self, Refusal> {
-        // RFC 6750 §2.1: b64token.
+        // Syntax of `b64token`, RFC 6750 §2.1.
         let known = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/=:".contains(byte);
         if token.is_empty() || !token.iter().all(known) {
             return Err(Refusal::NoSuchToken);
@@ -31,10 +31,10 @@ impl Token {
         Ok(Self(value))
     }
 
-    /// The token of a request: its `Authorization`.
+    /// Returns the token in the `Authorization` header of a request.
     ///
     /// # Errors
-    /// When there is none, or one that is no bearer token.
+    /// When there is no bearer token, or it is malformed.
     pub fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
         let given = headers.get(header::AUTHORIZATION).ok_or(Refusal::NoToken)?.as_bytes();
         match given.split_at_checked(7) {
@@ -43,10 +43,10 @@ impl Token {
         }
     }
 
-    /// The token of a WebSocket's handshake: its `Authorization`, or else a subprotocol.
+    /// Returns the token of a WebSocket handshake: from its `Authorization` header, or else from a subprotocol.
     ///
     /// # Errors
-    /// As for [`Token::of`].
+    /// Those of [`Token::of`].
     pub fn of_websocket<'a>(headers: &HeaderMap, mut subprotocols: impl Iterator<Item = &'a str>) -> Result<Self, Refusal> {
         if headers.contains_key(header::AUTHORIZATION) {
             return Self::of(headers);
@@ -58,12 +58,12 @@ impl Token {
         Self::new(&token)
     }
 
-    /// The value of `Authorization`.
+    /// Value of the `Authorization` header.
     pub fn header(&self) -> HeaderValue {
         self.0.clone()
     }
 
-    /// The token itself.
+    /// Text of the token, without `Bearer`.
     pub fn text(&self) -> &str {
         let value = self.0.to_str().unwrap_or_default();
         value.strip_prefix("Bearer ").unwrap_or_default()
@@ -86,7 +86,7 @@ mod tests {
         for wrong in ["", "Basic abc", "Bearer", "Bearer ", "Bearer a b", "Bearer a\"b"] {
             assert!(Token::of(&headers(wrong)).is_err(), "{wrong}");
         }
-        // "abc.def" in base64url.
+        // The second value ends with "abc.def" in base64url.
         let offered = ["sahasra-session.v1", "base64url.bearer.authorization.k8s.io.YWJjLmRlZg"];
         assert_eq!(
             Token::of_websocket(&HeaderMap::new(), offered.into_iter()).unwrap().text(),

@@ -1,4 +1,4 @@
-//! One object, and the long poll on it: answered when a condition is true, when it has failed, or when the time is over.
+//! Route of one object, with a long poll: answered when a condition is true, when the object has failed, or after a timeout.
 
 use std::time::Duration;
 
@@ -20,19 +20,19 @@ use crate::{
     token::Token,
 };
 
-/// Longest poll, in seconds: proxies on the way give up on what is silent for longer.
+/// Longest poll, in seconds: proxies on the path close connections that are idle for longer.
 pub const MAX_SECONDS: u64 = 300;
-/// A poll without `timeoutSeconds`.
+/// Timeout of a poll without `timeoutSeconds`.
 const DEFAULT_SECONDS: u64 = 30;
-/// No event of a watch is larger: an object, and a few words.
+/// Maximum size of a watch event, which is an object and a few more fields.
 const EVENT_BYTES: usize = 8 << 20;
-/// Between two attempts when a watch ends at once: an API server that is told to stop does so.
+/// Delay between two watches when the first ends early: an API server that shuts down ends watches at once.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// An object, at once or when it is as wished.
+/// Returns an object: at once, or with `waitFor` when the condition is true, the object has failed or the timeout is over.
 ///
 /// # Errors
-/// A [`Refusal`].
+/// A [`Refusal`] when the query is invalid or the API server does not return the object.
 pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, name: &str, query: Option<&str>) -> Result<Answer, Refusal> {
     let query = Query::parse(query, &["waitFor", "timeoutSeconds"])?;
     let path = objects::path(kind, namespace, name);
@@ -71,7 +71,7 @@ pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, na
         let watch = api.send(token, Method::GET, &format!("{collection}?{watch}"), None).await?;
         match watch.status() {
             StatusCode::OK => {}
-            // The version is too old already: look again.
+            // The resource version has expired: read the object again.
             StatusCode::GONE => continue,
             _ => return Err(Refusal::Passed(Box::new(passed_on(watch)))),
         }
@@ -86,7 +86,7 @@ pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, na
                     Some("ADDED" | "MODIFIED") if settled(kind, &event["object"], wished) => return Ok(whole(&event["object"])),
                     Some("ADDED" | "MODIFIED" | "BOOKMARK") => {}
                     Some("DELETED") => continue 'look,
-                    // The watch cannot go on.
+                    // The watch reported an error and cannot continue.
                     _ => break,
                 },
                 None => break,
@@ -96,7 +96,7 @@ pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, na
     }
 }
 
-/// The types of conditions that a kind has.
+/// Types of conditions of a kind.
 fn conditions(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Session => &[PLACED, READY, FAILED],
@@ -104,17 +104,18 @@ fn conditions(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// Whether the condition, or `Failed`, is true; or the object was rejected, and stays so until it or an object that it refers to changes.
+/// Whether the awaited condition or `Failed` is true, or a burst was rejected: it stays rejected until the burst or an object that it refers
+/// to changes.
 fn settled(kind: Kind, object: &Value, wished: &str) -> bool {
     is_true(object, wished) || is_true(object, FAILED) || (kind == Kind::Burst && rejection(object).is_some())
 }
 
-/// Whether the object has that condition with status `True`.
+/// Whether the object has this condition with status `True`.
 pub fn is_true(object: &Value, condition: &str) -> bool {
     conditions_of(object).any(|one| one["type"] == condition && one["status"] == "True")
 }
 
-/// The condition `Accepted` of a burst, where it is `False` for the spec as it stands.
+/// Returns the condition `Accepted` of a burst if it is `False` for the current generation of the spec.
 pub fn rejection(burst: &Value) -> Option<&Value> {
     conditions_of(burst).find(|one| {
         let observed = one["observedGeneration"].as_i64();
@@ -137,7 +138,7 @@ fn whole(object: &Value) -> Answer {
     answer
 }
 
-/// The events of a watch: lines of JSON.
+/// Reader of the events of a watch, one JSON object a line.
 struct Events<B> {
     body: B,
     read: BytesMut,
@@ -151,7 +152,7 @@ impl<B: Body<Data = Bytes> + Unpin> Events<B> {
         }
     }
 
-    /// The next one; `None` when the watch has ended.
+    /// Returns the next event, or `None` when the watch has ended.
     async fn next(&mut self) -> Result<Option<Value>, Refusal> {
         let mut looked = 0;
         loop {
@@ -165,7 +166,7 @@ impl<B: Body<Data = Bytes> + Unpin> Events<B> {
                 return Err(Refusal::ApiServerAnswer(format!("an event of more than {EVENT_BYTES} bytes")));
             }
             match self.body.frame().await {
-                // A watch that breaks is one that has ended.
+                // A broken watch counts as ended: the caller starts another one.
                 None | Some(Err(_)) => return Ok(None),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {

@@ -1,4 +1,4 @@
-//! `/workers`: the operator's answer, for callers that may list `GpuWorker`s.
+//! Route `/workers`: the operator's list of workers, for callers that may list `GpuWorker` objects.
 
 use std::time::Duration;
 
@@ -19,30 +19,30 @@ use crate::{
     token::Token,
 };
 
-/// The operator asks its agents, for a quarter of a second at most.
+/// Timeout of the operator's answer. The operator queries its agents, for at most a quarter of a second.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// 200 bytes a worker: room for more than any cluster has.
+/// Maximum size of the operator's answer. A worker takes about 200 bytes, so every real cluster fits.
 const ANSWER_BYTES: usize = 16 << 20;
-/// What a caller has to be allowed: `list gpuworkers`. One is enough to know.
+/// Request that only callers with the right to `list gpuworkers` may send; one object is enough to check this.
 const ALLOWED: &str = "/apis/sahasra.dev/v1alpha1/gpuworkers?limit=1";
 
-/// The operator.
+/// HTTP client of the operator.
 #[derive(Clone, Debug)]
 pub struct Operator {
     client: Client<HttpConnector, Empty<Bytes>>,
     url: Uri,
 }
 
-/// Why it cannot be one.
+/// The value of `--operator` is not a valid URL.
 #[derive(Debug, thiserror::Error)]
 #[error("--operator {0}: write its URL as http://HOST:PORT")]
 pub struct OperatorError(Uri);
 
 impl Operator {
-    /// At that URL.
+    /// Creates a client for the operator at `url`.
     ///
     /// # Errors
-    /// When it is no plain `http://` URL of a host.
+    /// When `url` is not a plain `http://` URL of a host.
     pub fn new(url: &Uri) -> Result<Self, OperatorError> {
         if url.scheme_str() != Some("http") || url.authority().is_none() || url.path().len() > 1 {
             return Err(OperatorError(url.clone()));
@@ -74,10 +74,10 @@ impl Operator {
     }
 }
 
-/// The workers and their load.
+/// Returns the workers and their load.
 ///
 /// # Errors
-/// A [`Refusal`].
+/// A [`Refusal`] when the caller may not list workers, or the operator is not configured or does not answer.
 pub async fn get(api: &ApiServer, operator: Option<&Operator>, token: &Token) -> Result<Answer, Refusal> {
     let allowed = api.send(token, Method::GET, ALLOWED, None).await?;
     if allowed.status() != StatusCode::OK {

@@ -1,14 +1,14 @@
-//! Cache of the workers of sessions.
+//! Cache of the workers of sessions, which lets clients resume without the API server.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Most that are remembered: some hundred bytes each. Of more, those are forgotten that were remembered before the last so many.
+/// Capacity of one generation; an entry takes a few hundred bytes. A full young generation replaces the old one, whose entries are forgotten.
 const MOST: usize = 4096;
 
-/// Endpoints of workers by namespace and name of the session, as read by callers that may open its stream.
+/// Cache of workers' endpoints, by namespace and name of the session. Every entry was read by a caller that may open the session's stream.
 #[derive(Debug, Default)]
 pub struct Endpoints(Mutex<Generations>);
 
@@ -21,9 +21,9 @@ struct Generations {
 /// The worker of a session, and the caller that opened its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// URL of its worker.
+    /// URL of the session's worker.
     pub endpoint: String,
-    /// The caller that opened its stream: one that resumes it by the session's secret counts as the same.
+    /// Caller that opened the stream. A client that resumes the stream with the session's secret counts as the same caller.
     pub caller: Option<Arc<str>>,
 }
 
@@ -32,14 +32,14 @@ impl Endpoints {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a session was.
+    /// Returns the last known worker of a session.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Seen> {
         let session = (namespace.to_owned(), name.to_owned());
         let known = self.lock();
         known.young.get(&session).or_else(|| known.old.get(&session)).cloned()
     }
 
-    /// A session is there.
+    /// Records the worker of a session.
     pub fn put(&self, namespace: &str, name: &str, seen: Seen) {
         let mut known = self.lock();
         if known.young.len() >= MOST {

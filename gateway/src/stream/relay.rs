@@ -1,16 +1,15 @@
-//! Bytes between a WebSocket and a worker's connection, each way only as fast as the other side takes them.
+//! Relay between a WebSocket and a worker's connection. Each direction runs only as fast as its receiver accepts data.
 //!
-//! Each way has one buffer: nothing is read before what was read last has been written. Of the client's messages the payloads
-//! alone go on, so that where a message ends means nothing; what comes from the worker is sent as it comes, in messages of
-//! 256 KiB at most.
+//! Each direction has one buffer, and reads again only after the previous data has been written. Only the payloads of the client's messages
+//! are forwarded, so message boundaries carry no meaning. Data from the worker is sent as it arrives, in messages of at most 256 KiB.
 //!
-//! | Close code | |
+//! | Close code | Meaning |
 //! |---|---|
 //! | 1000 | the worker ended the stream: the session is over, or another client took it |
-//! | 1001 | no sign of life from the client for as long as three pings |
-//! | 1002, 1003, 1009 | the client sent what is no WebSocket, text, or a message of more than 16 MiB |
+//! | 1001 | the client showed no sign of life for three ping intervals |
+//! | 1002, 1003, 1009 | the client violated the WebSocket protocol, or sent text, or a message of more than 16 MiB |
 //! | 1011 | the worker's connection broke: connect again |
-//! | 1012 | the gateway ends: connect again |
+//! | 1012 | the gateway shuts down: connect again |
 
 use std::{
     borrow::Cow,
@@ -37,33 +36,29 @@ use tokio_util::{io::ReaderStream, sync::CancellationToken};
 use super::{Pace, worker::Worker};
 use crate::{drain::drain, metrics::Metrics};
 
-/// Longest message that a client may send, in bytes: it is held whole.
+/// Maximum size of a client's message in bytes, because a message is buffered whole.
 pub const MESSAGE_BYTES: usize = 16 << 20;
-/// Most that is read from a worker at once: a message to the client.
+/// Maximum number of bytes read from a worker at once, which become one message to the client.
 const PIECE_BYTES: usize = 256 << 10;
-/// With less room left a new buffer is taken.
+/// A new buffer is allocated when the current one has less room than this.
 const SMALL_BYTES: usize = 32 << 10;
-/// How long a client may take to answer a close.
+/// Timeout of the client's answer to a close frame.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Longest reason in a close frame (RFC 6455 §5.5: 125 bytes with the code).
 const REASON_BYTES: usize = 123;
 
-/// Why a stream ended.
+/// Reason why a stream ended.
 #[derive(Debug)]
 pub enum End {
-    /// The client closed it.
     Client,
-    /// The client broke off.
+    /// The client's connection failed, or its data violated the protocol.
     ClientBroke(Error),
-    /// The client shows no sign of life.
     ClientSilent(Duration),
-    /// The client sent text.
+    /// The client sent a text message; only binary messages are allowed.
     Text,
-    /// The worker ended it.
     Worker,
-    /// The worker's connection broke.
     WorkerBroke(io::Error),
-    /// This process ends.
+    /// The gateway shuts down.
     Stopping,
 }
 
@@ -71,7 +66,7 @@ impl End {
     /// Every value of [`End::by`].
     pub const BY: [&'static str; 5] = ["client", "client-broken", "worker", "worker-broken", "gateway"];
 
-    /// Who ended it, for metrics.
+    /// Side that ended the stream, as a label of metrics.
     pub fn by(&self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -82,7 +77,7 @@ impl End {
         }
     }
 
-    /// What the client is told; nothing when it closed the stream itself or is gone.
+    /// Returns the close code for the client, or `None` if the client closed the stream or is gone.
     fn farewell(&self) -> Option<CloseCode> {
         match self {
             Self::Client => None,
@@ -113,7 +108,8 @@ impl fmt::Display for End {
     }
 }
 
-/// Copies until one side ends, or `stop`; tells the client why, if it is still there.
+/// Copies data until one side ends the stream or `stop` is cancelled, then sends the client a close frame with the reason if it is still
+/// connected.
 pub async fn run<C>(client: C, worker: Worker, pace: Pace, metrics: &Metrics, stop: &CancellationToken) -> End
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -121,15 +117,15 @@ where
     let config = WebSocketConfig::default()
         .max_message_size(Some(MESSAGE_BYTES))
         .max_frame_size(Some(MESSAGE_BYTES))
-        // Every message is flushed: a piece of the stream never waits for another.
+        // Every message is flushed at once, so that no data waits for the next message.
         .write_buffer_size(0)
-        // What a client does not take is read no further; this is a piece, and room for pongs.
+        // Bound on data that the client has not accepted: one message, and room for pongs.
         .max_write_buffer_size(4 * PIECE_BYTES);
     let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
     let (mut to_client, mut from_client) = client.split();
     let (mut from_worker, mut to_worker, read) = worker.split();
 
-    // Pings are counted, not time: were this process not run for a while, its clients would not have been silent.
+    // Unanswered pings are counted rather than time measured: if this process is suspended for a while, its clients have not been silent.
     let (unanswered, listening) = (AtomicU32::new(0), AtomicBool::new(true));
     let patience = u32::try_from(pace.silence.as_nanos() / pace.ping.as_nanos().max(1))
         .unwrap_or(u32::MAX)
@@ -146,11 +142,12 @@ where
             unanswered.store(0, Ordering::Relaxed);
             match message {
                 Message::Binary(bytes) => {
-                    // Until the worker has taken them nothing is read, pongs neither: silence means nothing then.
+                    // Nothing is read from the client, pongs included, until the worker has accepted these bytes: unanswered pings do not
+                    // count meanwhile.
                     listening.store(false, Ordering::Relaxed);
                     let written = async {
                         to_worker.write_all(&bytes).await?;
-                        // Below TLS something may be left of it.
+                        // The TLS layer may still buffer part of the data.
                         to_worker.flush().await
                     };
                     if let Err(error) = written.await {
@@ -207,7 +204,7 @@ where
         end = down => end,
         () = stop.cancelled() => End::Stopping,
     };
-    // The worker's side first: what it holds for this client is free from now on.
+    // The worker's connection is dropped first, so that the worker releases its resources of this client at once.
     drop((from_worker, to_worker));
     let code = end.farewell();
     let close = code.map(|code| CloseFrame {
@@ -219,11 +216,12 @@ where
             let _ = to_client.send(Message::Close(close)).await;
         }
         let _ = to_client.flush().await;
-        // Read on until it has answered: what is left unread would make the system reset the connection, and the close with it.
+        // Read until the client has answered the close frame: with unread data the kernel would reset the connection, and the client would
+        // lose the frame.
         while let Some(Ok(_)) = from_client.next().await {}
     })
     .await;
-    // The WebSocket cannot parse the payload of a message that is too long. It is read, so that the client gets the close frame.
+    // The WebSocket layer does not read the payload of an oversized message. It is drained here, so that the client receives the close frame.
     if matches!(end, End::ClientBroke(Error::Capacity(_)))
         && let Ok(mut client) = from_client.reunite(to_client)
     {
@@ -232,7 +230,7 @@ where
     end
 }
 
-/// As much of a reason as a close frame takes.
+/// Truncates a reason to the length that a close frame permits.
 fn cut(text: &str) -> Cow<'_, str> {
     match text
         .char_indices()
@@ -262,7 +260,7 @@ mod tests {
             End::WorkerBroke(io::ErrorKind::BrokenPipe.into()),
             End::Stopping,
         ];
-        // Without a wildcard, so that a new variant does not compile before it stands in the list above.
+        // No wildcard, so that a new variant does not compile until it is added to the list above.
         let listed = |end: &End| match end {
             End::Client | End::ClientBroke(_) | End::ClientSilent(_) | End::Text | End::Worker | End::WorkerBroke(_) | End::Stopping => {
                 end.by()

@@ -1,10 +1,11 @@
-//! Limits of streams: for the gateway, and for each caller.
+//! Limits on concurrent streams, for the gateway and for each caller.
 //!
-//! A caller may hold as many as are free: alone half of all, beside another who holds its share a third, and so on. A new caller finds
-//! room, however much those before have taken.
+//! A caller gets a new stream while it holds fewer slots than are free: one caller can hold half of all slots, two callers a third each, and
+//! so on. So a new caller always finds a free slot, however many slots earlier callers hold.
 //!
-//! The share limits new streams only. A stream that is resumed counts for its caller, and is refused only when all slots are taken: after a
-//! restart of the gateway the order in which clients come back must not decide which sessions are lost. A session has one such stream at a time.
+//! The share limits new streams only. A resumed stream counts for its caller, and is rejected only when all slots are taken: after a restart
+//! of the gateway the order in which clients come back must not decide which sessions are lost. A session has at most one such stream at a
+//! time.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,7 +14,7 @@ use std::{
 
 use crate::refusal::Refusal;
 
-/// The slots of a gateway. Cheap to clone: clones are handles of the same.
+/// The slots of a gateway. Clones are cheap handles to the same slots.
 #[derive(Clone, Debug)]
 pub struct Slots {
     limit: usize,
@@ -24,12 +25,12 @@ pub struct Slots {
 struct Held {
     all: usize,
     by_caller: HashMap<Arc<str>, usize>,
-    /// Sessions with a resumed stream that its caller's share does not limit.
+    /// Sessions with a resumed stream that was exempt from its caller's share.
     resumed: HashSet<String>,
 }
 
 impl Slots {
-    /// Slots for `limit` streams.
+    /// Creates `limit` slots.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -41,7 +42,7 @@ impl Slots {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a slot for a new stream; dropping it frees the slot. Without a caller (a gateway with a single identity) there is no share.
+    /// Takes a slot for a new stream; dropping the slot frees it. Without a caller (in a gateway with a single identity) no share applies.
     ///
     /// # Errors
     /// [`Refusal::Busy`] when all slots are taken, [`Refusal::Share`] when the caller holds its share.
@@ -49,10 +50,11 @@ impl Slots {
         self.slot(caller, None)
     }
 
-    /// Takes a slot for a stream of this session that its worker resumed, whatever the caller holds: for the first at a time, others as new ones.
+    /// Takes a slot for a stream of this session that its worker resumed. The caller's share does not apply to the first such stream at a
+    /// time; further ones count as new.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// Those of [`Self::take`].
     pub fn take_resumed(&self, caller: Option<Arc<str>>, namespace: &str, name: &str) -> Result<Slot, Refusal> {
         self.slot(caller, Some(format!("{namespace}/{name}")))
     }
@@ -83,12 +85,12 @@ impl Slots {
     }
 }
 
-/// Room for one stream.
+/// A slot taken by one stream.
 #[derive(Debug)]
 pub struct Slot {
     slots: Slots,
     caller: Option<Arc<str>>,
-    /// The session, where the share did not limit it.
+    /// The session, if the stream was exempt from its caller's share.
     resumed: Option<String>,
 }
 
@@ -117,7 +119,7 @@ mod tests {
     use super::*;
     use crate::args::Args;
 
-    /// As many as one gets.
+    /// Takes slots until the caller gets no more.
     fn all_of(slots: &Slots, caller: &str) -> Vec<Slot> {
         std::iter::from_fn(|| slots.take(Some(caller.into())).ok()).collect()
     }
@@ -179,7 +181,7 @@ mod tests {
         let mut held: Vec<Slot> = std::iter::from_fn(|| again().ok()).collect();
         assert_eq!(held.len(), 4);
         assert_eq!(all_of(&slots, "second").len(), 2, "a new caller finds room");
-        // The first of them was beyond the share, whatever it holds.
+        // The dropped slot is that of the stream that was exempt from the share, so the next resumed stream is exempt again.
         let others = all_of(&slots, "second");
         drop(held.remove(0));
         assert!(again().is_ok());

@@ -1,4 +1,4 @@
-//! The client's half of the handshake: RFC 6455 §4.2.
+//! WebSocket handshake with the client (RFC 6455 §4.2).
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
@@ -6,30 +6,29 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::{refusal::Refusal, token::Token};
 
-/// What is spoken on the stream.
+/// WebSocket subprotocol of the session stream.
 pub const SUBPROTOCOL: &str = "sahasra-session.v1";
 
-/// Header by which a client shows that it was let in before (`docs/protocol.md`).
+/// Header with the secret by which a client resumes its session's stream (`docs/protocol.md`).
 pub const RESUME_HEADER: &str = "sahasra-resume";
 /// Value of that header in the answer of a worker that recognised the secret.
 pub const RESUME_ACCEPTED: &str = "accepted";
 
-/// A handshake that is in order.
+/// A valid handshake.
 #[derive(Debug)]
 pub struct Handshake {
-    /// For `Sec-WebSocket-Accept`.
+    /// Value of `Sec-WebSocket-Accept`.
     pub accept: HeaderValue,
-    /// Who opens the stream.
     pub token: Token,
-    /// What it shows to resume one that broke: for the worker to judge.
+    /// Secret to resume a broken stream, which the worker verifies.
     pub resume: Option<HeaderValue>,
 }
 
 impl Handshake {
-    /// Reads the head of a request.
+    /// Parses the head of a request.
     ///
     /// # Errors
-    /// When it is no WebSocket of ours, or without a token.
+    /// When the request is not a WebSocket handshake with this subprotocol, or has no token.
     pub fn read(headers: &HeaderMap, version: Version) -> Result<Self, Refusal> {
         let has = |name: HeaderName, word: &str| list(headers, &name).any(|one| one.eq_ignore_ascii_case(word));
         if version != Version::HTTP_11 || !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {
@@ -62,7 +61,7 @@ impl Handshake {
     }
 }
 
-/// The elements of a header that is a list, over all its lines.
+/// Elements of a comma-separated header, over all its lines.
 fn list<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
     let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',').map(str::trim))

@@ -1,4 +1,5 @@
-//! The worker's half: HTTP/1.1 Upgrade at its agent, with the client's token. After that the connection carries bytes alone.
+//! Connection to the worker of a session: an HTTP/1.1 Upgrade at its agent with the client's token, after which the connection carries bytes
+//! alone.
 
 use std::{io, time::Duration};
 
@@ -26,37 +27,36 @@ use tokio_util::either::Either;
 use super::{RESUME_ACCEPTED, RESUME_HEADER, SUBPROTOCOL};
 use crate::{refusal::Refusal, token::Token};
 
-/// A worker inside the cluster answers a SYN at once or not at all.
+/// Connect timeout: a worker inside the cluster answers a SYN at once or not at all.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// The agent asks the API server who calls, and may have to start an executor.
+/// Timeout of the agent's answer. The agent checks the caller with the API server, and may have to start an executor.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// An agent refuses with a sentence.
+/// Maximum size of a rejection by the agent, which is a sentence.
 const SENTENCE_BYTES: usize = 4096;
-/// A worker whose machine vanished without a word is noticed within half a minute: 15 s, then three probes 5 s apart.
+/// TCP keepalive: 15 s idle, then three probes 5 s apart, so that a vanished machine is noticed within half a minute.
 const QUIET: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 
-/// As it is, or with TLS.
+/// Connection to a worker, plain or with TLS.
 pub type Connection = Either<TcpStream, Box<TlsStream<TcpStream>>>;
-/// What comes from a worker.
+/// Reading half of a [`Connection`].
 pub type FromWorker = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
-/// What goes to it.
+/// Writing half of a [`Connection`].
 pub type ToWorker = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
 
-/// A stream to a session, and what came on it already.
+/// Open stream to a session's worker.
 #[derive(Debug)]
 pub struct Worker {
-    /// The connection.
     pub connection: Connection,
-    /// What was read from it behind the answer's head.
+    /// Bytes of the stream that were read together with the head of the agent's answer.
     pub read: Bytes,
-    /// Whether the worker recognised the secret of `Sahasra-Resume`: the stream is not a new one.
+    /// Whether the worker recognised the secret in `Sahasra-Resume`, so that the stream does not count as new.
     pub resumed: bool,
 }
 
 impl Worker {
-    /// Both ways, and what came already.
+    /// Splits the stream into its reading half, its writing half, and the bytes read already.
     pub fn split(self) -> (FromWorker, ToWorker, Bytes) {
         let (from, to) = match self.connection {
             Either::Left(plain) => {
@@ -72,10 +72,10 @@ impl Worker {
     }
 }
 
-/// Opens the stream of a session at its agent; `connector` is for one that speaks TLS.
+/// Opens the stream of a session at its agent; `connector` is for agents that speak TLS.
 ///
 /// # Errors
-/// The agent's own refusal where it is one that the caller can do something about; 502 or 504 otherwise.
+/// The agent's own rejection if the caller can act on it; a rejection with status 502 or 504 otherwise.
 pub async fn connect(
     connector: Option<&Connector>,
     endpoint: &str,
@@ -172,11 +172,11 @@ pub async fn connect(
     })
 }
 
-/// Why a worker that speaks TLS is not spoken to without an authority.
+/// Problem of a worker that speaks TLS when no certificate authority is configured.
 const NO_AUTHORITY: &str = "speaks TLS, and its certificate cannot be verified: start this gateway with --worker-authority FILE, the \
                             authority that signed it";
 
-/// Why a handshake came to nothing, and what to do.
+/// Describes why a TLS handshake failed, and the remedy.
 fn untrusted(error: &io::Error) -> String {
     match fault(error) {
         Some(TlsFault::Name(problem)) => {
@@ -190,20 +190,20 @@ fn untrusted(error: &io::Error) -> String {
     }
 }
 
-/// Has the kernel look after a connection on which nothing may be said for hours.
+/// Enables keepalive probes on a connection that may be idle for hours.
 fn watch_over(connection: &TcpStream) -> io::Result<()> {
     connection.set_nodelay(true)?;
     sockopt::set_socket_keepalive(connection, true)?;
     sockopt::set_tcp_keepidle(connection, QUIET)?;
     sockopt::set_tcp_keepintvl(connection, PROBE)?;
     sockopt::set_tcp_keepcnt(connection, PROBES)?;
-    // Nothing is probed while data is on its way.
+    // The kernel sends no probes while data is unacknowledged; this timeout covers that case.
     #[cfg(target_os = "linux")]
     sockopt::set_tcp_user_timeout(connection, (QUIET + PROBE * PROBES).as_millis() as u32)?;
     Ok(())
 }
 
-/// What the agent says instead of 101.
+/// Converts an answer of the agent other than 101 into a rejection.
 async fn refusal(endpoint: &str, answer: Response<Incoming>) -> Refusal {
     let code = answer.status();
     let body = timeout(CONNECT_WITHIN, Limited::new(answer.into_body(), SENTENCE_BYTES).collect()).await;
@@ -224,7 +224,7 @@ async fn refusal(endpoint: &str, answer: Response<Incoming>) -> Refusal {
     }
 }
 
-/// The message of a `Status`, or the text, without what no log or terminal should be given.
+/// Returns the message of a `Status`, or the text itself, without control characters.
 fn sentence(body: &[u8]) -> String {
     let status: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let message = status.as_ref().and_then(|status| status["message"].as_str());
