@@ -1,34 +1,33 @@
-//! Creating what manifests say, with the API server's own words where it refuses.
+//! Creates the objects of manifests, and reports rejections with the API server's message.
 
 use kube::{Client, core::Status};
 use serde_json::Value;
 
 use crate::manifests::Manifest;
 
-/// Why an object was not created.
+/// An object was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The API refused it.
+    /// The API server rejected the object.
     #[error("{origin}: {message}{}", listed(fields))]
     Refused {
-        /// File and document.
+        /// File and document number of the manifest.
         origin: String,
-        /// The API server's message.
+        /// Message of the API server.
         message: String,
-        /// Fields that it names.
+        /// Fields that the message is about.
         fields: Vec<String>,
     },
-    /// The API did not answer.
+    /// The API server gave no answer.
     #[error("{origin}: the object was not created: {source}")]
     Unanswered {
-        /// File and document.
+        /// File and document number of the manifest.
         origin: String,
-        /// Why.
         source: Box<kube::Error>,
     },
 }
 
-/// The fields in a line of their own, where there are any.
+/// Formats the fields as a line of its own, or nothing if there are none.
 fn listed(fields: &[String]) -> String {
     match fields {
         [] => String::new(),
@@ -37,10 +36,10 @@ fn listed(fields: &[String]) -> String {
     }
 }
 
-/// Creates the object, as strictly as `kubectl apply`: fields that the kind does not have are refused.
+/// Creates the object, with the strictness of `kubectl apply`: unknown fields are rejected. Returns the created object.
 ///
 /// # Errors
-/// [`ApplyError`].
+/// [`ApplyError`] when the API server rejects the object or does not answer.
 pub async fn create(client: &Client, manifest: &Manifest) -> Result<Value, ApplyError> {
     let path = manifest.kind.path(&manifest.namespace);
     let request = http::Request::post(format!("{path}?fieldManager=sahasra&fieldValidation=Strict"))

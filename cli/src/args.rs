@@ -1,4 +1,4 @@
-//! The command line and the environment: the only reader of both.
+//! Command-line arguments and environment variables; no other module reads either.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -204,14 +204,14 @@ pub struct CompileArgs {
     pub nvrtc: Option<PathBuf>,
 }
 
-/// Where the user's programs keep what outlives a shell but is no configuration (XDG base directory specification).
+/// Folder of the user's persistent state that is not configuration (XDG base directory specification).
 pub fn state_folder() -> PathBuf {
     let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
     state.unwrap_or_else(std::env::temp_dir).join("sahasra")
 }
 
-/// Where CUDA is said to be installed.
+/// Folders that environment variables name as CUDA installations.
 pub fn cuda_homes() -> Vec<PathBuf> {
     ["CUDA_HOME", "CUDA_PATH"]
         .iter()
@@ -220,7 +220,7 @@ pub fn cuda_homes() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The Python environment that is active in the shell.
+/// Folder of the Python virtual environment that is active in the shell.
 pub fn virtual_environment() -> Option<PathBuf> {
     std::env::var_os("VIRTUAL_ENV").map(PathBuf::from)
 }
@@ -242,7 +242,7 @@ fn folder(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// An empty name, as of a variable without a value, is none.
+/// An empty value means no plugin, such as that of an environment variable that is set but empty.
 fn plugin(text: &str) -> Result<PathBuf, String> {
     let plugin = PathBuf::from(text);
     match text.is_empty() || plugin.is_file() {
@@ -260,7 +260,7 @@ fn class(text: &str) -> Result<String, String> {
     }
 }
 
-/// `30s`, `10m`, `2h`.
+/// Parses a duration such as `30s`, `10m` or `2h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time: write a whole number with s, m or h, such as 30s");
     let at = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(wrong)?;

@@ -1,30 +1,30 @@
-//! How the program ends, as scripts see it.
+//! Exit codes of the program.
 
 use std::process::ExitCode;
 
-/// One way to end. The worst of several decides.
+/// Outcome of a command, ordered by severity. Of several outcomes the most severe one decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// Everything that was asked for is done.
+    /// The command did everything that was asked.
     #[default]
     Success,
-    /// A burst failed, a kernel does not run, or something on this machine went wrong.
+    /// A burst failed, a kernel does not run, or an error occurred on this machine.
     Failed,
-    /// Usage, a manifest or a kernel is wrong: nothing ran.
+    /// The command line, a manifest or a kernel is invalid: nothing ran.
     Refused,
-    /// A burst needs what this pool will never have.
+    /// A burst needs devices that this pool does not have.
     Unplaceable,
-    /// Slices were still lent at the end.
+    /// Slices were still leased when the command ended.
     StillLent,
-    /// `--timeout` passed.
+    /// The limit of `--timeout` was exceeded.
     TimedOut,
-    /// SIGINT.
+    /// The process received SIGINT.
     Interrupted,
-    /// SIGTERM.
+    /// The process received SIGTERM.
     Terminated,
 }
 
-/// As `sahasra up --help` lists them.
+/// Exit codes in `sahasra up --help`.
 pub const CODES_OF_UP: &str = "\
 Exit codes:
   0    it was told to end (Ctrl-C, SIGTERM) and every slice was given back
@@ -32,7 +32,7 @@ Exit codes:
   2    the command line is wrong
   4    slices were still lent at the end";
 
-/// As `sahasra run --help` lists them.
+/// Exit codes in `sahasra run --help`.
 pub const CODES: &str = "\
 Exit codes:
   0    every burst is complete
@@ -44,7 +44,7 @@ Exit codes:
   130  Ctrl-C (143: SIGTERM); every slice was given back first";
 
 impl Exit {
-    /// The code.
+    /// Exit code of the process.
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
@@ -58,7 +58,7 @@ impl Exit {
         }
     }
 
-    /// The worse of two.
+    /// Returns the more severe of two outcomes.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         self.max(other)

@@ -9,15 +9,15 @@ use tokio::{
 
 use crate::{exit::Exit, output};
 
-/// Receiver of the first signal.
+/// Receives the first SIGINT or SIGTERM.
 #[derive(Clone, Debug)]
 pub struct Interrupt(watch::Receiver<Option<Exit>>);
 
 impl Interrupt {
-    /// Listens from now on. Executors end with this process, however it ends.
+    /// Installs the signal handlers. Executors end with this process, however it ends.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub fn listen() -> io::Result<Self> {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let (told, hears) = watch::channel(None);
@@ -36,14 +36,14 @@ impl Interrupt {
         Ok(Self(hears))
     }
 
-    /// Waits for the first.
+    /// Waits for the first signal and returns its exit code. Completes at once if the signal has arrived already.
     pub async fn came(&mut self) -> Exit {
         loop {
             if let Some(exit) = *self.0.borrow_and_update() {
                 return exit;
             }
             if self.0.changed().await.is_err() {
-                // The listener lives as long as the runtime.
+                // Unreachable while the runtime exists: the task that receives signals never ends.
                 std::future::pending::<()>().await;
             }
         }

@@ -1,4 +1,4 @@
-//! Looking at kernels and making them: nothing here needs a pool.
+//! `sahasra kernel`: describes and compiles kernels, without a pool.
 
 use crate::{args::KernelCommand, exit::Exit};
 
@@ -7,7 +7,7 @@ mod compile;
 mod describe;
 mod nvrtc;
 
-/// Does what is asked for.
+/// Runs the subcommand.
 pub fn run(command: &KernelCommand) -> Exit {
     match command {
         KernelCommand::Check(arguments) => check::run(arguments),

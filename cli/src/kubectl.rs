@@ -1,4 +1,4 @@
-//! `kubectl sahasra`: the same program under the name by which kubectl finds it.
+//! The program `kubectl-sahasra`, which is `sahasra` under the name by which kubectl finds the plugin `kubectl sahasra`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The program `sahasra`, and `kubectl-sahasra`.
+//! The programs `sahasra` and `kubectl-sahasra`.
 //!
 //! ```text
 //!  args ─► kernel check, compile                      PTX and CUDA C, nothing else
@@ -7,8 +7,8 @@
 //!                       └───► agents ─► executors     the real agents, in this process; executors are this program again
 //! ```
 //!
-//! [`main`] reads the command line and calls one of [`run`], [`up`] and [`kernel`]; each gives back an [`exit::Exit`]. What
-//! scripts read goes to standard output, everything else to standard error.
+//! [`main`] parses the command line and calls [`run`], [`up`] or [`kernel`], which return an [`exit::Exit`]. Output for scripts goes to
+//! standard output, everything else to standard error.
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -31,7 +31,7 @@ pub mod up;
 use args::{Args, Command};
 use exit::Exit;
 
-/// The program under the name by which it was called, with its arguments.
+/// Runs the program with these arguments. `name` is the name by which it was called, for its help texts.
 pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let matches = Args::command().bin_name(name).get_matches_from(arguments);
     let arguments = match Args::from_arg_matches(&matches) {
@@ -53,13 +53,13 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
             clap_complete::generate(shell, &mut Args::command(), "sahasra", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
-        // Was taken before.
+        // Handled above.
         Command::Executor { .. } => Exit::Refused,
     };
     exit.into()
 }
 
-/// Runs what a command does. Operator and agents share the threads: what takes time happens in executors.
+/// Runs a command on a runtime with two threads, which operator and agents share: long computations happen in executors.
 fn on_runtime(work: impl Future<Output = Exit>) -> Exit {
     match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime.block_on(work),

@@ -1,4 +1,4 @@
-//! `sahasra`: see the library of the same crate.
+//! The program `sahasra`; its code is in the library of this crate.
 
 use std::process::ExitCode;
 

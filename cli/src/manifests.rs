@@ -1,4 +1,4 @@
-//! Manifests as `kubectl apply -f` takes them: files, folders, standard input; several documents a file; lists.
+//! Reads manifests as `kubectl apply -f` does: files, folders or standard input, with several documents a file and `List` objects.
 
 use std::{
     fmt,
@@ -8,14 +8,14 @@ use std::{
 
 use serde_json::Value;
 
-/// Extensions of the files of a folder that are read, as kubectl does.
+/// Extensions of the files read from a folder, the same as in kubectl.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
-/// Where a document stands.
+/// Position of a document in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     file: String,
-    /// From 1.
+    /// Counted from 1.
     document: usize,
 }
 
@@ -25,37 +25,31 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One object as it is to be created.
+/// An object to be created.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// Where it stands.
     pub origin: Origin,
-    /// Its kind.
     pub kind: Kind,
-    /// Its namespace; empty for kinds without.
+    /// Namespace of the object; empty for kinds without namespaces.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// All of it, with its namespace.
+    /// The whole object, with its namespace filled in.
     pub object: Value,
 }
 
-/// Kinds that are taken, in the order in which they are created: what others refer to first.
+/// Kinds of objects that manifests may contain, in the order of creation: objects come after those that they refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A namespace.
     Namespace,
     /// Kernels and data.
     ConfigMap,
-    /// Credentials of stores.
+    /// Credentials of object stores.
     Secret,
-    /// Slices held.
     VramLease,
-    /// Bursts.
     BurstJob,
 }
 
-/// Every kind with its API version, its name and its place in the API.
+/// Every kind with its API version, its `kind` and its plural in paths.
 const KINDS: [(Kind, &str, &str, &str); 5] = [
     (Kind::Namespace, "v1", "Namespace", "namespaces"),
     (Kind::ConfigMap, "v1", "ConfigMap", "configmaps"),
@@ -66,11 +60,11 @@ const KINDS: [(Kind, &str, &str, &str); 5] = [
 
 impl Kind {
     fn row(self) -> &'static (Kind, &'static str, &'static str, &'static str) {
-        // Every variant has its row: a test looks.
+        // A test checks that every variant has a row.
         KINDS.iter().find(|row| row.0 == self).unwrap_or(&KINDS[0])
     }
 
-    /// As in `kind:`.
+    /// Value of the field `kind`.
     pub fn name(self) -> &'static str {
         self.row().2
     }
@@ -86,35 +80,28 @@ impl Kind {
     }
 }
 
-/// Why manifests cannot be taken.
+/// Manifests are invalid or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// A file or folder cannot be read.
     #[error("{file}: {source}")]
     Read {
-        /// Which.
+        /// Path of the file or folder, or `standard input`.
         file: String,
-        /// The system's reason.
         source: std::io::Error,
     },
-    /// A folder without a manifest.
     #[error("{0}: no .yaml, .yml or .json file in it")]
     EmptyFolder(String),
-    /// Nothing in all the files.
+    /// None of the files has an object.
     #[error("no object in {0}")]
     Empty(String),
-    /// A document is no YAML.
     #[error("{origin}: {reason}")]
     Syntax {
-        /// Where.
         origin: Origin,
-        /// The parser's reason, with the line.
+        /// Message of the parser, with the line.
         reason: String,
     },
-    /// A document is no object.
     #[error("{origin}: {reason}")]
     NoObject {
-        /// Where.
         origin: Origin,
         /// What is missing.
         reason: String,
@@ -125,34 +112,28 @@ pub enum ManifestError {
         known()
     )]
     UnknownKind {
-        /// Where.
         origin: Origin,
-        /// `kind`.
         kind: String,
-        /// `apiVersion`.
+        /// Value of `apiVersion`.
         version: String,
     },
-    /// The same object twice.
+    /// The same object occurs twice.
     #[error("{second}: {kind} {name:?} stands in {first} already")]
     Twice {
-        /// Where first.
         first: Origin,
-        /// Where again.
         second: Origin,
-        /// Its kind.
         kind: &'static str,
-        /// Its name.
         name: String,
     },
 }
 
-/// Bytes of a namespace's name at most.
+/// Maximum length of a namespace's name in bytes.
 const NAMESPACE_BYTES: usize = 63;
 
-/// Checks the name of a namespace: a DNS label (RFC 1123).
+/// Checks the name of a namespace, which is a DNS label (RFC 1123), and returns it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The rule for names of namespaces, as a message.
 pub fn namespace(name: &str) -> Result<String, String> {
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();
@@ -173,10 +154,10 @@ fn known() -> String {
     names.join(", ")
 }
 
-/// Reads all manifests, in the order in which they are to be created. What names no namespace is put into `namespace`.
+/// Reads all manifests and returns their objects in the order of creation. An object without a namespace gets `namespace`.
 ///
 /// # Errors
-/// [`ManifestError`], for the first document that cannot be taken.
+/// [`ManifestError`] for the first invalid document, or when two documents define the same object.
 pub fn read(paths: &[PathBuf], namespace: &str) -> Result<Vec<Manifest>, ManifestError> {
     let mut manifests: Vec<Manifest> = Vec::new();
     for path in paths {
@@ -203,7 +184,7 @@ pub fn read(paths: &[PathBuf], namespace: &str) -> Result<Vec<Manifest>, Manifes
     Ok(manifests)
 }
 
-/// Name and content of a file, of standard input, or of each file of a folder.
+/// Returns name and content of a file, of standard input, or of each manifest in a folder.
 fn texts(path: &Path) -> Result<Vec<(String, String)>, ManifestError> {
     let file = path.display().to_string();
     let failed = |file: &str| {

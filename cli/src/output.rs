@@ -1,4 +1,4 @@
-//! What goes to standard output (results, which scripts read) and to standard error (everything else).
+//! Output: results for scripts on standard output, everything else on standard error.
 
 use std::{
     fmt,
@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::{args::Structure, exit::Exit};
 
-/// Writes a result to stdout, all of it. A reader that closed the pipe has read enough; any other error is told and is [`Exit::Failed`].
+/// Writes all of a result to stdout. A reader that closed the pipe has read enough; any other error is reported and returned as
+/// [`Exit::Failed`].
 #[must_use]
 pub fn print(text: &str) -> Exit {
     let mut stdout = io::stdout().lock();
@@ -23,17 +24,17 @@ pub fn print(text: &str) -> Exit {
     }
 }
 
-/// Writes a line of news.
+/// Writes a line to stderr.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Writes what went wrong.
+/// Writes an error message to stderr.
 pub fn complain(text: &str) {
     say(&format!("sahasra: {text}"));
 }
 
-/// Writes a value as JSON or YAML, as [`print`] does.
+/// Writes a value to stdout as YAML or JSON, with the outcome of [`print`].
 #[must_use]
 pub fn structured(structure: Structure, value: &Value) -> Exit {
     match structure {
@@ -42,7 +43,8 @@ pub fn structured(structure: Structure, value: &Value) -> Exit {
     }
 }
 
-/// Bytes with the largest binary unit that keeps them whole or short: `8Gi`, `512Mi`, `3.4Ki`, `12`.
+/// Formats a number of bytes in the largest binary unit that is not larger than it, with one decimal unless whole: `8Gi`, `512Mi`, `3.4Ki`,
+/// `12`.
 pub fn amount(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
     let Some((unit, suffix)) = UNITS.iter().find(|(unit, _)| bytes >= *unit) else {
@@ -55,21 +57,21 @@ pub fn amount(bytes: u64) -> String {
     }
 }
 
-/// Columns as wide as their widest cell, separated by three blanks, as kubectl's.
+/// Table in kubectl's layout: columns as wide as their widest cell, separated by three spaces.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// With these headings.
+    /// Creates a table with these headings.
     pub fn new(headings: &[&str]) -> Self {
         Self {
             rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()],
         }
     }
 
-    /// One more row, which begins with `first`.
+    /// Appends a row: the cell `first`, then those of `rest`.
     pub fn row(&mut self, rest: impl Iterator<Item = String>, first: &str) {
         self.rows.push(std::iter::once(first.to_owned()).chain(rest).collect());
     }

@@ -1,7 +1,7 @@
-//! A whole Sahasra in this process: an embedded control plane, one operator, some agents.
+//! A complete pool in this process: an embedded control plane, one operator and some agents.
 //!
-//! Operator and agents are the same as in a cluster and speak the same protocol, over loopback. Only the API server is
-//! another one: `sahasra_local`. Executors are processes of their own, made from this program.
+//! Operator and agents are the same as in a cluster and use the same protocol, over loopback. Only the API server is replaced, by
+//! `sahasra_local`. Executors are separate processes that run this program.
 
 use std::{
     collections::BTreeMap,
@@ -31,70 +31,66 @@ use sahasra_worker::{
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// Namespace of the parts' own objects.
+/// Namespace of the objects of operator and agents.
 pub const SYSTEM_NAMESPACE: &str = "sahasra-system";
-/// The parts are ready in milliseconds; a machine under load gets this.
+/// Timeout of the start, which takes milliseconds unless the machine is under load.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Time between two looks at something that is about to change.
+/// Polling interval while waiting for a change.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Changes that a watch may lag behind: each holds an object as it was, some kilobytes, in a process that may stay up for months.
+/// Changes that a watch may lag behind. Each keeps a version of an object in memory, some kilobytes, and the process may run for months.
 const WATCH_HISTORY: usize = 1000;
-/// Grace of running chunks when the pool ends. Short: their results are no longer wanted.
+/// Grace period of running chunks at shutdown. Short, because their results are not needed.
 const GRACE: Duration = Duration::from_secs(1);
-/// Compiled programs that are kept on disk, in bytes.
+/// Maximum size of the cache of compiled programs on disk, in bytes.
 const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
 
-/// Why there is no pool.
+/// The pool did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// The system gave no randomness.
     #[error("no random source for a token")]
     Random(#[source] std::io::Error),
-    /// No port, or none on loopback.
     #[error("cannot listen on loopback")]
     Listen(#[source] std::io::Error),
-    /// A part did not start.
+    /// The operator's metrics could not be registered.
     #[error("the operator did not start")]
     Operator(#[source] prometheus::Error),
-    /// The embedded API refused a part's own object.
+    /// The embedded control plane rejected the creation of a namespace.
     #[error("the embedded control plane did not start")]
     ControlPlane(#[source] Box<kube::Error>),
-    /// An agent ended.
+    /// An agent ended during the start.
     #[error("a worker did not start: {0}")]
     Worker(String),
-    /// Not ready in time.
     #[error("the pool was not ready after {} s", READY_WITHIN.as_secs())]
     NotReady,
 }
 
-/// One worker to be started.
+/// Settings of one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerSettings {
-    /// Class of its devices; what the hardware suggests when absent.
+    /// Class of the worker's devices; derived from the hardware when `None`.
     pub class: Option<String>,
-    /// Devices that the CPU engine plays; `None` for this machine's GPUs.
+    /// Number of devices that the CPU engine emulates; `None` to use this machine's GPUs.
     pub cpu_devices: Option<u32>,
-    /// VRAM of each of those in bytes.
+    /// VRAM of each emulated device, in bytes.
     pub vram_bytes: u64,
 }
 
-/// What a pool is made from.
+/// Settings of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
-    /// Its workers.
     pub workers: Vec<WorkerSettings>,
-    /// Folder below which jobs may name files.
+    /// Folder below which jobs may access files; none when `None`.
     pub file_store_root: Option<PathBuf>,
-    /// PJRT plugin of sessions.
+    /// PJRT plugin for sessions.
     pub pjrt_plugin: Option<PathBuf>,
-    /// Folder of compiled programs of sessions.
+    /// Folder in which compiled programs of sessions are cached.
     pub program_cache: Option<PathBuf>,
-    /// The token with which streams of sessions are opened; when absent none can be opened.
+    /// Token that opens streams of sessions; when `None`, every stream is rejected.
     pub token: Option<String>,
 }
 
 impl PoolSettings {
-    /// The jobs are those of the user who started this process, and reach no more than that user does.
+    /// Policy of stores. Jobs belong to the user who started this process, and can reach whatever that user can.
     fn stores(&self) -> StoreArgs {
         StoreArgs {
             file_store_root: self.file_store_root.clone(),
@@ -103,20 +99,17 @@ impl PoolSettings {
     }
 }
 
-/// What one device has lent.
+/// Leased and allocatable VRAM of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLedger {
-    /// Name of the worker.
     pub worker: String,
-    /// Name of the device.
     pub device: String,
-    /// Its class.
     pub class: String,
-    /// What it may lend, in bytes.
+    /// Allocatable VRAM in bytes.
     pub allocatable_bytes: u64,
-    /// What it has lent, in bytes, draining included.
+    /// Leased VRAM in bytes, draining grants included.
     pub leased_bytes: u64,
-    /// Slices that it has lent, draining included.
+    /// Leased slices, draining grants included.
     pub slices: u64,
 }
 
@@ -141,17 +134,17 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts everything and waits until every worker has told what it has.
+    /// Starts the control plane, the operator and the agents, and waits until every worker is ready.
     ///
     /// # Errors
-    /// [`PoolError`].
+    /// [`PoolError`] when a part does not start or is not ready in time.
     pub async fn start(settings: PoolSettings) -> Result<Self, PoolError> {
         let seed = Timestamp::now().as_nanosecond() as u64 ^ u64::from(std::process::id());
         let control_plane = ControlPlane::new(Options::default().clock(Timestamp::now).seed(seed).watch_history(WATCH_HISTORY));
         let client = control_plane.client("default");
         create_namespace(&client, SYSTEM_NAMESPACE).await?;
         let stop = CancellationToken::new();
-        // Every user of this machine can connect to the agents' ports.
+        // Every user of this machine can connect to the agents' ports, so the operator authenticates with a token.
         let operator_token = crate::token::random().map_err(PoolError::Random)?;
         let agent_client = AgentClient::over(Arc::new(Http2::default().with_token(&operator_token)));
         let operator = Operator::new(
@@ -161,7 +154,7 @@ impl Pool {
             Settings {
                 identity: "sahasra".to_owned(),
                 namespace: SYSTEM_NAMESPACE.to_owned(),
-                // Everything lives and dies with this process: only a machine under great load falls silent.
+                // Operator and agents live and end with this process, so only an overloaded machine delays heartbeats.
                 worker_timeout: Duration::from_secs(30),
                 leader_timeout: Duration::from_secs(60),
                 session_lease: Duration::from_secs(60),
@@ -177,7 +170,8 @@ impl Pool {
             let (stop, readiness) = (stop.clone(), readiness.clone());
             tokio::spawn(async move {
                 if let Err(error) = operator.run(readiness, &stop).await {
-                    // The machine slept for longer than the lease duration of the leader election; no other operator is there to lead.
+                    // The machine was suspended for longer than the lease duration of the leader election, and no other operator can take
+                    // over.
                     tracing::error!(%error, "the operator ended");
                     stop.cancel();
                 }
@@ -211,7 +205,7 @@ impl Pool {
             namespace: SYSTEM_NAMESPACE.to_owned(),
             listen: address,
             advertise_address: None,
-            // On loopback.
+            // No TLS on loopback.
             tls_certificate: None,
             tls_key: None,
             tls_client_authority: None,
@@ -233,7 +227,7 @@ impl Pool {
             },
             cpu_devices: worker.cpu_devices.unwrap_or(1),
             cpu_memory: Some(worker.vram_bytes),
-            // All devices of this process share its cores.
+            // All emulated devices share the cores of this machine.
             cpu_threads: Some(cores.div_ceil(playing.max(1))),
             session_context_memory: None,
             executors_per_device: 8,
@@ -266,7 +260,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Waits until the operator leads and knows every worker.
+    /// Waits until the operator leads and knows every worker as ready.
     async fn ready(&mut self) -> Result<(), PoolError> {
         let began = Instant::now();
         loop {
@@ -291,35 +285,35 @@ impl Pool {
         }
     }
 
-    /// The embedded API.
+    /// The embedded control plane.
     pub fn control_plane(&self) -> &ControlPlane {
         &self.control_plane
     }
 
-    /// A client of it.
+    /// A client of the embedded control plane.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What the operator knows and counts.
+    /// State and metrics of the operator.
     pub fn operator(&self) -> &Arc<Context> {
         &self.operator
     }
 
-    /// What the operator still waits for.
+    /// Readiness of the operator.
     pub fn readiness(&self) -> &Readiness {
         &self.readiness
     }
 
-    /// Cancelled when the pool cannot go on.
+    /// Token that is cancelled when the operator has ended and the pool cannot continue.
     pub fn stopped(&self) -> &CancellationToken {
         &self.stop
     }
 
-    /// What every device has lent now, as its agent's own ledger tells. An agent that does not answer is named.
+    /// Returns the leases on every device, as recorded in its agent's ledger.
     ///
     /// # Errors
-    /// The agents that did not answer.
+    /// A message that names the first agent that did not answer.
     pub async fn ledger(&self) -> Result<Vec<DeviceLedger>, String> {
         let mut devices = Vec::new();
         for agent in &self.agents {
@@ -340,10 +334,10 @@ impl Pool {
         Ok(devices)
     }
 
-    /// Waits until nothing is lent on any device; the ledgers as they are then, or as they are when the time is over.
+    /// Waits until no slice is leased on any device, for at most `within`, and returns the last state of the ledgers.
     ///
     /// # Errors
-    /// The agents that did not answer.
+    /// A message that names the first agent that did not answer.
     pub async fn all_returned(&self, within: Duration) -> Result<Vec<DeviceLedger>, String> {
         let began = Instant::now();
         loop {
@@ -355,7 +349,7 @@ impl Pool {
         }
     }
 
-    /// Ends everything: agents first, so that nothing is lent any more when the operator goes.
+    /// Stops agents and operator: agents first, so that no slice is leased when the operator ends.
     pub async fn stop(self) {
         for agent in &self.agents {
             agent.stop.cancel();
@@ -372,15 +366,15 @@ impl Pool {
     }
 }
 
-/// Whether nothing is lent on any device.
+/// Whether no slice is leased on any device.
 pub fn is_empty(ledger: &[DeviceLedger]) -> bool {
     ledger.iter().all(|device| device.leased_bytes == 0 && device.slices == 0)
 }
 
-/// Makes a namespace unless it is there.
+/// Creates a namespace unless it exists.
 ///
 /// # Errors
-/// [`PoolError::ControlPlane`].
+/// [`PoolError::ControlPlane`] when the control plane rejects the namespace.
 pub async fn create_namespace(client: &Client, name: &str) -> Result<(), PoolError> {
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(name.to_owned());

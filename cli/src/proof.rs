@@ -1,4 +1,4 @@
-//! The proof that everything is back: what the agents' ledgers say at the end.
+//! Leak check at the end of a command: the agents' ledgers must be empty.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::{
     pool::{DeviceLedger, Pool, is_empty},
 };
 
-/// A released slice is free at once, a deleted owner's within a quarter second, a killed executor's within a second or so.
-/// This is for a machine under load.
+/// Timeout of the leak check, for a machine under load. A released slice is free at once, that of a deleted owner within a quarter of a
+/// second, and that of a killed executor within about a second.
 const RETURNED_WITHIN: Duration = Duration::from_secs(20);
 
-/// Waits until nothing is lent; gives the text to be shown and how the program is to end.
+/// Waits until no slice is leased; returns a report and the outcome of the check.
 pub async fn of(pool: &Pool) -> (String, Exit) {
     match pool.all_returned(RETURNED_WITHIN).await {
         Ok(ledger) if is_empty(&ledger) => (format!("Every lease is back:\n{}", table(&ledger)), Exit::Success),
@@ -24,7 +24,7 @@ pub async fn of(pool: &Pool) -> (String, Exit) {
     }
 }
 
-/// What each device may lend and has lent.
+/// Formats allocatable and leased VRAM of each device as a table.
 pub fn table(ledger: &[DeviceLedger]) -> String {
     let mut table = Table::new(&["WORKER", "DEVICE", "CLASS", "VRAM", "LENT", "SLICES LENT"]);
     for device in ledger {

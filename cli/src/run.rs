@@ -1,10 +1,10 @@
-//! `sahasra run`: manifests in, results out, nothing left behind.
+//! `sahasra run`: runs the bursts of manifests in a pool of its own, and leaves nothing behind.
 //!
-//! 1. Read the manifests, make the folder of `--results`; what is wrong with them ends the run here.
-//! 2. Start a pool that has what they ask for.
-//! 3. Create their objects, what others refer to first.
-//! 4. Follow them to their end, showing progress; Ctrl-C and `--timeout` are ends too.
-//! 5. Show the results, delete what still holds slices, prove that every ledger is empty, stop.
+//! 1. Read the manifests and create the folder of `--results`; errors in them end the run here.
+//! 2. Start a pool with the devices that the manifests ask for.
+//! 3. Create the objects, those that others refer to first.
+//! 4. Follow them until they end, and show progress; Ctrl-C and `--timeout` end the run as well.
+//! 5. Show the results, delete the objects that hold slices, check that every ledger is empty, stop the pool.
 
 use std::{
     collections::BTreeSet,
@@ -43,7 +43,7 @@ use follow::{Counted, Ending, Following};
 use progress::Progress;
 use results::ResultsError;
 
-/// Time between two looks at the operator's figures.
+/// Polling interval of the operator's statistics.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs the manifests.
@@ -62,7 +62,7 @@ pub fn run(arguments: &RunArgs) -> Exit {
         ));
         return Exit::Refused;
     }
-    // Before anything runs: the results of hours are not to be lost because of it.
+    // Prepared before anything runs: an unusable folder must not cost the results of hours.
     let folder = match arguments
         .results
         .as_deref()
@@ -136,7 +136,8 @@ async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Mani
     if proven == Exit::Success { exit } else { exit.or(proven) }
 }
 
-/// A pool for these manifests: where no class is named, the CPU engine plays those that they ask for.
+/// Settings of a pool for these manifests: if no class is given on the command line, the CPU engine emulates the classes that the manifests
+/// ask for.
 fn settings(arguments: &PoolArgs, devices: u32, manifests: &[Manifest]) -> PoolSettings {
     let mut classes: BTreeSet<String> = arguments.class.iter().cloned().collect();
     if classes.is_empty() {
@@ -165,7 +166,7 @@ fn settings(arguments: &PoolArgs, devices: u32, manifests: &[Manifest]) -> PoolS
 }
 
 async fn create(pool: &Pool, manifests: &[Manifest]) -> Exit {
-    // On a cluster they exist already; the namespaces of this control plane are all created here.
+    // On a cluster the namespaces of the manifests exist already; in this control plane they are created here.
     let declared = |name: &str| {
         manifests
             .iter()
@@ -187,7 +188,7 @@ async fn create(pool: &Pool, manifests: &[Manifest]) -> Exit {
     Exit::Success
 }
 
-/// Looks whenever an object changes, and now and then at the operator's figures, until everything has ended.
+/// Observes the objects whenever one changes, and polls the operator's statistics, until all objects have ended.
 async fn follow(pool: &Pool, following: &mut Following) {
     let bursts: Api<BurstJob> = Api::all(pool.client().clone());
     let leases: Api<VramLease> = Api::all(pool.client().clone());
@@ -217,7 +218,7 @@ async fn follow(pool: &Pool, following: &mut Following) {
     }
 }
 
-/// The operator's figures now.
+/// Returns the operator's current statistics.
 fn counted(pool: &Pool) -> Counted {
     let metrics = &pool.operator().metrics;
     Counted {
@@ -228,7 +229,7 @@ fn counted(pool: &Pool) -> Counted {
     }
 }
 
-/// Shows what became of each burst, as was asked for.
+/// Shows the outcome of each burst in the requested form, and returns the most severe outcome.
 async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: Option<&Folder>) -> Exit {
     let mut exit = Exit::Success;
     let endings = following.endings().unwrap_or_default();
@@ -274,8 +275,8 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: O
     })
 }
 
-/// Prints the results of a job's chunks (`-o csv`) or writes them to the folder of `--results`. Requested results that are missing make it
-/// [`Exit::Failed`]: the pool ends, and its ConfigMaps with it.
+/// Prints the results of a job's chunks (`-o csv`) or writes them to the folder of `--results`. Returns [`Exit::Failed`] when requested
+/// results are missing, because the ConfigMaps with the results end with the pool.
 async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Option<&Folder>) -> Exit {
     let mut exit = Exit::Success;
     let state = job.status.as_ref().and_then(|status| status.state.as_deref());
@@ -287,7 +288,7 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Opt
             Ok(found) => lines = Some(found),
             // Results in a store outlive the pool; a burst without kept results has none to write.
             Err(error @ (ResultsError::Elsewhere { .. } | ResultsError::NotKept(_))) if !prints => output::say(&error.to_string()),
-            // The report of the burst's end says it.
+            // No message: the report of the burst already says that it failed.
             Err(ResultsError::None(_)) if state == Some("Failed") => {}
             Err(error) => {
                 output::complain(&sahasra_service::causes(&error));
@@ -309,7 +310,7 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Opt
     exit
 }
 
-/// Deletes everything that may hold slices: the operator gives them back.
+/// Deletes all bursts and leases, so that the operator releases their slices.
 pub async fn delete_all(pool: &Pool) {
     let (delete, list) = (DeleteParams::default(), ListParams::default());
     let bursts: Api<BurstJob> = Api::all(pool.client().clone());

@@ -1,4 +1,4 @@
-//! Bearer tokens from the system's random source.
+//! Random bearer tokens.
 
 use std::{
     fmt::Write as _,
@@ -6,10 +6,9 @@ use std::{
     io::{self, Read},
 };
 
-/// Bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
-/// A new token, 64 hexadecimal digits.
+/// Generates a token of 64 hexadecimal digits.
 ///
 /// # Errors
 /// When `/dev/urandom` cannot be read.

@@ -1,4 +1,4 @@
-//! `sahasra up`: a pool that stays, for kubectl and for clients of the gateway.
+//! `sahasra up`: a pool that stays up, for kubectl and for clients of the gateway.
 
 use std::{
     io,
@@ -30,33 +30,28 @@ mod front;
 use access::{Access, AccessError, Held};
 use front::{Front, TlsIfSpoken};
 
-/// How long open requests may take to end once it is told to end.
+/// Drain timeout of open requests and streams at shutdown.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Why it did not come up.
+/// The pool did not come up.
 #[derive(Debug, thiserror::Error)]
 enum UpError {
-    /// Someone has the port.
     #[error("port {0} is taken, perhaps by another `sahasra up`: end that one, or choose with --port (0 takes any that is free)")]
     PortTaken(u16),
-    /// Another reason.
     #[error("cannot listen on port {port}")]
     Listen { port: u16, source: io::Error },
-    /// No signals.
     #[error("cannot listen for signals")]
     Signals(#[source] io::Error),
-    /// The gateway did not start.
     #[error("the gateway did not start")]
     Gateway(#[source] prometheus::Error),
-    /// The pool did not start.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// No token, certificate or kubeconfig.
+    /// The token, certificate, kubeconfig or token file could not be created.
     #[error(transparent)]
     Access(#[from] AccessError),
 }
 
-/// Stays up until it is told to end.
+/// Keeps a pool up until a signal arrives or the operator ends.
 pub fn run(arguments: &UpArgs) -> Exit {
     crate::on_runtime(async {
         match stay(arguments).await {
@@ -71,7 +66,7 @@ pub fn run(arguments: &UpArgs) -> Exit {
 
 async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let mut interrupt = Interrupt::listen().map_err(UpError::Signals)?;
-    // The port first: a second one on the same port is to leave the first alone.
+    // The port is taken first, so that a second `sahasra up` on the same port does not touch the files of the first.
     let listener = listen(arguments.port).await?;
     let address = listener.local_addr().map_err(|source| UpError::Listen {
         port: arguments.port,
@@ -111,9 +106,9 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let gateway = Gateway::new(
         kube::Client::new(api.clone(), "default"),
         sahasra_access::Access::token(access.token()),
-        // `/workers` is served without a token, ahead of the gateway.
+        // The operator serves `/workers`, without a token; these requests never reach the gateway.
         None,
-        // The workers are on loopback.
+        // No TLS: the workers are on loopback.
         None,
         sahasra_gateway::Limits::default(),
         stop.clone(),
@@ -153,7 +148,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let (text, proven) = proof::of(&pool).await;
     let printed = printed.or(output::print(&format!("\n{text}")));
     pool.stop().await;
-    // It was to stay until it was told to end: that is no failure.
+    // The command runs until a signal ends it, so a signal is success.
     let exit = if matches!(exit, Exit::Interrupted | Exit::Terminated) {
         Exit::Success
     } else {
@@ -173,13 +168,13 @@ async fn listen(port: u16) -> Result<TcpListener, UpError> {
 fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
     let gpu = arguments.pool.gpu;
     let worker = |number: usize| WorkerSettings {
-        // Several classes take turns.
+        // Workers get the given classes in turn.
         class: (!arguments.pool.class.is_empty()).then(|| arguments.pool.class[number % arguments.pool.class.len()].clone()),
         cpu_devices: (!gpu).then_some(1),
         vram_bytes: arguments.pool.vram,
     };
     let count = if gpu { 1 } else { arguments.workers as usize };
-    // The CPU plugin cannot use a GPU.
+    // The plugin that is installed with the program is for CPUs and cannot use a GPU.
     let installed = || {
         std::env::current_exe()
             .ok()
@@ -199,7 +194,7 @@ fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
     }
 }
 
-/// The plugin for CPUs that is installed with the program, as libraries are beside programs.
+/// Returns the PJRT plugin for CPUs in the folder `lib` beside that of the program, if it is installed.
 fn installed_plugin(program: &Path) -> Option<PathBuf> {
     let plugin = program.parent()?.parent()?.join("lib/pjrt_c_api_cpu_plugin.so");
     plugin.is_file().then_some(plugin)

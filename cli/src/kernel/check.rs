@@ -1,4 +1,4 @@
-//! `sahasra kernel check`.
+//! `sahasra kernel check`: reports which engines can run a PTX file, and the parameters of its kernels.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -51,7 +51,7 @@ fn read(path: &Path) -> Result<Description, String> {
     describe(&path.display().to_string(), &text).map_err(|error| error.to_string())
 }
 
-/// Whether it is as good as was asked for.
+/// Whether the requested engine can run the kernel, as an exit code.
 fn verdict(description: &Description, engine: Engine) -> Exit {
     let runs = match engine {
         Engine::Any => description.engines.cpu.runs || description.engines.cuda.runs,
@@ -61,7 +61,7 @@ fn verdict(description: &Description, engine: Engine) -> Exit {
     if runs { Exit::Success } else { Exit::Refused }
 }
 
-/// For people.
+/// Formats a description for people.
 fn text(description: &Description) -> String {
     let mut text = format!(
         "{}: PTX {} for {}, {}-bit addresses\n\n",

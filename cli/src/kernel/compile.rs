@@ -1,4 +1,4 @@
-//! `sahasra kernel compile`.
+//! `sahasra kernel compile`: compiles CUDA C to PTX.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub fn run(arguments: &CompileArgs) -> Exit {
     }
 }
 
-/// Why nothing was compiled.
+/// The file was not compiled.
 #[derive(Debug, thiserror::Error)]
 enum CompileError {
     #[error("{0}")]
@@ -45,7 +45,7 @@ fn compile(arguments: &CompileArgs) -> Result<Exit, CompileError> {
         .chain(nvrtc.include_folders());
     options.extend(folders.map(|folder| format!("--include-path={}", folder.display())));
     options.extend(arguments.define.iter().map(|define| format!("--define-macro={define}")));
-    // The file's name alone: the PTX is not to say where it was compiled.
+    // Only the file's name is passed on, so that the PTX does not contain the path of the source.
     let name = arguments.file.file_name().unwrap_or(arguments.file.as_os_str()).to_string_lossy();
     let compiled = nvrtc.compile(&name, &source, &options)?;
     if !compiled.log.is_empty() {
@@ -67,7 +67,7 @@ fn compile(arguments: &CompileArgs) -> Result<Exit, CompileError> {
     Ok(Exit::Success)
 }
 
-/// `sm_80`, `compute_80` and `80` are the same here: PTX is for a virtual architecture.
+/// Name of the virtual architecture that PTX targets: `compute_80` for any of `sm_80`, `compute_80` and `80`.
 fn virtual_architecture(architecture: &str) -> String {
     let number = architecture.trim_start_matches("sm_").trim_start_matches("compute_");
     format!("compute_{number}")

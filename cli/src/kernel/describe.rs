@@ -1,126 +1,119 @@
-//! What is to be said of a PTX: which engine runs it, and what its kernels take. Pure.
+//! Description of a PTX file: which engines can run it, and the parameters and resources of its kernels. Does no I/O.
 
 use std::collections::BTreeMap;
 
 use sahasra_ptx::{EntryOutline, LoadError, LoadErrorKind, Module, Outline};
 use serde::Serialize;
 
-/// Compute capabilities are named by target: `sm_` and two or three digits, the last one the minor version.
+/// Prefix of a target, followed by the compute capability: two or three digits, of which the last is the minor version.
 const TARGET: &str = "sm_";
 
-/// All that is known of one file.
+/// Description of one PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Description {
-    /// The file.
+    /// Path of the file.
     pub file: String,
     /// Version of the PTX ISA, such as `8.8`.
     pub ptx_version: String,
-    /// Architecture that it was compiled for, such as `sm_80`.
+    /// Architecture that the PTX targets, such as `sm_80`.
     pub target: String,
-    /// Bits of an address.
+    /// Size of an address in bits.
     pub address_bits: u32,
-    /// Bytes of `.const` and `.global` variables of the module.
+    /// Bytes of the module's `.const` variables.
     pub constant_bytes: u64,
     /// Bytes of `.global` variables.
     pub global_bytes: u64,
-    /// Who can run it.
     pub engines: Engines,
-    /// Its kernels.
+    /// Kernels of the file.
     pub entries: Vec<Kernel>,
 }
 
-/// Who can run it.
+/// Engines that can run a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Engines {
     /// The SIMT engine on CPUs.
     pub cpu: CpuVerdict,
-    /// The driver on GPUs.
+    /// The CUDA driver on GPUs.
     pub cuda: CudaVerdict,
 }
 
-/// Whether the CPU engine runs it.
+/// Whether the CPU engine can run a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct CpuVerdict {
-    /// It does.
     pub runs: bool,
-    /// What it refuses.
+    /// First statement that the engine rejects, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
 }
 
-/// What an engine refuses.
+/// A statement that an engine rejects.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Refused {
-    /// Line of the text, from 1.
+    /// Line of the file, from 1.
     pub line: u32,
     /// Byte of the line, from 1.
     pub column: u32,
-    /// The statement there; empty outside one.
+    /// Text of the statement; empty if the error is outside a statement.
     pub instruction: String,
-    /// Why.
     pub reason: String,
-    /// The text itself is wrong: no engine runs it.
+    /// Whether the PTX itself is invalid, so that no engine can run it.
     pub invalid: bool,
 }
 
-/// Which GPUs run it.
+/// Which GPUs can run a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CudaVerdict {
-    /// A driver would take it, as far as the text tells.
+    /// Whether a CUDA driver accepts the PTX, as far as its text shows.
     pub runs: bool,
-    /// Which devices, in words.
+    /// Description of the devices, for people.
     pub devices: String,
-    /// Oldest CUDA version whose driver reads this version of PTX, as NVIDIA's PTX release notes list them.
+    /// Oldest CUDA version whose driver supports this version of PTX, from NVIDIA's PTX release notes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_version: Option<String>,
 }
 
-/// One kernel.
+/// A kernel of a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Kernel {
     /// Name for `spec.kernel.entry`.
     pub name: String,
-    /// Parameters in order.
     pub parameters: Vec<Parameter>,
-    /// Virtual registers by type; a driver assigns real ones.
+    /// Number of virtual registers by type; the driver assigns physical ones.
     pub registers: BTreeMap<String, u64>,
     /// Bytes of static shared memory of a block.
     pub shared_bytes: u64,
-    /// It takes more shared memory at launch.
+    /// Whether the launch may add dynamic shared memory.
     pub dynamic_shared: bool,
-    /// Bytes of constant memory that it names.
+    /// Bytes of the `.const` variables that the kernel uses.
     pub constant_bytes: u64,
     /// Bytes of local memory of a thread.
     pub local_bytes: u64,
-    /// Most threads of a block that the text allows, by axis.
+    /// Maximum threads of a block by axis (`.maxntid`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_block: Option<[u32; 3]>,
-    /// The block that it must be launched with.
+    /// The only block size with which the kernel may be launched (`.reqntid`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub required_block: Option<[u32; 3]>,
 }
 
-/// One parameter.
+/// A parameter of a kernel.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Parameter {
-    /// Name in the text.
     pub name: String,
-    /// Type of an element, such as `f32`; a `u64` is a pointer more often than not.
+    /// Type of an element, such as `f32`. A `u64` is usually a pointer.
     #[serde(rename = "type")]
     pub scalar: String,
-    /// Size in bytes.
     pub bytes: u64,
-    /// Offset in bytes.
     pub offset: u64,
 }
 
-/// Reads a PTX.
+/// Describes a PTX file from its text; `file` is its path.
 ///
 /// # Errors
-/// When it is no PTX at all.
+/// When the text is not PTX at all. PTX that no engine can run is described.
 pub fn describe(file: &str, text: &str) -> Result<Description, LoadError> {
     let outline = Outline::of(text)?;
     let refused = Module::load(text).err();
@@ -176,7 +169,8 @@ fn kernel(entry: EntryOutline) -> Kernel {
     }
 }
 
-/// Devices that run a target: newer ones too, unless it names features of one architecture (`a`) or family (`f`).
+/// Describes the devices that can run code for a target: also newer ones, unless the suffix limits the target to one architecture (`a`) or
+/// family (`f`).
 fn devices(target: &str) -> String {
     let Some(number) = target.strip_prefix(TARGET) else {
         return format!("unknown target {target}");
@@ -198,8 +192,8 @@ fn devices(target: &str) -> String {
     }
 }
 
-/// First release of CUDA with a version of PTX (PTX ISA, release notes). PTX has had CUDA's major version plus 4, or 5 less,
-/// with few exceptions.
+/// Returns the first CUDA release that supports a version of PTX (PTX ISA, release notes). The major version of CUDA is that of PTX plus 4,
+/// except that PTX 6.0 to 6.2 belong to CUDA 9.
 fn cuda_version((major, minor): (u32, u32)) -> Option<String> {
     let (cuda_major, cuda_minor) = match (major, minor) {
         (6, 0..=2) => (9, minor),

@@ -1,7 +1,7 @@
-//! NVRTC, NVIDIA's run-time compiler, as found on this machine: CUDA C in, PTX out. It needs no GPU and no driver.
+//! Bindings to NVRTC, NVIDIA's run-time compiler from CUDA C to PTX. It needs neither a GPU nor a driver.
 //!
-//! The library is loaded when it is asked for. Functions and codes are those of `nvrtc.h` (NVRTC documentation, CUDA 12
-//! and 13; unchanged since CUDA 8).
+//! The library is located and loaded when a compilation needs it. Functions and error codes are those of `nvrtc.h` (NVRTC documentation, CUDA
+//! 12 and 13; unchanged since CUDA 8).
 
 use std::{
     ffi::{CStr, CString, OsString, c_char, c_int, c_void},
@@ -14,9 +14,9 @@ use libloading::{Library, Symbol};
 
 use crate::args::{cuda_homes, virtual_environment};
 
-/// Names under which the dynamic linker may know it, newest first.
+/// Names of the library for the dynamic linker, newest first.
 const NAMES: [&str; 4] = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"];
-/// Where Python packages of NVIDIA keep it, below a folder of packages: `nvidia-cuda-nvrtc-cu12`, `nvidia-cuda-nvrtc`.
+/// Folders of the library in NVIDIA's Python packages `nvidia-cuda-nvrtc-cu12` and `nvidia-cuda-nvrtc`, relative to a folder of packages.
 const PACKAGE_FOLDERS: [&str; 3] = ["nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib", "nvidia/cu12/lib"];
 /// `NVRTC_SUCCESS`.
 const SUCCESS: c_int = 0;
@@ -25,74 +25,70 @@ const COMPILATION: c_int = 6;
 
 type Program = *mut c_void;
 
-/// Why there is no PTX.
+/// Nothing was compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum NvrtcError {
-    /// No library was found.
     #[error("NVRTC was not found; looked for {looked}.\n{REMEDY}")]
     Missing {
-        /// Places.
+        /// Folders that were searched.
         looked: String,
     },
-    /// The library that was named cannot be loaded.
+    /// The library given by `--nvrtc` cannot be loaded.
     #[error("{} cannot be loaded: {source}", path.display())]
     Load {
-        /// The file.
         path: PathBuf,
-        /// The linker's reason.
+        /// Error of the dynamic linker.
         source: libloading::Error,
     },
-    /// The library lacks a function.
+    /// The library lacks a function of NVRTC.
     #[error("the library is no NVRTC: {0}")]
     Symbol(#[source] libloading::Error),
-    /// A name or source holds a NUL.
+    /// A name, an option or the source contains a NUL byte.
     #[error("{0} holds a NUL byte")]
     Nul(&'static str),
-    /// The source does not compile.
     #[error("the source does not compile:\n{log}")]
     Compile {
-        /// What the compiler says, with file and line.
+        /// Messages of the compiler, with file and line.
         log: String,
     },
-    /// A call failed for another reason.
+    /// A call of NVRTC failed for another reason.
     #[error("{call}: {reason}")]
     Call {
-        /// The function.
+        /// Name of the function.
         call: &'static str,
-        /// NVRTC's text for it.
+        /// NVRTC's description of the error.
         reason: String,
     },
 }
 
-/// What to do when there is none.
+/// Remedy when NVRTC is not found.
 const REMEDY: &str = "\
 Install the CUDA toolkit, or the Python packages alone (no GPU needed):
   python3 -m venv cuda && cuda/bin/pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
   VIRTUAL_ENV=$PWD/cuda sahasra kernel compile FILE.cu
 or name the library: --nvrtc PATH";
 
-/// What a compilation gave.
+/// Output of a compilation.
 #[derive(Debug)]
 pub struct Compiled {
-    /// The PTX.
     pub ptx: String,
-    /// Warnings.
+    /// Warnings of the compiler.
     pub log: String,
 }
 
-/// The loaded library.
+/// The loaded NVRTC library.
 #[derive(Debug)]
 pub struct Nvrtc {
     library: Library,
-    /// Where it is, when it was found by its path.
+    /// Path of the library; `None` if the dynamic linker found it.
     path: Option<PathBuf>,
 }
 
 impl Nvrtc {
-    /// Loads the library at `named`, or the first that is found.
+    /// Loads the library at `named`, or the first one that is found.
     ///
     /// # Errors
-    /// [`NvrtcError::Load`] for one that was named, [`NvrtcError::Missing`] with the remedy.
+    /// [`NvrtcError::Load`] when the library at `named` cannot be loaded; [`NvrtcError::Missing`] when no library is found.
     pub fn find(named: Option<&Path>) -> Result<Self, NvrtcError> {
         if let Some(path) = named {
             return load(path.as_os_str()).map_or_else(
@@ -135,7 +131,7 @@ impl Nvrtc {
         })
     }
 
-    /// Folders with CUDA's own headers (`cuda_fp16.h` and the like) that belong to the library.
+    /// Folders with CUDA's headers (such as `cuda_fp16.h`) that belong to the library.
     pub fn include_folders(&self) -> Vec<PathBuf> {
         let Some(path) = self.path.as_deref().and_then(Path::parent) else {
             return Vec::new();
@@ -148,10 +144,10 @@ impl Nvrtc {
             .collect()
     }
 
-    /// Compiles `source`, called `name` in messages, with `options` such as `--gpu-architecture=compute_80`.
+    /// Compiles `source` with `options` such as `--gpu-architecture=compute_80`. Messages of the compiler call the source `name`.
     ///
     /// # Errors
-    /// [`NvrtcError::Compile`] with the log; [`NvrtcError::Call`].
+    /// [`NvrtcError::Compile`] with the compiler's messages, [`NvrtcError::Nul`], [`NvrtcError::Symbol`] and [`NvrtcError::Call`].
     pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled, NvrtcError> {
         let source = CString::new(source).map_err(|_| NvrtcError::Nul("the source"))?;
         let name = CString::new(name).map_err(|_| NvrtcError::Nul("the name"))?;
@@ -172,7 +168,7 @@ impl Nvrtc {
         };
         self.check("nvrtcCreateProgram", created)?;
         let outcome = self.compile_program(program, &pointers);
-        // SAFETY: nvrtcDestroyProgram(nvrtcProgram*): the program was made above and is used no more.
+        // SAFETY: nvrtcDestroyProgram(nvrtcProgram*): the program was created above and is not used afterwards.
         unsafe {
             let destroy: Symbol<'_, unsafe extern "C" fn(*mut Program) -> c_int> = self.symbol(b"nvrtcDestroyProgram\0")?;
             destroy(&mut program);
@@ -182,8 +178,8 @@ impl Nvrtc {
 
     fn compile_program(&self, program: Program, options: &[*const c_char]) -> Result<Compiled, NvrtcError> {
         let count = c_int::try_from(options.len()).unwrap_or(c_int::MAX);
-        // SAFETY: nvrtcCompileProgram(nvrtcProgram, int numOptions, const char *const *options): as many NUL-terminated texts
-        // as are said, alive through the call.
+        // SAFETY: nvrtcCompileProgram(nvrtcProgram, int numOptions, const char *const *options): `options` has `count` NUL-terminated
+        // strings, which live through the call.
         let compiled = unsafe {
             let compile: Symbol<'_, unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int> =
                 self.symbol(b"nvrtcCompileProgram\0")?;
@@ -205,17 +201,17 @@ impl Nvrtc {
         })
     }
 
-    /// What a pair of functions gives: the size with the NUL, then the text.
+    /// Calls a pair of functions that return the size of a text, NUL included, and the text.
     fn text(&self, program: Program, size_of: &'static [u8], read: &'static [u8]) -> Result<String, NvrtcError> {
         let mut size = 0usize;
-        // SAFETY: nvrtcGet*Size(nvrtcProgram, size_t*): writes one size.
+        // SAFETY: nvrtcGet*Size(nvrtcProgram, size_t*): writes one size through the pointer.
         let sized = unsafe {
             let size_of: Symbol<'_, unsafe extern "C" fn(Program, *mut usize) -> c_int> = self.symbol(size_of)?;
             size_of(program, &mut size)
         };
         self.check("reading a size", sized)?;
         let mut text = vec![0u8; size.max(1)];
-        // SAFETY: nvrtcGet*(nvrtcProgram, char*): writes as many bytes as the size just told, NUL included.
+        // SAFETY: nvrtcGet*(nvrtcProgram, char*): writes as many bytes as the size returned before, NUL included, into a buffer of that size.
         let copied = unsafe {
             let read: Symbol<'_, unsafe extern "C" fn(Program, *mut c_char) -> c_int> = self.symbol(read)?;
             read(program, text.as_mut_ptr().cast())
@@ -229,7 +225,7 @@ impl Nvrtc {
         if code == SUCCESS {
             return Ok(());
         }
-        // SAFETY: nvrtcGetErrorString(nvrtcResult): gives a NUL-terminated text that lives as long as the library, for any code.
+        // SAFETY: nvrtcGetErrorString(nvrtcResult): returns, for any code, a NUL-terminated string that lives as long as the library.
         let reason = unsafe {
             let describe: Symbol<'_, unsafe extern "C" fn(c_int) -> *const c_char> = self.symbol(b"nvrtcGetErrorString\0")?;
             let text = describe(code);
@@ -242,20 +238,22 @@ impl Nvrtc {
         Err(NvrtcError::Call { call, reason })
     }
 
+    /// Loads the address of the function `name`.
+    ///
     /// # Safety
-    /// The function of that name must have the type `T`.
+    /// The function called `name` must have the type `T`.
     unsafe fn symbol<T>(&self, name: &[u8]) -> Result<Symbol<'_, T>, NvrtcError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the type of the function.
         unsafe { self.library.get(name) }.map_err(NvrtcError::Symbol)
     }
 }
 
 fn load(name: &std::ffi::OsStr) -> Result<Library, libloading::Error> {
-    // SAFETY: runs the library's initialisers. The user named it, or it stands where NVIDIA's installers put theirs.
+    // SAFETY: loading runs the library's initialisers. The user named the library, or it is where NVIDIA's installers put theirs.
     unsafe { Library::new(name) }
 }
 
-/// The libraries of a folder, newest name first.
+/// Returns the NVRTC libraries in a folder, newest name first.
 fn libraries(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
         .into_iter()
@@ -271,7 +269,7 @@ fn libraries(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Folders that may hold the library: CUDA's own, then those of Python packages.
+/// Returns the existing folders that may contain the library: those of CUDA first, then those of Python packages.
 fn folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for home in cuda_homes().into_iter().chain([PathBuf::from("/usr/local/cuda")]) {
@@ -286,7 +284,7 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// `lib/python3.*/site-packages`.
+/// Returns the folders `python3.*/site-packages` below `library`.
 fn site_packages(library: &Path) -> Vec<PathBuf> {
     let versions = std::fs::read_dir(library)
         .into_iter()
@@ -298,7 +296,7 @@ fn site_packages(library: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where the python3 of this shell looks for packages.
+/// Returns the folders in which the shell's `python3` searches for packages.
 fn python_path() -> Vec<PathBuf> {
     let script = "import sys; print('\\n'.join(sys.path))";
     let output = Command::new(OsString::from("python3"))

@@ -1,4 +1,4 @@
-//! The folder of `--results`: a file NAME.json of each BurstJob, and the results of its chunks beside it.
+//! Folder of `--results`: NAME.json with each BurstJob, and the results of its chunks beside it.
 
 use std::{
     collections::BTreeMap,
@@ -12,42 +12,39 @@ use sahasra_crds::{BurstJob, burst_job::KeptResults};
 use super::results::{Lines, object};
 use crate::manifests::{Kind, Manifest};
 
-/// Ends of the names of a BurstJob's files.
+/// Suffixes of the files of a BurstJob.
 const SUFFIXES: [&str; 3] = [".json", ".csv", ".failed.csv"];
 
-/// Why results cannot be written.
+/// Results cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It is no folder, or nothing can be written into it.
+    /// The path is not a folder, or no file can be created in the folder.
     #[error("--results {}: {source}: name a folder that you can write to; one that does not exist is created", path.display())]
     Unusable {
-        /// The folder.
         path: PathBuf,
         /// Error of the system call.
         source: std::io::Error,
     },
-    /// Two BurstJobs would write one file.
+    /// Two BurstJobs would write the same file.
     #[error(
         "--results: BurstJob {0} and {1} would both write {2}: give one of them another metadata.name, or run them one after the other \
          into two folders"
     )]
     Twice(String, String, String),
-    /// A file cannot be written.
     #[error("{}: {source}", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
         /// Error of the system call.
         source: std::io::Error,
     },
 }
 
-/// The folder, once it is there.
+/// An existing folder in which files can be created.
 #[derive(Clone, Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Checks that every BurstJob has files of its own, creates the folder unless it is there, and checks that files can be created in it.
+    /// Checks that no two BurstJobs share a file, creates the folder unless it exists, and checks that files can be created in it.
     ///
     /// # Errors
     /// [`FolderError::Twice`], [`FolderError::Unusable`].
@@ -72,15 +69,15 @@ impl Folder {
         Ok(Self(path.to_owned()))
     }
 
-    /// Writes NAME.json and, where there are results, NAME.csv or NAME.failed.csv (`results: Failed`), each as a whole or not at all. Files of an earlier run under these names are
-    /// replaced, or removed where this run has nothing for them.
+    /// Writes NAME.json, and the results if there are any as NAME.csv, or NAME.failed.csv for `results: Failed`. Each file is written
+    /// completely or not at all. Files of an earlier run under these names are replaced, or removed if this run has no content for them.
     ///
     /// # Errors
-    /// [`FolderError::Write`].
+    /// [`FolderError::Write`] when a file cannot be written or removed.
     pub fn keep(&self, job: &BurstJob, lines: Option<Lines>) -> Result<(), FolderError> {
         let name = job.metadata.name.as_deref().unwrap_or_default();
         let [json, csv, failed] = SUFFIXES.map(|suffix| self.0.join(format!("{name}{suffix}")));
-        // First of all: what stands beside the new NAME.json is never of another run.
+        // Files of an earlier run are removed first, so that they are never beside a NAME.json of this run.
         for path in [&csv, &failed] {
             match fs::remove_file(path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -98,7 +95,7 @@ impl Folder {
     }
 }
 
-/// Writes a file under another name first: readers never see a part of it, and none is left on a full disk.
+/// Writes to a temporary file and renames it: readers never see an incomplete file, and none remains when the disk is full.
 fn write(path: &Path, text: impl Iterator<Item = String>) -> Result<(), FolderError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
@@ -107,7 +104,7 @@ fn write(path: &Path, text: impl Iterator<Item = String>) -> Result<(), FolderEr
         for line in text {
             file.write_all(line.as_bytes())?;
         }
-        // Some file systems tell of a full disk only now.
+        // Some file systems report a full disk only when the file is synced.
         file.into_inner()?.sync_all()?;
         fs::rename(&part, path)
     });

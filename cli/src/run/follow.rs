@@ -1,4 +1,4 @@
-//! What has become of the bursts and leases of a run, and whether that is the end. Pure.
+//! State of the bursts and leases of a run, and how they ended. Does no I/O.
 
 use std::{
     collections::BTreeMap,
@@ -12,58 +12,56 @@ use sahasra_crds::{
 
 use super::progress::Snapshot;
 
-/// Where nothing runs and a burst still waits for so long, nothing will change by itself: slices come free within
-/// milliseconds, and the operator looks again every half second. The rest is for a machine under load.
+/// Time after which a waiting burst or lease is given up if nothing runs. Slices are released within milliseconds and the operator solves
+/// again every half second; the remaining time is for a machine under load.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// How one burst or lease ended.
+/// Outcome of a burst or lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// `Complete`; or a lease that was granted.
+    /// A burst is complete, or a lease was granted.
     Complete,
-    /// `Failed`, with the reason.
+    /// A burst failed, with reason and message.
     Failed(String),
-    /// `Accepted=False`: what it says is wrong.
+    /// A burst was rejected (`Accepted=False`) or is suspended, with the reason.
     Refused(String),
-    /// It waits for resources that no device has.
+    /// A burst or lease waits for resources that no device has.
     Unplaceable(String),
-    /// It was deleted by its own ttl before it was observed.
+    /// A burst was deleted by its `ttlSecondsAfterFinished` before its outcome was observed.
     Gone,
 }
 
-/// Namespace and name.
+/// Namespace and name of an object.
 pub type Key = (String, String);
 
-/// What the operator has counted of all bursts together: newer than any status.
+/// The operator's statistics of all bursts together, which are newer than the status of any burst.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
-    /// Slices held now.
     pub held: u64,
-    /// Chunks that succeeded.
     pub succeeded: u64,
-    /// Chunks that failed for good.
+    /// Chunks that failed permanently.
     pub failed: u64,
-    /// Attempts beyond the first.
+    /// Attempts beyond the first of each chunk.
     pub retried: u64,
 }
 
-/// All bursts and leases of a run as last seen.
+/// All bursts and leases of a run, as observed last.
 #[derive(Debug, Default)]
 pub struct Following {
     bursts: BTreeMap<Key, (Option<BurstJob>, bool)>,
     leases: BTreeMap<Key, Option<VramLease>>,
-    /// Since when nothing runs although something waits.
+    /// Time since which nothing runs although an object waits.
     stuck: Option<Instant>,
     gave_up: bool,
 }
 
 impl Following {
-    /// Follows a burst.
+    /// Starts to follow a burst.
     pub fn burst(&mut self, key: Key) {
         self.bursts.insert(key, (None, false));
     }
 
-    /// Follows a lease.
+    /// Starts to follow a lease.
     pub fn lease(&mut self, key: Key) {
         self.leases.insert(key, None);
     }
@@ -74,7 +72,7 @@ impl Following {
         for (key, (seen, gone)) in &mut self.bursts {
             match present.remove(key) {
                 Some(job) => *seen = Some(job),
-                // What was last seen of it stays.
+                // The last observed version of a deleted burst is kept.
                 None => *gone = seen.is_some(),
             }
         }
@@ -94,12 +92,12 @@ impl Following {
         }
     }
 
-    /// When to look again although nothing has changed.
+    /// Time at which to observe again even if no object has changed.
     pub fn wake(&self) -> Option<Instant> {
         self.stuck.filter(|_| !self.gave_up).map(|since| since + PATIENCE)
     }
 
-    /// How everything ended, once everything has.
+    /// Returns the outcome of every object, or `None` while one has not ended.
     pub fn endings(&self) -> Option<Vec<(Key, Ending)>> {
         let bursts = self.bursts.iter().map(|(key, (job, gone))| {
             let ending = job.as_ref().and_then(|job| self.ending(job)).or((*gone).then_some(Ending::Gone));
@@ -132,7 +130,7 @@ impl Following {
                 "spec.suspend: it is true, and nobody can resume it here".to_owned(),
             ));
         }
-        // Everything of the manifests stands there by now: what is missing stays missing.
+        // All objects of the manifests have been created, so whatever the burst lacks stays missing.
         if let Some(accepted) = conditions::get(conditions, ACCEPTED).filter(|accepted| accepted.status == "False") {
             return Some(Ending::Refused(format!("{}: {}", accepted.reason, accepted.message)));
         }
@@ -140,13 +138,13 @@ impl Following {
         self.gave_up.then(|| Ending::Unplaceable(admitted.message.clone()))
     }
 
-    /// The bursts as last seen.
+    /// Returns the bursts as observed last.
     pub fn bursts(&self) -> impl Iterator<Item = (&Key, &BurstJob)> {
         self.bursts.iter().filter_map(|(key, (job, _))| Some((key, job.as_ref()?)))
     }
 
-    /// What each burst had done when the run was stopped, a line for each. The operator counts all bursts together: of several each has its
-    /// status alone, which is some seconds behind.
+    /// Describes the progress of each burst when the run was stopped, one line each. The operator's statistics cover all bursts together, so
+    /// if there are several, each line is from the burst's status, which is some seconds behind.
     pub fn stopped(&self, counted: Counted) -> impl Iterator<Item = String> {
         let is_one = self.bursts.len() == 1;
         self.bursts().map(move |(key, job)| {
@@ -162,7 +160,7 @@ impl Following {
         })
     }
 
-    /// Message of a burst or lease that waits.
+    /// Message of the first burst or lease that waits.
     fn waiting(&self) -> Option<String> {
         let refused = |conditions: &[_], kind| {
             let condition = conditions::get(conditions, kind)?;
@@ -175,7 +173,7 @@ impl Following {
         bursts.next().or_else(|| leases.next())
     }
 
-    /// How far everything is: counts of the status, or of the operator where they are newer.
+    /// Returns the progress of the run: counts of the statuses, or of the operator where they are newer.
     pub fn snapshot(&self, counted: Counted) -> Snapshot {
         let sum = |figure: fn(&sahasra_crds::burst_job::status::ChunkCounts) -> i64| {
             let counts = self
@@ -205,7 +203,7 @@ fn key(metadata: &kube::api::ObjectMeta) -> Key {
     )
 }
 
-/// Chunks that the spec says in so many words; a product of lists is counted by the operator.
+/// Number of chunks, if `count` gives it explicitly; the operator counts a product of lists.
 fn declared(job: &BurstJob) -> u64 {
     job.spec
         .chunks
@@ -214,7 +212,7 @@ fn declared(job: &BurstJob) -> u64 {
         .unwrap_or_default()
 }
 
-/// It holds slices, or nothing is known against it yet.
+/// Whether a burst holds slices, or has not been rejected or refused admission so far.
 fn is_running(job: &BurstJob) -> bool {
     let Some(status) = &job.status else { return true };
     let is = |kind| conditions::is_true(&status.conditions, kind);
@@ -321,7 +319,7 @@ mod tests {
             (snapshot.total, snapshot.done, snapshot.failed, snapshot.retried, snapshot.held),
             (10, 8, 1, 2, 3)
         );
-        // Chunks that failed count as such before the status has them, never as done.
+        // Failed chunks count as failed before the status has them, never as done.
         let snapshot = following.snapshot(counted(4, 6));
         assert_eq!((snapshot.done, snapshot.failed), (4, 6));
         let stopped: Vec<String> = following.stopped(counted(6, 1)).collect();

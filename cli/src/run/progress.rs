@@ -1,38 +1,36 @@
-//! How a run goes on, while it does: a live line on a terminal, a line now and then elsewhere. On standard error.
+//! Progress of a run on standard error: one line that is redrawn on a terminal, a new line once in a while elsewhere.
 
 use std::{
     io::{self, IsTerminal, Write},
     time::{Duration, Instant},
 };
 
-/// Time between two lines where there is no terminal.
+/// Minimum time between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// Time between two pictures of the live line.
+/// Minimum time between two redraws of the line on a terminal.
 const DRAW_EVERY: Duration = Duration::from_millis(80);
-/// Width of the bar in characters.
+/// Width of the progress bar in characters.
 const BAR: usize = 24;
-/// The rate is that of so much time at least.
+/// Minimum time over which the rate is measured.
 const RATE_OVER: Duration = Duration::from_secs(2);
 
-/// How far everything is.
+/// Progress of all bursts of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// Slices held now.
     pub held: u64,
-    /// Chunks of all bursts.
     pub total: u64,
     /// Chunks that succeeded.
     pub done: u64,
-    /// Chunks that failed for good.
+    /// Chunks that failed permanently.
     pub failed: u64,
-    /// Attempts beyond the first.
+    /// Attempts beyond the first of each chunk.
     pub retried: u64,
-    /// Why nothing runs, where nothing does.
+    /// Message of an object that waits, if no slice is held.
     pub waiting: Option<String>,
 }
 
 impl Snapshot {
-    /// Chunks a second, and seconds that are left at that rate.
+    /// Returns the rate in chunks a second, and the remaining seconds at that rate.
     fn pace(&self, since: &[(Instant, u64)], now: Instant) -> (f64, Option<f64>) {
         let counted = self.done + self.failed;
         let Some((at, before)) = since.first() else { return (0.0, None) };
@@ -46,7 +44,7 @@ impl Snapshot {
         (rate, left)
     }
 
-    /// For a terminal's one line: what is zero is left out.
+    /// Formats the snapshot for one line of a terminal, without counts that are zero.
     fn short(&self, rate: f64, left: Option<f64>) -> String {
         let mut line = format!("{}/{} chunks", self.done, self.total);
         for (figure, word) in [(self.failed, "failed"), (self.retried, "retried")] {
@@ -62,7 +60,7 @@ impl Snapshot {
         line
     }
 
-    /// For a log.
+    /// Formats the snapshot for a log.
     fn line(&self, rate: f64, left: Option<f64>) -> String {
         let mut line = format!(
             "{} slices held   {} of {} chunks done   {} failed   {} retried",
@@ -76,14 +74,14 @@ impl Snapshot {
     }
 }
 
-/// `100/s` and `6 s left`, each behind a gap.
+/// Formats a rate and the remaining time as `100/s` and `6 s left`, each after `gap`.
 fn pace(rate: f64, left: Option<f64>, gap: &str) -> String {
     let rate = if rate > 0.0 { format!("{gap}{rate:.0}/s") } else { String::new() };
     let left = left.map(|left| format!("{gap}{} left", time(left))).unwrap_or_default();
     rate + &left
 }
 
-/// `8 s`, `3 min 20 s`, `2 h 5 min`.
+/// Formats a duration as `8 s`, `3 min 20 s` or `2 h 5 min`.
 fn time(seconds: f64) -> String {
     let seconds = seconds.ceil() as u64;
     match seconds {
@@ -93,17 +91,17 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// Shows snapshots.
+/// Shows snapshots on standard error.
 #[derive(Debug)]
 pub struct Progress {
     live: bool,
     shown: Option<(Instant, Snapshot)>,
-    /// When how many chunks were counted: the oldest begins the rate.
+    /// Chunks counted at earlier times, oldest first; the rate is measured from the oldest.
     counted: Vec<(Instant, u64)>,
 }
 
 impl Progress {
-    /// Live where standard error is a terminal.
+    /// Creates a display that redraws its line if standard error is a terminal.
     pub fn new() -> Self {
         Self {
             live: io::stderr().is_terminal(),
@@ -112,7 +110,7 @@ impl Progress {
         }
     }
 
-    /// Shows the snapshot when it is time and it differs from the last.
+    /// Shows the snapshot if it differs from the last one shown, and enough time has passed.
     pub fn show(&mut self, snapshot: &Snapshot, now: Instant) {
         self.counted.push((now, snapshot.done + snapshot.failed));
         while self.counted.len() > 2 && now.duration_since(self.counted[1].0) >= RATE_OVER {
@@ -125,7 +123,7 @@ impl Progress {
         }
     }
 
-    /// Shows the last snapshot and leaves the line.
+    /// Shows the last snapshot and moves to the next line.
     pub fn end(&mut self, snapshot: &Snapshot, now: Instant) {
         if self.shown.as_ref().is_none_or(|(_, last)| last != snapshot) {
             self.draw(snapshot, now);
@@ -139,7 +137,7 @@ impl Progress {
         let (rate, left) = snapshot.pace(&self.counted, now);
         let mut screen = io::stderr().lock();
         let _ = if self.live {
-            // To the line's beginning, and clear what stands there.
+            // Returns to the beginning of the line and clears it.
             write!(
                 screen,
                 "\r\x1b[2K{} {}",
@@ -168,7 +166,7 @@ fn cut(line: &str, width: usize) -> String {
     line.chars().take(width).collect()
 }
 
-/// Columns of the terminal.
+/// Width of the terminal in columns.
 fn width() -> usize {
     match rustix::termios::tcgetwinsize(io::stderr()) {
         Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),

@@ -1,4 +1,4 @@
-//! What is shown of a finished burst, for people.
+//! Report of a finished burst, for people.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use sahasra_parameters::Scalar;
 use super::follow::Ending;
 use crate::output::amount;
 
-/// Elements of a sum or mean that are shown; all stand in the status.
+/// Maximum number of elements of a sum or mean that are shown; the status has all of them.
 const SHOWN_ELEMENTS: usize = 8;
 
-/// A summary of one burst, with a line break at the end.
+/// Returns a summary of one burst, ending with a line break.
 pub fn burst(job: &BurstJob, ending: &Ending) -> String {
     let name = format!(
         "{}/{}",
@@ -67,7 +67,7 @@ fn headline(job: &BurstJob, ending: &Ending) -> String {
         Ending::Complete => {
             let status = job.status.as_ref();
             let times = status.and_then(|status| Some((status.start_time.as_ref()?, status.completion_time.as_ref()?)));
-            // The status has whole seconds; a quick burst has no duration to speak of.
+            // Times in the status have a resolution of one second, so the duration of a quick burst would be inaccurate.
             match times.map(|(start, end)| end.0.as_second() - start.0.as_second()) {
                 Some(seconds) if seconds > 1 => format!("complete after {seconds} s"),
                 _ => "complete".to_owned(),
@@ -111,7 +111,7 @@ fn aggregate(aggregate: &AggregateStatus) -> String {
     text
 }
 
-/// A value in full where it stands so, or else as the number that it is.
+/// Formats a value: its exact text if there is one, or else the number.
 fn shown(exact: Option<&String>, value: Option<f64>) -> String {
     exact.cloned().or_else(|| value.map(number)).unwrap_or_default()
 }
@@ -125,7 +125,7 @@ fn parameters(best: &BestChunk) -> String {
     lines.collect()
 }
 
-/// A kernel computes in single precision mostly: its 0.1 stands as 0.10000000149011612 in the status.
+/// Formats a number in the shortest form. Most kernels compute in single precision, whose 0.1 is 0.10000000149011612 in the status.
 fn number(value: f64) -> String {
     let single = value as f32;
     let shortest = if f64::from(single) == value {
@@ -136,7 +136,7 @@ fn number(value: f64) -> String {
     shortest.to_string()
 }
 
-/// Three significant digits: the width of an interval is itself an estimate.
+/// Formats a number with three significant digits: the width of an interval is itself an estimate.
 fn rounded(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return number(value);

@@ -1,4 +1,4 @@
-//! Finished bursts as scripts want them: objects, and the results of their chunks.
+//! Results of finished bursts for scripts: BurstJob objects, and the results of their chunks.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
@@ -7,54 +7,52 @@ use sahasra_operator::burst::results_store::FAILED_CSV;
 use sahasra_results::{CSV, Table, TableError};
 use serde_json::{Value, json};
 
-/// Why the results of chunks cannot be given.
+/// The results of a job's chunks are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
-    /// The job has none.
     #[error("{0} has no results")]
     None(String),
-    /// The job keeps none.
+    /// The job's spec keeps no results.
     #[error("the results of {0} are not kept: results: All in its spec keeps them")]
     NotKept(String),
-    /// They stand elsewhere.
+    /// The results are in an object store.
     #[error("the results of {name} stand in {url}")]
     Elsewhere {
         /// Name of the BurstJob.
         name: String,
-        /// The list of their segments.
+        /// URL of the list of segments.
         url: String,
     },
-    /// The ConfigMap is gone.
+    /// The ConfigMap with the results was deleted.
     #[error("the results of {name} are gone: its ConfigMap {config_map} was deleted, as with the job's ttlSecondsAfterFinished")]
     Gone {
         /// Name of the BurstJob.
         name: String,
-        /// Name of its ConfigMap.
         config_map: String,
     },
-    /// The ConfigMap does not hold them.
+    /// The ConfigMap does not contain the results.
     #[error("ConfigMap {config_map} does not hold the results")]
     Damaged {
-        /// Name of the ConfigMap.
         config_map: String,
-        /// What is wrong with them.
+        /// What is wrong with the records.
         source: TableError,
     },
-    /// The job went before it could be read.
+    /// The job was deleted before its results could be read.
     #[error("the results of {0} are gone with the job: its ttlSecondsAfterFinished was over before they could be read")]
     Job(String),
-    /// The API did not answer.
+    /// The API server did not answer, or rejected the request.
     #[error("the results cannot be read")]
     Api(#[source] Box<kube::Error>),
 }
 
-/// The lines of a finished job's results, however many they are.
+/// Lines of the results of a finished job, formatted one at a time.
 pub type Lines = Box<dyn Iterator<Item = String>>;
 
-/// The results of a finished job, as lines, header first: of the chunks that succeeded, or with `results: Failed` of those that failed.
+/// Returns the results of a finished job as lines, header first: of the chunks that succeeded, or with `results: Failed` of those that
+/// failed.
 ///
 /// # Errors
-/// [`ResultsError`].
+/// [`ResultsError`] when the job has no results, or they are elsewhere, deleted or damaged.
 pub async fn lines(client: &Client, job: &BurstJob) -> Result<Lines, ResultsError> {
     let name = job.metadata.name.clone().unwrap_or_default();
     if job.spec.results == KeptResults::None {
@@ -83,14 +81,14 @@ pub async fn lines(client: &Client, job: &BurstJob) -> Result<Lines, ResultsErro
     if let Some(csv) = texts.remove(CSV) {
         return Ok(Box::new(std::iter::once(csv)));
     }
-    // Their text is too long for the ConfigMap: the records are there all the same.
+    // The text was too long for the ConfigMap, which has the records in any case.
     let binary_data = found.binary_data.unwrap_or_default().into_iter();
     let table = Table::of(&job.spec, binary_data.map(|(key, bytes)| (key, bytes.0)).collect());
     let table = table.map_err(|source| ResultsError::Damaged { config_map, source })?;
     Ok(Box::new(table.into_iter()))
 }
 
-/// The jobs as `kubectl get -o json` gives them: one as itself, several as a list.
+/// Returns the jobs in the form of `kubectl get -o json`: a single job as itself, several as a `List`.
 pub fn objects(jobs: &[&BurstJob]) -> Value {
     let mut items: Vec<Value> = jobs.iter().map(|job| object(job)).collect();
     if items.len() == 1 {
@@ -99,7 +97,7 @@ pub fn objects(jobs: &[&BurstJob]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
 }
 
-/// One job as `kubectl get -o json` gives it.
+/// Returns a job in the form of `kubectl get -o json`.
 pub fn object(job: &BurstJob) -> Value {
     let mut job = (*job).clone();
     job.metadata.managed_fields = None;
@@ -108,9 +106,9 @@ pub fn object(job: &BurstJob) -> Value {
     object
 }
 
-/// An API server writes 32, not 32.0.
+/// Replaces whole floating-point numbers by integers, since an API server writes 32 and not 32.0.
 fn write_whole_numbers(value: &mut Value) {
-    /// Every whole number below is exact in a double.
+    /// 2^53: every whole number below is exact as an `f64`.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     match value {
         Value::Number(number) if number.is_f64() => {

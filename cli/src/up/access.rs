@@ -1,8 +1,7 @@
-//! Credentials of the API of `sahasra up`: a token and a certificate, in a kubeconfig that only its owner can read.
+//! Credentials of the API of `sahasra up`: a token and a certificate, generated at each start.
 //!
-//! kubectl sends a token over TLS only, so the API has a certificate of its own, made at each start. Token and
-//! certificate stand in a kubeconfig that the user alone can read, the token by itself in a file beside it: clients of the
-//! gateway send it over plain HTTP on loopback, and need no more.
+//! The API needs a certificate because kubectl sends a token over TLS only. Token and certificate are written to a kubeconfig that only its
+//! owner can read. The token alone is written to a file beside it, for clients of the gateway: they use plain HTTP on loopback.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -15,20 +14,17 @@ use std::{
 use sahasra_local::{Credentials, ServeError};
 use tokio_rustls::TlsAcceptor;
 
-/// First line of a kubeconfig of `sahasra up`. A comment: kubectl does not copy it when it merges kubeconfigs.
+/// First line of the kubeconfig. A comment, which kubectl does not copy when it merges kubeconfigs.
 const MARK: &str = "# Written by `sahasra up`, which replaces and removes this file.";
-/// Bytes of a file that are read to tell whose it is: more than [`MARK`] or a token.
+/// Maximum number of bytes read to recognise a file of an earlier run: more than [`MARK`] or a token.
 const LOOKED_AT_BYTES: u64 = 4096;
-/// Hexadecimal digits of a token.
 const TOKEN_DIGITS: usize = 64;
 
-/// Error of making or writing the credentials.
+/// The credentials could not be created or written.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The system's random source failed.
     #[error("no random source for a token")]
     Random(#[source] io::Error),
-    /// The certificate could not be generated.
     #[error("no certificate can be had")]
     Certificate(#[source] ServeError),
     /// Another `sahasra up` has locked the file.
@@ -47,31 +43,28 @@ pub enum AccessError {
         path.display()
     )]
     Foreign {
-        /// The file, which is left as it is.
+        /// Path of the file, which is not changed.
         path: PathBuf,
-        /// The option that names it.
+        /// Option that sets the path.
         option: &'static str,
     },
-    /// Both options name one file.
+    /// Both options name the same file.
     #[error("--kubeconfig and --token-file name the same file, {}: give them different ones", path.display())]
     Same {
-        /// The token file.
         path: PathBuf,
     },
     /// The kubeconfig or the token file cannot be created, locked, read or written.
     #[error("{} cannot be written", path.display())]
     Write {
-        /// The kubeconfig or the token file.
         path: PathBuf,
         /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// What a file is for.
+/// Content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The kubeconfig.
     Kubeconfig,
     /// The token alone.
     Token,
@@ -85,7 +78,7 @@ impl Content {
         }
     }
 
-    /// Whether a file that begins like this is one that an earlier `sahasra up` left behind.
+    /// Whether a file with this beginning was left behind by an earlier `sahasra up`.
     fn is_ours(self, beginning: &[u8]) -> bool {
         match self {
             Self::Kubeconfig => beginning.strip_prefix(MARK.as_bytes()).is_some_and(|rest| rest.starts_with(b"\n")),
@@ -97,25 +90,25 @@ impl Content {
     }
 }
 
-/// A file with the token, under an exclusive lock: no other `sahasra up` writes it until this is dropped. It appears under its path once it
-/// is whole: scripts wait for it.
+/// A file with the token, under an exclusive lock: no other `sahasra up` writes the path until the lock is dropped. The file appears at its
+/// path once it is complete, because scripts wait for it.
 #[derive(Debug)]
 pub struct Held {
     path: PathBuf,
-    /// Name of the new file in the same folder, until it is whole.
+    /// Temporary path of the new file in the same folder; `None` after the file got its final path.
     part: Option<PathBuf>,
-    /// The new file. The lock ends when it is closed.
+    /// The new file. Closing it releases its lock.
     file: File,
-    /// The file of an earlier run, and the lock on it.
+    /// The file of an earlier run at the path, locked as well.
     earlier: Option<File>,
 }
 
 impl Held {
-    /// Takes the paths of the kubeconfig and of the token file: creates their folders, locks new files beside them, and removes those that an
-    /// earlier run left behind. Where the second is refused the first is as before.
+    /// Takes the paths of the kubeconfig and of the token file: creates their folders, locks new files beside them, and removes files that an
+    /// earlier run left behind. If the second path is rejected, the file at the first path stays unchanged.
     ///
     /// # Errors
-    /// As [`Held::take`]; [`AccessError::Same`] when both are one file.
+    /// Those of [`Held::take`]; [`AccessError::Same`] when both paths are the same file.
     pub fn take_both(kubeconfig: &Path, token_file: &Path) -> Result<(Self, Self), AccessError> {
         let kubeconfig = Self::take(kubeconfig, Content::Kubeconfig)?;
         if kubeconfig.is(token_file) {
@@ -132,7 +125,7 @@ impl Held {
         Ok((kubeconfig, token_file))
     }
 
-    /// Whether the path leads to this file, be it there or not.
+    /// Whether `path` names the same file as this one, also if neither file exists yet.
     fn is(&self, path: &Path) -> bool {
         if let Some(earlier) = &self.earlier {
             return identity(fs::metadata(path)).is_some_and(|other| identity(earlier.metadata()) == Some(other));
@@ -141,17 +134,18 @@ impl Held {
         place(path).is_some_and(|other| place(&self.path) == Some(other))
     }
 
-    /// Locks a new file beside the path, with its folder, and the file that is there. That one stays.
+    /// Creates and locks a new file beside the path, creating its folder if necessary, and locks an existing file at the path, which stays
+    /// unchanged.
     ///
     /// # Errors
-    /// [`AccessError::Held`] when another `sahasra up` has locked it; [`AccessError::Foreign`] when it has content of someone else;
-    /// [`AccessError::Write`] when it cannot be created, locked or read.
+    /// [`AccessError::Held`] when another `sahasra up` has locked the file; [`AccessError::Foreign`] when it has content that `sahasra up`
+    /// did not write; [`AccessError::Write`] when it cannot be created, locked or read.
     fn take(path: &Path, content: Content) -> Result<Self, AccessError> {
         fs::create_dir_all(folder_of(path)).map_err(failed(path))?;
         let earlier = match OpenOptions::new().read(true).write(true).open(path) {
             Ok(mut earlier) => {
                 lock(&earlier, path)?;
-                // It was removed or replaced before it was locked: another `sahasra up` ended, or began.
+                // Another `sahasra up` removed or replaced the file before it was locked here.
                 if identity(earlier.metadata()) != identity(fs::metadata(path)) {
                     return Self::take(path, content);
                 }
@@ -173,7 +167,7 @@ impl Held {
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
-        // Of a process that had the same number and was killed.
+        // Left by a killed process that had the same process id.
         let _ = fs::remove_file(&part);
         let file = OpenOptions::new()
             .write(true)
@@ -187,12 +181,12 @@ impl Held {
             file,
             earlier,
         };
-        // Before it has the path, where another process would open it: it is locked by then.
+        // The file is locked before it gets its path, where other processes open it.
         lock(&held.file, path)?;
         Ok(held)
     }
 
-    /// Writes the new file and gives it its path.
+    /// Writes the content of the new file and moves it to its path.
     fn write(&mut self, text: &str) -> Result<(), AccessError> {
         let Some(part) = self.part.clone() else { return Ok(()) };
         self.file.write_all(text.as_bytes()).map_err(failed(&self.path))?;
@@ -200,9 +194,9 @@ impl Held {
             Ok(()) => {
                 let _ = fs::remove_file(&part);
             }
-            // Another one has taken the path since.
+            // Another process has created the path in the meantime.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(AccessError::Held { path: self.path.clone() }),
-            // A file system without links.
+            // The file system has no hard links.
             Err(_) => fs::rename(&part, &self.path).map_err(failed(&self.path))?,
         }
         self.part = None;
@@ -214,7 +208,7 @@ impl Held {
         &self.path
     }
 
-    /// Removes the file, unless it has another token than `access`.
+    /// Removes the file, unless it contains another token than that of `access`.
     pub fn remove(self, access: &Access) {
         let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.contains(access.token()));
         if ours && let Err(error) = fs::remove_file(&self.path) {
@@ -231,12 +225,12 @@ impl Drop for Held {
     }
 }
 
-/// Device and number of a file that is there.
+/// Returns device and inode number of an existing file.
 fn identity(found: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
     found.ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// The folder of a file.
+/// Returns the folder of a file.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -252,7 +246,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> AccessError {
     }
 }
 
-/// Locks it for this process.
+/// Locks the file exclusively, without waiting.
 fn lock(file: &File, path: &Path) -> Result<(), AccessError> {
     match file.try_lock() {
         Ok(()) => Ok(()),
@@ -261,7 +255,7 @@ fn lock(file: &File, path: &Path) -> Result<(), AccessError> {
     }
 }
 
-/// The credentials of one run: a random token and a self-signed certificate.
+/// Credentials of one run: a random token and a self-signed certificate.
 pub struct Access(Credentials);
 
 impl Access {
@@ -280,7 +274,7 @@ impl Access {
         self.0.token()
     }
 
-    /// The server's side of TLS, with the certificate.
+    /// TLS acceptor with the certificate.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.0.acceptor()
     }
@@ -293,7 +287,7 @@ impl Access {
         file.write(&format!("{MARK}\n{}", self.0.kubeconfig(address, "default")))
     }
 
-    /// Writes the token and a line break.
+    /// Writes the token, followed by a line break.
     ///
     /// # Errors
     /// [`AccessError::Write`].
@@ -342,7 +336,7 @@ mod tests {
         let refused = Held::take(&path, Content::Token).unwrap_err().to_string();
         assert!(refused.contains("--kubeconfig"), "{refused}");
         assert!(fs::read_to_string(&path).unwrap().contains(access.token()), "it is whole");
-        // One that was killed leaves its file, and no lock on it.
+        // A killed process leaves its file, but no lock on it.
         drop(first);
         let second = Held::take(&path, Content::Token).unwrap();
         let other = Access::new().unwrap();
@@ -380,7 +374,7 @@ mod tests {
         assert!(told.contains("--kubeconfig and --token-file name the same file"), "{told}");
         assert!(!kubeconfig.exists());
 
-        // What a run that was killed left behind is taken.
+        // Files that a killed run left behind are taken over.
         let address = "127.0.0.1:8000".parse().unwrap();
         for _ in 0..2 {
             let (mut config, mut token) = Held::take_both(&kubeconfig, &token_file).unwrap();

@@ -1,10 +1,11 @@
-//! The port of `sahasra up`: `/workers`, `/metrics` and probes without a token, the API and the gateway with it.
+//! Service on the port of `sahasra up`: `/workers`, `/metrics` and health probes without a token, the Kubernetes API and the gateway with a
+//! token.
 //!
-//! The gateway is the one of a cluster. It has no rights there, and none here: it calls the API as its caller, through the same
-//! check of the token as kubectl ([`Guarded`]).
+//! The gateway is the same as in a cluster and has no rights here either: it calls the API with its caller's token, which is checked by the
+//! same [`Guarded`] service that kubectl uses.
 //!
-//! TLS and plain HTTP share the port: the first byte of a connection tells them apart. kubectl needs TLS to send its token,
-//! `curl http://127.0.0.1:8000/workers` needs none.
+//! TLS and plain HTTP share the port, told apart by the first byte of a connection. kubectl sends its token only over TLS; `curl
+//! http://127.0.0.1:8000/workers` needs neither token nor TLS.
 
 use std::{
     convert::Infallible,
@@ -26,9 +27,9 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::either::Either;
 use tower_service::Service;
 
-/// First byte of a TLS connection: a record of the handshake (RFC 8446 §5.1).
+/// First byte of a TLS connection, the type of a handshake record (RFC 8446 §5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
-/// Paths that the operator serves, without a token.
+/// Paths that the operator serves without a token.
 const OPEN: [&str; 4] = ["/workers", "/metrics", "/healthz", "/readyz"];
 
 type BoxAnswer = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
@@ -50,7 +51,7 @@ impl Handshake for TlsIfSpoken {
     }
 }
 
-/// The service of the port.
+/// Routes each request to the operator, the gateway or the API.
 #[derive(Clone)]
 pub struct Front<W> {
     operator: W,
@@ -59,7 +60,7 @@ pub struct Front<W> {
 }
 
 impl<W> Front<W> {
-    /// `operator` answers what is open to all, `gateway` what is its own, `api` the rest.
+    /// Creates the service: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others.
     pub fn new(operator: W, gateway: Gateway, api: Guarded) -> Self {
         Self { operator, gateway, api }
     }
@@ -84,7 +85,7 @@ where
         if !is_for_loopback(&request) {
             return Box::pin(std::future::ready(Ok(misdirected())));
         }
-        // The server leaves the body of the answer out.
+        // The HTTP server omits the body of the answer to a HEAD request.
         if request.method() == Method::HEAD && OPEN.contains(&request.uri().path()) {
             *request.method_mut() = Method::GET;
         }
@@ -99,7 +100,7 @@ where
     }
 }
 
-/// Whether a client means this machine by the name that it uses: a web page may have a name of its own lead here (DNS rebinding).
+/// Whether the request's host is this machine: by DNS rebinding, a web page may point a name of its own at this port.
 fn is_for_loopback<B>(request: &Request<B>) -> bool {
     let host = match request.uri().host() {
         Some(host) => Some(host.to_owned()),
@@ -123,7 +124,7 @@ fn misdirected() -> Answer {
     answer
 }
 
-/// An answer whose body is like all others.
+/// Boxes the body of an answer, so that all answers have the same type.
 fn boxed<B>(answer: impl Future<Output = Result<Response<B>, Infallible>> + Send + 'static) -> BoxAnswer
 where
     B: Body<Data = Bytes> + Send + 'static,
