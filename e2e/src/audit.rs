@@ -1,7 +1,7 @@
-//! What was written to the API server, by whom: its audit log, read back.
+//! Reads the API server's audit log: which user wrote which object.
 //!
-//! The control plane's audit policy logs the metadata of every `create`, `update`, `patch`, `delete` and
-//! `deletecollection` once it is answered, including refused ones; reads are not logged.
+//! The audit policy of the control plane logs the metadata of every `create`, `update`, `patch`, `delete` and `deletecollection` after the
+//! answer, rejected requests included; reads are not logged.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// The audit policy of the control planes that this crate starts (audit.k8s.io/v1).
+/// Audit policy of the control planes that this crate starts (audit.k8s.io/v1).
 pub(crate) const POLICY: &str = r#"{
   "apiVersion": "audit.k8s.io/v1",
   "kind": "Policy",
@@ -21,39 +21,36 @@ pub(crate) const POLICY: &str = r#"{
 }
 "#;
 
-/// Why the audit log could not be read.
+/// The audit log could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
-    /// The file could not be read.
     #[error("read the audit log {}", path.display())]
     Read {
-        /// The audit log.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system call.
         source: std::io::Error,
     },
-    /// A line is no audit event.
+    /// A line is not an audit event.
     #[error("line {line} of the audit log is no event")]
     Line {
-        /// The line's number, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// The parser's reason.
         source: serde_json::Error,
     },
-    /// A marker that was written did not show up in the log.
+    /// A marker was written but did not appear in the log in time.
     #[error("the audit log has not caught up within {within:?}")]
     Behind {
-        /// How long it was waited for.
+        /// Time waited.
         within: std::time::Duration,
     },
 }
 
-/// One write request that the API server has answered.
+/// A write request that the API server has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
     /// `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: String,
-    /// Who asked: `system:serviceaccount:NAMESPACE:NAME`, or a certificate's common name.
+    /// Authenticated user: `system:serviceaccount:NAMESPACE:NAME`, or the common name of a client certificate.
     pub user: String,
     /// The client's `User-Agent`.
     pub user_agent: String,
@@ -61,30 +58,30 @@ pub struct Write {
     pub group: String,
     /// Plural resource name: `burstjobs`.
     pub resource: String,
-    /// `status`, `token`, ... or empty.
+    /// Subresource, such as `status` or `token`; empty for the object itself.
     pub subresource: String,
     /// Namespace; empty for cluster-scoped objects.
     pub namespace: String,
-    /// Object's name; empty where the server made it up (`generateName`).
+    /// Name of the object; empty if the server generated it (`generateName`).
     pub name: String,
     /// HTTP status code of the answer.
     pub code: u16,
-    /// When the request came (RFC 3339, UTC, microseconds): comparable as text.
+    /// Time of the request (RFC 3339, UTC, microseconds), which sorts as text.
     pub received: String,
-    /// Asked with `dryRun`: nothing was stored.
+    /// Whether the request had `dryRun`, so that nothing was stored.
     pub dry_run: bool,
 }
 
 impl Write {
-    /// Whether it stored something: answered with success, not a dry run, and not one of the requests that only ask
-    /// (TokenReview, SubjectAccessReview, TokenRequest).
+    /// Whether the request changed an object: it succeeded, was not a dry run, and was not a query in the form of a `create` (TokenReview,
+    /// SubjectAccessReview, TokenRequest).
     #[must_use]
     pub fn is_stored(&self) -> bool {
         let asks = matches!(self.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io") || self.subresource == "token";
         (200..300).contains(&self.code) && !self.dry_run && !asks
     }
 
-    /// Whether it was made by this ServiceAccount.
+    /// Whether the request was made by this ServiceAccount.
     #[must_use]
     pub fn is_by(&self, namespace: &str, service_account: &str) -> bool {
         self.user
@@ -93,13 +90,13 @@ impl Write {
             == Some((namespace, service_account))
     }
 
-    /// Whether it wrote a `coordination.k8s.io` Lease: a heartbeat or a leader's claim.
+    /// Whether the request wrote a `coordination.k8s.io` Lease, for a heartbeat or for leader election.
     #[must_use]
     pub fn is_heartbeat(&self) -> bool {
         self.group == "coordination.k8s.io" && self.resource == "leases"
     }
 
-    /// `burstjobs` or `burstjobs/status`.
+    /// Resource and subresource, such as `burstjobs` or `burstjobs/status`.
     #[must_use]
     pub fn target(&self) -> String {
         if self.subresource.is_empty() {
@@ -110,7 +107,7 @@ impl Write {
     }
 }
 
-/// Writes counted by user, verb and resource; its `Display` is a table for a failure message.
+/// Number of writes by user, verb and resource; displayed as a table for failure messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally(BTreeMap<(String, String, String), usize>);
 
@@ -125,13 +122,13 @@ impl Tally {
         tally
     }
 
-    /// All of them.
+    /// Total number of writes.
     #[must_use]
     pub fn total(&self) -> usize {
         self.0.values().sum()
     }
 
-    /// Those of a verb to a resource (`burstjobs/status` for a subresource), by anyone.
+    /// Number of writes by any user with this verb to this resource (`burstjobs/status` for a subresource).
     #[must_use]
     pub fn count(&self, verb: &str, target: &str) -> usize {
         self.0
@@ -162,19 +159,19 @@ impl AuditLog {
         Self { path }
     }
 
-    /// The file: one JSON event a line.
+    /// Path of the log file, which has one JSON event a line.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The writes answered so far that `wanted` accepts, in the order of the log.
+    /// Returns the writes answered so far that `wanted` accepts, in the order of the log.
     ///
-    /// An event is logged just after its answer is sent: call `ControlPlane::audited_writes` to be sure that every write
-    /// already answered is there.
+    /// An event is logged just after its answer is sent: `ControlPlane::audited_writes` waits until every write answered so far is in the
+    /// log.
     ///
     /// # Errors
-    /// When the log cannot be read or understood.
+    /// When the log cannot be read or parsed.
     pub fn writes(&self, wanted: impl Fn(&Write) -> bool) -> Result<Vec<Write>, AuditError> {
         let text = match std::fs::read_to_string(&self.path) {
             Ok(text) => text,
@@ -186,7 +183,7 @@ impl AuditLog {
                 });
             }
         };
-        // The last line may still be being written.
+        // The last line may be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut writes = Vec::new();
         for (index, line) in whole.lines().enumerate() {
@@ -200,7 +197,7 @@ impl AuditLog {
     }
 }
 
-/// The part of an audit.k8s.io/v1 Event that is read here.
+/// The fields of an audit.k8s.io/v1 Event that are used here.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Event {

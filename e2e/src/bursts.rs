@@ -1,4 +1,4 @@
-//! Bursts of the test kernels (`e2e/tests/data/kernels/`), whose results a test computes itself, and what must hold of them.
+//! Bursts of the test kernels (`e2e/tests/data/kernels/`), whose results a test can compute itself, and checks of their outcome.
 
 use std::fs;
 use std::time::Duration;
@@ -15,29 +15,27 @@ use crate::identities::NAMESPACE;
 use crate::pool::{Pool, PoolError};
 use crate::tools;
 
-/// Why a burst was not run, or what is wrong with one.
+/// A burst could not run, or its outcome is wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum BurstError {
-    /// A kernel could not be read.
     #[error("read {}", path.display())]
     Kernel {
-        /// The PTX file.
         path: std::path::PathBuf,
-        /// The system's reason.
+        /// Error of the system call.
         source: std::io::Error,
     },
-    /// The API server refused or did not answer, or what was waited for did not happen.
+    /// The API server rejected a request or did not answer, or an expected change did not happen.
     #[error(transparent)]
     ControlPlane(#[from] ControlPlaneError),
-    /// A server of the pool did not answer.
+    /// An operator or agent did not answer.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The status or the results are not what they should be.
+    /// The status or the results of a burst are wrong.
     #[error("{what}: {found}")]
     Wrong {
-        /// What should be.
+        /// Expectation.
         what: String,
-        /// What is.
+        /// Actual value.
         found: String,
     },
 }
@@ -49,7 +47,7 @@ fn wrong(what: impl Into<String>, found: impl ToString) -> BurstError {
     }
 }
 
-/// A `BurstJob` to be applied.
+/// A `BurstJob` manifest.
 #[derive(Debug, Clone)]
 pub struct Burst {
     namespace: String,
@@ -58,8 +56,8 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// `chunks` chunks of `entry` in `e2e/tests/data/kernels/ENTRY.ptx`, on slices of 4 MiB, with the arguments output and
-    /// index, which most test kernels begin with.
+    /// A burst of `chunks` chunks of the kernel `entry` in `e2e/tests/data/kernels/ENTRY.ptx`, on slices of 4 MiB, with the arguments output
+    /// and index, which most test kernels start with.
     ///
     /// # Errors
     /// When the kernel cannot be read.
@@ -75,7 +73,7 @@ impl Burst {
             },
             "chunks": {"count": chunks},
             "slice": {"vram": "4Mi"},
-            // Tests wait for what comes, not for the politeness of waits in between.
+            // Tests should not spend their time in backoff.
             "retryPolicy": {"initialBackoffSeconds": 0, "maxBackoffSeconds": 1},
             "aggregate": {"sum": {"output": 0}},
         });
@@ -86,7 +84,7 @@ impl Burst {
         })
     }
 
-    /// `chunks` chunks of so many steps each: [`steps`] computes their results.
+    /// A burst of `chunks` chunks that execute `steps` steps each; the function [`steps`] computes their results.
     ///
     /// # Errors
     /// When the kernel cannot be read.
@@ -94,13 +92,13 @@ impl Burst {
         Ok(Self::of("steps", namespace, name, chunks)?.scalar(steps))
     }
 
-    /// One more argument: the same `u32` for every chunk.
+    /// Appends an argument with the same `u32` for every chunk.
     #[must_use]
     pub fn scalar(self, value: u32) -> Self {
         self.argument(json!({"scalar": {"type": "u32", "value": value}}))
     }
 
-    /// One more argument.
+    /// Appends an argument.
     #[must_use]
     pub fn argument(mut self, argument: Value) -> Self {
         if let Some(arguments) = self.spec.pointer_mut("/kernel/args").and_then(Value::as_array_mut) {
@@ -109,7 +107,7 @@ impl Burst {
         self
     }
 
-    /// These arguments instead of those it has.
+    /// Replaces the arguments.
     #[must_use]
     pub fn arguments(mut self, arguments: Value) -> Self {
         self.spec["kernel"]["args"] = arguments;
@@ -123,7 +121,7 @@ impl Burst {
         self
     }
 
-    /// Without a field of the spec.
+    /// Removes a field of the spec.
     #[must_use]
     pub fn without(mut self, field: &str) -> Self {
         if let Some(spec) = self.spec.as_object_mut() {
@@ -132,12 +130,11 @@ impl Burst {
         self
     }
 
-    /// Its chunks.
     fn chunks(&self) -> u64 {
         self.spec["chunks"]["count"].as_u64().unwrap_or_default()
     }
 
-    /// As it is applied.
+    /// The burst as a `BurstJob` object.
     #[must_use]
     pub fn manifest(&self) -> Value {
         json!({
@@ -148,29 +145,29 @@ impl Burst {
         })
     }
 
-    /// Applies it.
+    /// Applies the burst.
     ///
     /// # Errors
-    /// When the API server refuses.
+    /// When the API server rejects the burst.
     pub async fn apply(&self, control_plane: &ControlPlane) -> Result<(), BurstError> {
         control_plane.apply(&self.manifest().to_string()).await?;
         Ok(())
     }
 }
 
-/// What a chunk of `steps` steps gives.
+/// Result of the chunk `index` of a burst of `steps` steps.
 #[must_use]
 pub fn steps(index: u32, steps: u32) -> u32 {
     (0..steps).fold(index, |x, _| x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
 }
 
-/// A number in an object, by JSON pointer; -1 when it is not there.
+/// Number at a JSON pointer in an object; -1 if there is none.
 #[must_use]
 pub fn number(object: &DynamicObject, pointer: &str) -> i64 {
     object.data.pointer(pointer).and_then(Value::as_i64).unwrap_or(-1)
 }
 
-/// Whether a burst has ended, well or not.
+/// Whether a burst is `Complete` or `Failed`.
 #[must_use]
 pub fn has_ended(job: &DynamicObject) -> bool {
     true_condition(job, "Complete").is_some() || true_condition(job, "Failed").is_some()
@@ -180,7 +177,7 @@ impl Pool {
     /// Waits until the burst is `Complete`.
     ///
     /// # Errors
-    /// When it fails, or takes longer than `within`.
+    /// When the burst fails, or takes longer than `within`.
     pub async fn completed(&self, namespace: &str, name: &str, within: Duration) -> Result<DynamicObject, BurstError> {
         let job = self.ended(namespace, name, within).await?;
         match true_condition(&job, "Complete") {
@@ -192,17 +189,17 @@ impl Pool {
     /// Waits until the burst is `Complete` or `Failed`.
     ///
     /// # Errors
-    /// When it takes longer than `within`.
+    /// When the burst takes longer than `within`.
     pub async fn ended(&self, namespace: &str, name: &str, within: Duration) -> Result<DynamicObject, BurstError> {
         let ended = |job: Option<&DynamicObject>| job.is_some_and(has_ended);
         let job = self.control_plane.wait_until("BurstJob", namespace, name, within, ended).await?;
         job.ok_or_else(|| wrong(format!("{name} should exist"), "it does not"))
     }
 
-    /// Waits until a metric of the operator has grown by `more` beyond `before`; what it is then.
+    /// Waits until a metric of the operator has grown by at least `more` since it was `before`, and returns its value.
     ///
     /// # Errors
-    /// When that takes longer than `within`.
+    /// When the growth takes longer than `within`.
     pub async fn operator_metric_grows(&self, metric: &'static str, before: f64, more: f64, within: Duration) -> Result<f64, BurstError> {
         let mut last = before;
         let grown = eventually(within, async || {
@@ -215,10 +212,10 @@ impl Pool {
         }
     }
 
-    /// Applies a burst and waits until so many of its chunks are done, and not all of them.
+    /// Applies a burst and waits until at least `done` of its chunks are done, but not all.
     ///
     /// # Errors
-    /// When it is refused, when that takes longer than `within`, and when the burst is over by then.
+    /// When the burst is rejected, when the chunks take longer than `within`, or when all chunks are done by then.
     pub async fn in_the_middle_of(&self, burst: &Burst, done: u64, within: Duration) -> Result<(), BurstError> {
         let before = self.operator.metric("chunks_done").await?.unwrap_or(0.0);
         burst.apply(&self.control_plane).await?;
@@ -231,10 +228,10 @@ impl Pool {
         }
     }
 
-    /// Waits until neither the operator nor any agent that runs has a slice lent, and no burst's `VramLease` is left.
+    /// Waits until neither the operator nor any running agent has a leased slice, and no burst's `VramLease` is left.
     ///
     /// # Errors
-    /// When something is still held after `within`: what.
+    /// A list of the slices and objects that are left after `within`.
     pub async fn nothing_held(&mut self, within: Duration) -> Result<(), BurstError> {
         let mut last = String::new();
         let mut running = Vec::new();
@@ -263,10 +260,10 @@ impl Pool {
         }
     }
 
-    /// Checks that neither the operator nor an agent was ever refused anything for want of rights.
+    /// Checks that RBAC never rejected a request of the operator or an agent.
     ///
     /// # Errors
-    /// What was refused.
+    /// The rejected writes, or the line of a log.
     pub async fn nothing_forbidden(&self) -> Result<(), BurstError> {
         let ours = format!("system:serviceaccount:{NAMESPACE}:");
         let refused = |write: &Write| write.code == 403 && write.user.starts_with(&ours);
@@ -284,11 +281,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Checks that a completed burst of [`Burst::of_steps`] counted every index exactly once: the counts, the sum, and every
-    /// row of the results.
+    /// Checks that a completed burst of [`Burst::of_steps`] counted every index exactly once: the counts of chunks, the sum, and every row of
+    /// the results.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first value that is wrong.
     pub async fn every_index_counted_once(&self, job: &DynamicObject, chunks: u64, count: u32) -> Result<(), BurstError> {
         let counts = ["pending", "running", "succeeded", "failed"].map(|count| number(job, &format!("/status/chunks/{count}")));
         let total = i64::try_from(chunks).unwrap_or(i64::MAX);
@@ -320,10 +317,10 @@ impl Pool {
         Ok(())
     }
 
-    /// `results.csv` of a completed burst.
+    /// Returns `results.csv` of a completed burst.
     ///
     /// # Errors
-    /// When its ConfigMap is not there or has none.
+    /// When the burst has no ConfigMap with `results.csv`.
     pub async fn results(&self, job: &DynamicObject) -> Result<String, BurstError> {
         let name = job.data.pointer("/status/results/configMap").and_then(Value::as_str);
         let name = name.ok_or_else(|| wrong("the status should name the results", &job.data["status"]))?;

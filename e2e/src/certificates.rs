@@ -1,6 +1,6 @@
-//! The keys and certificates of one control plane: an authority, the API server's own certificate, client certificates and
-//! the key that signs ServiceAccount tokens; and those of a pool whose agents speak TLS. All are made new for each control plane and live
-//! as long as its folder.
+//! Keys and certificates: for a control plane a certificate authority, the API server's certificate, client certificates and the key that
+//! signs ServiceAccount tokens; for a pool the certificates of agents that speak TLS and of their operator. All are generated for each
+//! control plane and live as long as its folder.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -15,36 +15,31 @@ use serde_json::json;
 /// Name of the cluster, user and context in the kubeconfigs written here.
 const NAME: &str = "e2e";
 
-/// Why a certificate or a kubeconfig could not be made.
+/// A certificate or a kubeconfig could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A key or certificate could not be generated.
     #[error("generate {what}")]
     Generate {
-        /// What was being made.
         what: &'static str,
-        /// rcgen's reason.
+        /// Error of rcgen.
         source: rcgen::Error,
     },
-    /// A file could not be written.
     #[error("write {}", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system call.
         source: std::io::Error,
     },
 }
 
-/// The certificate authority of one control plane and the files that its servers read.
+/// Certificate authority of a control plane, and the files that its servers read.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: PathBuf,
 }
 
 impl Authority {
-    /// Makes the authority in `directory`, with `ca.crt`, `apiserver.{crt,key}` and `service-account.{key,pub}`
-    /// there.
+    /// Creates the authority and writes `ca.crt`, `apiserver.{crt,key}` and `service-account.{key,pub}` to `directory`.
     pub(crate) fn create(directory: &Path) -> Result<Self, CertificateError> {
         let authority = Self {
             issuer: issuer()?,
@@ -61,7 +56,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// A file of this authority.
+    /// Path of a file of this authority.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -79,7 +74,7 @@ impl Authority {
         self.sign(&params, "the API server's certificate")
     }
 
-    /// A client certificate for `user` (the common name) in `group` (the organisation), with its key, both PEM.
+    /// Creates a client certificate for `user` (the common name) in `group` (the organisation); returns certificate and key as PEM.
     pub(crate) fn client_certificate(&self, user: &str, group: Option<&str>) -> Result<(String, String), CertificateError> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -95,7 +90,7 @@ impl Authority {
     }
 }
 
-/// Certificates with which the parts of Sahasra know each other: one for all workers, and one for the operator, each of an authority of
+/// Certificates by which agents and operator authenticate each other: one for all agents and one for the operator, each with an authority of
 /// its own.
 pub struct WorkerCertificates {
     workers: CertifiedIssuer<'static, KeyPair>,
@@ -104,7 +99,7 @@ pub struct WorkerCertificates {
 
 impl std::fmt::Debug for WorkerCertificates {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The key is nobody's business.
+        // The private key must not appear in logs.
         formatter
             .debug_struct("WorkerCertificates")
             .field("directory", &self.directory)
@@ -113,13 +108,13 @@ impl std::fmt::Debug for WorkerCertificates {
 }
 
 impl WorkerCertificates {
-    /// Name that the workers' certificate is for, and no other: their endpoints are addresses.
+    /// The only name in the agents' certificate. The agents' endpoints are addresses, so clients must be told this name.
     pub const NAME: &str = "sahasra-worker";
 
-    /// Makes them in `directory`, which is made too: `ca.crt`, `worker.{crt,key}`, `clients.crt`, `operator.{crt,key}`.
+    /// Creates `directory`, and in it `ca.crt`, `worker.{crt,key}`, `clients.crt` and `operator.{crt,key}`.
     ///
     /// # Errors
-    /// [`CertificateError`].
+    /// [`CertificateError`] when a certificate cannot be generated or a file cannot be written.
     pub fn create(directory: &Path) -> Result<Self, CertificateError> {
         std::fs::create_dir_all(directory).map_err(|source| CertificateError::Write {
             path: directory.to_owned(),
@@ -142,10 +137,10 @@ impl WorkerCertificates {
         Ok(made)
     }
 
-    /// Puts another certificate in the place of the workers'.
+    /// Replaces the agents' certificate by a new one.
     ///
     /// # Errors
-    /// [`CertificateError`].
+    /// [`CertificateError`] when a certificate cannot be generated or a file cannot be written.
     pub fn renew(&self) -> Result<(), CertificateError> {
         const WHAT: &str = "the workers' certificate";
         let params = CertificateParams::new(vec![Self::NAME.to_owned()]);
@@ -156,19 +151,19 @@ impl WorkerCertificates {
         write(&self.path("worker.crt"), &certificate)
     }
 
-    /// One of the files.
+    /// Path of one of the files.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// The authority of the workers, PEM.
+    /// Certificate of the agents' authority, PEM.
     #[must_use]
     pub fn authority(&self) -> String {
         self.workers.pem()
     }
 
-    /// With which an agent speaks TLS, and lets operators alone do what is theirs.
+    /// Arguments of an agent that speaks TLS and accepts operators by their client certificate only.
     #[must_use]
     pub fn agent_arguments(&self) -> Vec<String> {
         self.arguments(&[
@@ -178,7 +173,7 @@ impl WorkerCertificates {
         ])
     }
 
-    /// With which a gateway knows the agents.
+    /// Arguments of a gateway that verifies the agents.
     #[must_use]
     pub fn gateway_arguments(&self) -> Vec<String> {
         self.knowing(Self::NAME)
@@ -189,7 +184,7 @@ impl WorkerCertificates {
         [self.arguments(&[("--worker-authority", "ca.crt")]), name.to_vec()].concat()
     }
 
-    /// With which an operator knows the agents under this name, and they it.
+    /// Arguments of an operator that verifies agents under this name, and authenticates to them with its certificate.
     #[must_use]
     pub fn operator_arguments(&self, name: &str) -> Vec<String> {
         let shown = self.arguments(&[
@@ -228,7 +223,7 @@ fn sign(
     Ok((certificate.pem(), key.serialize_pem()))
 }
 
-/// Writes a kubeconfig for `user` in `group`, with a client certificate, to `path`: JSON, which every reader of YAML takes.
+/// Writes a kubeconfig for `user` in `group`, with a client certificate, to `path`, as JSON (a subset of YAML).
 pub(crate) fn write_kubeconfig(
     path: &Path,
     server: &str,

@@ -1,7 +1,7 @@
-//! A Kubernetes control plane of one's own: etcd, kube-apiserver and kube-controller-manager as child processes.
+//! A Kubernetes control plane for one test: etcd, kube-apiserver and kube-controller-manager as child processes.
 //!
-//! It listens on loopback ports reserved for it, keeps everything in a temporary folder, authorises by RBAC, logs every
-//! write and is ready in about three seconds. Several run at once. It goes when it is dropped or when its process dies.
+//! The control plane listens on reserved loopback ports, keeps its data in a temporary folder, authorises by RBAC, logs every write and is
+//! ready in about three seconds. Several control planes can run at once. It ends when it is dropped, or when the test process ends.
 
 mod access;
 mod objects;
@@ -29,64 +29,56 @@ use crate::ports::{Port, PortError};
 use crate::process::{Process, ProcessError};
 use crate::tools::{self, ToolError};
 
-/// Kubeconfig of a cluster that exists and is to be used instead of starting one.
+/// Environment variable with the kubeconfig of an existing cluster, which tests use instead of starting a control plane.
 pub const EXISTING_CLUSTER_VARIABLE: &str = "SAHASRA_E2E_KUBECONFIG";
-/// How long a written marker may take to reach the audit log.
+/// Timeout for a marker to appear in the audit log.
 const AUDIT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why a control plane did not start or did not do what it was asked to.
+/// A control plane did not start or a request to it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlPlaneError {
     /// The temporary folder or a file in it could not be written.
     #[error("write the control plane's folder")]
     Directory(#[source] std::io::Error),
-    /// A certificate or kubeconfig could not be made.
     #[error("make certificates")]
     Certificate(#[from] CertificateError),
-    /// No port was free.
     #[error("reserve a port")]
     Port(#[from] PortError),
-    /// A program could not be found or built.
     #[error("find the programs of the control plane")]
     Tool(#[from] ToolError),
-    /// A server could not be started or stopped.
     #[error("run the control plane")]
     Process(#[from] ProcessError),
-    /// A command failed.
     #[error("run a command")]
     Command(#[from] CommandError),
-    /// The API server refused or did not answer.
+    /// The API server rejected a request or did not answer.
     #[error("call the API server")]
     Api(#[source] Box<kube::Error>),
-    /// A kubeconfig could not be read back.
     #[error("read a kubeconfig")]
     Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
-    /// It was not ready in time.
+    /// A condition was not met in time.
     #[error("{what} was not ready after {waited:?}: {last}")]
     NotReady {
-        /// What was waited for.
         what: &'static str,
-        /// How long.
+        /// Time waited.
         waited: Duration,
-        /// What it said last.
+        /// Last observed state.
         last: String,
     },
-    /// The chart has no workload of a kind that is needed.
+    /// The chart has no workload of a kind that the tests need.
     #[error("the chart renders no {kind} with a serviceAccountName")]
     Chart {
-        /// The workload's kind.
+        /// Kind of the workload.
         kind: &'static str,
     },
-    /// The audit log could not be read.
     #[error("read the audit log")]
     Audit(#[from] AuditError),
-    /// The embedded one could not be served.
+    /// The embedded control plane could not be served.
     #[error("serve the embedded control plane")]
     Embedded(#[from] sahasra_local::ServeError),
-    /// An existing cluster is in use, whose parts are not the test's to command.
+    /// An existing cluster is in use, whose servers a test must not control.
     #[error("{operation} needs a control plane of the test's own; {EXISTING_CLUSTER_VARIABLE} is set")]
     NotOwned {
-        /// What was asked for.
+        /// Operation that the test requested.
         operation: &'static str,
     },
 }
@@ -97,7 +89,7 @@ impl From<kube::Error> for ControlPlaneError {
     }
 }
 
-/// How to start a control plane.
+/// Options of a control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
     custom_resource_definitions: Vec<PathBuf>,
@@ -106,7 +98,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// With the chart's CRDs (`helm/sahasra/files/crds`) and a controller manager; etcd leaves its writes to the page cache.
+    /// Default options: the chart's CRDs (`helm/sahasra/files/crds`), a controller manager, and an etcd that does not wait for the disk.
     fn default() -> Self {
         Self {
             custom_resource_definitions: vec![tools::workspace_root().join("helm/sahasra/files/crds")],
@@ -117,24 +109,24 @@ impl Default for Options {
 }
 
 impl Options {
-    /// With these CRD files or folders instead of the chart's. They are applied before the controller manager
-    /// starts: its garbage collector learns late (up to half a minute) of kinds that come after it.
+    /// Applies these CRD files or folders instead of the chart's. CRDs are applied before the controller manager starts, because its garbage
+    /// collector takes up to half a minute to notice kinds that are created later.
     #[must_use]
     pub fn custom_resource_definitions<P: Into<PathBuf>>(mut self, paths: impl IntoIterator<Item = P>) -> Self {
         self.custom_resource_definitions = paths.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Without a controller manager: no garbage collection, no namespace deletion, no default ServiceAccounts, one second
-    /// sooner and 100 MB smaller.
+    /// Starts no controller manager: no garbage collection, no namespace deletion and no default ServiceAccounts, but the start is one second
+    /// faster and takes 100 MB less memory.
     #[must_use]
     pub fn without_controller_manager(mut self) -> Self {
         self.controller_manager = false;
         self
     }
 
-    /// With an etcd that waits for the disk at every write, as one of a cluster does: for measurements. Tests need not survive a
-    /// power cut, and are faster without.
+    /// Starts an etcd that waits for the disk at every write, as in a cluster: for measurements. Tests need not survive a power cut and are
+    /// faster without.
     #[must_use]
     pub fn durable(mut self) -> Self {
         self.durable = true;
@@ -153,10 +145,10 @@ pub struct ControlPlane {
     directory: Directory,
 }
 
-/// What there is besides when the control plane is this process's own.
+/// Servers and resources of a control plane that this process started.
 #[derive(Debug)]
 struct Owned {
-    // In the order in which they are dropped: clients before what they talk to.
+    // Fields are in the order of dropping: clients before the servers that they use.
     controller_manager: Option<Process>,
     api_server: Process,
     etcd: Process,
@@ -165,11 +157,11 @@ struct Owned {
 }
 
 impl ControlPlane {
-    /// The control plane that all tests of this test binary share, started by the first that asks; for tests that keep to
-    /// their own namespace ([`ControlPlane::create_namespace`]) and start no operator.
+    /// Returns the control plane that all tests of this test binary share, starting it on first use. For tests that use only their own
+    /// namespace ([`ControlPlane::create_namespace`]) and start no operator.
     ///
     /// # Errors
-    /// As for [`ControlPlane::start`].
+    /// Those of [`ControlPlane::start`].
     pub async fn shared() -> Result<Shared, ControlPlaneError> {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
         SHARED.get_or_try_init(|| Self::start(Options::default())).await.map(Shared)
@@ -181,13 +173,13 @@ impl ControlPlane {
         &self.kubeconfig
     }
 
-    /// Its folder: `logs/`, `audit.log`, kubeconfigs. It is removed at the end unless the test fails.
+    /// Folder of the control plane: `logs/`, `audit.log`, kubeconfigs. Removed at the end unless the test fails.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Where logs go: give it to the processes of the test too.
+    /// Folder of logs, also for processes that a test starts itself.
     #[must_use]
     pub fn log_directory(&self) -> PathBuf {
         self.directory.path().join("logs")
@@ -199,7 +191,7 @@ impl ControlPlane {
         &self.server
     }
 
-    /// Whether deleted owners' children are collected: a controller manager runs, or the cluster is an existing one.
+    /// Whether dependents of deleted owners are collected: a controller manager runs, or the cluster is an existing one.
     #[must_use]
     pub fn collects_garbage(&self) -> bool {
         self.owned.as_ref().is_none_or(|owned| owned.controller_manager.is_some())
@@ -208,15 +200,15 @@ impl ControlPlane {
     /// Runs kubectl as administrator in the workspace's root folder.
     ///
     /// # Errors
-    /// When it cannot be run; a failure of kubectl itself is in the [`Output`].
+    /// When kubectl cannot be run; a failure of kubectl itself is in the [`Output`].
     pub async fn kubectl<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<Output, CommandError> {
         kubectl::run(&self.kubectl, &self.kubeconfig, arguments, "").await
     }
 
-    /// Runs kubectl as administrator with `input` on its standard input: `["apply", "-f", "-"]`.
+    /// Runs kubectl as administrator with `input` on its standard input, such as for `["apply", "-f", "-"]`.
     ///
     /// # Errors
-    /// As for [`ControlPlane::kubectl`].
+    /// Those of [`ControlPlane::kubectl`].
     pub async fn kubectl_with_input<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
@@ -228,7 +220,7 @@ impl ControlPlane {
     /// Runs kubectl with another kubeconfig, such as one of [`ControlPlane::kubeconfig_for`].
     ///
     /// # Errors
-    /// As for [`ControlPlane::kubectl`].
+    /// Those of [`ControlPlane::kubectl`].
     pub async fn kubectl_as<A: AsRef<OsStr>>(
         &self,
         kubeconfig: &Path,
@@ -256,11 +248,11 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Suspends the API server (`SIGSTOP`) for as long as `outage` lasts: connections stay, nothing is answered. Unlike a restart its length
-    /// does not depend on the machine.
+    /// Suspends the API server (`SIGSTOP`) for `outage`: connections stay open, and no request is answered. Unlike that of a restart, the
+    /// length of the outage does not depend on the machine.
     ///
     /// # Errors
-    /// When the control plane is not this process's own.
+    /// When the control plane was not started by this process.
     pub async fn without_api_server(&self, outage: Duration) -> Result<(), ControlPlaneError> {
         let owned = self.owned.as_ref().ok_or(ControlPlaneError::NotOwned {
             operation: "suspending the API server",
@@ -270,10 +262,10 @@ impl ControlPlane {
         Ok(owned.api_server.signal(Signal::CONT)?)
     }
 
-    /// SIGKILLs the API server and leaves etcd; clients see connections refused until [`ControlPlane::start_api_server`].
+    /// Kills the API server with SIGKILL; etcd keeps running. Connections are refused until [`ControlPlane::start_api_server`].
     ///
     /// # Errors
-    /// When the control plane is not this process's own.
+    /// When the control plane was not started by this process.
     pub async fn stop_api_server(&mut self) -> Result<(), ControlPlaneError> {
         let owned = self.owned.as_mut().ok_or(ControlPlaneError::NotOwned {
             operation: "stopping the API server",
@@ -281,10 +273,10 @@ impl ControlPlane {
         Ok(owned.api_server.kill().await?)
     }
 
-    /// Starts the API server again, on the same port and with the same data, and waits until it is ready.
+    /// Restarts the API server on the same port and with the same data, and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the API server does not start, or the control plane was not started by this process.
     pub async fn start_api_server(&mut self) -> Result<(), ControlPlaneError> {
         let owned = self.owned.as_mut().ok_or(ControlPlaneError::NotOwned {
             operation: "starting the API server",
@@ -297,10 +289,10 @@ impl ControlPlane {
         ready
     }
 
-    /// The audit log as far as it is written; see [`ControlPlane::audited_writes`].
+    /// The audit log as written so far; [`ControlPlane::audited_writes`] waits for it to be complete.
     ///
     /// # Errors
-    /// When the control plane is not this process's own.
+    /// When the control plane was not started by this process.
     pub fn audit(&self) -> Result<&AuditLog, ControlPlaneError> {
         let owned = self.owned.as_ref().ok_or(ControlPlaneError::NotOwned {
             operation: "reading the audit log",
@@ -308,13 +300,13 @@ impl ControlPlane {
         Ok(&owned.audit)
     }
 
-    /// The writes that `wanted` accepts, among all that were answered before this call.
+    /// Returns the writes that `wanted` accepts, among all that were answered before this call.
     ///
     /// # Errors
-    /// When the log cannot be read or does not catch up.
+    /// When the log cannot be read, or the marker does not appear in it in time.
     pub async fn audited_writes(&self, wanted: impl Fn(&Write) -> bool) -> Result<Vec<Write>, ControlPlaneError> {
         let audit = self.audit()?;
-        // A dry run stores nothing but is logged; once it is in the log, so is what was answered before it was asked.
+        // A dry run is logged but stores nothing. Once it is in the log, all writes answered before it are as well.
         let marker = format!("audit-marker-{}", self.markers.fetch_add(1, Ordering::Relaxed));
         let config_map = ConfigMap {
             metadata: ObjectMeta {
@@ -343,12 +335,12 @@ impl ControlPlane {
         Ok(audit.writes(|write| wanted(write) && !write.name.starts_with("audit-marker-"))?)
     }
 
-    /// Keeps the folder, but for etcd's data, when this is dropped, and says where it is. Panicking tests do by themselves.
+    /// Keeps the folder except etcd's data when the control plane is dropped, and prints its path. Happens by itself when a test panics.
     pub fn keep(&self) {
         self.directory.keep();
     }
 
-    /// Writes the end of every log of this control plane to stderr.
+    /// Writes the log tails of this control plane's servers to stderr.
     pub fn report(&self) {
         if let Some(owned) = &self.owned {
             for process in [Some(&owned.etcd), Some(&owned.api_server), owned.controller_manager.as_ref()] {
@@ -360,14 +352,14 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        // Processes that a test is about report themselves when it panics.
+        // No reports here: the processes under test report themselves when the test panics.
         if std::thread::panicking() {
             self.directory.keep();
         }
     }
 }
 
-/// A test's hold of the control plane that it shares with others.
+/// A test's reference to the control plane that all tests of the binary share.
 #[derive(Debug)]
 pub struct Shared(&'static ControlPlane);
 
@@ -381,7 +373,7 @@ impl Deref for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // What is shared is never dropped: the failing test itself keeps it.
+        // The shared control plane is never dropped, so the folder is kept by the failing test's reference.
         if std::thread::panicking() {
             self.0.keep();
         }

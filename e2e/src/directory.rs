@@ -1,18 +1,17 @@
-//! The folder of one control plane: removed when it is dropped, and also when this process dies without dropping it.
+//! Temporary folder of a control plane: removed when it is dropped, and also when this process dies without dropping it.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Set to anything, it keeps the folders of passing tests too.
+/// Environment variable that, set to any value, keeps the folders of passing tests too.
 const KEEP_VARIABLE: &str = "SAHASRA_E2E_KEEP";
-/// A file of this name in the folder keeps it.
+/// Name of a file whose presence in the folder keeps the folder.
 const KEEP_MARKER: &str = "keep";
 
-/// Waits until its input ends, which it does when this process does, however that ends; then removes the folder `$1`, or
-/// only etcd's data (the one large thing) if the folder is to be kept. Processes that were killed at that moment may still
-/// write, so it tries again for a while.
+/// Shell script that waits for the end of its input, which comes when this process ends in any way, and then removes the folder `$1`, or only
+/// etcd's data (the largest part) if the folder is kept. It retries for a second, because processes that are being killed may still write.
 const REMOVER: &str = r#"
 cat >/dev/null
 target=$1
@@ -36,7 +35,7 @@ impl Directory {
         let remover = Command::new("sh")
             .args(["-c", REMOVER, "sh"])
             .arg(&path)
-            // Its own process group: Ctrl-C in a terminal is not for it.
+            // A process group of its own, so that Ctrl-C in a terminal does not end it.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -54,7 +53,7 @@ impl Directory {
         &self.path
     }
 
-    /// Keeps what is in it, but for etcd's data, and says where it is.
+    /// Keeps the folder except etcd's data, and prints its path.
     pub(crate) fn keep(&self) {
         if std::fs::write(self.path.join(KEEP_MARKER), "").is_ok() {
             eprintln!("kept: {}", self.path.display());
@@ -65,7 +64,7 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         drop(self.remover.stdin.take());
-        // Waiting for it makes sure that the folder is gone when the test is over; there is nobody to tell of a failure.
+        // Waiting makes sure that the folder is removed before the test ends; a failure cannot be reported here.
         let _ = self.remover.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! The embedded control plane over HTTPS, and kubectl against it.
+//! The embedded control plane over HTTPS, and kubectl for it.
 
 use std::ffi::OsStr;
 use std::net::Ipv4Addr;
@@ -11,10 +11,10 @@ use crate::directory::Directory;
 use crate::kubectl::{self, CommandError, Output};
 use crate::tools;
 
-/// Token of its only user.
+/// Token of the only user.
 const TOKEN: &str = "embedded-administrator";
 
-/// An embedded control plane that listens on a loopback port of its own. It goes when it is dropped.
+/// An embedded control plane that listens on a loopback port of its own until it is dropped.
 #[derive(Debug)]
 pub struct Embedded {
     control_plane: sahasra_local::ControlPlane,
@@ -26,10 +26,10 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Starts one, with timestamps from this machine's clock.
+    /// Starts an embedded control plane that takes timestamps from this machine's clock.
     ///
     /// # Errors
-    /// When no port is free, kubectl cannot be found or the kubeconfig not be written.
+    /// When no port is free, kubectl cannot be found or the kubeconfig cannot be written.
     pub async fn start() -> Result<Self, ControlPlaneError> {
         let directory = Directory::create().map_err(ControlPlaneError::Directory)?;
         let kubectl = tools::kubectl().await?;
@@ -58,22 +58,22 @@ impl Embedded {
         &self.control_plane
     }
 
-    /// URL at which it listens.
+    /// URL of the API server.
     #[must_use]
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// Runs kubectl as its user in the workspace's root folder, with `input` on standard input.
+    /// Runs kubectl as the administrator in the workspace's root folder, with `input` on standard input.
     ///
     /// # Errors
-    /// When it cannot be run; a failure of kubectl itself is in the [`Output`].
+    /// When kubectl cannot be run; a failure of kubectl itself is in the [`Output`].
     pub async fn kubectl_with_input<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
         input: &str,
     ) -> Result<Output, CommandError> {
-        // A discovery cache of its own: ports come again.
+        // A discovery cache of its own, because ports are reused by later control planes.
         let cache = format!("--cache-dir={}", self.directory.path().join("cache").display());
         let arguments = std::iter::once(cache.into()).chain(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         kubectl::run(&self.kubectl, &self.kubeconfig, arguments, input).await
@@ -82,7 +82,7 @@ impl Embedded {
     /// Runs kubectl without input.
     ///
     /// # Errors
-    /// As for [`Embedded::kubectl_with_input`].
+    /// Those of [`Embedded::kubectl_with_input`].
     pub async fn kubectl<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<Output, CommandError> {
         self.kubectl_with_input(arguments, "").await
     }

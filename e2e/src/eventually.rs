@@ -1,11 +1,11 @@
-//! Waiting for what cannot be watched.
+//! Polling, for conditions that cannot be watched.
 
 use std::time::{Duration, Instant};
 
 use crate::process::POLL_INTERVAL;
 
-/// Asks `probe` again and again until it answers `Some`, for at most `within`; `None` when it never did. Wait for objects
-/// with a watch (`kube::runtime::wait::await_condition`), for everything else with this.
+/// Polls `probe` until it returns `Some`, for at most `within`; returns `None` if it never does. To wait for an object, use a watch instead
+/// (`kube::runtime::wait::await_condition`).
 pub async fn eventually<T>(within: Duration, mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let started = Instant::now();
     loop {

@@ -1,7 +1,7 @@
-//! The ServiceAccounts that the chart makes, and what it lets them do.
+//! ServiceAccounts of the chart and their rights.
 //!
-//! Operator and agents of a test run as processes, not pods, but with the chart's own rights: its RBAC objects are rendered
-//! by helm and applied, and nothing else of it.
+//! Operator and agents run as processes and not in pods, but with the chart's own rights: helm renders the chart, and its RBAC objects and
+//! admission policies are applied.
 
 use std::path::PathBuf;
 
@@ -12,9 +12,9 @@ use crate::control_plane::{ControlPlane, ControlPlaneError};
 use crate::kubectl::{self, CommandError};
 use crate::tools;
 
-/// Namespace that Sahasra is installed in.
+/// Namespace in which Sahasra is installed.
 pub const NAMESPACE: &str = "sahasra-system";
-/// The kinds of the chart that make an identity.
+/// Kinds of the chart's objects that define identities and rights.
 const KINDS: [&str; 7] = [
     "ServiceAccount",
     "ClusterRole",
@@ -25,21 +25,20 @@ const KINDS: [&str; 7] = [
     "ValidatingAdmissionPolicyBinding",
 ];
 
-/// The chart's ServiceAccounts.
+/// Identities of the chart's workloads.
 #[derive(Debug, Clone)]
 pub struct Identities {
-    /// Kubeconfig of the account of the operator's Deployment.
+    /// Kubeconfig of the ServiceAccount of the operator's Deployment.
     pub operator: PathBuf,
-    /// Name of the account of the agents' DaemonSet.
+    /// Name of the ServiceAccount of the agents' DaemonSet.
     pub agent_account: String,
 }
 
 impl ControlPlane {
-    /// Renders the chart (`helm/sahasra`), applies its ServiceAccounts, roles, bindings and admission policies in [`NAMESPACE`],
-    /// and returns a kubeconfig for the account of its Deployment and the name of that of its DaemonSet.
+    /// Renders the chart (`helm/sahasra`) and applies its ServiceAccounts, roles, bindings and admission policies in [`NAMESPACE`].
     ///
     /// # Errors
-    /// When the chart cannot be rendered or its objects are refused.
+    /// When the chart cannot be rendered or the API server rejects its objects.
     pub async fn apply_chart_identities(&self) -> Result<Identities, ControlPlaneError> {
         let chart = tools::workspace_root().join("helm/sahasra");
         let arguments = [
@@ -48,13 +47,13 @@ impl ControlPlane {
             chart.as_os_str(),
             "--namespace".as_ref(),
             NAMESPACE.as_ref(),
-            // The control plane has the definitions already.
+            // The control plane has the CRDs already.
             "--set=crds.install=false".as_ref(),
         ];
         let rendered = kubectl::run(&tools::helm().await?, self.kubeconfig(), arguments, "")
             .await?
             .success()?;
-        // kubectl turns the rendered YAML into JSON, and objects into what a server would take.
+        // kubectl converts the rendered YAML to JSON objects in the form that a server accepts.
         let convert = [
             "create",
             "--namespace",
@@ -89,10 +88,10 @@ impl ControlPlane {
         })
     }
 
-    /// A kubeconfig for the agent on that Node, which must exist: its token is bound to the Node, as a pod's is to the pod's.
+    /// Writes a kubeconfig for the agent on an existing Node. Its token is bound to the Node, as the token of a pod is bound to the pod.
     ///
     /// # Errors
-    /// When the Node does not exist, or the API server refuses.
+    /// When the Node does not exist, or the API server rejects the request.
     pub async fn agent_kubeconfig(&self, identities: &Identities, node: &str) -> Result<PathBuf, ControlPlaneError> {
         let bound = BoundObjectReference {
             api_version: Some("v1".to_owned()),
@@ -104,7 +103,7 @@ impl ControlPlane {
     }
 }
 
-/// The objects of a `List`, or the one object.
+/// Items of a `List`, or the object itself.
 fn items(mut object: Value) -> Vec<Value> {
     match object.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => items,

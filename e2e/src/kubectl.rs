@@ -1,4 +1,4 @@
-//! Programs run to their end, kubectl above all, with what they printed.
+//! Runs programs such as kubectl until they end, and captures their output.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,61 +11,56 @@ use tokio::process::Command;
 
 use crate::tools::{self, ToolError};
 
-/// No command takes longer on a machine under load: one that does waits for what will not come.
+/// Timeout of a command: longer than any command takes on a loaded machine.
 const WITHIN: Duration = Duration::from_secs(600);
 
-/// Why a command could not be run, or what it said when it failed.
+/// A command could not be run, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The program could not be found or built.
     #[error("find the program")]
     Tool(#[from] ToolError),
-    /// It could not be started, or its input not written.
+    /// The program could not be started, or its output could not be read.
     #[error("run {}", program.display())]
     Run {
-        /// The program.
         program: PathBuf,
-        /// The system's reason.
+        /// Error of the system call.
         source: std::io::Error,
     },
-    /// It did not end.
+    /// The command did not end in time.
     #[error("{command} has not ended after {WITHIN:?}")]
     StillRunning {
         /// The command line.
         command: String,
     },
-    /// It printed something else than JSON.
+    /// The command's output is not JSON.
     #[error("read what it printed as JSON")]
     Json(#[source] serde_json::Error),
-    /// It ended with a failure.
+    /// The command ended with a failure.
     #[error("{0}")]
     Failed(Output),
 }
 
-/// What a command printed and how it ended.
+/// Output and exit status of a command.
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// The command line, for messages.
+    /// Command line, for messages.
     pub command: String,
-    /// How it ended.
     pub status: ExitStatus,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
 }
 
 impl Output {
-    /// Whether it ended with 0.
+    /// Whether the exit code is 0.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.status.success()
     }
 
-    /// Standard output, or the failure.
+    /// Returns standard output if the command succeeded.
     ///
     /// # Errors
-    /// [`CommandError::Failed`] when it did not end with 0.
+    /// [`CommandError::Failed`] when the exit code is not 0.
     pub fn success(self) -> Result<String, CommandError> {
         if self.is_success() {
             Ok(self.stdout)
@@ -110,7 +105,7 @@ pub(crate) async fn run<A: AsRef<OsStr>>(
     let stdin = child.stdin.take();
     let feed = async {
         if let Some(mut stdin) = stdin {
-            // A program that does not read its input may be gone before all is written; how it ended tells.
+            // A program that does not read its input may end before all of it is written; its exit status shows whether it failed.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
     };

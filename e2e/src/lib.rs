@@ -1,13 +1,13 @@
-//! The harness of Sahasra's end-to-end tests: a real Kubernetes API server, the operator and agents as real processes.
+//! Harness of the end-to-end tests: a real Kubernetes API server, and the operator and agents as real processes.
 //!
-//! [`ControlPlane`] starts etcd, kube-apiserver and kube-controller-manager ([`tools`] builds them once from pinned Go
-//! modules), makes certificates and ServiceAccount identities, and reads the API server's audit log back ([`audit`]).
-//! [`Pool`] adds an operator and agents under the chart's identities. [`Process`] supervises one child: ready probe, signals, restart with the same arguments, log. Everything a test starts is
-//! gone when the test is, and what it wrote is kept and shown when it fails.
+//! [`ControlPlane`] starts etcd, kube-apiserver and kube-controller-manager ([`tools`] builds them once from pinned Go modules), creates
+//! certificates and ServiceAccount identities, and reads the API server's audit log ([`audit`]). [`Pool`] adds an operator and agents under
+//! the chart's identities. [`Process`] supervises one child process: readiness probe, signals, restart with the same arguments, log. Whatever
+//! a test starts ends with the test; its files are kept and shown if the test fails.
 //!
 //! [`Embedded`] is the embedded control plane over HTTPS, for the same kubectl.
 //!
-//! `e2e/README.md` shows how a test is written.
+//! `e2e/README.md` explains how to write a test.
 
 pub mod audit;
 pub mod bursts;

@@ -1,6 +1,6 @@
-//! Wrong manifests and their right twins, from the tables in `tests/data/manifests`.
+//! Invalid manifests and their valid counterparts ("twins"), from the tables in `tests/data/manifests`.
 //!
-//! `bases.yaml` has right objects by name. Every other file is a list of cases:
+//! `bases.yaml` maps names to valid objects. Every other file is a list of cases:
 //!
 //! ```yaml
 //! - name: block-of-too-many-threads        # metadata.name of its objects
@@ -15,7 +15,7 @@
 //!   right: {spec: {kernel: {block: [32, 32]}}}    # default: none
 //! ```
 //!
-//! A twin is admitted at apply; the twin of a manifest that the operator refuses is accepted by it.
+//! A twin is valid: `kubectl apply` admits it, and if the invalid manifest is for the operator to reject, the operator accepts the twin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,86 +28,80 @@ use serde_json::{Map, Value};
 
 use crate::tools;
 
-/// Name of the file of bases.
+/// File of valid objects, to which the patches of the cases apply.
 const BASES: &str = "bases.yaml";
 
-/// Who refuses a manifest.
+/// Component that rejects a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusedBy {
     /// The API server or kubectl, at `kubectl apply`.
     Apply,
-    /// The operator, by `Accepted=False`.
+    /// The operator, with the condition `Accepted=False`.
     Accepted,
 }
 
-/// A manifest that must be refused, and its right twin.
+/// A manifest that must be rejected, and its valid twin.
 #[derive(Debug, Clone)]
 pub struct WrongManifest {
     /// Name of the case and of its objects.
     pub name: String,
-    /// What is wrong, for readers.
+    /// Explanation of the error, for readers.
     pub why: String,
-    /// Who refuses it.
     pub refused_by: RefusedBy,
-    /// The field that the refusal names.
+    /// Field that the rejection must name.
     pub field: String,
-    /// What else the refusal says.
+    /// Text that the rejection must contain as well.
     pub says: String,
-    /// YAML documents, each after a `---`: texts of several manifests may be concatenated.
+    /// YAML documents, each after a `---`, so that the texts of several manifests can be concatenated.
     pub text: String,
-    /// The right twin, as YAML documents too.
+    /// The valid twin, in the same form.
     pub twin: String,
 }
 
-/// Why the manifests cannot be read.
+/// The manifests cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// A file or the folder cannot be read.
     #[error("read {}", path.display())]
     Read {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system call.
         source: std::io::Error,
     },
     /// A file is not a table of cases or of bases.
     #[error("parse {}", path.display())]
     Parse {
-        /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// Error of the parser, with its position.
         source: yaml::ParseError,
     },
     /// A case is invalid.
     #[error("case {name:?}: {fault}")]
     Case {
-        /// Its name.
+        /// Name of the case.
         name: String,
-        /// What is wrong with it.
         fault: CaseFault,
     },
 }
 
-/// What is wrong with a case.
+/// Reason why a case is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaseFault {
-    /// Its objects could not have its name.
+    /// The name of the case is not a valid name of an object.
     #[error("use lower-case letters, digits and dashes in the name")]
     Name,
-    /// An earlier case has its name.
     #[error("another case has the same name")]
     Twice,
-    /// An expectation that every refusal would meet.
+    /// An expectation is empty, so that every rejection would meet it.
     #[error("`{0}` is empty")]
     Empty(&'static str),
     /// The base of a case does not exist.
     #[error("base {0:?} not found in {BASES}")]
     NoBase(String),
-    /// The patch leaves its object as it was.
+    /// A patch does not change its object.
     #[error("`{0}` changes nothing")]
     Idle(&'static str),
-    /// The right twin is as wrong.
+    /// The wrong manifest and its twin are the same.
     #[error("`wrong` and `right` give the same object")]
     Same,
 }
@@ -115,7 +109,7 @@ pub enum CaseFault {
 type Patch = Map<String, Value>;
 type Bases = BTreeMap<String, Value>;
 
-/// A row of the table.
+/// A row of the table of cases.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Case {
@@ -133,7 +127,7 @@ struct Case {
     right: Option<Patch>,
 }
 
-/// Bases of the objects that come before a manifest's own.
+/// Bases of the objects that are applied before the wrong manifest or its twin.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Beside {
@@ -145,7 +139,7 @@ fn burst() -> String {
     "burst".to_owned()
 }
 
-/// Every wrong manifest with its right twin, in the order of their names.
+/// Returns every wrong manifest with its twin, sorted by name.
 ///
 /// # Errors
 /// When a file cannot be read, or a case in it is malformed.
@@ -224,7 +218,7 @@ fn base<'a>(bases: &'a Bases, name: &str) -> Result<&'a Value, CaseFault> {
     bases.get(name).ok_or_else(|| CaseFault::NoBase(name.to_owned()))
 }
 
-/// `object` after the JSON merge patch (RFC 7396) that the case has under `key`.
+/// Returns `object` after the JSON merge patch (RFC 7396) that the case has under `key`.
 fn patched(object: &Value, patch: Option<Patch>, key: &'static str) -> Result<Value, CaseFault> {
     let mut patched = object.clone();
     if let Some(patch) = patch {

@@ -1,4 +1,4 @@
-//! Sahasra on a control plane: an operator and agents as processes under the chart's identities.
+//! A pool under test: an operator and agents as processes under the chart's identities, and their control plane.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sahasra_e2e::PoolError> {
@@ -26,63 +26,55 @@ use crate::ports::{Port, PortError};
 use crate::process::{HttpError, Process, ProcessError, Specification, get};
 use crate::tools::{self, ToolError};
 
-/// Why Sahasra did not start or did not answer.
+/// A pool did not start, or one of its processes did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// The control plane failed.
     #[error("control plane")]
     ControlPlane(#[from] ControlPlaneError),
-    /// A binary could not be built or found.
+    /// A program could not be built or found.
     #[error("find the operator and the agent")]
     Tool(#[from] ToolError),
-    /// A process failed.
     #[error("run a process")]
     Process(#[from] ProcessError),
-    /// No port was free.
     #[error("reserve a port")]
     Port(#[from] PortError),
-    /// A certificate could not be made.
     #[error("make certificates")]
     Certificate(#[from] CertificateError),
-    /// A command failed.
     #[error("run a command")]
     Command(#[from] CommandError),
-    /// A process did not answer a GET.
+    /// A process gave no answer to a GET.
     #[error("GET {url}")]
     Http {
-        /// What was asked for.
         url: String,
-        /// Why there was no answer.
+        /// Reason why there was no answer.
         source: HttpError,
     },
-    /// A process answered a GET with something else than 200 and what was expected.
+    /// A process answered a GET with another status than 200, or with an invalid body.
     #[error("GET {url} answered {status}: {body}")]
     Answer {
-        /// What was asked for.
         url: String,
-        /// The answer's status.
+        /// Status of the answer, which is 200 if only the body is invalid.
         status: StatusCode,
-        /// The answer's body.
         body: String,
     },
 }
 
-/// What to start.
+/// Options of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
     agents: u32,
     agent_arguments: Vec<String>,
     operator_environment: Vec<(String, String)>,
     operator_arguments: Vec<String>,
-    /// There are certificates for agents and operator; what the agents' has to be for.
+    /// Name that the operator expects in the agents' certificate; with `Some`, certificates for agents and operator are created.
     certificates: Option<String>,
-    /// The agents use them.
+    /// Whether the agents use their certificates.
     tls: bool,
     control_plane: Options,
 }
 
 impl Default for PoolOptions {
-    /// Two agents, each with one CPU device of 4 GiB.
+    /// Default options: two agents, each with one CPU device of 4 GiB.
     fn default() -> Self {
         Self {
             agents: 2,
@@ -97,8 +89,8 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// For tests of sessions: two agents, each with one CPU device of 1 GiB, and an operator that takes a worker for lost, and another
-    /// operator for gone, within 5 s.
+    /// Options for tests of sessions: two agents, each with one CPU device of 1 GiB, and an operator that considers a worker lost, or another
+    /// operator gone, after 5 s.
     #[must_use]
     pub fn watchful() -> Self {
         let agent = ["--no-cuda", "--cpu-memory", "1Gi", "--heartbeat-interval-seconds", "1"];
@@ -109,42 +101,43 @@ impl PoolOptions {
             .operator_environment("SAHASRA_LEADER_TIMEOUT", "5s")
     }
 
-    /// So many agents, on nodes `node-0`, `node-1`, ...
+    /// Sets the number of agents, on nodes `node-0`, `node-1`, ...
     #[must_use]
     pub fn agents(mut self, agents: u32) -> Self {
         self.agents = agents;
         self
     }
 
-    /// What the agents are started with besides their node and addresses, instead of `--cpu-memory 4Gi`.
+    /// Replaces the default arguments `--cpu-memory 4Gi` of the agents. Node name and addresses are always added.
     #[must_use]
     pub fn agent_arguments<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.agent_arguments = arguments.into_iter().map(Into::into).collect();
         self
     }
 
-    /// An environment variable of the operator, such as a fault to inject.
+    /// Sets an environment variable of the operator, such as one that injects a fault.
     #[must_use]
     pub fn operator_environment(mut self, name: &str, value: &str) -> Self {
         self.operator_environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The agents speak TLS, and the operator shows them who it is: [`Pool::certificates`].
+    /// Has the agents use TLS, and the operator authenticate by its certificate: [`Pool::certificates`].
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self.certificates(WorkerCertificates::NAME)
     }
 
-    /// The operator knows agents that speak TLS, by a certificate for this name, and they it: [`Pool::add_agent_with`].
+    /// Creates certificates, and has the operator verify agents that use TLS under this name. The agents themselves use TLS only with
+    /// [`PoolOptions::tls`] or the arguments of [`Pool::add_agent_with`].
     #[must_use]
     pub fn certificates(mut self, name: &str) -> Self {
         self.certificates = Some(name.to_owned());
         self
     }
 
-    /// How to start the control plane.
+    /// Sets the options of the control plane.
     #[must_use]
     pub fn control_plane(mut self, options: Options) -> Self {
         self.control_plane = options;
@@ -152,10 +145,10 @@ impl PoolOptions {
     }
 }
 
-/// An operator, agent or gateway, and where it listens.
+/// An operator, agent or gateway, and its port.
 #[derive(Debug)]
 pub struct Server {
-    /// The process: kill it, stop it, start it again.
+    /// The process, which tests can kill, suspend and restart.
     pub process: Process,
     port: Port,
     tls: bool,
@@ -164,27 +157,25 @@ pub struct Server {
 /// A control plane with an operator and agents.
 #[derive(Debug)]
 pub struct Pool {
-    // In the order in which they are dropped: clients before what they talk to.
-    /// The operator.
+    // Fields are in the order of dropping: clients before the servers that they use.
     pub operator: Server,
     /// The agents, on nodes `node-0`, `node-1`, ...
     pub agents: Vec<Server>,
-    /// What they run against.
     pub control_plane: ControlPlane,
-    /// Where the agents speak TLS: theirs, and the operator's.
+    /// Certificates of agents and operator, if the options ask for them.
     pub certificates: Option<WorkerCertificates>,
     identities: Identities,
     options: PoolOptions,
 }
 
 impl Pool {
-    /// Starts a control plane, gives it the chart's identities and so many nodes, starts an operator and an agent a node, and
-    /// waits until every process is ready and every `GpuWorker` says so.
+    /// Starts a control plane with the chart's identities and nodes, an operator and one agent on each node, and waits until every process
+    /// and every `GpuWorker` is ready.
     ///
     /// # Errors
-    /// When something does not start; its log then goes to stderr.
+    /// When a process does not start; its log tail is written to stderr.
     pub async fn start(mut options: PoolOptions) -> Result<Self, PoolError> {
-        // Built first: a build beside a control plane slows both.
+        // Built before the control plane starts, because a build slows it down.
         tools::binaries().await?;
         let control_plane = ControlPlane::start(options.control_plane.clone()).await?;
         let certificates = match &options.certificates {
@@ -223,10 +214,10 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Starts another operator beside the first; one of them leads.
+    /// Starts another operator; one of the operators leads.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the operator does not start.
     pub async fn start_operator(&self, name: &str) -> Result<Server, PoolError> {
         start_operator(&self.control_plane, &self.identities, &self.options, name).await
     }
@@ -234,16 +225,16 @@ impl Pool {
     /// Adds a node and an agent on it, and waits until its `GpuWorker` is ready.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the agent does not start.
     pub async fn add_agent(&mut self) -> Result<&mut Server, PoolError> {
         let (arguments, tls) = (self.options.agent_arguments.clone(), self.options.tls);
         self.add_agent_with(&arguments, tls).await
     }
 
-    /// As [`Pool::add_agent`], with arguments of its own; `tls` when these have it speak TLS.
+    /// Adds an agent as [`Pool::add_agent`] does, with its own arguments; `tls` says whether they make the agent use TLS.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the agent does not start.
     pub async fn add_agent_with(&mut self, arguments: &[String], tls: bool) -> Result<&mut Server, PoolError> {
         let index = u32::try_from(self.agents.len()).unwrap_or(u32::MAX);
         self.control_plane.create_node(&node_name(index), &[]).await?;
@@ -254,7 +245,7 @@ impl Pool {
         Ok(&mut self.agents[at])
     }
 
-    /// Writes the ends of the operator's and the agents' logs to stderr.
+    /// Writes the log tails of the operator and the agents to stderr.
     pub fn report(&self) {
         for server in std::iter::once(&self.operator).chain(&self.agents) {
             server.process.report();
@@ -263,16 +254,16 @@ impl Pool {
 }
 
 impl Server {
-    /// Where it listens.
+    /// URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         url(&self.port, self.tls)
     }
 
-    /// `GET path`, as text.
+    /// Sends `GET path` and returns the body as text.
     ///
     /// # Errors
-    /// When it does not answer 200.
+    /// When the status is not 200 or there is no answer.
     pub async fn get(&self, path: &str) -> Result<String, PoolError> {
         let url = format!("{}{path}", self.url());
         match get(&url).await {
@@ -282,10 +273,10 @@ impl Server {
         }
     }
 
-    /// `GET path`, as JSON: the operator's `/workers`.
+    /// Sends `GET path` and returns the body as JSON, such as that of the operator's `/workers`.
     ///
     /// # Errors
-    /// When it does not answer 200 with JSON.
+    /// When the answer is not 200 with JSON.
     pub async fn get_json(&self, path: &str) -> Result<Value, PoolError> {
         let body = self.get(path).await?;
         serde_json::from_str(&body).map_err(|_| {
@@ -298,10 +289,10 @@ impl Server {
         })
     }
 
-    /// The sum, over all labels, of a metric at `/metrics`; `None` when it is not there.
+    /// Returns a metric of `/metrics`, summed over all labels; `None` if the page does not have the metric.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the server does not answer with 200.
     pub async fn metric(&self, name: &str) -> Result<Option<f64>, PoolError> {
         Ok(metric(&self.get("/metrics").await?, name))
     }
@@ -311,7 +302,7 @@ fn url(port: &Port, tls: bool) -> String {
     format!("{}://{}", if tls { "https" } else { "http" }, port.address())
 }
 
-/// The sum of the samples called `name` in a page of the Prometheus text format.
+/// Returns the sum of the samples called `name` in a page of the Prometheus text format; `None` if there are none.
 #[must_use]
 pub fn metric(page: &str, name: &str) -> Option<f64> {
     let samples = page.lines().filter_map(|line| {
@@ -391,7 +382,7 @@ async fn wait_for_worker(control_plane: &ControlPlane, index: u32) -> Result<(),
     const WITHIN: Duration = Duration::from_secs(120);
     let worker = format!("gpuworkers/{}", node_name(index));
     let timeout = format!("--timeout={}s", WITHIN.as_secs());
-    // `wait` fails at once for what does not exist.
+    // `kubectl wait` for a condition fails at once if the object does not exist.
     control_plane
         .kubectl(["wait", "--for=create", &worker, &timeout])
         .await?

@@ -1,27 +1,27 @@
-//! Loopback ports that nobody else takes while a test needs them.
+//! Loopback ports, reserved so that no other process takes them while a test needs them.
 //!
-//! A port found by binding to 0 and closing again may be gone before the server that wants it starts: the kernel hands the
-//! same range to every outgoing connection. Here ports come from below that range, and each is reserved, for as long as the
-//! [`Port`] lives, by an abstract Unix socket of the network namespace, so that test binaries running at once stay apart.
+//! A port found by binding to port 0 and closing the socket may be taken before its server starts, because the kernel uses the same range for
+//! every outgoing connection. Ports of this module are below that range. Each is reserved, for as long as the [`Port`] lives, by an abstract
+//! Unix socket in the network namespace, so that test binaries that run at once use different ports.
 
 use std::fmt;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-/// Below Linux's default `ip_local_port_range` (32768 to 60999) and above what services are registered for.
+/// First port: below Linux's default `ip_local_port_range` (32768 to 60999) and above most registered ports of services.
 const FIRST: u16 = 20_000;
-/// One past the last port handed out.
+/// One past the last port.
 const END: u16 = 30_000;
 
-/// A TCP port on 127.0.0.1 that no other [`Port`] of this network namespace has.
+/// A TCP port on 127.0.0.1 that no other [`Port`] in this network namespace has.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
     _reservation: UnixListener,
 }
 
-/// Why no port could be reserved.
+/// No port could be reserved.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// Every port of the range is reserved or in use.
@@ -35,7 +35,7 @@ impl Port {
     /// # Errors
     /// [`PortError::Exhausted`] when the whole range is taken.
     pub fn reserve() -> Result<Self, PortError> {
-        // Start where other processes do not, to spare them and us the walk over what is taken.
+        // Each process starts its search at a different port, so that it rarely meets reserved ones.
         let width = u32::from(END - FIRST);
         let start = std::process::id().wrapping_mul(97) % width;
         for step in 0..width {
@@ -57,19 +57,19 @@ impl Port {
         })
     }
 
-    /// The port's number.
+    /// Number of the port.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// `127.0.0.1:PORT`.
+    /// Address of the port, `127.0.0.1:PORT`.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.number)
     }
 
-    /// `http://127.0.0.1:PORT`.
+    /// URL of the port, `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.number)
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_dropped_reservation_can_be_taken_again() {
-        // A test beside this one may be faster now and then.
+        // A concurrent test may take the port first once in a while.
         let is_free_again = |_| {
             let number = Port::reserve().expect("a port").number();
             Port::try_reserve(number).is_some()

@@ -1,9 +1,9 @@
-//! Child processes of a test: started with their output in a log file, waited for until they are ready, killed, started
-//! again with the same arguments, and never left behind.
+//! Supervised child processes: started with their output in a log file, waited for until they are ready, killed, restarted with the same
+//! arguments, and never left behind.
 //!
-//! Every child gets `PR_SET_PDEATHSIG` = SIGKILL, so that it dies with the test process however that ends. The signal follows
-//! the *thread* that started the child, and a test's thread ends long before its process: children are therefore started by
-//! one thread that lives as long as the process (`spawner`).
+//! Every child gets `PR_SET_PDEATHSIG` = SIGKILL, so that it dies with the test process however that ends. The signal is sent when the
+//! *thread* that started the child ends, and a test's thread ends long before its process. Children are therefore started by one thread that
+//! lives as long as the process (`spawner`).
 
 mod probe;
 mod spawner;
@@ -21,79 +21,75 @@ use rustix::process::{Pid, Signal};
 pub use self::probe::{HttpError, get, get_with};
 pub use self::specification::Specification;
 
-/// How often a state outside this process is looked at while waiting for it to change.
+/// Polling interval for state outside this process.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Lines of a log that a failure report shows.
+/// Number of lines of a log tail in a report.
 const REPORT_LINES: usize = 40;
 
-/// Why a process did not do what it was asked to.
+/// An operation on a child process failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// Its log file could not be opened.
+    /// The log file could not be opened.
     #[error("open the log {}", path.display())]
     Log {
-        /// The log file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The program could not be started.
     #[error("start {name} ({})", program.display())]
     Spawn {
-        /// The process's name.
+        /// Name of the process.
         name: String,
-        /// The program's path.
+        /// Path of the program.
         program: PathBuf,
-        /// The system's reason.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It ended before it was ready.
+    /// The process ended before it was ready.
     #[error("{name} ended with {status} before it was ready; its log is {}", log.display())]
     EndedEarly {
-        /// The process's name.
+        /// Name of the process.
         name: String,
-        /// How it ended.
         status: ExitStatus,
-        /// The log file.
+        /// Path of the log file.
         log: PathBuf,
     },
-    /// It did not become ready in time.
+    /// The process did not become ready in time.
     #[error("{name} was not ready after {waited:?} ({last}); its log is {}", log.display())]
     NotReady {
-        /// The process's name.
+        /// Name of the process.
         name: String,
-        /// How long it was waited for.
+        /// Time waited.
         waited: Duration,
-        /// What the last probe said.
+        /// Outcome of the last probe.
         last: String,
-        /// The log file.
+        /// Path of the log file.
         log: PathBuf,
     },
-    /// It did not end in time.
+    /// The process did not end in time.
     #[error("{name} had not ended after {waited:?}")]
     StillRunning {
-        /// The process's name.
         name: String,
-        /// How long it was waited for.
+        /// Time waited.
         waited: Duration,
     },
-    /// A signal could not be sent, or the process's end could not be waited for.
+    /// A signal could not be sent, or waiting for the end failed.
     #[error("signal or wait for {name}")]
     Signal {
-        /// The process's name.
         name: String,
-        /// The system's reason.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It does not run.
+    /// The process is not running.
     #[error("{name} does not run")]
     NotRunning {
-        /// The process's name.
+        /// Name of the process.
         name: String,
     },
 }
 
-/// A supervised child process. Dropping it kills it.
+/// A supervised child process, which is killed when dropped.
 #[derive(Debug)]
 pub struct Process {
     specification: Specification,
@@ -101,43 +97,42 @@ pub struct Process {
     starts: u32,
 }
 
-/// A process started by a supervised one, as found under `/proc`.
+/// A child of a supervised process, found under `/proc`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descendant {
-    /// Its process id.
     pub pid: u32,
-    /// Its command line, arguments separated by spaces.
+    /// Command line, its arguments separated by spaces.
     pub command: String,
 }
 
 impl Process {
-    /// The name given to it.
+    /// Name of the process in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.specification.name
     }
 
-    /// Its log file: standard output and standard error of every start, one after the other.
+    /// Log file with standard output and standard error of every start, one after the other.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.specification.log
     }
 
-    /// Its process id, if it runs.
+    /// Process id, if the process is running.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Whether it runs now.
+    /// Whether the process is running.
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Starts it again, with the arguments it had, and waits until it is ready. Does nothing to one that runs.
+    /// Restarts the process with the same arguments and waits until it is ready. Does nothing if the process is running.
     ///
     /// # Errors
-    /// As for [`Specification::start`].
+    /// Those of [`Specification::start`].
     pub async fn start(&mut self) -> Result<(), ProcessError> {
         if self.is_running() {
             return Ok(());
@@ -150,7 +145,7 @@ impl Process {
         outcome
     }
 
-    /// Sets an environment variable for the starts to come, or with `None` takes it away: a fault that was injected.
+    /// Sets an environment variable for later starts, or removes it with `None`, such as a fault to inject.
     pub fn set_environment(&mut self, name: &str, value: Option<&str>) {
         match value {
             Some(value) => self.specification.environment.insert(name.into(), value.into()),
@@ -158,10 +153,10 @@ impl Process {
         };
     }
 
-    /// Starts it again without waiting until it is ready.
+    /// Starts the process without waiting until it is ready.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the process cannot be started.
     pub fn spawn(&mut self) -> Result<(), ProcessError> {
         let log_error = |source| ProcessError::Log {
             path: self.specification.log.clone(),
@@ -192,7 +187,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until its ready URL answers 200.
+    /// Waits until the readiness URL answers with 200.
     ///
     /// # Errors
     /// [`ProcessError::EndedEarly`] or [`ProcessError::NotReady`].
@@ -220,28 +215,28 @@ impl Process {
         }
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end of the process, for at most 30 s.
     ///
     /// # Errors
-    /// When the signal cannot be sent.
+    /// When the process is not running, or the signal cannot be sent.
     pub async fn kill(&mut self) -> Result<(), ProcessError> {
         self.signal(Signal::KILL)?;
         self.wait(Duration::from_secs(30)).await.map(drop)
     }
 
-    /// SIGTERM, and waits up to `within` for the end.
+    /// Sends SIGTERM and waits for the end of the process, for at most `within`.
     ///
     /// # Errors
-    /// [`ProcessError::StillRunning`] when it has not ended by then.
+    /// [`ProcessError::StillRunning`] when the process has not ended by then.
     pub async fn terminate(&mut self, within: Duration) -> Result<ExitStatus, ProcessError> {
         self.signal(Signal::TERM)?;
         self.wait(within).await
     }
 
-    /// Sends a signal: [`Signal::STOP`] and [`Signal::CONT`] make a process that hangs.
+    /// Sends a signal, such as [`Signal::STOP`] and [`Signal::CONT`] to simulate a process that hangs.
     ///
     /// # Errors
-    /// When it does not run or the signal cannot be sent.
+    /// When the process is not running or the signal cannot be sent.
     pub fn signal(&self, signal: Signal) -> Result<(), ProcessError> {
         let child = self.child.as_ref().ok_or_else(|| ProcessError::NotRunning {
             name: self.specification.name.clone(),
@@ -252,10 +247,10 @@ impl Process {
         })
     }
 
-    /// Waits up to `within` for it to end by itself.
+    /// Waits for the process to end by itself, for at most `within`.
     ///
     /// # Errors
-    /// [`ProcessError::StillRunning`] when it has not ended by then.
+    /// [`ProcessError::StillRunning`] when the process has not ended by then.
     pub async fn wait(&mut self, within: Duration) -> Result<ExitStatus, ProcessError> {
         let started = Instant::now();
         loop {
@@ -285,7 +280,7 @@ impl Process {
         Ok(status)
     }
 
-    /// The processes that it started and that run now, in the order of their ids: an agent's executors.
+    /// Returns the running child processes in the order of their ids, such as an agent's executors.
     #[must_use]
     pub fn children(&self) -> Vec<Descendant> {
         self.pid().map(children_of).unwrap_or_default()
@@ -297,16 +292,16 @@ impl Process {
         self.memory("VmRSS:")
     }
 
-    /// Most resident memory since it started, or since [`Process::forget_peak`], in KiB.
+    /// Peak resident memory since the start, or since [`Process::forget_peak`], in KiB.
     #[must_use]
     pub fn peak_kib(&self) -> Option<u64> {
         self.memory("VmHWM:")
     }
 
-    /// From now on [`Process::peak_kib`] begins with what is resident now.
+    /// Resets [`Process::peak_kib`] to the current resident memory.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When the process is not running.
     pub fn forget_peak(&self) -> io::Result<()> {
         let pid = self.pid().ok_or(io::ErrorKind::NotFound)?;
         std::fs::write(format!("/proc/{pid}/clear_refs"), "5")
@@ -318,7 +313,7 @@ impl Process {
         value.split_whitespace().next()?.parse().ok()
     }
 
-    /// The last `lines` lines of its log.
+    /// Returns the last `lines` lines of the log.
     #[must_use]
     pub fn log_tail(&self, lines: usize) -> String {
         let bytes = std::fs::read(&self.specification.log).unwrap_or_default();
@@ -327,7 +322,7 @@ impl Process {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Writes the end of its log to stderr, with its name.
+    /// Writes the log tail to stderr.
     pub fn report(&self) {
         eprintln!(
             "--- end of {} ---\n{}\n---",
@@ -343,7 +338,7 @@ impl Drop for Process {
             self.report();
         }
         if let Some(mut child) = self.child.take() {
-            // It may have ended by itself; then there is nothing to kill, and waiting still reaps it.
+            // The process may have ended by itself; `kill` then fails, and `wait` reaps it.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -353,14 +348,14 @@ impl Drop for Process {
 /// Sends `signal` to any process, such as a [`Descendant`].
 ///
 /// # Errors
-/// The system's reason.
+/// Error of the system call.
 pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok(rustix::process::kill_process(pid, signal)?)
 }
 
-/// Whether a process with that id exists and is no zombie.
+/// Whether a process with this id exists and is not a zombie.
 #[must_use]
 pub fn is_alive(pid: u32) -> bool {
     stat_fields(pid).is_some_and(|(state, _)| state != "Z")
@@ -385,7 +380,7 @@ fn children_of(parent: u32) -> Vec<Descendant> {
     children
 }
 
-/// State and parent's id from `/proc/PID/stat`: proc(5). The name before them may hold spaces and brackets.
+/// Returns state and parent id from `/proc/PID/stat`, proc(5). The name before them may contain spaces and brackets.
 fn stat_fields(pid: u32) -> Option<(String, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();

@@ -1,5 +1,5 @@
-//! Where the programs are: the control plane, kubectl and helm from `e2e/build-tools` (or `KUBEBUILDER_ASSETS`), and the
-//! workspace's own binaries.
+//! Finds or builds programs: the control plane, kubectl and helm by `e2e/build-tools` (or in `KUBEBUILDER_ASSETS`), and the workspace's own
+//! binaries.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,54 +7,50 @@ use std::process::Stdio;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-/// Folder with etcd, kube-apiserver and kubectl to use instead of building them, as controller-runtime's envtest has it.
+/// Environment variable with a folder that has etcd, kube-apiserver and kubectl, such as one of controller-runtime's envtest. If set, the
+/// programs are not built.
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
-/// Folder with `sahasra-operator`, `sahasra-worker`, `sahasra-gateway` and `sahasra` to use instead of building them.
+/// Environment variable with a folder that has `sahasra-operator`, `sahasra-worker`, `sahasra-gateway` and `sahasra`. If set, the programs
+/// are not built.
 const BINARIES_VARIABLE: &str = "SAHASRA_BIN_DIR";
 
-/// Why a program could not be found or built.
+/// A program could not be found or built.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
-    /// A builder could not be started.
+    /// The build script or cargo could not be started.
     #[error("run {}", program.display())]
     Run {
-        /// The builder.
         program: PathBuf,
-        /// The system's reason.
+        /// Error of the system call.
         source: std::io::Error,
     },
-    /// A builder failed; it said why on stderr.
+    /// A build failed and reported the reason on stderr.
     #[error("{what} could not be built: see the lines above")]
     Build {
-        /// What was to be built.
+        /// Programs to be built.
         what: String,
     },
-    /// A folder named by an environment variable lacks a program.
+    /// The folder in an environment variable lacks a program.
     #[error("{variable}={} has no {program}", folder.display())]
     Missing {
-        /// The environment variable.
         variable: &'static str,
-        /// The folder that it names.
         folder: PathBuf,
-        /// What is not there.
         program: &'static str,
     },
-    /// The test executable's own path is not `TARGET/PROFILE/deps/NAME`.
+    /// The path of the test executable does not have the form `TARGET/PROFILE/deps/NAME`.
     #[error("cannot tell the cargo profile from {}", executable.display())]
     Profile {
-        /// The executable.
+        /// Path of the test executable.
         executable: PathBuf,
     },
 }
 
-/// The programs of a control plane.
+/// Paths of the programs of a control plane.
 #[derive(Debug, Clone)]
 pub struct ControlPlaneTools {
-    /// etcd.
     pub etcd: PathBuf,
-    /// kube-apiserver.
     pub api_server: PathBuf,
-    /// kube-controller-manager; envtest's folders have none, and then nothing collects garbage.
+    /// kube-controller-manager. The folders of envtest have none; without it, no garbage is collected.
     pub controller_manager: Option<PathBuf>,
 }
 
@@ -65,11 +61,11 @@ pub fn workspace_root() -> &'static Path {
     e2e.parent().unwrap_or(e2e)
 }
 
-/// etcd, kube-apiserver and kube-controller-manager: from `KUBEBUILDER_ASSETS` if that is set, else built once from the
-/// pinned Go modules (about five minutes the first time; stderr says so).
+/// Returns etcd, kube-apiserver and kube-controller-manager: from `KUBEBUILDER_ASSETS` if set, or else built once from the pinned Go modules
+/// (which takes about five minutes the first time and is reported on stderr).
 ///
 /// # Errors
-/// When the folder lacks one, or the build fails.
+/// When the folder lacks a program, or the build fails.
 pub async fn control_plane() -> Result<ControlPlaneTools, ToolError> {
     if let Some(folder) = folder_from(ASSETS_VARIABLE) {
         let find = |program| existing(ASSETS_VARIABLE, &folder, program);
@@ -87,7 +83,7 @@ pub async fn control_plane() -> Result<ControlPlaneTools, ToolError> {
     })
 }
 
-/// kubectl: from `KUBEBUILDER_ASSETS` if that has one, else built with the control plane.
+/// Returns kubectl: from `KUBEBUILDER_ASSETS` if that folder has one, or else built together with the control plane.
 ///
 /// # Errors
 /// When the build fails.
@@ -98,7 +94,7 @@ pub async fn kubectl() -> Result<PathBuf, ToolError> {
     }
 }
 
-/// helm, built from its pinned Go module.
+/// Returns helm, built from its pinned Go module.
 ///
 /// # Errors
 /// When the build fails.
@@ -136,17 +132,17 @@ async fn built(tool: &'static str) -> Result<PathBuf, ToolError> {
     .cloned()
 }
 
-/// The folder with `sahasra-operator`, `sahasra-worker` and `sahasra`: `SAHASRA_BIN_DIR`, or the target folder of the profile in
-/// use, after a `cargo build` of all there (which does nothing when they are fresh).
+/// Returns the folder with `sahasra-operator`, `sahasra-worker`, `sahasra-gateway` and `sahasra`: `SAHASRA_BIN_DIR`, or the target folder of
+/// the current profile after a `cargo build` of these programs (which does nothing if they are up to date).
 ///
 /// # Errors
-/// When the folder lacks one, or the build fails.
+/// When the folder lacks a program, or the build fails.
 pub async fn binaries() -> Result<PathBuf, ToolError> {
     static BUILT: OnceCell<PathBuf> = OnceCell::const_new();
     BUILT.get_or_try_init(find_binaries).await.cloned()
 }
 
-/// What the tests run.
+/// Programs that the tests start.
 const BINARIES: [&str; 4] = ["sahasra-operator", "sahasra-worker", "sahasra-gateway", "sahasra"];
 
 async fn find_binaries() -> Result<PathBuf, ToolError> {
@@ -158,7 +154,7 @@ async fn find_binaries() -> Result<PathBuf, ToolError> {
     }
     let (target, profile) = target_and_profile()?;
     let cargo = std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from);
-    // `--workspace` gives the dependencies the features that `cargo test --workspace` gives them: nothing is built twice.
+    // `--workspace` selects the same features of dependencies as `cargo test --workspace`, so that nothing is built twice.
     let status = Command::new(&cargo)
         .args(["build", "--quiet", "--workspace"])
         .args(BINARIES.iter().flat_map(|program| ["--bin", program]))
@@ -176,7 +172,7 @@ async fn find_binaries() -> Result<PathBuf, ToolError> {
     Ok(target.join(profile))
 }
 
-/// Target folder and profile folder of the running executable: `TARGET/PROFILE/deps/TEST` or `TARGET/PROFILE/BINARY`.
+/// Returns target and profile folder of the running executable, which is `TARGET/PROFILE/deps/TEST` or `TARGET/PROFILE/BINARY`.
 fn target_and_profile() -> Result<(PathBuf, String), ToolError> {
     let executable = std::env::current_exe().unwrap_or_default();
     let folder = executable.parent();

@@ -51,6 +51,7 @@ pub enum AccessError {
     /// Both options name the same file.
     #[error("--kubeconfig and --token-file name the same file, {}: give them different ones", path.display())]
     Same {
+        /// Path of the token file.
         path: PathBuf,
     },
     /// The kubeconfig or the token file cannot be created, locked, read or written.

@@ -1,4 +1,4 @@
-//! Clients, identities and the few objects that tests without nodes have to make themselves.
+//! Clients, identities and the few objects that tests without nodes have to create themselves.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use kube::{Api, Client, Config};
 use super::{ControlPlane, ControlPlaneError};
 use crate::certificates::write_kubeconfig_with_token;
 
-/// Longer than any test runs, so that no token has to be renewed.
+/// Lifetime of tokens: longer than any test, so that no token has to be renewed.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
 impl ControlPlane {
-    /// A client with an administrator's rights, bound to the calling test's runtime.
+    /// Returns a client with an administrator's rights, bound to the calling test's runtime.
     ///
     /// # Errors
     /// When the kubeconfig cannot be used.
@@ -24,7 +24,7 @@ impl ControlPlane {
         client_from(&self.kubeconfig).await
     }
 
-    /// A client with the rights of a kubeconfig's user.
+    /// Returns a client with the rights of a kubeconfig's user.
     ///
     /// # Errors
     /// When the kubeconfig cannot be used.
@@ -32,8 +32,8 @@ impl ControlPlane {
         client_from(kubeconfig).await
     }
 
-    /// A kubeconfig with a token of the ServiceAccount `name` in `namespace`, which must exist: what RBAC gives that
-    /// account, its user can do, and nothing else.
+    /// Writes a kubeconfig with a token of the existing ServiceAccount `name` in `namespace`, whose user has exactly the rights of that
+    /// account. Returns its path.
     ///
     /// # Errors
     /// When the ServiceAccount does not exist, or the file cannot be written.
@@ -41,11 +41,11 @@ impl ControlPlane {
         self.write_kubeconfig(namespace, name, None).await
     }
 
-    /// As [`ControlPlane::kubeconfig_for`], with a token that is bound to a Pod or a Node: it names the node, and ends with the
-    /// object.
+    /// Writes a kubeconfig as [`ControlPlane::kubeconfig_for`] does, with a token that is bound to a Pod or a Node: the token has the node's
+    /// name as a claim, and becomes invalid with the bound object.
     ///
     /// # Errors
-    /// When the ServiceAccount or the object does not exist, or the file cannot be written.
+    /// When the ServiceAccount or the bound object does not exist, or the file cannot be written.
     pub async fn bound_kubeconfig_for(
         &self,
         namespace: &str,
@@ -82,10 +82,10 @@ impl ControlPlane {
         Ok(path)
     }
 
-    /// Makes a namespace whose name starts with `prefix` and returns the name.
+    /// Creates a namespace whose name starts with `prefix` and returns the name.
     ///
     /// # Errors
-    /// When the API server refuses.
+    /// When the API server rejects the request.
     pub async fn create_namespace(&self, prefix: &str) -> Result<String, ControlPlaneError> {
         let namespaces: Api<Namespace> = Api::all(self.client().await?);
         let metadata = ObjectMeta {
@@ -104,10 +104,10 @@ impl ControlPlane {
         Ok(made.metadata.name.unwrap_or_default())
     }
 
-    /// Makes a `Node` without a kubelet, for an agent to belong to.
+    /// Creates a `Node` without a kubelet, for an agent to belong to.
     ///
     /// # Errors
-    /// When the API server refuses.
+    /// When the API server rejects the request.
     pub async fn create_node(&self, name: &str, labels: &[(&str, &str)]) -> Result<Node, ControlPlaneError> {
         let nodes: Api<Node> = Api::all(self.client().await?);
         let labels = labels

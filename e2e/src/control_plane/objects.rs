@@ -1,4 +1,4 @@
-//! Sahasra's own objects: applied, read and waited for.
+//! Applies, reads, deletes and waits for Sahasra's custom resources.
 
 use std::time::{Duration, Instant};
 
@@ -12,16 +12,16 @@ use super::{ControlPlane, ControlPlaneError};
 use crate::process::POLL_INTERVAL;
 
 impl ControlPlane {
-    /// `kubectl apply --server-side` of a manifest; what kubectl printed.
+    /// Runs `kubectl apply --server-side` with a manifest and returns kubectl's output.
     ///
     /// # Errors
-    /// When the API server refuses: the message names the field.
+    /// When the API server rejects the manifest; the message names the field.
     pub async fn apply(&self, manifest: &str) -> Result<String, ControlPlaneError> {
         let apply = ["apply", "--server-side", "-f", "-"];
         Ok(self.kubectl_with_input(apply, manifest).await?.success()?)
     }
 
-    /// An object of one of the kinds of `sahasra.dev/v1alpha1`, such as `BurstJob`; `namespace` is empty for a `GpuWorker`.
+    /// Returns an object of one of the kinds of `sahasra.dev/v1alpha1`, such as `BurstJob`; `namespace` is empty for a `GpuWorker`.
     ///
     /// # Errors
     /// When the API server does not answer.
@@ -29,20 +29,20 @@ impl ControlPlane {
         Ok(self.objects(kind, namespace).await?.get_opt(name).await?)
     }
 
-    /// Deletes an object, without waiting until it is gone.
+    /// Deletes an object without waiting until its deletion is complete.
     ///
     /// # Errors
-    /// When it does not exist or the API server does not answer.
+    /// When the object does not exist or the API server does not answer.
     pub async fn delete(&self, kind: &str, namespace: &str, name: &str) -> Result<(), ControlPlaneError> {
         self.objects(kind, namespace).await?.delete(name, &DeleteParams::default()).await?;
         Ok(())
     }
 
-    /// Watches an object until `wanted` accepts it (`None`: it does not exist) and returns it. An API server that is gone
-    /// for a while is waited for too.
+    /// Watches an object until `wanted` accepts it, and returns it; `None` stands for an object that does not exist. Outages of the API
+    /// server are waited for as well.
     ///
     /// # Errors
-    /// [`ControlPlaneError::NotReady`] with what the object last was, when that takes longer than `within`.
+    /// [`ControlPlaneError::NotReady`] with the last state of the object, when `wanted` does not accept it within `within`.
     pub async fn wait_until(
         &self,
         kind: &str,
@@ -85,14 +85,14 @@ impl ControlPlane {
     }
 }
 
-/// The condition of that type, if there is one.
+/// Returns the condition with this type, if there is one.
 #[must_use]
 pub fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
     let conditions = object.data.pointer("/status/conditions")?.as_array()?;
     conditions.iter().find(|condition| condition["type"] == kind)
 }
 
-/// The condition of that type that is `True`, if it is.
+/// Returns the condition with this type, if its status is `True`.
 #[must_use]
 pub fn true_condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
     condition(object, kind).filter(|condition| condition["status"] == "True")

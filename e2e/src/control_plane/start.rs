@@ -1,4 +1,4 @@
-//! Starting the servers and waiting until they serve.
+//! Starts the servers of a control plane and waits until they are ready.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -17,22 +17,20 @@ use crate::ports::Port;
 use crate::process::{POLL_INTERVAL, Process, Specification};
 use crate::tools::{self, ControlPlaneTools};
 
-/// A loaded machine with two cores needs ten times the usual three seconds at worst.
+/// Timeout of the start, which usually takes three seconds and up to ten times as long on a loaded machine with two cores.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 
-/// The controllers that tests without nodes rely on. The rest would only watch and use memory.
+/// Controllers that tests without nodes rely on. The others would only watch objects and use memory.
 const CONTROLLERS: &str = "garbage-collector-controller,namespace-controller,serviceaccount-controller,\
     serviceaccount-token-controller,clusterrole-aggregation-controller,root-ca-certificate-publisher-controller";
 
 impl ControlPlane {
-    /// Starts a control plane and applies the CRDs; or takes the existing cluster that [`EXISTING_CLUSTER_VARIABLE`] names
-    /// and applies them there.
+    /// Starts a control plane and applies the CRDs; or applies the CRDs to the existing cluster that [`EXISTING_CLUSTER_VARIABLE`] names.
     ///
-    /// The programs are built on first use, which takes minutes and says so on stderr.
+    /// The programs are built on first use, which takes minutes and is reported on stderr.
     ///
     /// # Errors
-    /// When a program cannot be found or built, does not start, or is not ready in time; the ends of the logs of what was
-    /// started then go to stderr.
+    /// When a program cannot be found or built, does not start, or is not ready in time; the log tails of the servers are written to stderr.
     pub async fn start(options: Options) -> Result<Self, ControlPlaneError> {
         let existing = std::env::var_os(EXISTING_CLUSTER_VARIABLE).filter(|path| !path.is_empty());
         let directory = Directory::create().map_err(ControlPlaneError::Directory)?;
@@ -61,7 +59,7 @@ impl ControlPlane {
         })
     }
 
-    /// etcd and the API server, started together: the API server waits for etcd by itself.
+    /// Starts etcd and the API server without waiting in between: the API server itself waits for etcd.
     async fn start_servers(kubectl: PathBuf, directory: Directory, durable: bool) -> Result<Self, ControlPlaneError> {
         let programs = tools::control_plane().await?;
         let root = directory.path().to_owned();
@@ -121,7 +119,7 @@ impl ControlPlane {
         if let Some(owned) = &mut self.owned {
             owned.controller_manager = Some(process);
         }
-        // The controllers run once the namespace has its ServiceAccount.
+        // The controllers run once the namespace `default` has its ServiceAccount.
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, "default");
         let started = Instant::now();
         let found = eventually(READY_WITHIN, async || accounts.get_opt("default").await.ok().flatten()).await;
@@ -133,7 +131,7 @@ impl ControlPlane {
     }
 }
 
-/// Waits until `/readyz` answers 200 to the administrator.
+/// Waits until the API server answers `/readyz` with 200 to the administrator.
 pub(super) async fn api_server_ready(kubeconfig: &Path, process: &mut Process) -> Result<(), ControlPlaneError> {
     let client = client_from(kubeconfig).await?;
     let started = Instant::now();
@@ -178,7 +176,7 @@ fn api_server(tools: &ControlPlaneTools, authority: &Authority, root: &Path, etc
         .quiet()
         .argument(format!("--etcd-servers={}", etcd.url()))
         .arguments(["--bind-address=127.0.0.1".to_owned(), format!("--secure-port={port}")])
-        // There is no node to reach it by the service address, and loopback is refused: an address of TEST-NET-1.
+        // An address of TEST-NET-1: no node uses the service address, and the API server does not accept a loopback address here.
         .arguments(["--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"])
         .arguments([
             "--service-cluster-ip-range=10.96.0.0/16",
@@ -198,7 +196,7 @@ fn api_server(tools: &ControlPlaneTools, authority: &Authority, root: &Path, etc
         .argument(file("service-account-signing-key-file", "service-account.key"))
         .argument(format!("--audit-policy-file={}", root.join("audit-policy.json").display()))
         .argument(format!("--audit-log-path={}", root.join("audit.log").display()))
-        // One file: the reader knows of no rotation.
+        // A single file, because the reader does not handle rotation.
         .arguments(["--audit-log-maxsize=4096", "--audit-log-mode=blocking"])
 }
 
@@ -213,7 +211,7 @@ fn controller_manager(program: &Path, root: &Path) -> Specification {
         ))
         .argument(format!("--root-ca-file={}", root.join("ca.crt").display()))
         .argument(format!("--controllers={CONTROLLERS}"))
-        // It serves nothing that a test reads. At its default rate the first ServiceAccount takes five seconds.
+        // No test reads from the controller manager's own port. At the default rate limit the first ServiceAccount takes five seconds.
         .arguments(["--secure-port=0", "--leader-elect=false", "--use-service-account-credentials=true"])
         .arguments(["--kube-api-qps=500", "--kube-api-burst=1000"])
 }

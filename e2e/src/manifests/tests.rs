@@ -6,7 +6,7 @@ use super::*;
 
 const BASES: &str = "burst: {kind: BurstJob, spec: {count: 1, seed: 2}}\nlease: {kind: VramLease}\nsecret: {kind: Secret}\n";
 
-/// A case with these lines after those that every case has.
+/// A case with these lines after the required ones.
 fn case(name: &str, lines: &str) -> String {
     let lines: String = lines.lines().map(|line| format!("  {line}\n")).collect();
     format!("- name: {name}\n  why: w\n  refused-by: apply\n  field: spec\n  says: no\n{lines}")

@@ -1,4 +1,4 @@
-//! The gateway as a process without an identity of its own, and who may do what through it.
+//! Gateways as processes, and ServiceAccounts that use them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::ports::Port;
 use crate::process::Specification;
 use crate::tools;
 
-/// The controller that fills aggregated roles takes its time on a machine under load.
+/// Timeout of the controller that fills aggregated roles, for a machine under load.
 const AGGREGATED_WITHIN: Duration = Duration::from_secs(120);
 
 impl Server {
-    /// Starts a gateway with more arguments, such as `--operator URL`. It is given the administrator's kubeconfig, whose client
-    /// certificate it has to leave alone.
+    /// Starts a gateway with additional arguments, such as `--operator URL`. It gets the administrator's kubeconfig, whose client certificate
+    /// it must not use.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the gateway does not start.
     pub async fn gateway(control_plane: &ControlPlane, arguments: &[&str]) -> Result<Self, PoolError> {
         let port = Port::reserve()?;
         let program = tools::binaries().await?.join("sahasra-gateway");
@@ -39,7 +39,7 @@ impl Server {
         })
     }
 
-    /// `HOST:PORT` at which it listens.
+    /// Address of the server, `HOST:PORT`.
     #[must_use]
     pub fn address(&self) -> String {
         self.port.address()
@@ -47,11 +47,11 @@ impl Server {
 }
 
 impl ControlPlane {
-    /// A ServiceAccount `me` in the namespace, made where there is none, with the cluster's role `edit` there: its token, once the role says something of
-    /// sessions.
+    /// Returns a token of the ServiceAccount `me` in the namespace, which has the cluster role `edit` there. Creates the account if
+    /// necessary, and waits until the aggregated role contains rights to sessions.
     ///
     /// # Errors
-    /// When something of it is refused, or the role is not filled in time.
+    /// When the API server rejects a request, or the role does not contain these rights in time.
     pub async fn editor(&self, namespace: &str) -> Result<String, PoolError> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
         let account = ServiceAccount {
@@ -64,7 +64,7 @@ impl ControlPlane {
         let made = accounts.create(&PostParams::default(), &account).await;
         match made {
             Ok(_) => {}
-            // Another test had the same control plane.
+            // Another test with the same control plane has created the account.
             Err(kube::Error::Api(status)) if status.code == 409 => return token(&self.kubeconfig_for(namespace, "me").await?),
             Err(error) => return Err(ControlPlaneError::from(error).into()),
         }
@@ -90,10 +90,10 @@ impl ControlPlane {
         token(&self.kubeconfig_for(namespace, "me").await?)
     }
 
-    /// Lets the ServiceAccount `me` of the namespace list the workers, which belong to the whole cluster.
+    /// Allows the ServiceAccount `me` of the namespace to list `GpuWorker` objects, which are cluster-scoped.
     ///
     /// # Errors
-    /// When that is refused.
+    /// When the API server rejects the role or the binding.
     pub async fn let_list_workers(&self, namespace: &str) -> Result<(), PoolError> {
         for command in [
             format!("create clusterrole workers-{namespace} --verb=list --resource=gpuworkers.sahasra.dev"),
@@ -105,7 +105,7 @@ impl ControlPlane {
     }
 }
 
-/// The token in a kubeconfig of ours.
+/// Token in a kubeconfig that this crate wrote.
 fn token(kubeconfig: &Path) -> Result<String, PoolError> {
     let text = std::fs::read_to_string(kubeconfig).map_err(ControlPlaneError::Directory)?;
     let parsed: Value = serde_json::from_str(&text).map_err(crate::kubectl::CommandError::Json)?;

@@ -1,4 +1,4 @@
-//! One pool for all tests of a binary, one after the other: a control plane is the expensive part of a test.
+//! One pool for all tests of a binary, used by one test at a time: most of a test's start-up time is that of the control plane.
 
 use std::ops::{Deref, DerefMut};
 
@@ -14,12 +14,12 @@ pub struct SharedPool {
     pool: Mutex<Option<Pool>>,
 }
 
-/// A test's turn with the pool. A test that panics has it reported and ended: the next starts another.
+/// Exclusive use of the pool by one test. If the test panics, the pool reports its logs and is stopped; the next test starts another one.
 #[derive(Debug)]
 pub struct Turn(MutexGuard<'static, Option<Pool>>);
 
 impl SharedPool {
-    /// A pool started as `options` says, once it is needed.
+    /// Creates a pool with these options that starts on first use.
     #[must_use]
     pub const fn new(options: fn() -> PoolOptions) -> Self {
         Self {
@@ -28,10 +28,10 @@ impl SharedPool {
         }
     }
 
-    /// Waits for this test's turn. All servers run and are ready: those that an earlier test ended are started again.
+    /// Waits until no other test uses the pool. Then all servers run and are ready: servers that an earlier test stopped are restarted.
     ///
     /// # Errors
-    /// When something does not start.
+    /// When a server does not start.
     pub async fn borrow(&'static self) -> Result<Turn, PoolError> {
         let mut pool = self.pool.lock().await;
         match pool.as_mut() {
@@ -43,10 +43,10 @@ impl SharedPool {
 }
 
 impl Pool {
-    /// Starts every server that does not run.
+    /// Starts every server that is not running.
     ///
     /// # Errors
-    /// When one does not start.
+    /// When a server does not start.
     pub async fn revive(&mut self) -> Result<(), PoolError> {
         let servers = std::iter::once(&mut self.operator).chain(&mut self.agents);
         let starts = servers.map(|server| Process::start(&mut server.process));

@@ -1,4 +1,4 @@
-//! HTTP GET on loopback: of `/readyz`, `/metrics` and `/workers`, and of whatever answers before it is upgraded.
+//! HTTP GET on loopback: for `/readyz`, `/metrics` and `/workers`, and for paths that a server answers before an upgrade.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,14 +18,14 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// A server that takes longer than this to answer a probe is not ready.
+/// Timeout of an answer: a server that takes longer is not ready.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The connection below HTTP.
+/// Connection below HTTP, plain or with TLS.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// As a kubelet probes: whoever answers is who is meant.
+/// Accepts every server certificate, as a kubelet's probes do.
 #[derive(Debug)]
 struct Anybody(CryptoProvider);
 
@@ -64,7 +64,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// Through TLS, with whoever is there.
+/// Establishes TLS with any server, without verifying its certificate.
 async fn encrypted(stream: TcpStream, host: &str) -> Result<Box<dyn Io>, HttpError> {
     let provider = rustls::crypto::ring::default_provider();
     let config = ClientConfig::builder_with_provider(Arc::new(provider.clone()))
@@ -81,39 +81,38 @@ async fn encrypted(stream: TcpStream, host: &str) -> Result<Box<dyn Io>, HttpErr
     Ok(Box::new(stream))
 }
 
-/// Why a GET had no answer.
+/// A GET got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// Not a URL of the form `http://HOST:PORT/PATH` or `https://HOST:PORT/PATH`.
+    /// The URL does not have the form `http://HOST:PORT/PATH` or `https://HOST:PORT/PATH`.
     #[error("not an http URL with host and port")]
     Url,
-    /// TLS cannot be set up.
+    /// TLS could not be configured.
     #[error("no TLS: {0}")]
     Tls(#[source] rustls::Error),
-    /// Nobody listens there.
+    /// The connection or its TLS handshake failed.
     #[error("connect: {0}")]
     Connect(#[source] std::io::Error),
-    /// The connection broke, or what came was no HTTP.
+    /// The connection broke, or the answer was not HTTP.
     #[error("request: {0}")]
     Request(#[source] hyper::Error),
-    /// No answer in time.
     #[error("no answer within {ANSWER_WITHIN:?}")]
     Timeout,
 }
 
-/// `GET url`: the status and the body as text.
+/// Sends `GET url` and returns the status and the body as text.
 ///
 /// # Errors
-/// [`HttpError`] when there was no answer; an answer of any status is none.
+/// [`HttpError`] when there is no answer; an error status is not an error.
 pub async fn get(url: &str) -> Result<(StatusCode, String), HttpError> {
     let (status, body) = get_with(url, &[]).await?;
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// `GET url` with these headers: the status and the body.
+/// Sends `GET url` with these headers and returns the status and the body.
 ///
 /// # Errors
-/// As [`get`].
+/// Those of [`get`].
 pub async fn get_with(url: &str, headers: &[(&str, &str)]) -> Result<(StatusCode, Bytes), HttpError> {
     tokio::time::timeout(ANSWER_WITHIN, exchange(url, headers))
         .await
@@ -145,7 +144,7 @@ async fn exchange(url: &str, headers: &[(&str, &str)]) -> Result<(StatusCode, By
     };
     tokio::pin!(connection);
     tokio::pin!(exchange);
-    // The connection is driven here, beside the exchange, so that nothing outlives this call.
+    // The connection is polled together with the exchange, so that no task outlives this call.
     tokio::select! {
         outcome = &mut exchange => outcome.map_err(HttpError::Request),
         ended = &mut connection => match ended {

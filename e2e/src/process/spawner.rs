@@ -1,4 +1,4 @@
-//! The one thread that starts children.
+//! Thread that starts all child processes.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -12,11 +12,11 @@ type Request = (Command, Sender<io::Result<Child>>);
 
 static REQUESTS: OnceLock<Sender<Request>> = OnceLock::new();
 
-/// Starts `command` from the thread that lives as long as this process; the child is killed when that ends.
+/// Starts `command` from a thread that lives as long as this process; the child is killed when this process ends.
 pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
     let parent = rustix::process::getpid();
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed; the closure makes two system calls (prctl and
-    // getppid) and neither allocates nor takes a lock.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. The closure makes two system calls (prctl and getppid),
+    // allocates nothing and takes no lock.
     unsafe {
         command.pre_exec(move || die_with(parent));
     }
@@ -24,7 +24,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
         let (sender, receiver) = channel::<Request>();
         std::thread::spawn(move || {
             for (mut command, reply) in receiver {
-                // The asker waits for this reply; should it be gone, the child dies with this process.
+                // The receiver waits for this reply; if it is gone, the child still ends with this process.
                 let _ = reply.send(command.spawn());
             }
         });
@@ -38,7 +38,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
 
 fn die_with(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the line above.
+    // The parent may have died before the death signal was set.
     if rustix::process::getppid() == Some(parent) {
         Ok(())
     } else {

@@ -1,4 +1,4 @@
-//! What to run and when it counts as ready.
+//! Command line of a process, and how its readiness is determined.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Process, ProcessError};
 
-/// What to run; [`Specification::start`] runs it.
+/// Program, arguments and environment of a process; [`Specification::start`] starts it.
 #[derive(Debug, Clone)]
 pub struct Specification {
     pub(super) name: String,
@@ -21,7 +21,7 @@ pub struct Specification {
 }
 
 impl Specification {
-    /// `program`, called `name` in messages, writing its output to `NAME.log` in `log_directory`.
+    /// Specifies `program`, called `name` in messages, with its output in `NAME.log` in `log_directory`.
     pub fn new(name: &str, program: impl Into<PathBuf>, log_directory: &Path) -> Self {
         Self {
             name: name.to_owned(),
@@ -50,39 +50,40 @@ impl Specification {
         self
     }
 
-    /// Sets an environment variable; the rest is inherited.
+    /// Sets an environment variable in addition to the inherited ones.
     #[must_use]
     pub fn environment(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.environment.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
         self
     }
 
-    /// It is ready when `GET url` answers 200; a certificate is not verified. Without this it counts as ready once started.
+    /// Sets the readiness URL: the process is ready when `GET url` answers with 200; certificates are not verified. Without a URL the process
+    /// counts as ready once it is started.
     #[must_use]
     pub fn ready_at(mut self, url: impl Into<String>) -> Self {
         self.ready_url = Some(url.into());
         self
     }
 
-    /// How long it may take to be ready (60 s otherwise).
+    /// Sets the timeout of readiness; 60 s by default.
     #[must_use]
     pub fn ready_within(mut self, duration: Duration) -> Self {
         self.ready_within = duration;
         self
     }
 
-    /// Its log is shown when it does not start, but not whenever a test fails: the control plane's own chatter would bury
-    /// what the test is about. It is kept all the same.
+    /// Shows the log only when the process does not start, and not whenever a test fails: the control plane's logs would hide those of the
+    /// processes under test. The log is kept in any case.
     #[must_use]
     pub(crate) fn quiet(mut self) -> Self {
         self.quiet = true;
         self
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the process and waits until it is ready.
     ///
     /// # Errors
-    /// When it cannot be started, ends, or is not ready in time; the end of its log then goes to stderr.
+    /// When the process cannot be started, ends, or is not ready in time; its log tail is written to stderr.
     pub async fn start(self) -> Result<Process, ProcessError> {
         let mut process = Process {
             specification: self,
