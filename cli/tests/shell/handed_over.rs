@@ -1,4 +1,4 @@
-//! Results reach standard output and the folder of `--results` whole, or the exit code and a message say that they do not.
+//! Results reach standard output and the folder of `--results` completely, or else the exit code and a message report the failure.
 
 use std::{
     fs::{self, File},
@@ -9,14 +9,14 @@ use std::{
 use crate::program::{Sahasra, text};
 use serde_json::Value;
 
-/// PTX that gives back its index.
+/// PTX that computes a chain of steps from the chunk's index; with 0 steps its output is the index.
 const STEPS: &str = include_str!("../../../e2e/tests/data/kernels/steps.ptx");
 /// PTX whose chunks never end.
 const ENDLESS: &str = include_str!("../../../e2e/tests/data/kernels/endless.ptx");
 /// PTX that traps at one index.
 const TRAP_AT: &str = include_str!("../../../e2e/tests/data/kernels/trap_at.ptx");
 
-/// A burst in a namespace; `more` are fields of its spec.
+/// A burst in a namespace, with `more` fields in its spec.
 fn burst(namespace: &str, name: &str, entry: &str, chunks: u64, more: &Value) -> Value {
     let scalar = |value: u32| serde_json::json!({"scalar": {"type": "u32", "value": value}});
     let mut args = vec![

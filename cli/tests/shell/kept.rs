@@ -1,11 +1,11 @@
-//! What is kept of a burst's chunks, where it is kept, and that it is read back as `docs/results.md` says.
+//! Results that a burst keeps for each setting, where they are stored, and that readers get them back as `docs/results.md` specifies.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use crate::program::{Sahasra, text};
 use serde_json::{Value, json};
 
-/// Gives its index, but traps at every odd one when told to.
+/// PTX whose output is the chunk's index; with `traps` it traps at every odd index.
 const ODD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n\
     .visible .entry odd(.param .u64 odd_out, .param .u32 odd_index, .param .u32 odd_traps)\n{\n\
     .reg .pred %p<2>; .reg .b32 %r<4>; .reg .b64 %rd<3>;\n\
@@ -30,7 +30,7 @@ fn job(chunks: u64, traps: bool, more: &Value) -> Value {
     json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "BurstJob", "metadata": {"name": "kept"}, "spec": spec})
 }
 
-/// Runs it; gives back the job as it ended.
+/// Runs the job; returns the finished object.
 fn run(store: &Path, job: &Value) -> Value {
     let output = Sahasra::new(["run", "-", "-o", "json", "--file-store-root"])
         .arg(store)
@@ -39,7 +39,7 @@ fn run(store: &Path, job: &Value) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Path of a file that a `file://` URL names.
+/// Content of the file that a `file://` URL names.
 fn read(url: &Value) -> String {
     let path = url.as_str().and_then(|url| url.strip_prefix("file://")).expect("a file");
     fs::read_to_string(path).expect("it is there")
@@ -49,7 +49,7 @@ fn read(url: &Value) -> String {
 fn an_aggregate_over_results_that_nobody_keeps_has_no_limit_of_size() {
     const CHUNKS: u64 = 200_000;
     let store = tempfile::tempdir().expect("a folder");
-    // 800 KB of results would not fit a ConfigMap, and there is no store.
+    // 800 KB of results exceed a ConfigMap, and the job has no store.
     let done = run(store.path(), &job(CHUNKS, false, &json!({"results": "None"})));
     let status = &done["status"];
     assert_eq!(status["state"], "Complete", "{status}");

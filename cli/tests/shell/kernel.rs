@@ -1,4 +1,4 @@
-//! `sahasra kernel`, `completion`, `--help` and `--version` as a shell sees them.
+//! `sahasra kernel`, `completion`, `--help` and `--version`, run as child processes.
 
 use std::process::{Command, Output};
 
@@ -96,7 +96,7 @@ fn without_nvrtc_the_remedy_is_told() {
         .env_clear()
         .output()
         .expect("sahasra runs");
-    // A machine with the toolkit compiles it instead.
+    // On a machine with the CUDA toolkit the file is compiled.
     if output.status.success() {
         assert!(text(&output.stdout).contains(".entry saxpy"));
     } else {

@@ -1,4 +1,4 @@
-//! The program as a shell sees it.
+//! Tests of the program as a child process, as a shell would start it.
 
 mod handed_over;
 mod kept;

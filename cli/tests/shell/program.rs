@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What takes milliseconds may take so long on a machine under load.
+/// Timeout for operations that take milliseconds, for a machine under load.
 pub const WITHIN: Duration = Duration::from_secs(60);
-/// No call takes longer from its start to its end.
+/// Maximum duration of one call of the program.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// A call of the program, from the repository's root.
+/// A call of the program, in the repository's root.
 pub struct Sahasra(Command);
 
 impl Sahasra {
@@ -58,7 +58,7 @@ impl Sahasra {
     }
 }
 
-/// Kills a process that runs for too long, so that a thread that reads its output or waits for its end does not block for ever.
+/// Kills a process that runs for too long, so that a thread that reads its output or waits for its end does not block forever.
 pub struct Limit {
     over: Option<mpsc::Sender<()>>,
     watching: Option<JoinHandle<()>>,
@@ -83,7 +83,7 @@ impl Limit {
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        // Another process may have the number later.
+        // Stopped before the process id can belong to another process.
         drop(self.over.take());
         if let Some(watching) = self.watching.take() {
             let _ = watching.join();
@@ -99,7 +99,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Waits until `look` gives something.
+/// Polls `look` until it returns `Some`.
 pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -111,7 +111,7 @@ pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Sends a signal by its name without SIG.
+/// Sends the signal called `name` (without SIG).
 pub fn signal(process: u32, name: &str) {
     let sent = Command::new("kill")
         .args([format!("-{name}"), process.to_string()])
@@ -120,7 +120,7 @@ pub fn signal(process: u32, name: &str) {
     assert!(sent.success());
 }
 
-/// Every process below that one.
+/// Returns all descendants of a process.
 pub fn descendants(process: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .expect("/proc")
@@ -140,7 +140,7 @@ pub fn descendants(process: u32) -> Vec<u32> {
     found.split_off(1)
 }
 
-/// It runs: it is there, and no zombie.
+/// Whether the process exists and is not a zombie.
 pub fn is_alive(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

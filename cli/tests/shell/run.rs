@@ -1,4 +1,4 @@
-//! `sahasra run` as a shell sees it: output, exit codes, signals, and nothing left behind.
+//! `sahasra run` as a child process: output, exit codes, signals, and that nothing is left behind.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// PTX whose chunks never end.
 const ENDLESS: &str = include_str!("../../../e2e/tests/data/kernels/endless.ptx");
-/// PTX that gives back its index.
+/// PTX that computes a chain of steps from the chunk's index; with 0 steps its output is the index.
 const STEPS: &str = include_str!("../../../e2e/tests/data/kernels/steps.ptx");
 
 fn burst(name: &str, ptx: &str, entry: &str, chunks: u64, more: &str) -> String {
@@ -59,7 +59,7 @@ fn the_example_finds_its_best_configuration_and_gives_everything_back() {
         lent.iter().all(|line| line.split_whitespace().rev().take(2).eq(["0", "0"])),
         "{shown}"
     );
-    // Without a terminal progress is plain lines.
+    // Without a terminal, progress is plain lines.
     assert!(
         news.contains("of 1000 chunks done") && !news.contains('\r') && !news.contains('\x1b'),
         "{news}"
@@ -108,7 +108,7 @@ fn results_come_as_json_yaml_and_csv_on_standard_output_alone() {
 
 #[test]
 fn results_up_to_the_limit_are_handed_over_whole() {
-    // 131,072 records of 4 bytes are 512 KiB: all that a ConfigMap keeps. Their text is three times as long.
+    // 131,072 records of 4 bytes are 512 KiB, the maximum that a ConfigMap keeps. As text they are three times as long.
     const CHUNKS: u64 = 131_072;
     let folder = tempfile::tempdir().expect("a folder");
     let file = written(folder.path(), "burst.yaml", &burst("steps", STEPS, "steps", CHUNKS, ""));
@@ -132,7 +132,7 @@ fn results_that_are_gone_are_a_failure() {
         .arg(&file)
         .output();
     let kept = folder.path().join("results/steps.csv").exists();
-    // Whether the job was seen before it went is chance: either its results are there, or the exit code says that they are not.
+    // The job may be deleted before it is observed: either its results are present, or the exit code reports that they are not.
     assert_eq!(output.status.code(), Some(if kept { 0 } else { 1 }), "{}", text(&output.stderr));
 }
 
@@ -180,7 +180,7 @@ fn a_manifest_that_the_api_refuses_is_told_with_file_document_and_field() {
     assert!(complaint.contains("field: spec.retryPolicy.maxRetries"), "{complaint}");
     assert_eq!(text(&output.stdout), "");
 
-    // A field that there is not, as with kubectl.
+    // An unknown field is rejected, as with kubectl.
     let file = written(
         folder.path(),
         "typo.yaml",
@@ -332,7 +332,7 @@ fn a_second_interrupt_ends_at_once_and_leaves_no_process() {
         let executors = crate::program::descendants(child.id());
         (!executors.is_empty()).then_some(executors)
     });
-    // Two different signals: the same one pending twice is delivered once.
+    // Two different signals, because a pending signal that is sent again is delivered once.
     signal(child.id(), "INT");
     signal(child.id(), "TERM");
     let status = child.wait().expect("it ends");
@@ -351,7 +351,7 @@ fn a_timeout_gives_every_slice_back() {
     assert!(text(&output.stdout).contains("Every lease is back:"), "{}", text(&output.stdout));
 }
 
-/// A run whose chunks never end, once it holds slices.
+/// A run whose chunks never end, returned when it holds slices.
 fn endless() -> (std::process::Child, BufReader<std::process::ChildStderr>, Limit) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = written(

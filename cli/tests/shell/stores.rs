@@ -1,4 +1,4 @@
-//! Bursts that read their kernel from a store and keep their results there: a folder, and an S3-compatible server.
+//! Bursts that read their kernel from an object store and write their results to it: a folder, and an S3-compatible server.
 
 use std::{
     collections::BTreeMap,
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 
 use crate::program::{Limit, Sahasra, root, text};
 
-/// PTX that gives back its index.
+/// PTX that computes a chain of steps from the chunk's index; with 0 steps its output is the index.
 const STEPS: &str = include_str!("../../../e2e/tests/data/kernels/steps.ptx");
-/// Enough for several segments of each device.
+/// Enough chunks for several segments of each device.
 const CHUNKS: u64 = 200_000;
 
-/// Runs a burst with that store and the Secret's settings; then everything that it left there must be right.
+/// Runs a burst with this store and the Secret's settings, and checks everything that the burst wrote to the store.
 fn runs_with(url: &str, settings: &BTreeMap<String, String>, root_of_files: Option<&std::path::Path>) {
     let policy = StorePolicy::new(root_of_files.map(Into::into), endpoints::of_own_machine().into_iter().collect());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -83,7 +83,7 @@ fn runs_with(url: &str, settings: &BTreeMap<String, String>, root_of_files: Opti
     });
 }
 
-/// An S3-compatible server, which ends with this.
+/// An S3-compatible server that is stopped when this is dropped.
 struct Server {
     child: Child,
     endpoint: String,

@@ -1,4 +1,4 @@
-//! `sahasra up` as a shell and as an HTTP client see it. What kubectl makes of it is tested in `e2e`.
+//! `sahasra up` as a child process and HTTP server. Tests with kubectl are in `e2e`.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 use crate::program::{Limit, Sahasra, WITHIN, signal, text, wait};
 use serde_json::Value;
 
-/// A pool that stays up, until the test ends it.
+/// A running `sahasra up`.
 struct Up {
     child: Child,
     _limit: Limit,
@@ -58,10 +58,10 @@ impl Up {
         self.kubeconfig.with_file_name(format!("token-{port}"))
     }
 
-    /// Status and body of a plain HTTP request.
+    /// Sends a plain HTTP request; returns status and body.
     fn request(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        // The longest poll here lasts as long.
+        // As long as the longest poll in these tests.
         stream.set_read_timeout(Some(2 * WITHIN)).expect("a time");
         let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
@@ -79,7 +79,7 @@ impl Up {
         (status, body.to_owned())
     }
 
-    /// Ends it; what it printed after its welcome, and its exit code.
+    /// Ends the process with a signal; returns its output after the welcome, and its exit code.
     fn end(mut self, name: &str) -> (String, Option<i32>) {
         signal(self.child.id(), name);
         let mut rest = String::new();
@@ -211,7 +211,7 @@ fn the_gateway_answers_on_the_same_port_for_who_has_the_token() {
     ] {
         for wrong in [None, Some("wrong")] {
             let (status, body) = up.request(method, path, wrong, "{}");
-            // A request that is no WebSocket is told so before anybody is asked who it is.
+            // A request that is not a WebSocket handshake is rejected before its token is checked.
             let expected = if path.ends_with("stream") { 426 } else { 401 };
             assert_eq!(status, expected, "{method} {path} with {wrong:?}: {body}");
             assert_eq!(serde_json::from_str::<Value>(&body).expect("a Status")["kind"], "Status");
@@ -343,7 +343,7 @@ fn the_workers_are_for_their_own_operator() {
 fn the_kubeconfig_and_the_token_are_whole_as_soon_as_they_are_there() {
     let folder = tempfile::tempdir().expect("a folder");
     let (kubeconfig, token) = (folder.path().join("kubeconfig"), folder.path().join("token"));
-    // What a run that was killed left behind is gone before the pool starts.
+    // The token file that a killed run left behind is removed before the pool starts.
     fs::write(&token, format!("{}\n", "0".repeat(64))).expect("written");
     let mut command = Sahasra::new(["up", "--port", "0", "--workers", "1", "--kubeconfig"])
         .arg(&kubeconfig)

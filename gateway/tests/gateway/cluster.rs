@@ -1,4 +1,4 @@
-//! A control plane, a gateway in front of it, and a client of both.
+//! An embedded control plane, a gateway in front of it, and a client of both.
 
 use std::{future::Future, net::SocketAddr, time::Duration};
 
@@ -22,12 +22,12 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The only user's.
+/// Token of the only user.
 pub const TOKEN: &str = "embedded-administrator";
-/// A machine under load gets this.
+/// Timeout for a machine under load.
 pub const WITHIN: Duration = Duration::from_secs(60);
 
-/// All of it; gone when dropped.
+/// Control plane, gateway and client of a test; they end when this is dropped.
 pub struct Cluster {
     pub control_plane: ControlPlane,
     pub address: SocketAddr,
@@ -37,7 +37,7 @@ pub struct Cluster {
     _stop: DropGuard,
 }
 
-/// An answer, whole.
+/// An answer with its whole body.
 #[derive(Debug)]
 pub struct Answered {
     pub status: StatusCode,
@@ -51,7 +51,7 @@ impl Answered {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// Checks that it is a metav1 `Status` with that code, and gives its message.
+    /// Checks that the answer is a metav1 `Status` with this code, and returns its message.
     pub fn refusal(&self, code: u16) -> String {
         let status = self.json();
         assert_eq!(
@@ -78,7 +78,7 @@ impl Cluster {
         Self::start_with(&[], Limits::default()).await
     }
 
-    /// With more arguments, and other limits.
+    /// Starts a cluster whose gateway has additional arguments and other limits.
     pub async fn start_with(arguments: &[&str], limits: Limits) -> Self {
         let options = Options::default().clock(k8s_openapi::jiff::Timestamp::now);
         let control_plane = ControlPlane::new(options);
@@ -102,7 +102,7 @@ impl Cluster {
         }
     }
 
-    /// A request with the right token.
+    /// Sends a request with the valid token.
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Answered {
         let mut request = Request::builder()
             .method(method)
@@ -118,7 +118,7 @@ impl Cluster {
         self.call(Method::GET, path, None).await
     }
 
-    /// A request as it is given.
+    /// Sends a request without adding a token.
     pub async fn send(&self, path: &str, request: http::request::Builder, body: Bytes) -> Answered {
         let uri = format!("http://{}{path}", self.address);
         let request = request.uri(uri).body(Full::new(body)).expect("a request");
@@ -136,7 +136,7 @@ impl Cluster {
             .unwrap_or_else(|_| panic!("{path} is not answered within {WITHIN:?}"))
     }
 
-    /// Makes an object in the namespace `default`, straight at the control plane.
+    /// Creates an object in the namespace `default`, directly at the control plane.
     pub async fn apply(&self, kind: &str, name: &str, content: Value) {
         let mut object: DynamicObject = serde_json::from_value(content).expect("an object");
         object.metadata.name = Some(name.to_owned());
@@ -144,7 +144,7 @@ impl Cluster {
         self.objects(kind).create(&params, &object).await.expect("created");
     }
 
-    /// Merges into an object's status, as the operator would.
+    /// Merges a patch into an object's status, as the operator would.
     pub async fn report(&self, kind: &str, name: &str, status: Value) {
         let patch = Patch::Merge(json!({ "status": status }));
         let patched = self.objects(kind).patch_status(name, &PatchParams::default(), &patch).await;
@@ -161,7 +161,7 @@ impl Cluster {
         Api::namespaced_with(self.control_plane.client("default"), "default", &resource)
     }
 
-    /// A figure at `/metrics`, all labels together.
+    /// Value of a metric at `/metrics`, summed over all labels.
     pub async fn metric(&self, name: &str) -> f64 {
         let page = self.send("/metrics", Request::builder(), Bytes::new()).await.body;
         let page = String::from_utf8(page.to_vec()).expect("text");
@@ -174,7 +174,7 @@ impl Cluster {
     }
 }
 
-/// A gateway on a port of its own, in the clear, until `stop`.
+/// Starts a gateway on a port of its own, without TLS, until `stop` is cancelled.
 pub async fn gateway(arguments: &[&str], limits: Limits, stop: CancellationToken) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -194,7 +194,7 @@ fn certificate(kubeconfig: &str) -> Vec<u8> {
     base64::engine::general_purpose::STANDARD.decode(encoded).expect("base64")
 }
 
-/// Waits until `look` gives something.
+/// Polls `look` until it returns `Some`.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl Fn() -> F) -> T {
     let waited = tokio::time::timeout(WITHIN, async {
         loop {

@@ -1,4 +1,4 @@
-//! `/openapi.json` says what is: every route is called, with and without a token, and answers as it is documented to.
+//! Checks `/openapi.json`: every route is called, with and without a token, and must answer as documented.
 
 use bytes::Bytes;
 use http::{Method, Request, header};
@@ -58,7 +58,7 @@ async fn every_route_answers_as_the_document_says() {
             let method: Method = method.to_uppercase().parse().expect("a method");
             let body = (method == Method::POST).then(|| if path.contains("bursts") { &generated } else { &session });
             let open = operation["security"] == json!([]);
-            // An object that is there, and one that is not.
+            // An object that exists, and one that does not.
             for name in ["there", "nowhere"] {
                 cluster
                     .call(Method::POST, "/v1/namespaces/default/bursts", Some(&burst("there")))

@@ -1,4 +1,4 @@
-//! Both ends of a stream through the gateway: a client, and a worker that is a socket of the test's own. Neither waits for ever.
+//! Both ends of a stream through the gateway: a client, and a worker that is a socket of the test. Waits of both have a timeout.
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ use crate::cluster::{Cluster, TOKEN, WITHIN};
 
 pub const STREAM: &str = "/v1/namespaces/default/sessions/mine/stream";
 
-/// A worker's agent, as far as the gateway sees it.
+/// Stands in for a worker's agent.
 pub struct Agent {
     pub listener: TcpListener,
     pub address: SocketAddr,
@@ -34,7 +34,7 @@ impl Agent {
         Self { listener, address }
     }
 
-    /// Takes a connection and reads its head.
+    /// Accepts a connection and reads the head of its request.
     pub async fn asked(&self) -> (TcpStream, String) {
         let asked = timeout(WITHIN, async {
             let (mut connection, _) = self.listener.accept().await.expect("a connection");
@@ -47,7 +47,7 @@ impl Agent {
         asked.await.expect("the gateway comes")
     }
 
-    /// Takes a connection over, with `first` right behind the head.
+    /// Accepts a stream: answers the upgrade, with `first` directly after the head.
     pub async fn accept(&self, first: &str) -> TcpStream {
         let (mut connection, head) = self.asked().await;
         for expected in [
@@ -66,7 +66,7 @@ impl Agent {
 
 pub type Client = WebSocketStream<TcpStream>;
 
-/// A cluster with a session that is at the agent.
+/// A cluster with a session that is placed on the agent.
 pub async fn placed(arguments: &[&str], limits: Limits) -> (Cluster, Agent) {
     let cluster = Cluster::start_with(arguments, limits).await;
     let agent = Agent::start().await;
@@ -99,14 +99,14 @@ pub async fn connect_with(cluster: &Cluster, request: Request<()>) -> Result<Cli
     Ok(client)
 }
 
-/// An open stream: the client's end and the worker's.
+/// Opens a stream; returns the client's end and the worker's.
 pub async fn open(cluster: &Cluster, agent: &Agent) -> (Client, TcpStream) {
     let (client, worker) = tokio::join!(connect_with(cluster, request(cluster)), agent.accept(""));
     (client.expect("a WebSocket"), worker)
 }
 
-/// Code and message of the Status with which a stream is refused. Asked for by plain HTTP: tungstenite reads of a body only what comes with
-/// the head.
+/// Returns code and message of the `Status` with which a stream is rejected. The request is plain HTTP, because tungstenite reads only the
+/// part of a body that arrives together with the head.
 pub async fn refused(cluster: &Cluster, request: Request<()>) -> (u16, String) {
     let (head, ()) = request.into_parts();
     let asked = head
@@ -118,13 +118,13 @@ pub async fn refused(cluster: &Cluster, request: Request<()>) -> (u16, String) {
     (code, answer.refusal(code))
 }
 
-/// The close frame that a client gets: code and reason.
+/// Waits for the close frame of a client; returns code and reason.
 pub async fn close_of(client: &mut Client) -> (u16, String) {
     let waited = timeout(WITHIN, async {
         loop {
             match client.next().await {
                 Some(Ok(Message::Close(Some(frame)))) => {
-                    // Reading on sends the answer, which the gateway waits for.
+                    // Reading on sends the answer to the close frame, for which the gateway waits.
                     while let Some(Ok(_)) = client.next().await {}
                     return (u16::from(frame.code), frame.reason.to_string());
                 }
@@ -137,19 +137,19 @@ pub async fn close_of(client: &mut Client) -> (u16, String) {
     waited.await.expect("it closes")
 }
 
-/// The worker's end is at its end.
+/// Waits until the worker's connection is closed.
 pub async fn ended(worker: &mut TcpStream) {
     let read = timeout(WITHIN, worker.read_to_end(&mut Vec::new())).await.expect("it ends");
     let _ = read;
 }
 
-/// What a client gets next.
+/// Returns the client's next message.
 pub async fn message(client: &mut Client) -> Message {
     let next = timeout(WITHIN, client.next()).await.expect("something comes");
     next.expect("it goes on").expect("a message")
 }
 
-/// Reads some of what a worker gets.
+/// Reads some bytes at the worker's end; returns their number.
 pub async fn some(worker: &mut TcpStream, buffer: &mut [u8]) -> u64 {
     let read = timeout(WITHIN, worker.read(buffer)).await.expect("something comes");
     let read = read.expect("it goes on") as u64;
@@ -157,7 +157,7 @@ pub async fn some(worker: &mut TcpStream, buffer: &mut [u8]) -> u64 {
     read
 }
 
-/// Reads exactly so many bytes of what a worker gets.
+/// Reads exactly `BYTES` bytes at the worker's end.
 pub async fn exactly<const BYTES: usize>(worker: &mut TcpStream) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let read = timeout(WITHIN, worker.read_exact(&mut bytes)).await.expect("they come");

@@ -1,4 +1,4 @@
-//! The gateway on a port, in front of the embedded control plane over HTTPS, as clients see it.
+//! Tests of the gateway on a port, in front of the embedded control plane over HTTPS, through its clients' protocols.
 
 mod cluster;
 mod described;

@@ -1,4 +1,4 @@
-//! Objects as clients send them, and conditions as the operator writes them.
+//! Objects in the form that clients send, and conditions in the form that the operator writes.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ pub fn session(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"vram": "1Gi", "class": "g5"}})
 }
 
-/// A burst that the API server takes; nothing runs it here.
+/// A burst that the API server accepts; nothing runs it in these tests.
 pub fn burst(name: &str) -> Value {
     json!({
         "apiVersion": "sahasra.dev/v1alpha1", "kind": "BurstJob", "metadata": {"name": name},

@@ -1,4 +1,4 @@
-//! Requests that wait for a condition.
+//! Long polls for a condition.
 
 use http::Method;
 use serde_json::json;
@@ -27,7 +27,7 @@ async fn a_poll_is_answered_when_the_condition_is_true_or_failure_is() {
             .await
             .expect("it is answered");
         assert_eq!(answer.json()["status"]["conditions"][0]["type"], reported);
-        // And at once now.
+        // The condition is true now, so the answer comes at once.
         assert_eq!(cluster.get(&path).await.json()["status"]["conditions"][0]["type"], reported);
         eventually("no watch is left", async || {
             (cluster.control_plane.open_watches() == 0).then_some(())
@@ -45,7 +45,7 @@ async fn a_poll_whose_time_is_over_shows_the_object_and_one_whose_object_goes_sa
     let path = format!("{SESSIONS}/mine?waitFor=Placed&timeoutSeconds=300");
     let disturb = async {
         eventually("it watches", async || (cluster.control_plane.open_watches() == 1).then_some(())).await;
-        // A watch that ends is begun again.
+        // A watch that ends is started again.
         cluster.control_plane.close_watches();
         eventually("it watches again", async || {
             (cluster.control_plane.open_watches() == 1).then_some(())
@@ -90,7 +90,7 @@ async fn a_poll_for_a_refused_burst_does_not_wait() {
     cluster
         .report("BurstJob", "wrong", json!({"state": "Pending", "conditions": [refused]}))
         .await;
-    // The longest poll: it would outlast what this test waits for an answer.
+    // The longest poll allowed, which would exceed this test's timeout.
     let answer = cluster.get(&format!("{BURSTS}/wrong?waitFor=Complete&timeoutSeconds=300")).await;
     assert_eq!(answer.json()["status"]["conditions"][0]["reason"], "EntryMissing");
     cluster.get(&format!("{BURSTS}/wrong?waitFor=complete")).await.refusal(400);

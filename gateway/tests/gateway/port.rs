@@ -1,4 +1,4 @@
-//! The port with TLS.
+//! The listener with TLS.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::eventually;
 
-/// What `/healthz` answers over TLS to a client that trusts that certificate alone.
+/// Requests `/healthz` over TLS as a client that trusts only this certificate; returns the answer.
 async fn asked(address: std::net::SocketAddr, trusted: &CertificateDer<'static>) -> Option<String> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone()).expect("a certificate");
@@ -67,7 +67,7 @@ async fn a_new_certificate_is_taken_and_one_that_cannot_be_used_is_not() {
 
     let answer = asked(address, &first).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // A certificate without its key, as between two writes: the one before stays.
+    // A certificate without its key, as between two writes: the previous certificate stays in use.
     let half = renew(false);
     for _ in 0..5 {
         assert!(asked(address, &half).await.is_none());
@@ -78,7 +78,7 @@ async fn a_new_certificate_is_taken_and_one_that_cannot_be_used_is_not() {
     eventually("the new certificate is shown", async || asked(address, &second).await).await;
     assert!(asked(address, &first).await.is_none());
 
-    // Plain HTTP on this port gets nowhere.
+    // Plain HTTP on this port is not answered.
     let mut plain = TcpStream::connect(address).await.expect("it listens");
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("sent");
     let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! Sessions and bursts as objects: created, read, listed, deleted, refused.
+//! Sessions and bursts as objects: created, read, listed, deleted, rejected.
 
 use std::time::Duration;
 
@@ -175,7 +175,7 @@ async fn a_body_has_at_most_3_mib() {
     const MOST: usize = 3 << 20;
     let cluster = Cluster::start().await;
     let post = async |name: &str, bytes: usize| {
-        // Blanks behind an object are no part of it.
+        // Spaces after an object are not part of its JSON.
         let mut body = json!({"metadata": {"name": name}, "spec": {"vram": "1Gi"}}).to_string();
         body.push_str(&" ".repeat(bytes - body.len()));
         let request = Request::builder()
@@ -199,7 +199,7 @@ async fn a_body_that_is_too_large_or_too_slow_is_refused() {
     let large = json!({"metadata": {"name": "a", "annotations": {"a": "x".repeat(64 << 10)}}, "spec": {"vram": "1Gi"}});
     let refused = cluster.call(Method::POST, SESSIONS, Some(&large)).await;
     assert!(refused.refusal(413).contains("65536 bytes"));
-    // In pieces, without saying how long it is; and one that stops.
+    // A chunked body without a content length, and one that stops in the middle.
     for (piece, code) in [
         ("10001\r\n".to_owned() + &"x".repeat(0x10001), "413"),
         ("5\r\n{\"met\r\n".to_owned(), "408"),
@@ -208,7 +208,7 @@ async fn a_body_that_is_too_large_or_too_slow_is_refused() {
         let head = format!("POST {SESSIONS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ntransfer-encoding: chunked\r\n\r\n");
         client.write_all((head + &piece).as_bytes()).await.expect("sent");
         let mut answer = String::new();
-        // To the end: the connection is of no more use.
+        // Reads to the end: the gateway closes the connection.
         client.read_to_string(&mut answer).await.expect("an answer");
         assert!(
             answer.starts_with(&format!("HTTP/1.1 {code}")) && answer.contains("\"kind\":\"Status\""),

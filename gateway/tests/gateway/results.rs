@@ -1,4 +1,4 @@
-//! A burst's results as CSV and JSON.
+//! Results of a burst as CSV and JSON.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{Method, header};
@@ -9,7 +9,7 @@ use crate::{
     objects::{BURSTS, burst, condition},
 };
 
-/// Counts of a burst all of whose chunks succeeded.
+/// Counts of a burst whose chunks all succeeded.
 fn succeeded(chunks: usize) -> serde_json::Value {
     json!({"total": chunks, "pending": 0, "running": 0, "succeeded": chunks, "failed": 0, "retried": 0})
 }
@@ -72,7 +72,7 @@ async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
     assert_eq!(elsewhere.json()["reason"], "ResultsInStore");
 }
 
-/// Reason, field, value and message of a refusal of results.
+/// Reason, field, value and message of the rejection of a request for results.
 async fn refused(cluster: &Cluster, name: &str) -> (String, String, String, String) {
     let answer = cluster.get(&format!("{BURSTS}/{name}/results")).await;
     let message = answer.refusal(409);
@@ -93,7 +93,7 @@ async fn results_that_are_not_kept_are_told_with_what_is_kept_and_where_it_stand
             job["spec"]["output"] = json!({"store": {"url": "file:///stores"}});
         }
         assert_eq!(cluster.call(Method::POST, BURSTS, Some(&job)).await.status, 201);
-        // At once: there is nothing to wait for.
+        // Rejected at once, because these results will never exist.
         let (reason, field, value, early) = refused(&cluster, name).await;
         assert_eq!(
             (reason.as_str(), field.as_str(), value.as_str()),

@@ -1,4 +1,4 @@
-//! Shares of the streams, with several callers: an API server to which every token is the name of a user, and a worker that knows one secret.
+//! Shares of the streams with several callers: an API server for which every token is the name of a user, and a worker that knows one secret.
 
 use std::{
     convert::Infallible,
@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{WITHIN, gateway};
 
-/// The secret that every session of the worker has.
+/// Secret of every session on the worker.
 const SECRET: &str = "5ec2e7";
 
-/// An API server that allows everything.
+/// An API server that allows every action.
 #[derive(Clone)]
 struct Reviews {
     endpoint: String,
@@ -57,7 +57,7 @@ impl tower_service::Service<Request<Incoming>> for Reviews {
     }
 }
 
-/// Serves the API server until `stop`, and a worker that accepts every stream; the URL of the API server.
+/// Serves the API server until `stop` is cancelled, and a worker that accepts every stream; returns the URL of the API server.
 async fn cluster(stop: &CancellationToken) -> String {
     let worker = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let endpoint = format!("http://{}", worker.local_addr().expect("an address"));
@@ -84,7 +84,7 @@ async fn cluster(stop: &CancellationToken) -> String {
     url
 }
 
-/// Reads up to the end of a head.
+/// Reads the head of a request or answer.
 async fn head(connection: &mut TcpStream) -> String {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -93,7 +93,7 @@ async fn head(connection: &mut TcpStream) -> String {
     head
 }
 
-/// Asks for the stream of the caller's session of that number; the connection where it opens, code and message where it does not.
+/// Requests the stream of the caller's session with this number. Returns the connection if it opens, or else code and message.
 async fn stream(gateway: SocketAddr, caller: &str, number: usize, secret: Option<&str>) -> Result<TcpStream, (u16, String)> {
     let resume = secret.map(|secret| format!("{RESUME_HEADER}: {secret}\r\n")).unwrap_or_default();
     let request = format!(
@@ -150,12 +150,13 @@ async fn after_a_restart_every_stream_is_resumed_in_whatever_order_clients_come(
             held.push(resumed.unwrap_or_else(|refused| panic!("{caller}-{number}: {refused:?}")));
         }
     }
-    // The share still limits new streams, also of a caller who shows some secret, for a session that is known here and for one that is not.
+    // The share still limits new streams, also those of a caller with a wrong secret, whether the session's worker is known to this gateway
+    // or not.
     for (number, secret) in [(8, None), (8, Some("00")), (0, Some("00"))] {
         let (code, message) = stream(address, "ada", number, secret).await.expect_err("beyond its share");
         assert_eq!(code, 429, "{message}");
     }
-    // Connections that break come back too, with a known worker; the number of all is the limit.
+    // Broken connections to known workers are resumed too, up to the total number of slots.
     held.push(stream(address, "ada", 0, Some(SECRET)).await.expect("a slot is free"));
     held.push(stream(address, "dan", 0, None).await.expect("a new caller finds room"));
     let (code, message) = stream(address, "ada", 1, Some(SECRET)).await.expect_err("all are taken");

@@ -1,4 +1,4 @@
-//! The stream of a session through the gateway, to a worker that is a socket of the test's own.
+//! Streams of sessions through the gateway to a worker that is a socket of the test.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ use crate::{
     ends::{STREAM, close_of, connect_with, ended, exactly, message, open, placed, refused, request, some},
 };
 
-/// Bytes that differ from place to place.
+/// Bytes that depend on their position.
 fn pattern(from: usize, length: usize) -> Vec<u8> {
     (from..from + length)
         .map(|place| (place % 251) as u8 ^ (place >> 16) as u8)
@@ -45,7 +45,7 @@ async fn bytes_go_both_ways_whole_and_in_order_however_they_are_cut() {
     let (mut sink, mut source) = client.split();
     let send = async {
         let (mut at, mut turn) = (0, 0);
-        // A byte, an empty message, 64 KiB, a MiB, and what is no round number.
+        // A byte, an empty message, 64 KiB, 1 MiB, and an odd number of bytes.
         let sizes = [1, 0, 64 << 10, 1 << 20, 100_003, 3 << 20];
         while at < TOTAL {
             let size = sizes[turn % sizes.len()].min(TOTAL - at);
@@ -113,7 +113,7 @@ async fn what_the_worker_says_with_its_answer_is_not_lost_and_the_token_may_be_a
     assert_eq!(message(&mut client.expect("a WebSocket")).await, Message::Binary("hello".into()));
 }
 
-/// Waits until a figure stands still for a while, and gives it.
+/// Waits until a count has not changed for a while, and returns it.
 async fn settled(figure: &AtomicU64) -> u64 {
     let mut last = figure.load(Ordering::Relaxed);
     let since = tokio::time::Instant::now();
@@ -130,7 +130,7 @@ async fn settled(figure: &AtomicU64) -> u64 {
 
 #[tokio::test]
 async fn a_side_that_does_not_read_stops_the_other_and_nothing_piles_up() {
-    // More than kernels buffer; had the gateway no bound, all of it would be taken.
+    // More than the kernel's socket buffers hold: a gateway without a bound would buffer all of it.
     const TOTAL: u64 = 256 << 20;
     const PIECE: usize = 1 << 20;
     const PILE: u64 = 48 << 20;
@@ -215,7 +215,7 @@ async fn a_stream_is_refused_before_it_opens_with_what_to_do() {
     assert_eq!(refused(&cluster, unknown).await.0, 404);
     assert!(cluster.get(STREAM).await.refusal(426).contains("sahasra-session.v1"));
 
-    // What the agent says is told as it says it; what is nobody's business here is a bad gateway.
+    // Statuses that the client can act on are passed on; all others become 502.
     for (agents, code) in [(401, 401), (403, 403), (404, 404), (503, 503), (426, 502), (200, 502), (500, 502)] {
         let refusing = async {
             let (mut connection, _) = agent.asked().await;
@@ -230,7 +230,7 @@ async fn a_stream_is_refused_before_it_opens_with_what_to_do() {
     let ((status, _), ()) = tokio::join!(refused(&cluster, request(&cluster)), leaving);
     assert_eq!(status, 502);
 
-    // One is open: another has to wait; when it is closed there is room again.
+    // The only slot is taken, so another stream is rejected until the first is closed.
     let (mut client, worker) = open(&cluster, &agent).await;
     assert_eq!(refused(&cluster, request(&cluster)).await.0, 503);
     client.close(None).await.expect("closed");
@@ -261,7 +261,7 @@ async fn who_comes_back_is_the_workers_to_judge_and_the_api_server_is_not_asked(
         request
     };
     let objects = cluster.objects("GpuSession");
-    // What this gateway has not seen is looked for.
+    // The gateway does not know the session's worker yet, so it reads the session.
     let answering = async {
         let (mut connection, head) = agent.asked().await;
         assert!(head.contains("sahasra-resume: 00ff\r\n"), "{head}");
@@ -275,7 +275,7 @@ async fn who_comes_back_is_the_workers_to_judge_and_the_api_server_is_not_asked(
     assert_eq!(refused(&cluster, request(&cluster)).await.0, 404);
     let (client, worker) = tokio::join!(connect_with(&cluster, resuming()), agent.accept(""));
     drop((client.expect("a WebSocket"), worker));
-    // Where the worker does not know the secret, and where it is not there any more, the API server has the word.
+    // If the worker does not recognise the secret, or is gone, the API server decides.
     let refusing = async { drop(agent.asked().await) };
     let ((status, _), ()) = tokio::join!(refused(&cluster, resuming()), refusing);
     assert_eq!(status, 404);
@@ -316,7 +316,7 @@ async fn the_client_is_told_why_a_stream_ends() {
     ended(&mut worker).await;
 
     let (mut client, worker) = open(&cluster, &agent).await;
-    // Reset, as when its machine says that it knows no such connection.
+    // A reset, as sent by a machine that does not know the connection.
     worker.set_zero_linger().expect("set");
     drop(worker);
     let (code, reason) = close_of(&mut client).await;
@@ -331,7 +331,7 @@ async fn the_client_is_told_why_a_stream_ends() {
     ended(&mut worker).await;
 
     let (mut client, mut worker) = open(&cluster, &agent).await;
-    // It is refused by its head, and the client that sends all before it reads is told.
+    // The message is rejected by its head, and a client that sends all of it before it reads still gets the close frame.
     client
         .send(Message::Binary(vec![0; MESSAGE_BYTES + 1].into()))
         .await
@@ -340,12 +340,12 @@ async fn the_client_is_told_why_a_stream_ends() {
     assert!(code == 1009 && reason.contains("send several"), "{code}: {reason}");
     ended(&mut worker).await;
 
-    // One that answers no ping: it is never read from, so its library cannot.
+    // A client that answers no ping: it is never polled, so its library cannot answer.
     let (mut client, mut worker) = open(&cluster, &agent).await;
     ended(&mut worker).await;
     assert_eq!(close_of(&mut client).await.0, 1001);
 
-    // One that does is kept, however long it says nothing: several times as long as silence may last.
+    // A client that answers pings is kept, however long it is idle: here for several times the limit of silence.
     let (mut client, mut worker) = open(&cluster, &agent).await;
     let mut pings = 0;
     while pings < 80 {
@@ -358,7 +358,7 @@ async fn the_client_is_told_why_a_stream_ends() {
     client.close(None).await.expect("closed");
     ended(&mut worker).await;
 
-    // One that vanishes.
+    // A client that disconnects without a close frame.
     let (client, mut worker) = open(&cluster, &agent).await;
     drop(client);
     ended(&mut worker).await;
@@ -406,7 +406,7 @@ async fn one_caller_leaves_room_for_others() {
     for _ in 0..4 {
         held.push(open(&cluster, &agent).await);
     }
-    // As many are free as it holds: the rest is for others.
+    // As many slots are free as the caller holds: the rest is for other callers.
     let (code, message) = refused(&cluster, request(&cluster)).await;
     assert_eq!(code, 429, "{message}");
     assert_eq!(
@@ -430,7 +430,7 @@ async fn a_wrong_token_takes_no_slot() {
         request.headers_mut().insert(header::AUTHORIZATION, token);
         request
     };
-    // At the same time: none of them may find the slot taken.
+    // All at once: none of these requests may take the only slot.
     let codes = futures::future::join_all((0..16).map(|_| refused(&cluster, wrong()))).await;
     assert!(codes.iter().all(|(code, _)| *code == 401), "{codes:?}");
     drop(open(&cluster, &agent).await);

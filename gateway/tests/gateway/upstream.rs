@@ -1,4 +1,4 @@
-//! What the gateway asks of the API server and of the operator, and what it answers without them.
+//! Requests of the gateway to the API server and the operator, and its answers when these do not answer.
 
 use std::{
     convert::Infallible,
@@ -24,7 +24,7 @@ use crate::{
     objects::SESSIONS,
 };
 
-/// An API server, or an operator, that answers everything alike and remembers what it was asked.
+/// An API server or operator that gives the same answer to every request and records the requests.
 #[derive(Clone)]
 struct Recorder {
     answer: &'static str,

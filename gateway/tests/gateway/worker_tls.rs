@@ -1,4 +1,4 @@
-//! Workers that speak TLS.
+//! Workers that use TLS.
 
 use std::{fs, net::SocketAddr, path::PathBuf};
 
@@ -22,10 +22,10 @@ use crate::{
     ends::{STREAM, request},
 };
 
-/// Name that workers' certificate is for.
+/// Name in the workers' certificate.
 const NAME: &str = "sahasra-worker";
 
-/// A certificate that is its own authority.
+/// A self-signed certificate.
 struct Certificate {
     folder: TempDir,
 }
@@ -53,7 +53,7 @@ impl Certificate {
     }
 }
 
-/// A gateway that knows workers by these arguments, and a session that is at one.
+/// A gateway with these arguments, and a session that is placed on `worker`.
 async fn placed(arguments: &[&str], worker: SocketAddr) -> Cluster {
     let cluster = Cluster::start_with(arguments, Limits::default()).await;
     let session = json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "metadata": {}, "spec": {"vram": "1Gi"}});
@@ -87,7 +87,7 @@ async fn bytes_go_both_ways_through_a_workers_tls() {
     let both = async { tokio::join!(tokio_tungstenite::client_async(request(&cluster), connection), accepting) };
     let (client, mut worker) = tokio::time::timeout(WITHIN, both).await.expect("they meet");
     let (mut client, _) = client.expect("a WebSocket");
-    // A last piece that is smaller than any buffer: nothing waits for more.
+    // The last part is smaller than any buffer, and must not wait for more data.
     let data: Vec<u8> = (0..(3 << 20) + 7).map(|at: usize| (at % 251) as u8).collect();
     let up = async {
         for piece in data.chunks(1 << 20) {
@@ -111,7 +111,7 @@ async fn bytes_go_both_ways_through_a_workers_tls() {
     let both = async { tokio::join!(up, echo) };
     let (heard, ()) = tokio::time::timeout(WITHIN, both).await.expect("all of it");
     assert!(heard == data);
-    // The end of one side is the end of the other's.
+    // The end of one side ends the other.
     drop(worker);
     loop {
         match tokio::time::timeout(WITHIN, client.next()).await.expect("it ends") {
@@ -136,7 +136,7 @@ async fn a_worker_whose_certificate_is_not_accepted_is_refused_with_what_to_do()
     for (arguments, remedy) in [
         (&[][..], "--worker-authority"),
         (&["--worker-authority", &other, "--worker-server-name", NAME], "--worker-authority"),
-        // The endpoint's host, 127.0.0.1, is not what the certificate is for.
+        // The endpoint's host, 127.0.0.1, is not a name in the certificate.
         (&["--worker-authority", &right], "--worker-server-name"),
     ] {
         let cluster = placed(arguments, address).await;
