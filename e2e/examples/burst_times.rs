@@ -1,11 +1,11 @@
-//! Measures bursts of no-op chunks on a real control plane, as JSON lines: operator, two agents, API server and etcd on this
-//! machine. etcd waits for the disk at every write. `SAHASRA_BIN_DIR` must name optimised binaries.
+//! Measures bursts of no-op chunks on a real control plane, with operator, two agents, API server and etcd on this machine, and prints JSON
+//! lines. etcd waits for the disk at every write. `SAHASRA_BIN_DIR` must name optimised binaries.
 //!
-//! Each run is timed from the client's request until the client holds every result, decoded: `results`. Parts of that are
-//! `request` (to `Complete` as a watch sees it) and `accepted` (the same from the API server's answer).
+//! Each run is timed from the client's request until the client has received and decoded every result: `results`. Parts of this time are
+//! `request` (until a watch shows `Complete`) and `accepted` (the same, from the API server's answer).
 //!
-//! A no-op chunk: a parameter evaluated at the agent, one launch of an empty kernel in an executor, a result of 4 bytes
-//! that is kept and counted.
+//! A no-op chunk is a parameter evaluated at the agent, one launch of an empty kernel in an executor, and a result of 4 bytes that is kept
+//! and counted.
 
 use std::error::Error;
 use std::io::Write;
@@ -21,9 +21,9 @@ use sahasra_e2e::bursts::{Burst, number};
 use sahasra_e2e::{Options, Pool, PoolOptions, Server, true_condition};
 use serde_json::json;
 
-/// Runs of each burst, after one that starts the executors.
+/// Number of measured runs of each burst, after one run that starts the executors.
 const RUNS: u32 = 7;
-/// A burst that takes longer does not end.
+/// Timeout of a burst.
 const WITHIN: Duration = Duration::from_secs(120);
 
 type Failure = Box<dyn Error>;
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Seconds that a write of 4 KiB takes until it is on the disk that etcd writes to: what each write of an object waits for.
+/// Seconds that a synchronised write of 4 KiB takes on etcd's disk, for which each write of an object waits.
 fn fsyncs(folder: &Path) -> Result<Vec<f64>, Failure> {
     let path = folder.join("fsync");
     let mut file = std::fs::File::create(&path)?;
@@ -72,7 +72,7 @@ fn fsyncs(folder: &Path) -> Result<Vec<f64>, Failure> {
     Ok(seconds)
 }
 
-/// Prints the memory of the operator and of each agent, executors apart.
+/// Prints the memory of the operator and of each agent, without executors.
 fn resident(pool: &Pool, after: &str) {
     let mib = |server: &Server| server.process.resident_kib().unwrap_or(0) as f64 / 1024.0;
     let agents: Vec<f64> = pool.agents.iter().map(mib).collect();
@@ -82,10 +82,10 @@ fn resident(pool: &Pool, after: &str) {
     );
 }
 
-/// Runs one burst. Times: from the API server's answer until a watch shows `Complete`, the same from the request, and from the request
-/// until the results are here.
+/// Runs one burst. Returns the times from the API server's answer until a watch shows `Complete`, from the request until then, and from the
+/// request until the results are received.
 async fn burst(pool: &Pool, name: &str, chunks: u64) -> Result<[Duration; 3], Failure> {
-    // Chunks that give their index show by their sum that each of them ran.
+    // The outputs of these chunks are their indices, so their sum shows that each chunk ran.
     let indices = name.starts_with("index");
     let manifest = if indices {
         Burst::of_steps("default", name, chunks, 0)?.manifest()

@@ -1,10 +1,10 @@
-//! What sessions cost a client in Rust, as JSON lines; `session_pool` has the pool.
+//! Measures the overhead of sessions for a client in Rust, and prints JSON lines; `session_pool` starts the pool.
 //!
 //!     session_client steps PLACES STEP ROUNDS           a training step, dependent steps: seconds of each round here and there
 //!     session_client many PLACES STEP ROUNDS COUNT...   so many sessions at once on one worker: seconds of each round, and memory
 //!
-//! PLACES is what `session_pool` prints. STEP is the path, without its suffix, of what `bench/sessions/export_step.py` wrote. "Here" is
-//! the plugin that `SAHASRA_PJRT_PLUGIN` names, driven by this process.
+//! PLACES is the output of `session_pool`. STEP is the path, without suffix, of the files that `bench/sessions/export_step.py` wrote. "Here"
+//! is the plugin that `SAHASRA_PJRT_PLUGIN` names, in this process.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use sahasra_client::{Format, Gateway, Options, Program, Session, Target, Tensor,
 use sahasra_pjrt::{Buffer, Client, CompileOptions, ElementType, Executable, Plugin};
 use serde_json::{Value, json};
 
-/// Dependent steps of a round.
+/// Dependent steps in a round.
 const STEPS: usize = 1000;
-/// Steps of a session in a round of many.
+/// Steps of each session in a round of many sessions.
 const STEPS_OF_MANY: usize = 250;
-/// Until a session is placed and connected.
+/// Timeout for a session to be placed and connected.
 const WITHIN: Duration = Duration::from_secs(120);
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// A training step, as it was exported.
+/// An exported training step.
 struct Step {
     code: Bytes,
     arguments: Vec<Argument>,
-    /// The first results are the next step's first arguments, so many.
+    /// Number of first results that become the first arguments of the next step.
     donated: usize,
     results: usize,
 }
@@ -73,7 +73,7 @@ struct Here {
     executable: Executable,
     tensors: Vec<Buffer>,
     donated: usize,
-    // Dropped after what it made.
+    // Last field, because it must be dropped after the objects that it created.
     _client: Client,
 }
 
@@ -120,7 +120,7 @@ impl Here {
     }
 }
 
-/// A session.
+/// A session on a worker.
 struct There {
     gateway: Gateway,
     namespace: String,
@@ -207,7 +207,7 @@ async fn steps(places: &Value, path: &Path, rounds: usize) -> Result<(), Failure
     let mut times = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..=rounds {
         let took = tokio::task::block_in_place(|| Ok::<_, Failure>([here.round()?, direct.round(STEPS)?, gateway.round(STEPS)?]))?;
-        // The first warms up.
+        // The first round warms up.
         if round > 0 {
             for (times, took) in times.iter_mut().zip(took) {
                 times.push(took);
@@ -242,7 +242,7 @@ async fn many(places: &Value, path: &Path, rounds: usize, count: usize) -> Resul
                     for _ in 0..=rounds {
                         barrier.wait();
                         let began = Instant::now();
-                        // The others wait for this thread also when it has failed.
+                        // The other threads wait at the barrier for this one, even after a failure.
                         if outcome.is_ok() {
                             outcome = session.round(STEPS_OF_MANY);
                         }
@@ -261,7 +261,7 @@ async fn many(places: &Value, path: &Path, rounds: usize, count: usize) -> Resul
         })
     };
     let times = tokio::task::block_in_place(work)?;
-    // Of a round that ends when the last session has ended; the first warms up.
+    // A round ends when the last session has ended; the first round warms up.
     let longest = (1..=rounds).map(|round| times.iter().map(|times| times[round]).max().unwrap_or_default());
     let seconds = seconds(&longest.collect::<Vec<_>>());
     let first = tokio::task::block_in_place(|| sessions.iter().map(There::first).collect::<Result<Vec<_>, _>>())?;
@@ -284,14 +284,14 @@ async fn many(places: &Value, path: &Path, rounds: usize, count: usize) -> Resul
     Ok(())
 }
 
-/// The processes that this one started, as `/proc` has them.
+/// Returns the child processes of `parent`, from `/proc`.
 fn children(parent: u64) -> Result<Vec<u64>, Failure> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()) else {
             continue;
         };
-        // It may be gone by now.
+        // The process may have ended in the meantime.
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         let of = stat
             .rsplit_once(')')
@@ -303,7 +303,7 @@ fn children(parent: u64) -> Result<Vec<u64>, Failure> {
     Ok(found)
 }
 
-/// Resident memory, where what several processes share is divided among them.
+/// Resident memory in KiB, with shared memory divided among its processes (PSS).
 fn proportional_kib(pid: u64) -> Option<u64> {
     let page = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = page.lines().find_map(|line| line.strip_prefix("Pss:"))?;

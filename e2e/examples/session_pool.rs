@@ -1,9 +1,10 @@
-//! A pool for measuring sessions, every part a process of its own: API server and etcd, an operator, one agent whose CPU device runs
-//! engine `xla`, two gateways, one of which speaks TLS, and another agent, of class `tls`, that does. `SAHASRA_BIN_DIR` must name optimised
-//! binaries, `SAHASRA_PJRT_PLUGIN` the plugin.
+//! Starts a pool for measurements of sessions, with every part in a process of its own: API server and etcd, an operator, one agent whose CPU
+//! device has the engine `xla`, two gateways, one of which uses TLS, and another agent, of class `tls`, that uses TLS. `SAHASRA_BIN_DIR` must
+//! name optimised binaries, and `SAHASRA_PJRT_PLUGIN` the plugin.
 //!
-//! Prints one JSON object once everything is ready: where the gateways and the agent are, a caller's token and namespace, the file of the
-//! authority that the TLS gateway is verified by, class, authority and name of the agent with TLS, process ids. Ends when its standard input does.
+//! When everything is ready, prints one JSON object: addresses of the gateways and the agent, a caller's token and namespace, the file of the
+//! authority of the TLS gateway's certificate, class, authority and name of the agent with TLS, and process ids. Ends at the end of its
+//! standard input.
 
 use std::error::Error;
 use std::io::Read;
@@ -19,9 +20,9 @@ use serde_json::{Value, json};
 
 type Failure = Box<dyn Error>;
 
-/// Memory of the only device: 64 sessions of 64 MiB beside one of 4 GiB.
+/// Memory of the device without TLS: 64 sessions of 64 MiB and one of 4 GiB.
 const MEMORY: &str = "9Gi";
-/// Of the one that speaks TLS: a session of bulk.
+/// Memory of the device of the TLS agent: one session for bulk transfers.
 const TLS_MEMORY: &str = "2Gi";
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -71,7 +72,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts an agent that speaks TLS: its class, and what its certificate is verified by.
+/// Starts an agent that uses TLS; returns its class, and the authority and name that verify its certificate.
 async fn tls_agent(pool: &mut Pool) -> Result<Value, Failure> {
     const CLASS: &str = "tls";
     let classes = pool.control_plane.directory().join("classes.yaml");
@@ -94,14 +95,14 @@ async fn gateway(pool: &Pool, name: &str, more: &[&std::ffi::OsStr]) -> Result<(
         .arguments(["--listen", &port.address(), "--operator", &pool.operator.url()])
         .arguments(more)
         .environment("KUBECONFIG", pool.control_plane.kubeconfig());
-    // Whether one that speaks TLS is ready shows to its first client.
+    // A TLS server is not probed; its readiness shows at the first request of a client.
     if more.is_empty() {
         specification = specification.ready_at(format!("{}/readyz", port.url()));
     }
     Ok((specification.start().await?, port))
 }
 
-/// A namespace with a ServiceAccount that has the cluster's role `edit` there: the namespace's name, and the account's token.
+/// Creates a namespace with a ServiceAccount that has the cluster role `edit` there; returns the namespace and the account's token.
 async fn caller(pool: &Pool) -> Result<(String, String), Failure> {
     let control_plane = &pool.control_plane;
     let namespace = control_plane.create_namespace("bench").await?;
@@ -121,7 +122,7 @@ async fn caller(pool: &Pool) -> Result<(String, String), Failure> {
     let kubeconfig = std::fs::read_to_string(control_plane.kubeconfig_for(&namespace, "caller").await?)?;
     let kubeconfig: Value = serde_json::from_str(&kubeconfig)?;
     let token = kubeconfig["users"][0]["user"]["token"].as_str().ok_or("no token")?.to_owned();
-    // The controller that fills aggregated roles takes its time.
+    // The controller that fills aggregated roles may take a while.
     let asked = format!("auth can-i create gpusessions.sahasra.dev --namespace={namespace} --as={user}");
     eventually(WITHIN, async || control_plane.kubectl(asked.split(' ')).await.ok()?.success().ok())
         .await

@@ -1,4 +1,4 @@
-//! What the API server itself does with the kinds: refuses, defaults, protects and prints them.
+//! Custom resources at the API server itself: it rejects invalid objects, sets defaults, protects fields and prints tables.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use sahasra_e2e::manifests::{RefusedBy, WrongManifest, wrong_manifests};
 use sahasra_e2e::{ControlPlane, Shared, tools};
 use sahasra_parameters::Program;
 
-/// Cores that kubectl may use at once.
+/// Number of kubectl processes that run at once.
 const CONCURRENT: usize = 2;
 
-/// Everything required and nothing more.
+/// A burst with all required fields and no others.
 const SMALLEST: &str = r#"
 apiVersion: sahasra.dev/v1alpha1
 kind: BurstJob
@@ -37,7 +37,7 @@ fn refused_by(who: RefusedBy) -> Vec<WrongManifest> {
     all.into_iter().filter(|manifest| manifest.refused_by == who).collect()
 }
 
-/// `kubectl apply --dry-run=server` of the documents in `text`, and what it printed when it failed.
+/// Runs `kubectl apply --dry-run=server` on the documents in `text`; returns kubectl's message if it failed.
 async fn refusal(control_plane: &ControlPlane, text: &str) -> Option<String> {
     let arguments = ["apply", "--dry-run=server", "-f", "-"];
     let output = control_plane.kubectl_with_input(arguments, text).await.expect("kubectl runs");
@@ -54,7 +54,7 @@ async fn apply(control_plane: &ControlPlane, namespace: &str, text: &str) {
         .expect("applied");
 }
 
-/// Patches the object of [`SMALLEST`]; what kubectl printed when it failed.
+/// Patches the object of [`SMALLEST`]; the error is kubectl's message.
 async fn patch(control_plane: &ControlPlane, namespace: &str, subresource: Option<&str>, patch: &str) -> Result<(), String> {
     let mut arguments = vec!["patch", "burstjob", "smallest", "-n", namespace, "--type=merge", "-p", patch];
     arguments.extend(subresource.map(|_| "--subresource=status"));
@@ -195,7 +195,7 @@ async fn what_a_lease_a_session_and_a_worker_are_for_is_immutable() {
             r#"{"nodeName": "a"}"#,
         ),
     ] {
-        // A worker has no namespace: its name must be its own.
+        // A worker is cluster-scoped, so its name must be unique among the tests.
         let name = format!("{namespace}-{}", field.to_lowercase());
         let text = format!("apiVersion: sahasra.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n  {spec}\n");
         apply(control_plane, &namespace, &text).await;
@@ -329,10 +329,10 @@ async fn columns_are_legible_at_120_characters() {
     }
 }
 
-/// A table without its last column, which tells the age.
+/// A table without its last column, which is the age.
 fn without_age(table: &str) -> String {
     let age = table.lines().next().and_then(|header| header.find("AGE")).expect("a column AGE");
-    // An age is four characters at most, such as 119m or 100d.
+    // An age has at most four characters, such as 119m or 100d.
     assert!(age + 4 <= 120, "{} characters wide:\n{table}", age + 4);
     let cut = |line: &str| line.chars().take(age).collect::<String>();
     table.lines().map(|line| format!("{}\n", cut(line).trim_end())).collect()

@@ -1,4 +1,4 @@
-//! Bursts from `kubectl apply` to the last slice given back, on a pool of two agents with 1050 slices of 8 MiB.
+//! Bursts from `kubectl apply` to the release of the last slice, on a pool of two agents with 1050 slices of 8 MiB.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use sahasra_e2e::{NAMESPACE, Pool, PoolOptions, SharedPool, Turn, eventually, to
 use serde_json::Value;
 use tokio::process::Command;
 
-/// Agents' memory: 150 slices of 28 MiB, 525 of 8 MiB.
+/// Memory of an agent: 150 slices of 28 MiB, or 525 of 8 MiB.
 const MEMORY: &str = "4200Mi";
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(240);
-/// What is released is free at once.
+/// Timeout for the release of slices, which is immediate.
 const FREE_WITHIN: Duration = Duration::from_secs(30);
 
 static POOL: SharedPool = SharedPool::new(|| {
@@ -32,7 +32,7 @@ async fn kubectl(pool: &Pool, arguments: &str) -> String {
     output.success().expect("kubectl succeeds")
 }
 
-/// Applies an example as its README says and waits as a user would.
+/// Applies an example as its README says, and waits for it with kubectl.
 async fn run_example(pool: &Pool, name: &str) -> DynamicObject {
     kubectl(pool, &format!("apply --server-side -f examples/{name}/")).await;
     let timeout = WITHIN.as_secs();
@@ -45,7 +45,7 @@ async fn run_example(pool: &Pool, name: &str) -> DynamicObject {
     job.expect("a finished job stays")
 }
 
-/// The example's own check: everything again, on the host, by another program.
+/// Runs the example's own check, which recomputes its results on the host with another program.
 async fn check_example(pool: &Pool, name: &str) {
     let output = Command::new(tools::workspace_root().join("examples/check"))
         .arg(name)
@@ -66,14 +66,14 @@ async fn delete_job(pool: &Pool, name: &str) {
     kubectl(pool, &format!("delete burstjob {name} --timeout=60s")).await;
 }
 
-/// Writes by the operator and the agents, heartbeats apart.
+/// Writes of the operator and the agents, without heartbeats.
 async fn writes(pool: &Pool) -> Vec<Write> {
     let ours = format!("system:serviceaccount:{NAMESPACE}:");
     let wanted = |write: &Write| write.is_stored() && !write.is_heartbeat() && write.user.starts_with(&ours);
     pool.control_plane.audited_writes(wanted).await.expect("the audit log is read")
 }
 
-/// Waits until every agent has written so many more heartbeats.
+/// Waits until every agent has written `count` more heartbeats.
 async fn observe_heartbeats(pool: &Pool, count: usize) {
     let heartbeats = async || {
         let written = pool
@@ -149,7 +149,7 @@ async fn the_other_examples_agree_with_their_host_checks() {
 #[tokio::test]
 async fn a_thousand_chunks_complete_on_three_hundred_slices() {
     let mut pool = pool().await;
-    // Free is what the operator has heard of: it may take a moment after the last burst of another test.
+    // The operator knows of released slices from the agents' inventories, which may be a moment behind the last burst of another test.
     let heard = eventually(Duration::from_secs(30), async || {
         let leased = kubectl(&pool, "get gpuworkers -o jsonpath={.items[*].status.summary.leasedMiB}").await;
         (leased == "0 0").then_some(())
@@ -167,7 +167,7 @@ async fn a_thousand_chunks_complete_on_three_hundred_slices() {
 #[tokio::test]
 async fn a_burst_waits_with_its_reason_and_starts_when_slices_come_free() {
     let mut pool = pool().await;
-    // More chunks than devices: none is idle, whichever stream opens first.
+    // More chunks than devices, so that no device is idle, whichever stream opens first.
     let holder = Burst::of("endless", "default", "holder", 20).expect("a burst");
     let holder = holder.with("slice", serde_json::json!({"vram": "4000Mi"}));
     holder.apply(&pool.control_plane).await.expect("applied");
@@ -209,7 +209,7 @@ fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
 
 #[tokio::test]
 async fn an_idle_system_writes_heartbeats_alone_and_a_burst_stays_inside_its_budget() {
-    /// More heartbeats than seconds pass between two writes of a worker's load.
+    /// More heartbeats than there are seconds between two writes of a worker's load.
     const SETTLING: usize = 7;
     let mut pool = pool().await;
     observe_heartbeats(&pool, SETTLING).await;
@@ -239,7 +239,7 @@ async fn an_idle_system_writes_heartbeats_alone_and_a_burst_stays_inside_its_bud
     every_write_names_its_program(&pool).await;
 }
 
-/// Checks that operator and agents write under their own names: audit logs and metrics of the API server tell them apart by that.
+/// Checks that operator and agents set a user agent of their own, by which audit logs and metrics of the API server distinguish them.
 async fn every_write_names_its_program(pool: &Pool) {
     for program in ["sahasra-operator", "sahasra-worker"] {
         let wanted = |write: &Write| write.is_by(NAMESPACE, program);
@@ -250,7 +250,7 @@ async fn every_write_names_its_program(pool: &Pool) {
     }
 }
 
-/// Whole seconds between two times of an object.
+/// Whole seconds between two timestamps of an object.
 fn seconds_between(job: &DynamicObject, from: &str, to: &str) -> f64 {
     let object = serde_json::to_value(job).expect("an object");
     let time = |pointer: &str| {
@@ -298,7 +298,7 @@ async fn what_the_api_server_cannot_see_is_refused_by_name_within_a_second() {
             manifest.says
         );
         assert_eq!(job.data["status"]["state"], "Pending", "{}", manifest.name);
-        // From the answer of `kubectl apply` to the condition as a new watch shows it.
+        // Measured from the answer to `kubectl apply` to the condition in a new watch.
         assert!(took < Duration::from_secs(1), "{} was refused after {took:?}", manifest.name);
         slowest = slowest.max(took);
     }
@@ -348,7 +348,7 @@ async fn columns_tell_what_runs_and_what_became_of_it() {
     let failed = Burst::of("trap_at", &namespace, "failed", 1).expect("a burst").scalar(0);
     failed.apply(&pool.control_plane).await.expect("applied");
     pool.ended(&namespace, "failed", WITHIN).await.expect("it fails");
-    // Slices so large that each device has one.
+    // Slices so large that only one fits on each device.
     let running = Burst::of("endless", &namespace, "running", 2).expect("a burst");
     let running = running.with("slice", serde_json::json!({"vram": "4000Mi"}));
     running.apply(&pool.control_plane).await.expect("applied");
@@ -385,7 +385,7 @@ async fn columns_tell_what_runs_and_what_became_of_it() {
     let mut printed = String::new();
     for kind in ["burstjobs", "vramleases", "gpuworkers", "gpusessions"] {
         if kind == "gpusessions" {
-            // Its lease is named by its uid: it comes after the others were shown.
+            // The name of the session's lease contains a random uid, so the session is created after the other objects have been printed.
             pool.control_plane.apply(&session.to_string()).await.expect("applied");
             pool.control_plane
                 .wait_until("GpuSession", &namespace, "asked-for", WITHIN, ready)
@@ -407,7 +407,7 @@ async fn delete_job_in(pool: &Pool, namespace: &str, name: &str) {
     kubectl(pool, &format!("delete burstjob {name} -n {namespace} --timeout=60s")).await;
 }
 
-/// A table without its last column, which tells the age.
+/// A table without its last column, which is the age.
 fn without_age(table: &str) -> String {
     let age = table.lines().next().and_then(|header| header.find("AGE")).unwrap_or(usize::MAX);
     let cut = |line: &str| line.chars().take(age).collect::<String>();
@@ -442,7 +442,7 @@ async fn workers_and_metrics_have_the_shape_that_users_rely_on() {
             .parse::<k8s_openapi::jiff::Timestamp>();
         seen.expect("RFC 3339");
     }
-    // A failure, so that errors have a label. Others on this pool may have failed before.
+    // A failing burst, so that the error counter has a label. Bursts of other tests on this pool may have failed before.
     let traps = |page: &str| -> f64 {
         let line = page.lines().find_map(|line| line.strip_prefix("gpu_submit_errors{code=\"Trap\"} "));
         line.and_then(|count| count.parse().ok()).unwrap_or_default()

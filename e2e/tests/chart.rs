@@ -1,4 +1,4 @@
-//! What the chart installs, on a real API server: everything is accepted, and nobody may do more than is needed.
+//! The chart on a real API server: every object is accepted, and no account has more rights than it needs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use sahasra_e2e::{ControlPlane, Options, Pool, PoolOptions, eventually, tools};
 const NAMESPACE: &str = "sahasra-system";
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Applies manifests/, as a user would. The harness has applied the definitions by another name already.
+/// Applies manifests/, as a user would. The harness has already applied the CRDs under another field manager.
 async fn install() -> ControlPlane {
     let control_plane = ControlPlane::start(Options::default()).await.expect("a control plane starts");
     let manifests = tools::workspace_root().join("manifests");
@@ -29,7 +29,7 @@ async fn install() -> ControlPlane {
     control_plane
 }
 
-/// What the client's identity may do in that namespace: "verb group/resource".
+/// Rights of the client's identity in a namespace, as "verb group/resource".
 async fn rights(client: Client, namespace: &str) -> BTreeSet<String> {
     let review = SelfSubjectRulesReview {
         spec: SelfSubjectRulesReviewSpec {
@@ -42,7 +42,7 @@ async fn rights(client: Client, namespace: &str) -> BTreeSet<String> {
     assert!(!status.incomplete, "the review is complete");
     let mut rights = BTreeSet::new();
     for rule in status.resource_rules {
-        // "update group/resource=name" where a rule is for one object.
+        // "update group/resource=name" for a rule that is limited to one object.
         let names = rule.resource_names.unwrap_or_default();
         let of = |resource: &str| match names.as_slice() {
             [] => resource.to_owned(),
@@ -57,7 +57,7 @@ async fn rights(client: Client, namespace: &str) -> BTreeSet<String> {
     rights
 }
 
-/// What the chart gives to a ServiceAccount beyond what every ServiceAccount has.
+/// Rights that the chart grants to a ServiceAccount beyond those of every ServiceAccount.
 async fn given(control_plane: &ControlPlane, account: &str, namespace: &str) -> BTreeSet<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(control_plane.client().await.expect("client"), NAMESPACE);
     let nobody = ServiceAccount {
@@ -82,7 +82,7 @@ async fn given(control_plane: &ControlPlane, account: &str, namespace: &str) -> 
     both[0].difference(&both[1]).cloned().collect()
 }
 
-/// "verb verb group/resource group/resource" lines, multiplied out.
+/// Expands lines of the form "verb verb group/resource group/resource" to all combinations.
 fn expected(lines: &[&str]) -> BTreeSet<String> {
     let mut rights = BTreeSet::new();
     for line in lines {
@@ -131,7 +131,7 @@ async fn the_operator_and_the_agents_may_do_what_they_need_and_nothing_else() {
     }
 }
 
-/// A kubeconfig with a token as the kubelet of `node` requests it for the agent's pod there: bound to that pod.
+/// A client with a token that is bound to the agent's pod on `node`, as the kubelet requests it.
 async fn agent_on(control_plane: &ControlPlane, node: &str) -> Client {
     control_plane.create_node(node, &[]).await.expect("a node");
     let client = control_plane.client().await.expect("client");
@@ -171,7 +171,7 @@ fn lease(name: &str) -> Lease {
     }
 }
 
-/// Refused with 403, by a message that names the node or what the token lacks.
+/// Checks that a request was rejected with 403, and that the message contains `says`: the node, or what the token lacks.
 fn forbidden<T: std::fmt::Debug>(outcome: kube::Result<T>, says: &str) {
     match outcome {
         Err(kube::Error::Api(status)) if status.code == 403 => assert!(status.message.contains(says), "{}", status.message),
@@ -192,7 +192,7 @@ async fn an_agent_writes_the_worker_and_the_heartbeat_of_its_own_node_alone() {
         ..PostParams::default()
     };
 
-    // A new policy is in force a moment after it was accepted.
+    // A new policy takes effect a moment after it was accepted.
     let in_force = async || workers(&one).create(&dry_run, &worker("node-b")).await.err();
     assert!(eventually(WITHIN, in_force).await.is_some(), "the policy never took effect");
 
@@ -225,13 +225,13 @@ async fn an_agent_writes_the_worker_and_the_heartbeat_of_its_own_node_alone() {
     forbidden(leases(&one).patch("sahasra-operator", &patch, &holder).await, says);
     forbidden(leases(&one).create(&create, &lease("another")).await, says);
 
-    // A token of the account that is bound to no pod names no node.
+    // A token of the account that is not bound to a pod has no node name as a claim.
     let unbound = control_plane.kubeconfig_for(NAMESPACE, "sahasra-worker").await.expect("a token");
     let unbound = control_plane.client_as(&unbound).await.expect("client");
     let says = "token names no node";
     forbidden(workers(&unbound).patch_status("node-a", &patch, &endpoint).await, says);
     forbidden(leases(&unbound).patch("sahasra-operator", &patch, &holder).await, says);
-    // The policy is about agents: others write as RBAC has it.
+    // The policy applies to agents only: other users can write what RBAC allows them.
     leases(&administrator)
         .patch("sahasra-operator", &patch, &holder)
         .await
@@ -245,7 +245,7 @@ metadata: {name: reserved, namespace: default}
 spec: {slice: {vram: 64Mi}, slices: {min: 2, max: 4}}
 ";
 
-/// Exact is also: not too little. Operator and agent run with the chart's rights here.
+/// Exact rights also suffice: operator and agent run with the chart's rights here.
 #[tokio::test]
 async fn a_lease_is_granted_and_given_back_with_the_charts_rights() {
     let pool = Pool::start(PoolOptions::default().agents(1))
@@ -286,14 +286,15 @@ async fn the_clusters_own_roles_cover_the_kinds() {
                 .iter()
                 .filter(|rule| rule.resources.iter().flatten().any(|resource| resource == "burstjobs"));
             let verbs: BTreeSet<&String> = ours.flat_map(|rule| &rule.verbs).collect();
-            // Aggregated at all, and with this verb or not.
+            // The role is aggregated, and has this verb or not as expected.
             (!verbs.is_empty() && verbs.iter().any(|has| *has == verb) == wanted).then_some(())
         };
         assert!(eventually(WITHIN, covers).await.is_some(), "{role}: {verb} should be {wanted}");
     }
 }
 
-/// The namespace enforces the Pod Security Standard `restricted`; nobody makes pods here, so we ask as a kubelet's owner would.
+/// The namespace enforces the Pod Security Standard `restricted`. No controller creates pods here, so the test itself sends them, as dry
+/// runs.
 #[tokio::test]
 async fn the_pods_obey_the_restricted_pod_security_standard() {
     let control_plane = install().await;
@@ -321,7 +322,7 @@ async fn the_pods_obey_the_restricted_pod_security_standard() {
     pods.create(&dry_run, &privileged).await.expect_err("the standard is enforced");
 }
 
-/// The gateway is off by default: rendered with it, its objects are accepted, and its account is nobody.
+/// The gateway is off by default. Rendered with it, the chart's objects are accepted, and its account has no rights.
 #[tokio::test]
 async fn the_gateway_may_do_nothing_and_its_pod_has_no_token() {
     let control_plane = install().await;
@@ -387,7 +388,7 @@ fn pod(name: &str, template: PodTemplateSpec) -> Pod {
     }
 }
 
-/// Runs helm as the control plane's administrator; its output, and whether it succeeded.
+/// Runs helm as the control plane's administrator; returns whether it succeeded, and its output.
 async fn helm(control_plane: &ControlPlane, arguments: &str) -> (bool, String) {
     let output = tokio::process::Command::new(tools::helm().await.expect("helm"))
         .args(arguments.split(' '))

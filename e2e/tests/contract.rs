@@ -1,4 +1,4 @@
-//! The contract, kept by a real kube-apiserver: what the embedded control plane is measured by.
+//! Runs the contract's cases against a real kube-apiserver, which is the reference for the embedded control plane.
 
 use sahasra_contract::Subject;
 use sahasra_e2e::ControlPlane;

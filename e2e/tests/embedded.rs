@@ -1,11 +1,11 @@
-//! kubectl against the embedded control plane says what it says against a real one.
+//! kubectl prints the same for the embedded control plane as for a real one.
 
 use std::fs;
 
 use sahasra_e2e::manifests::{RefusedBy, wrong_manifests};
 use sahasra_e2e::{ControlPlane, Embedded, Output, Shared, tools};
 
-/// Everything required and nothing more.
+/// A session with all required fields and no others.
 const SESSION: &str = "apiVersion: sahasra.dev/v1alpha1\nkind: GpuSession\nmetadata: {name: a}\nspec: {vram: 1Gi}\n";
 
 async fn embedded() -> Embedded {
@@ -16,20 +16,20 @@ async fn real() -> Shared {
     ControlPlane::shared().await.expect("a control plane starts")
 }
 
-/// What kubectl printed when it succeeded.
+/// Runs kubectl, which must succeed; returns its output.
 async fn kubectl(embedded: &Embedded, command: &str, input: &str) -> String {
     let output = embedded.kubectl_with_input(command.split(' '), input).await.expect("kubectl runs");
     output.success().expect(command)
 }
 
-/// Lines in an order of their own: that of the mistakes in a refusal is random on a real server.
+/// Sorted lines: a real server reports the errors of a rejection in random order.
 fn sorted_lines(text: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
     lines
 }
 
-/// A table without its last column, which tells the age.
+/// A table without its last column, which is the age.
 fn without_age(table: &str) -> String {
     let age = table.lines().next().and_then(|header| header.find("AGE")).expect("a column AGE");
     let cut = |line: &str| line.chars().take(age).collect::<String>();
@@ -144,7 +144,7 @@ async fn client_side_apply_creates_configures_and_takes_away() {
     }
     let data = kubectl(&embedded, "get cm c -o jsonpath={.data}", "").await;
     assert_eq!(data, r#"{"k":"x"}"#);
-    // Server-side apply takes over what client-side apply wrote.
+    // Server-side apply takes over the fields that client-side apply wrote.
     let taken_over = kubectl(&embedded, "apply --server-side -f -", &config_map("k: z")).await;
     assert_eq!(taken_over, "configmap/c serverside-applied\n");
 }

@@ -1,20 +1,20 @@
-//! What stands while operators come and go: leases and idle sessions, an operator that is killed again and again, and an
-//! API server that is away for longer than half of the leader's timeout. etcd writes to its disk as in production.
+//! Leases and idle sessions while operators come and go: an operator that is killed repeatedly, and an API server that is unavailable for
+//! longer than half of the leader election's timeout. etcd writes to the disk as in production.
 //!
-//! `SAHASRA_E2E_KILLS` is how often the operator is killed, 6 times when it is absent; from 24 on with 50 leases and 20 sessions.
+//! `SAHASRA_E2E_KILLS` is the number of times that the operator is killed (default 6); from 24 on the test has 50 leases and 20 sessions.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_e2e::{Options, PoolOptions, SharedPool, Turn, audit::Write, condition, true_condition};
 use serde_json::{Value, json};
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(300);
-/// An operator lives so long before it is killed.
+/// Time after which an operator is killed.
 const LIFE: Duration = Duration::from_secs(5);
-/// From so many kills on the test has the size of the long tier.
+/// Number of kills from which the test has its full size.
 const LONG: u32 = 24;
-/// How long the API server is away.
+/// Duration of the API server's outage.
 const OUTAGE: Duration = Duration::from_secs(12);
 
 static POOL: SharedPool = SharedPool::new(|| {
@@ -26,7 +26,7 @@ static POOL: SharedPool = SharedPool::new(|| {
         .operator_environment("SAHASRA_SESSION_LEASE", &format!("{ttl}s"))
 });
 
-/// Leases, sessions, seconds that their slices last without renewal, and kills.
+/// Number of leases, number of sessions, seconds for which their slices last without renewal, and number of kills.
 fn size() -> (usize, usize, u64, u32) {
     let kills = std::env::var("SAHASRA_E2E_KILLS").ok().and_then(|text| text.parse().ok());
     match kills.unwrap_or(6) {
@@ -35,7 +35,7 @@ fn size() -> (usize, usize, u64, u32) {
     }
 }
 
-/// Applies leases and sessions, and waits until all are granted: what they hold, by kind and name.
+/// Applies leases and sessions, and waits until all are granted; returns their grants by kind and name.
 async fn stand(pool: &Turn, prefix: &str) -> BTreeMap<(&'static str, String), Value> {
     let (leases, sessions, ttl, _) = size();
     let mut names = Vec::new();
@@ -70,13 +70,13 @@ async fn stand(pool: &Turn, prefix: &str) -> BTreeMap<(&'static str, String), Va
     held
 }
 
-/// What an object holds, and what it lost.
+/// Current grants of an object, and its last loss.
 fn place(data: &Value) -> Value {
     let status = &data["status"];
     json!({"grants": status["grants"], "lastLoss": status["lastLoss"], "worker": status["worker"], "device": status["device"]})
 }
 
-/// Everything still holds what it held.
+/// Checks that every object still has its grants.
 async fn still_stands(pool: &Turn, held: &BTreeMap<(&'static str, String), Value>) {
     for ((kind, name), before) in held {
         let object = pool.control_plane.object(kind, "default", name).await.expect("an answer");
@@ -105,7 +105,7 @@ async fn an_operator_that_is_killed_every_five_seconds_loses_no_lease_and_no_ses
         pool.operator.process.spawn().expect("started again");
     }
     pool.operator.process.wait_ready().await.expect("it leads");
-    // What was lost shows by then.
+    // Lost grants would be visible after this time.
     let (_, _, ttl, _) = size();
     tokio::time::sleep(Duration::from_secs(ttl)).await;
     still_stands(&pool, &held).await;
@@ -135,10 +135,10 @@ async fn standing_leases_and_idle_sessions_cost_no_writes() {
     let held = stand(&pool, "idle").await;
     let (_, _, ttl, _) = size();
     let ours = |write: &Write| matches!(write.resource.as_str(), "vramleases" | "gpusessions" | "events");
-    // Events and the last status of the sessions may be on their way.
+    // Events and the last status of the sessions may still be written.
     tokio::time::sleep(Duration::from_secs(15)).await;
     let before = pool.control_plane.audited_writes(ours).await.expect("an audit log").len();
-    // Every grant is renewed several times meanwhile.
+    // Every grant is renewed several times in this time.
     tokio::time::sleep(Duration::from_secs(70.max(ttl))).await;
     let writes = pool.control_plane.audited_writes(ours).await.expect("an audit log");
     assert!(writes.len() == before, "{:?}", &writes[before..]);

@@ -1,6 +1,6 @@
-//! What dies in the middle of a burst, and what becomes of the burst: every index is counted exactly once, whatever died.
+//! Processes that die during a burst: every index is counted exactly once, whichever process dies.
 //!
-//! "In the middle" is a state, never a time: a burst that takes long enough, and a count of chunks done.
+//! A fault is injected in a certain state and not at a certain time: after a number of chunks of a burst that takes long enough.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use sahasra_e2e::bursts::{Burst, number};
 use sahasra_e2e::{Descendant, PoolOptions, SharedPool, Signal, Turn, eventually, is_alive, signal, true_condition};
 use serde_json::json;
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(240);
-/// What is released is free at once; what expires, within its lease's time.
+/// Timeout for the release of slices: immediate, or at the expiry of their lease.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
-/// Chunks of the bursts here.
+/// Number of chunks of each burst.
 const CHUNKS: u64 = 1000;
 /// Steps of a chunk: some milliseconds on one core.
 const STEPS: u32 = 100_000;
-/// So many chunks done are in the middle.
+/// Number of chunks after which a burst counts as in the middle.
 const SOME: u64 = 100;
 
 static POOL: SharedPool = SharedPool::new(|| {
@@ -39,7 +39,7 @@ async fn in_the_middle(pool: &Turn, name: &str) {
     pool.in_the_middle_of(&burst, SOME, WITHIN).await.expect("chunks are done");
 }
 
-/// The burst completes and every index is counted once; then it is deleted and nothing is held.
+/// Checks that the burst completes with every index counted once, then deletes it and checks that nothing is held.
 async fn completes_exactly(pool: &mut Turn, name: &str) -> DynamicObject {
     let job = pool.completed("default", name, WITHIN).await.expect("it completes");
     pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
@@ -133,7 +133,7 @@ async fn an_operator_killed_after_any_step_completes_the_burst_with_the_same_agg
 async fn a_burst_that_was_suspended_while_no_operator_ran_gives_everything_back_when_one_does() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "suspended-alone", CHUNKS, STEPS).expect("a burst");
-    // Its grants outlast this test.
+    // The grants outlast this test, so that they are not released by expiry.
     let burst = burst.with("lease", json!({"ttlSeconds": 3600}));
     pool.in_the_middle_of(&burst, SOME, WITHIN).await.expect("chunks are done");
     pool.operator.process.kill().await.expect("killed");
@@ -158,7 +158,7 @@ async fn a_burst_that_was_suspended_while_no_operator_ran_gives_everything_back_
 #[tokio::test]
 async fn a_second_operator_takes_over_when_the_first_is_killed() {
     let mut pool = pool().await;
-    // It is ready only once it leads.
+    // The operator is ready only when it leads.
     let first = pool.operator.process.pid();
     in_the_middle(&pool, "takeover").await;
     pool.operator.process.kill().await.expect("killed");

@@ -1,4 +1,4 @@
-//! The gateway as a process without any identity, before a real API server: RBAC decides what its callers may do.
+//! The gateway as a process without an identity, in front of a real API server, whose RBAC decides what callers may do.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(120);
 
-/// Longer than any poll here lasts.
+/// Longer than any poll in these tests.
 const ANSWER_WITHIN: Duration = Duration::from_secs(240);
 
-/// A gateway, and callers of it.
+/// A gateway and an HTTP client for it.
 struct Gateway {
     server: Server,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -52,7 +52,7 @@ impl Gateway {
         answered.await.unwrap_or_else(|_| panic!("{path} is not answered"))
     }
 
-    /// Status code of the answer to a WebSocket's handshake.
+    /// Status code of the answer to a WebSocket handshake.
     async fn stream(&self, token: &str, path: &str) -> String {
         let mut connection = TcpStream::connect(self.server.address()).await.expect("it listens");
         let head = format!(
@@ -73,7 +73,7 @@ impl Gateway {
     }
 }
 
-/// A namespace with a ServiceAccount `me` that has the cluster's role `edit` there: its name, and the account's token.
+/// Creates a namespace with a ServiceAccount `me` that has the cluster role `edit` there; returns its name and the account's token.
 async fn tenant(control_plane: &ControlPlane) -> (String, String) {
     let namespace = control_plane.create_namespace("tenant").await.expect("a namespace");
     let token = control_plane.editor(&namespace).await.expect("an account");
@@ -100,7 +100,7 @@ async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_throug
     let ((mine, token), (theirs, their_token)) = (tenant(control_plane).await, tenant(control_plane).await);
     let sessions = |namespace: &str| format!("/v1/namespaces/{namespace}/sessions");
 
-    // Nobody, somebody unknown, and somebody from elsewhere.
+    // No token, an unknown token, and the token of another tenant.
     for (caller, code) in [("", 401_u16), ("wrong", 401), (&their_token, 403)] {
         for (method, path, body) in [
             (Method::GET, sessions(&mine), None),
@@ -125,7 +125,7 @@ async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_throug
             );
         }
     }
-    // `edit` in a namespace says nothing of the cluster's workers.
+    // The role `edit` in a namespace grants no right to the cluster-scoped workers.
     let (status, answer) = gateway.get(&token, "/workers").await;
     assert!(
         status == 403 && answer["message"].as_str().is_some_and(|message| message.contains("gpuworkers")),
@@ -139,7 +139,7 @@ async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_throug
     let workers = workers.await.expect("the workers");
     assert_eq!((&workers[0]["id"], &workers[0]["status"]), (&json!("node-0"), &json!("healthy")));
 
-    // A session: made, placed, seen, deleted.
+    // The life of a session: created, placed, listed, deleted.
     let (status, answer) = gateway.call(&token, Method::POST, &sessions(&mine), Some(&session("mine"))).await;
     assert_eq!(status, 201, "{answer}");
     let path = format!("{}/mine", sessions(&mine));
@@ -164,7 +164,7 @@ async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_throug
     let gone = eventually(WITHIN, async || (gateway.get(&token, &path).await.0 == 404).then_some(()));
     gone.await.expect("it goes");
 
-    // A burst, and its results.
+    // A burst and its results.
     let ptx = "//\n.version 7.0\n.target sm_70\n.address_size 64\n.visible .entry seven(.param .u64 out)\n{\n.reg .b64 %rd<3>;\n.reg .b32 %r<2>;\n\
                ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\nmov.u32 %r1, 7;\nst.global.u32 [%rd2], %r1;\nret;\n}\n";
     let burst = json!({"metadata": {"name": "sevens"}, "spec": {
@@ -226,13 +226,13 @@ async fn a_thousand_sessions_leave_nothing_and_who_sends_slowly_or_too_much_is_c
     large["metadata"]["annotations"] = json!({"a": "x".repeat(4 << 20)});
     let request = Request::post(format!("{}{sessions}", gateway.server.url())).header(header::AUTHORIZATION, format!("Bearer {token}"));
     let request = request.body(Full::new(Bytes::from(large.to_string()))).expect("a request");
-    // The gateway answers and closes while the client still sends: either is right.
+    // The gateway answers and closes while the client is still sending: an answer or a broken connection are both correct.
     if let Ok(answer) = gateway.client.request(request).await {
         assert_eq!(answer.status(), 413);
     }
     assert_eq!(gateway.get(&token, &format!("{sessions}/large")).await.0, 404);
 
-    // A head that never ends is cut off, without an answer or with 408.
+    // A request head that never ends is cut off, without an answer or with 408.
     let mut slow = TcpStream::connect(gateway.server.address()).await.expect("it listens");
     slow.write_all(format!("GET {sessions} HTTP/1.1\r\nHost: x\r\n").as_bytes())
         .await
@@ -243,7 +243,7 @@ async fn a_thousand_sessions_leave_nothing_and_who_sends_slowly_or_too_much_is_c
     let answer = String::from_utf8_lossy(&answer);
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
 
-    // Others reach it over TLS alone.
+    // An address that other machines can reach is served over TLS only.
     let program = tools::binaries().await.expect("binaries").join("sahasra-gateway");
     let open = tokio::process::Command::new(program)
         .args(["--listen", "0.0.0.0:0"])

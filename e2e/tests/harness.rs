@@ -1,4 +1,4 @@
-//! The harness itself, against a real API server: what the other tests stand on.
+//! Tests of the harness itself against a real API server, on which the other tests rely.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use sahasra_e2e::audit::Tally;
 use sahasra_e2e::{ControlPlane, Options, Process, Signal, Specification, eventually, is_alive, tools};
 use serde_json::json;
 
-/// Set for the one test that another runs in a process of its own.
+/// Environment variable that is set for the one test that another test runs as a child process.
 const CHILD_VARIABLE: &str = "SAHASRA_E2E_CHILD_OF_A_TEST";
 const WITHIN: Duration = Duration::from_secs(20);
 
@@ -367,7 +367,7 @@ async fn a_process_that_ends_before_it_is_ready_is_an_error_that_names_it_and_it
     );
 }
 
-/// Runs in a process of its own: starts a child from a thread that ends, says its id and is then killed.
+/// Runs as a child process of another test: starts a process from a thread that ends, prints its id, and is then killed.
 #[test]
 #[ignore = "run by children_outlive_the_thread_that_started_them_but_not_the_process"]
 fn child_process_of_a_test() {
@@ -382,7 +382,7 @@ fn child_process_of_a_test() {
     });
     let process = starter.join().expect("the thread ends");
     println!("child {}", process.pid().expect("it runs"));
-    // Until its parent, having read that line, kills it.
+    // Waits to be killed by the parent, which does so after reading the line above.
     loop {
         std::thread::park();
     }

@@ -1,4 +1,4 @@
-//! The identities that a pool's processes run under are the chart's.
+//! The processes of a pool run under the chart's identities.
 
 use sahasra_e2e::{ControlPlane, NAMESPACE};
 

@@ -1,4 +1,4 @@
-//! The embedded control plane gives what a real one gives: the same manifests, the same results.
+//! The embedded control plane gives the same results for the same manifests as a real one.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,10 +14,10 @@ use tokio::{
     time::timeout,
 };
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(240);
 
-/// What a command printed, once it has ended.
+/// Runs a command to its end and returns its output.
 async fn output(mut command: Command) -> Output {
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let ended = timeout(WITHIN, running).await;
@@ -26,7 +26,7 @@ async fn output(mut command: Command) -> Output {
         .expect("it runs")
 }
 
-/// What `sahasra run` keeps of an example: the finished job and the results of its chunks.
+/// Runs an example with `sahasra run`; returns the finished job and the results of its chunks.
 async fn embedded(name: &str, folder: &Path) -> (Value, String) {
     let program = tools::binaries().await.expect("binaries").join("sahasra");
     let mut command = Command::new(program);
@@ -84,7 +84,7 @@ async fn examples_have_the_same_status_and_results_on_the_embedded_and_on_a_real
     }
 }
 
-/// `sahasra up` as a process of the test's own.
+/// A running `sahasra up`.
 struct Up {
     process: Child,
     kubeconfig: PathBuf,
@@ -116,7 +116,7 @@ impl Up {
         }
     }
 
-    /// Runs kubectl in the repository's root; what it says.
+    /// Runs kubectl in the repository's root; returns its output.
     async fn kubectl(&self, arguments: &str) -> String {
         let mut command = Command::new(tools::kubectl().await.expect("kubectl"));
         command
@@ -134,7 +134,7 @@ impl Up {
         said
     }
 
-    /// Ends it as Ctrl-C does; what it said last.
+    /// Ends the process with SIGINT, as Ctrl-C does; returns the rest of its output.
     async fn end(mut self) -> String {
         let id = self.process.id().expect("it runs");
         signal(id, Signal::INT).expect("signalled");
@@ -152,7 +152,7 @@ impl Up {
     }
 }
 
-/// The kubectl commands of an indented block that begins with `sahasra up`, without what stands behind a `#`.
+/// Returns the kubectl commands in the indented block of a page that begins with `sahasra up`, without comments after `#`.
 fn documented(page: &str) -> Vec<String> {
     let text = std::fs::read_to_string(tools::workspace_root().join(page)).expect("a page");
     let block = text.split_once("sahasra up --workers 4\n").expect("the page shows sahasra up").1;

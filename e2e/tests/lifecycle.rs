@@ -1,4 +1,4 @@
-//! What users do with bursts and leases while they live: hold, resume, delete, let expire.
+//! Operations of users on running bursts and leases: suspend, resume, delete, expiry.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use sahasra_e2e::bursts::{Burst, number};
 use sahasra_e2e::{NAMESPACE, PoolOptions, SharedPool, Turn, condition, eventually, tools, true_condition};
 use serde_json::json;
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(240);
-/// What is released is free at once.
+/// Timeout for the release of slices, which is immediate.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
 const CHUNKS: u64 = 1000;
 /// Steps of a chunk: some milliseconds on one core.
@@ -34,7 +34,7 @@ async fn suspend(pool: &Turn, burst: &str, suspend: bool) {
     kubectl(pool, &["patch", "burstjob", burst, "--type=merge", "-p", &patch]).await;
 }
 
-/// Slices lent by all agents, by their own account.
+/// Number of leased slices of all agents, from the agents' metrics.
 async fn lent(pool: &Turn) -> Option<f64> {
     let mut slices = 0.0;
     for agent in &pool.agents {
@@ -112,7 +112,7 @@ async fn deleting_a_burst_mid_burst_frees_every_ledger() {
     let mut latencies = Vec::new();
     for round in 0..TIMES {
         let name = format!("deleted-{round}");
-        // Chunks that run for seconds: what runs at the deletion is not waited for.
+        // Chunks that run for seconds: deletion must not wait for them.
         let burst = Burst::of("endless", "default", &name, 200)
             .expect("a burst")
             .with("slices", json!({"max": 200}));
@@ -170,7 +170,8 @@ async fn a_lease_of_a_users_own_is_granted_renewed_and_released() {
     assert_eq!(grants.filter_map(|grant| grant["slices"].as_i64()).sum::<i64>(), 3);
     assert_eq!(lent(&pool).await, Some(3.0));
 
-    // Made later, with the same time to live: when it is over, the first would be too without renewals.
+    // Created later than the other lease, with the same time to live: when this one expires, the other would have expired too without
+    // renewals.
     pool.control_plane.apply(&lease("fleeting", "Never")).await.expect("applied");
     pool.control_plane
         .wait_until("VramLease", "default", "fleeting", WITHIN, granted)
@@ -188,7 +189,7 @@ async fn a_lease_of_a_users_own_is_granted_renewed_and_released() {
         .expect("it ends")
         .expect("a lease");
     println!("{}", condition(&fleeting, "Granted").expect("a condition"));
-    // The agents' clocks decide, and may decide later than the operator's.
+    // The agents' clocks decide about expiry, and may do so later than the operator's.
     let left = eventually(FREE_WITHIN, async || (lent(&pool).await == Some(3.0)).then_some(()));
     left.await.expect("the first is still held, and alone");
     let still = pool
@@ -240,7 +241,7 @@ async fn a_lease_survives_a_restart_of_the_operator() {
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
 }
 
-/// What the chart runs before an uninstall, with the operator's rights: whether it may go, and what it says.
+/// Runs the chart's uninstall check with the operator's rights; returns whether an uninstall is allowed, and the output.
 async fn uninstall_check(pool: &Turn) -> (bool, String) {
     let kubeconfig = pool.control_plane.kubeconfig_for(NAMESPACE, "sahasra-operator").await;
     let program = tools::binaries().await.expect("binaries").join("sahasra-operator");
@@ -270,7 +271,7 @@ async fn an_operator_is_not_uninstalled_under_a_running_burst_which_goes_on() {
     let job = pool.completed("default", "unmoved", WITHIN).await.expect("it goes on");
     pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
-    // A burst that has ended holds nothing, and may stay.
+    // A finished burst holds no slices, so it does not prevent an uninstall.
     let (may_go, said) = uninstall_check(&pool).await;
     assert!(may_go, "{said}");
 }

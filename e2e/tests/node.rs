@@ -1,7 +1,7 @@
-//! The whole node tier: kubelet, containerd and the scheduler on this machine, in namespaces of their own.
+//! Tests on a complete node: kubelet, containerd and the scheduler on this machine, in Linux namespaces of their own.
 //!
-//! `the_whole_node` looks whether this machine can do it, builds the images and runs this same executable again inside the
-//! cluster, with the tests of `in_cluster`, one after the other. Where it cannot be done it says so and passes, unless
+//! `the_whole_node` checks whether this machine supports this, builds the images and runs this same executable inside the cluster, with the
+//! tests of `in_cluster` one after the other. On a machine that does not support it the test says so and passes, unless
 //! `SAHASRA_E2E_NODE=require`.
 
 #[path = "node/in_cluster.rs"]
@@ -13,11 +13,11 @@ use std::process::{Command, Stdio};
 
 use sahasra_e2e::tools;
 
-/// `require`: a machine that cannot run a node fails. `skip`: it is not tried.
+/// Environment variable for the tests on a node. `require`: fail on a machine that cannot run a node. `skip`: do not try.
 const NODE_VARIABLE: &str = "SAHASRA_E2E_NODE";
 
 fn skip(reason: &str) {
-    // Past the capture of a passing test's output: a tier that did not run must be seen.
+    // Written past the capture of a passing test's output, so that skipped tests are noticed.
     let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: the whole node tier did not run: {reason} ***\n");
 }
 
@@ -49,7 +49,7 @@ async fn the_whole_node() {
         return skip(&reason);
     }
 
-    // All of this needs cargo's and Go's caches, and the first time a network: not to be had inside.
+    // Built outside the cluster, which has neither the caches of cargo and Go nor, for the first build, a network.
     tools::helm().await.expect("helm");
     tools::kubectl().await.expect("kubectl");
     let binaries = tools::binaries().await.expect("the operator and the agent");

@@ -1,7 +1,7 @@
-//! The API server goes away in the middle of a burst, and comes back.
+//! Outages of the API server in the middle of a burst.
 //!
-//! Apart from the other faults: an API server that has just started refuses what its authorizer has not read yet, so that
-//! only elsewhere can be checked that nothing is ever forbidden.
+//! These tests are separate from the other faults: an API server that has just started rejects requests whose roles its authorizer has not
+//! read yet, so tests with such an outage cannot check that no request is ever forbidden.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use sahasra_e2e::bursts::Burst;
 use sahasra_e2e::{PoolOptions, SharedPool, Turn, eventually};
 use serde_json::json;
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(240);
-/// What is released is free at once; what expires, within its lease's time.
+/// Timeout for the release of slices: immediate, or at the expiry of their lease.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
-/// Chunks of the bursts here.
+/// Number of chunks of each burst.
 const CHUNKS: u64 = 1000;
-/// Steps of a chunk: some tens of milliseconds on one core, so that the burst is not over before an API server has ended, which takes
-/// seconds on a machine under load.
+/// Steps of a chunk: some tens of milliseconds on one core. The burst must outlast the shutdown of an API server, which takes seconds on a
+/// machine under load.
 const STEPS: u32 = 300_000;
-/// So many chunks done are in the middle.
+/// Number of chunks after which a burst counts as in the middle.
 const SOME: u64 = 100;
 
 static POOL: SharedPool = SharedPool::new(|| {
     let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--heartbeat-interval-seconds", "1"];
-    // An operator that cannot renew its office for that long gives it up: longer than the outages here.
+    // Time after which an operator that cannot renew its leadership gives it up: longer than the outages in these tests.
     PoolOptions::default()
         .agents(2)
         .agent_arguments(agent)
@@ -34,7 +34,7 @@ async fn pool() -> Turn {
     POOL.borrow().await.expect("Sahasra starts")
 }
 
-/// The burst completes, every index is counted once, and nothing is held.
+/// Checks that the burst completes with every index counted once, and that nothing is held.
 async fn completes_exactly(pool: &mut Turn, name: &str) {
     let job = pool.completed("default", name, WITHIN).await.expect("it completes");
     pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");

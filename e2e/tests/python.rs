@@ -1,4 +1,4 @@
-//! The Python package's own tests against a real API server: operator, gateway and workers as processes, sessions that run XLA programs.
+//! The Python package's tests against a real API server: operator, gateway and workers are processes, and sessions run XLA programs.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::time::Duration;
 use sahasra_e2e::{Pool, PoolOptions, Server, WorkerCertificates, tools};
 use tokio::process::Command;
 
-/// They take a minute on a machine with nothing else to do.
+/// Timeout of the Python tests, which take a minute on an idle machine.
 const WITHIN: Duration = Duration::from_secs(1800);
-/// What is released is free at once.
+/// Timeout for the release of slices, which is immediate.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a program of the workspace prints: the path of what it made, or nothing where it can make none.
+/// Runs a build program of the workspace; returns the path that it prints, or `None` if it can build nothing here.
 async fn made_by(program: &str) -> Option<PathBuf> {
     let output = Command::new(tools::workspace_root().join(program))
         .stdin(Stdio::null())
@@ -26,13 +26,13 @@ async fn made_by(program: &str) -> Option<PathBuf> {
     (!path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
 }
 
-/// Past the test harness, which keeps what a test that passes says to itself.
+/// Writes to stderr past the test harness, which captures the output of passing tests.
 fn say(text: &str) {
-    // Nobody may be listening.
+    // Stderr may be closed.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Interpreter with the package, and the plugin for sessions.
+/// Returns the interpreter with the package, and the PJRT plugin for sessions.
 async fn environment() -> Option<(PathBuf, PathBuf)> {
     let named = std::env::var_os("SAHASRA_PJRT_PLUGIN").filter(|path| !path.is_empty());
     let plugin = match named {
@@ -50,7 +50,7 @@ async fn environment() -> Option<(PathBuf, PathBuf)> {
     Some((python, plugin))
 }
 
-/// Runs them: how that ended, and what was said.
+/// Runs the Python tests; returns exit status and output.
 async fn pytest(python: &Path, plugin: &Path, pool: &Pool, gateway: &Server, token: &str) -> (ExitStatus, String) {
     let agents = pool
         .agents
@@ -92,7 +92,7 @@ async fn the_python_package_passes_its_tests_on_a_real_control_plane() {
     let Some((python, plugin)) = environment().await else { return };
     let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--pjrt-plugin"];
     let agent = agent.into_iter().map(str::to_owned).chain([plugin.display().to_string()]);
-    // Workers speak TLS: some tests go straight to them, the others through the gateway.
+    // Workers use TLS: some tests connect to them directly, the others through the gateway.
     let options = PoolOptions::default().agents(2).agent_arguments(agent).tls();
     let mut pool = Pool::start(options).await.expect("Sahasra starts");
     let operator = pool.operator.url();

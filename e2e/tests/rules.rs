@@ -1,4 +1,4 @@
-//! The rules of the kinds under an evaluator that is not the API server's: what needs no cluster to be told wrong.
+//! Validation rules of the custom resources under an evaluator other than the API server's, so that mistakes are found without a cluster.
 //! `admission.rs` sends the same manifests to a real API server.
 
 #![allow(clippy::unwrap_used)]
@@ -19,7 +19,7 @@ fn schemas() -> BTreeMap<String, Value> {
     definitions.collect()
 }
 
-/// `field: message` of every rule that refuses one of the objects in `text`.
+/// `field: message` of every rule that rejects one of the objects in `text`.
 fn refusals(schemas: &BTreeMap<String, Value>, text: &str) -> Vec<String> {
     let objects = yaml::documents(text).unwrap().into_iter();
     objects

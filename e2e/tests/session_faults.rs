@@ -1,7 +1,7 @@
-//! What breaks while a session works: its worker, the gateway, connections, the API server and the operator. The clients are the
-//! crate's own, the work is a loop in which every step depends on the one before.
+//! Faults while a session works: of its worker, the gateway, connections, the API server and the operator. Clients use `sahasra_client` and
+//! run a loop in which every step depends on the previous one.
 //!
-//! Figures are printed, and order is asserted: no test knows how fast this machine is.
+//! Durations are printed, and only the order of events is asserted, because no test knows how fast this machine is.
 
 use std::time::{Duration, Instant};
 
@@ -19,19 +19,19 @@ use place::{Place, WITHIN, Work, answered, text};
 use proxy::{Faults, Proxy};
 
 static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
-/// Where the API server goes away.
+/// Pool for tests with an outage of the API server.
 static OUTAGE: SharedPool = SharedPool::new(|| {
-    // Shorter than the outage, unless that is a long one: see `outage`.
+    // Sessions expire during the outage, unless it is longer than the default expiry anyway: see `outage`.
     match outage() > LONGEST_EXPIRY {
         true => PoolOptions::watchful(),
         false => PoolOptions::watchful().operator_environment("SAHASRA_SESSION_LEASE", "5s"),
     }
 });
 
-/// What an operator takes for granted unless it is told otherwise lasts no longer than this.
+/// Upper bound of the operator's default expiry of a session's grant.
 const LONGEST_EXPIRY: Duration = Duration::from_secs(60);
 
-/// A number that a longer run sets: see `make soak`.
+/// Number from an environment variable, which longer runs set: see `make soak`.
 fn setting(name: &str, otherwise: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
@@ -39,7 +39,7 @@ fn setting(name: &str, otherwise: u64) -> u64 {
     }
 }
 
-/// Longer than every time after which anything here takes somebody for dead, or forgets what it was allowed: 5 s.
+/// Duration of the API server's outage: longer than every timeout and cache lifetime in this test (5 s).
 fn outage() -> Duration {
     Duration::from_secs(setting("SAHASRA_E2E_OUTAGE_SECONDS", 12))
 }
@@ -73,7 +73,7 @@ async fn a_worker_that_is_killed_mid_step_is_told_at_once_with_session_place_and
             (format!("default/{name}").as_str(), "synchronise after execute step")
         );
         assert_eq!(loss.worker, format!("{}/cpu-0", text(&session, "worker")));
-        // The client saw it itself: nobody had to wait for the operator, which says it in other words, later.
+        // The client detected the loss itself and did not wait for the operator, which reports it later, with another message.
         assert!(loss.reason.contains("takes no connections"), "{loss}");
         let (again, _) = work.ends(since).await;
         assert!(matches!(again, Error::WorkerLost(_)), "{again:?}");
@@ -88,7 +88,7 @@ async fn a_worker_that_is_killed_mid_step_is_told_at_once_with_session_place_and
 #[tokio::test]
 async fn a_worker_that_hangs_is_told_when_the_operator_takes_it_for_lost() {
     let mut place = Place::start(&POOL).await;
-    // Alike on both workers.
+    // The same load on both workers.
     let mut works = Vec::new();
     for (name, direct) in [("one", true), ("other", false)] {
         let session = place.session(name, json!({})).await;
@@ -135,7 +135,7 @@ async fn a_worker_that_hangs_is_told_when_the_operator_takes_it_for_lost() {
     place.leaves_nothing(&["one", "other"], &executors).await;
 }
 
-/// Stops the agent of a session alone: its executor goes on. Gives the agent and the executors once the session has failed.
+/// Suspends the agent of a session, while its executor continues. Returns the agent's index and its executors once the session has failed.
 async fn stop_agent(place: &Place, name: &str, session: &DynamicObject) -> (usize, Vec<u32>) {
     let agent = place.agent_of(session);
     let executors = place.executors(agent);
@@ -154,7 +154,7 @@ async fn a_session_that_its_agent_left_alone_ends_as_soon_as_the_agent_is_back()
     work.step();
     work.is_right().await;
     let (agent, executors) = stop_agent(&place, "left", &session).await;
-    // Nothing of it was lent to anybody else, so that it may go on for as long as it was extended before: a minute.
+    // The slice was leased to no other owner, so the session may continue until its last extension expires: for a minute.
     work.step();
     work.is_right().await;
     let since = Instant::now();
@@ -167,7 +167,7 @@ async fn a_session_that_its_agent_left_alone_ends_as_soon_as_the_agent_is_back()
 
 #[tokio::test]
 async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_over() {
-    // Where a grant lasts for seconds.
+    // On the pool whose grants last for seconds.
     let mut place = Place::start(&OUTAGE).await;
     let session = place.session("alone", json!({})).await;
     let mut work = Work::start(place.target(&session, true), Options::default()).await;
@@ -175,7 +175,7 @@ async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_ove
     work.is_right().await;
     let since = Instant::now();
     let (agent, executors) = stop_agent(&place, "alone", &session).await;
-    // However busy its client is.
+    // The session ends even if its client keeps it busy.
     let ended = async {
         loop {
             if let Err(error) = work.session.synchronise().await {
@@ -209,7 +209,7 @@ async fn a_session_that_was_taken_away_by_force_while_nobody_looked_is_given_bac
         let patched = place.pool.control_plane.kubectl(patch).await.expect("kubectl runs");
         patched.success().expect("its finalizer is gone");
     }
-    // Its agent keeps it for its client, who is there: nobody has told it anything else.
+    // The agent keeps the session for its connected client, since no operator has released it.
     work.is_right().await;
     let since = Instant::now();
     place.pool.operator.process.start().await.expect("it starts again");
@@ -292,7 +292,7 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
     let since = Instant::now();
     let (mut steps, mut cuts) = (0, 0);
     while since.elapsed() < outage() {
-        // Before what was allowed is forgotten, and after.
+        // Connections are cut both before and after cached authorisations have expired.
         if since.elapsed() > outage() * (cuts + 1) / 4 && cuts < 3 {
             works.iter().for_each(|(_, proxy, _)| proxy.cut());
             cuts += 1;
@@ -304,7 +304,7 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
             work.around().await;
             steps += 10;
         }
-        // A hundred steps a second are as good as a thousand.
+        // A hundred steps a second are as good a test as a thousand.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for (name, _, work) in &works {
@@ -328,7 +328,7 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
         work.step();
         work.is_right().await;
     }
-    // It still stands when whoever decides about that has looked again.
+    // The session must still be there after the operator has checked it again.
     for (name, _, work) in &mut works {
         let session = place.until(name, |session| true_condition(session, "Ready").is_some()).await;
         let renewed = |lease: Option<&DynamicObject>| lease.is_some_and(|lease| lease.data["status"]["term"].as_i64() >= Some(2));
@@ -355,7 +355,7 @@ async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing(
         proxy.set(None);
         let token = sahasra_client::Token::text(place.token.clone());
         let target = Target::direct(&proxy.url, token, None, "default", "cut").expect("a target");
-        // What goes again in the middle of a tensor may be encoded, or not.
+        // Parts of a tensor that are sent again may be compressed or not.
         let compression = [Compression::WhereItPays, Compression::Always, Compression::Never][seed as usize % 3];
         let options = Options {
             compression,
@@ -365,7 +365,7 @@ async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing(
         work.is_right().await;
         proxy.set(Some(Faults::new(seed, 64 << 10)));
         proxy.cut();
-        // An upload of some parts, of which each cut finds another in the middle.
+        // An upload in several parts, so that each cut hits another part.
         let large: Vec<u8> = (0..3 << 18)
             .flat_map(|place: u32| ((place.wrapping_mul(2_654_435_761) >> 19) ^ seed as u32).to_le_bytes())
             .collect();

@@ -1,5 +1,5 @@
-//! What stands between two sessions, as processes: the names of tensors, the secrets by which connections come back, RBAC. The clients say
-//! exactly what they are told to: the crate's own would not even ask.
+//! Isolation between sessions: names of tensors, secrets by which connections resume, RBAC. The clients send arbitrary frames, which
+//! `sahasra_client` would not do.
 
 use sahasra_client::{Gateway, Token};
 use sahasra_e2e::{PoolOptions, SharedPool, eventually, get_with};
@@ -27,7 +27,8 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
     let mut place = Place::start(&POOL).await;
     let elsewhere = place.pool.control_plane.create_namespace("elsewhere").await.expect("a namespace");
     let foreigner = place.pool.control_plane.editor(&elsewhere).await.expect("an account");
-    // Three sessions, two workers: some share one. Mine, another of the same user's, and one of somebody else's, of the same name.
+    // Three sessions on two workers, so that some share a worker: two of one user, and one of another user that has the same name as the
+    // first.
     let mine = place.session_in("default", "mine", json!({})).await;
     let yours = place.session_in("default", "yours", json!({})).await;
     let theirs = place.session_in(&elsewhere, "mine", json!({})).await;
@@ -44,7 +45,7 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
         let endpoint = text(session, "endpoint");
         let (mut other, own) = Visitor::welcomed(endpoint, namespace, name, token).await;
         assert_ne!(own.resume, welcome.resume);
-        // A name means what this session gave it to: nothing.
+        // A name of a tensor is known only in the session that created the tensor.
         let failed = other.download(1).await.expect_err("it is another session's");
         assert_eq!(failed.code(), FailureCode::InvalidArgument, "{failed:?}");
         assert!(failed.message.contains("there is no tensor 1"), "{failed:?}");
@@ -71,7 +72,7 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
         other.send(Kind::Delete(delete), &[]).await;
         other.put(1, &[9; 4]).await;
         assert_eq!(other.download(1).await.expect("its own"), [9; 4]);
-        // Nor does the secret of one open another: not at its agent, with whatever token ...
+        // The secret of one session does not open another: not at its agent, with any token ...
         let url = format!("{endpoint}{}", path::stream(namespace, name));
         let (secret, wrong) = (resume_value(&welcome.resume), "Bearer nobody-s-token");
         let headers = [
@@ -81,12 +82,12 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
             (RESUME_HEADER, secret.as_str()),
         ];
         assert_eq!(get_with(&url, &headers).await.expect("an answer").0.as_u16(), 401);
-        // ... and not at its process, for who may connect to it.
+        // ... and not at its executor, for a caller that may connect to the session.
         let mut again = Visitor::open(endpoint, namespace, name, token).await.expect("it may connect");
         let refused = again.greet(&welcome.resume).await.expect_err("it is another session's");
         assert_eq!(refused.code(), RefusalCode::Unknown, "{refused:?}");
     }
-    // Whoever may do everything in one namespace may do nothing in the other, with a secret of its own or without.
+    // Full rights in one namespace grant no access to the other, with a secret or without.
     for (session, namespace, token) in [(&mine, "default", &foreigner), (&theirs, elsewhere.as_str(), &place.token)] {
         let refused = Visitor::open(text(session, "endpoint"), namespace, "mine", token)
             .await
@@ -102,7 +103,7 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
     assert_eq!(get_with(&crossed, &headers).await.expect("an answer").0.as_u16(), 403);
 
     assert_eq!(owner.download(1).await.expect("untouched"), SECRETS);
-    // The right secret at the right session still does: without it the checks above would prove nothing.
+    // The right secret for the right session still works: otherwise the checks above would prove nothing.
     drop(owner);
     let back = eventually(WITHIN, async || {
         let mut back = Visitor::open_with(text(&mine, "endpoint"), "default", "mine", "nobody-s-token", &welcome.resume)
@@ -115,7 +116,7 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
     place.leaves_nothing(&["mine", "yours"], &[]).await;
 }
 
-/// What an answer is when it is nothing else.
+/// Fails on an answer of another kind than expected.
 fn unexpected(kind: &server_frame::Kind) -> ! {
     panic!("{kind:?}")
 }

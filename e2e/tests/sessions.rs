@@ -1,4 +1,4 @@
-//! Sessions: placed on one device, held there, freed; never moved.
+//! Sessions: placed on one device, kept there, released, and never moved.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use sahasra_e2e::{PoolOptions, SharedPool, Turn, condition, eventually, get_with
 use sahasra_wire::{Message, inventory::Inventory, path, session::PROTOCOL};
 use serde_json::{Value, json};
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(240);
-/// What is released is free at once; what expires, within its lease's time.
+/// Timeout for the release of slices: immediate, or at the expiry of their lease.
 const FREE_WITHIN: Duration = Duration::from_secs(90);
 
 static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
 
-/// Where the API server goes away. When it has just come back it refuses what its authorizer has not read yet, so that only
-/// elsewhere can be checked that nothing is ever forbidden.
+/// Pool for tests with an outage of the API server. After its start the API server rejects requests whose roles its authorizer has not read
+/// yet, so only tests on the other pool can check that no request is ever forbidden.
 static OUTAGE: SharedPool = SharedPool::new(PoolOptions::watchful);
 
 async fn pool() -> Turn {
     POOL.borrow().await.expect("Sahasra starts")
 }
 
-/// Applies a session of 256 MiB for PTX, with more in its spec.
+/// Applies a session of 256 MiB for PTX, with additional fields in its spec.
 async fn apply(pool: &Turn, name: &str, more: Value) {
     let mut spec = json!({"class": "cpu", "vram": "256Mi", "engine": "ptx"});
     for (field, value) in more.as_object().expect("fields") {
@@ -53,7 +53,7 @@ fn is_ready(session: &DynamicObject) -> bool {
     true_condition(session, "Ready").is_some()
 }
 
-/// Reason and message of a condition that is not true.
+/// Reason and message of a condition whose status is not `True`.
 fn why(session: &DynamicObject, kind: &str) -> (String, String) {
     let condition = condition(session, kind).expect("a condition");
     let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
@@ -64,7 +64,7 @@ fn text<'a>(session: &'a DynamicObject, field: &str) -> &'a str {
     session.data["status"][field].as_str().unwrap_or_default()
 }
 
-/// Deletes a session, waits until it is gone, and checks that nothing is held.
+/// Deletes a session, waits until its object is deleted, and checks that nothing is held.
 async fn delete(pool: &mut Turn, name: &str) {
     pool.control_plane.delete("GpuSession", "default", name).await.expect("deleted");
     let gone = |session: Option<&DynamicObject>| session.is_none();
@@ -92,7 +92,7 @@ async fn a_session_holds_one_slice_of_one_device_until_it_is_deleted() {
     let lease = lease.expect("an answer").expect("the session's lease");
     assert_eq!(number(&lease, "/status/slices"), 1);
     assert_eq!(lease.data["spec"]["owner"], json!({"kind": "GpuSession", "name": "held"}));
-    // A second one goes where less is held.
+    // The second session is placed on the device with less leased memory.
     apply(&pool, "other", json!({})).await;
     let other = wait(&pool, "other", is_ready).await;
     let mut lent = Vec::new();
@@ -100,7 +100,7 @@ async fn a_session_holds_one_slice_of_one_device_until_it_is_deleted() {
         lent.push(agent.metric("gpu_vram_allocated_bytes").await.expect("an answer"));
     }
     assert_eq!(lent.iter().flatten().sum::<f64>(), 2.0 * f64::from(256 << 20), "{lent:?}");
-    // An operator that starts anew finds both where they are.
+    // A restarted operator finds both sessions where they are.
     pool.operator.process.kill().await.expect("killed");
     pool.operator.process.start().await.expect("it starts again");
     let renewed = |object: &DynamicObject| number(object, "/status/term") >= 2;
@@ -134,7 +134,7 @@ async fn a_session_without_room_says_why_and_is_placed_when_there_is_some() {
         .delete("GpuSession", "default", "elsewhere")
         .await
         .expect("deleted");
-    // Two that fill both devices, and one too many.
+    // Two sessions that fill both devices, and a third that does not fit.
     for name in ["first", "second", "third"] {
         apply(&pool, name, json!({"vram": "900Mi"})).await;
         if name != "third" {
@@ -194,13 +194,13 @@ async fn a_session_ends_when_its_time_is_over_or_nobody_uses_it() {
         let session = wait(&pool, name, |session| true_condition(session, "Failed").is_some()).await;
         let (reason, message) = why(&session, "Failed");
         assert_eq!(reason, expected, "{message}");
-        // It says so for as long as it stands, and holds nothing.
+        // The condition stays as long as the session exists, and the session holds nothing.
         pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
         delete(&mut pool, name).await;
     }
 }
 
-/// Status of the answer of the worker at `endpoint` when it is asked for a stream.
+/// Status of the answer of the worker at `endpoint` to a request for a session's stream.
 async fn status(endpoint: &str, name: &str, token: &str, upgrade: bool) -> u16 {
     let (url, bearer) = (format!("{endpoint}{}", path::stream("default", name)), format!("Bearer {token}"));
     let mut headers = vec![("authorization", bearer.as_str())];
@@ -211,7 +211,7 @@ async fn status(endpoint: &str, name: &str, token: &str, upgrade: bool) -> u16 {
     status.as_u16()
 }
 
-/// A token of a new ServiceAccount that may do nothing yet.
+/// Creates a ServiceAccount without rights; returns its token.
 async fn account(pool: &Turn, name: &str) -> String {
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": name}});
     pool.control_plane.apply(&account.to_string()).await.expect("an account");
@@ -224,7 +224,7 @@ async fn account(pool: &Turn, name: &str) -> String {
         .collect()
 }
 
-/// Lets an account connect to the session of that name.
+/// Allows an account to connect to one session.
 async fn allow(pool: &Turn, account: &str, session: &str) {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"namespace": "default", "name": account},
@@ -251,7 +251,7 @@ async fn a_stream_opens_for_whom_rbac_lets_and_for_nobody_else() {
     assert_eq!(status(endpoint, "guarded", "nobody-s-token", true).await, 401);
     assert_eq!(status(endpoint, "guarded", &token, true).await, 403);
     allow(&pool, "visitor", "guarded").await;
-    // The API server's own cache and the agent's: a second or two. Without an upgrade nothing is started.
+    // The caches of the API server and of the agent delay the new right by a second or two. A request without an upgrade starts no executor.
     let let_in = eventually(WITHIN, async || {
         (status(endpoint, "guarded", &token, false).await == 426).then_some(())
     });
@@ -270,7 +270,7 @@ async fn a_stream_opens_for_whom_rbac_lets_and_for_nobody_else() {
     pool.nothing_forbidden().await.expect("the chart's rights suffice");
 }
 
-/// Connects as an account that may: a client that is let in and welcomed.
+/// Creates an account that may connect, and connects with it.
 async fn visit(pool: &Turn, name: &str, session: &DynamicObject) -> Session {
     let endpoint = text(session, "endpoint");
     let token = account(pool, "guest").await;
@@ -282,7 +282,7 @@ async fn visit(pool: &Turn, name: &str, session: &DynamicObject) -> Session {
     connected.expect("it is welcomed")
 }
 
-/// Milliseconds until the only grant of an agent ends; `None` when it has none.
+/// Milliseconds until the expiry of an agent's only grant; `None` when it has none.
 async fn left(agent: &sahasra_e2e::Server) -> Option<u64> {
     let url = format!("{}{}", agent.url(), path::INVENTORY);
     let (_, body) = get_with(&url, &[]).await.expect("an answer");
@@ -299,7 +299,7 @@ async fn a_connected_session_is_kept_while_the_operator_and_the_api_server_are_a
     let client = visit(&pool, "kept", &session).await;
     pool.operator.process.kill().await.expect("killed");
     pool.control_plane.stop_api_server().await.expect("stopped");
-    // What is left of the grant would only shrink now, were it not extended: it is seen to shrink and to grow again, twice.
+    // Without extensions the remaining time of the grant would only decrease; the test sees it decrease and increase again, twice.
     for _ in 0..2 {
         let shorter = eventually(WITHIN, async || left(&pool.agents[place]).await.filter(|left| *left < 59_700));
         let before = shorter.await.expect("time passes");

@@ -1,5 +1,5 @@
-//! Bursts that read their kernel from a store and keep their results there: a folder and an S3-compatible server, as far as the operator and
-//! the agents allow them.
+//! Bursts that read their kernel from an object store and write their results to it: a folder and an S3-compatible server, within the
+//! policies of operator and agents.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -20,14 +20,14 @@ use sahasra_e2e::{Pool, PoolOptions, condition, tools};
 use sahasra_store::{Endpoint, StorePolicy, segment};
 use serde_json::{Value, json};
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(240);
-/// What is released is free at once.
+/// Timeout for the release of slices, which is immediate.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
-/// Enough for several segments.
+/// Enough chunks for several segments.
 const CHUNKS: u64 = 50_000;
 
-/// An S3-compatible server, which ends with this.
+/// An S3-compatible server that is stopped when this is dropped.
 struct S3Server {
     child: Child,
     url: String,
@@ -48,7 +48,7 @@ impl S3Server {
         Self { child, url }
     }
 
-    /// Makes a bucket.
+    /// Creates a bucket.
     async fn make_bucket(&self, name: &str) {
         let request = Request::put(format!("{}/{name}", self.url)).body(Empty::<Bytes>::new());
         let client = Client::builder(TokioExecutor::new()).build_http();
@@ -56,7 +56,7 @@ impl S3Server {
         assert_eq!(answer.status(), StatusCode::OK);
     }
 
-    /// A folder there, as a job opens it.
+    /// Opens a folder in the store as a job does.
     fn open(&self, url: &str) -> Arc<dyn ObjectStore> {
         let allowed: Endpoint = self.url.parse().expect("an endpoint");
         let policy = StorePolicy::new(None, [allowed].into_iter().collect());
@@ -71,7 +71,7 @@ impl Drop for S3Server {
     }
 }
 
-/// A burst whose kernel and results are in that store.
+/// A burst with its kernel and its results in this store.
 fn stored(name: &str, url: &str, secret: Option<&str>) -> Burst {
     let mut store = json!({"url": format!("{url}/results")});
     if let Some(secret) = secret {
@@ -83,7 +83,7 @@ fn stored(name: &str, url: &str, secret: Option<&str>) -> Burst {
     burst.with("kernel", kernel).with("output", json!({"store": store}))
 }
 
-/// Settings of a store at that endpoint.
+/// Settings of a store at this endpoint.
 fn settings(endpoint: &str) -> BTreeMap<String, String> {
     let settings = [
         ("aws_access_key_id", "test"),
@@ -95,7 +95,7 @@ fn settings(endpoint: &str) -> BTreeMap<String, String> {
     settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
-/// The Secret of a store at that endpoint.
+/// Creates the Secret of a store at this endpoint.
 async fn secret(pool: &Pool, name: &str, endpoint: &str) {
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"},
@@ -104,7 +104,7 @@ async fn secret(pool: &Pool, name: &str, endpoint: &str) {
     pool.control_plane.apply(&secret.to_string()).await.expect("applied");
 }
 
-/// Runs the burst to its end; where its list of results stands, below the store's URL.
+/// Runs the burst to its end; returns the path of its list of results, relative to the store's URL.
 async fn completed(pool: &Pool, burst: &Burst, name: &str, url: &str) -> String {
     burst.apply(&pool.control_plane).await.expect("applied");
     let job = pool.completed("default", name, WITHIN).await.expect("it completes");
@@ -116,7 +116,7 @@ async fn completed(pool: &Pool, burst: &Burst, name: &str, url: &str) -> String 
     manifest.unwrap_or_else(|| panic!("{}", job.data["status"])).to_owned()
 }
 
-/// Why the spec is not accepted: reason and message.
+/// Reason and message with which the spec is rejected.
 async fn refused(pool: &Pool, burst: &Burst, name: &str) -> (String, String) {
     burst.apply(&pool.control_plane).await.expect("applied");
     let judged = |job: Option<&DynamicObject>| job.is_some_and(|job| condition(job, "Accepted").is_some());

@@ -1,4 +1,4 @@
-//! Agents that speak TLS: operator, gateway and clients know them by their certificate, and they the operator by its own.
+//! Agents that use TLS: operator, gateway and clients verify the agents' certificate, and agents verify the operator's.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use sahasra_e2e::{Pool, PoolOptions, Server, WorkerCertificates, condition, even
 use sahasra_wire::path;
 use serde_json::json;
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(240);
-/// Elements of a tensor here: 8 MiB, more than any buffer on the way holds.
+/// Elements of a tensor: 8 MiB, which exceeds every buffer on the path.
 const ELEMENTS: usize = 2 << 20;
 
 fn options() -> PoolOptions {
@@ -38,7 +38,7 @@ fn endpoint(session: &DynamicObject) -> String {
     session.data["status"]["endpoint"].as_str().expect("an endpoint").to_owned()
 }
 
-/// A burst to its end, with the right sum.
+/// Runs a burst to its end and checks its sum.
 async fn burst(pool: &Pool, name: &str) {
     const CHUNKS: u64 = 200;
     let burst = Burst::of_steps("default", name, CHUNKS, 10).expect("a kernel");
@@ -54,7 +54,7 @@ async fn burst(pool: &Pool, name: &str) {
     );
 }
 
-/// Up and down, bit by bit the same.
+/// Uploads and downloads a tensor, which must be identical.
 async fn carries(session: &Session, seed: u32) {
     let data: Vec<u8> = (0..ELEMENTS as u32)
         .flat_map(|at| (at.wrapping_mul(2_654_435_761) ^ seed).to_le_bytes())
@@ -104,7 +104,7 @@ async fn bursts_and_sessions_run_over_tls_while_the_certificate_is_renewed() {
     let through = connect(Target::through(&rest, "default", "indirect").expect("a target")).await;
     carries(&through, 2).await;
 
-    // Whoever reaches the port without the operator's certificate takes nothing, and is told.
+    // Requests without the operator's certificate are rejected, with a message.
     for path in [path::INVENTORY, path::ACQUIRE, path::BURSTS] {
         let (status, text) = get_with(&format!("{}{path}", pool.agents[0].url()), &[]).await.expect("an answer");
         let text = String::from_utf8_lossy(&text);
@@ -114,7 +114,7 @@ async fn bursts_and_sessions_run_over_tls_while_the_certificate_is_renewed() {
         );
     }
 
-    // Another certificate, of the same authority: what is connected stays, what comes next sees the new one.
+    // Another certificate of the same authority: existing connections stay open, and new connections get the new certificate.
     certificates.renew().expect("another certificate");
     let log = || std::fs::read_to_string(pool.control_plane.log_directory().join("agent-0.log")).unwrap_or_default();
     let taken = eventually(WITHIN, async || log().contains("the certificate has changed").then_some(()));

@@ -1,11 +1,11 @@
-//! Reaches every documented maximum (docs/limits.md) and prints what it took: on a real control plane whose etcd waits for the disk, with one
-//! operator and one agent whose CPU device lends 128 GiB. `SAHASRA_BIN_DIR` must name optimised binaries.
+//! Reaches every documented maximum (docs/limits.md) and prints the resources used: on a real control plane whose etcd waits for the disk,
+//! with one operator and one agent whose CPU device has 128 GiB. `SAHASRA_BIN_DIR` must name optimised binaries.
 //!
 //!     limits            every case; exits with 1 when a limit is not reached or its goal is missed
 //!     limits NAME ...   only these
 //!
-//! `SAHASRA_S3_SERVER` names an S3-compatible server that takes `-H HOST -p PORT` (moto_server); without it that case fails, and says so.
-//! Nothing is waited for without a limit.
+//! `SAHASRA_S3_SERVER` names an S3-compatible server that takes `-H HOST -p PORT` (moto_server); without the variable the case that needs it
+//! fails with a message. Every wait has a timeout.
 
 use std::error::Error;
 use std::io::Write;
@@ -21,17 +21,17 @@ use serde_json::{Value, json};
 
 mod spec;
 
-/// A case that takes longer has not reached its limit.
+/// Timeout of a case, after which its limit counts as not reached.
 const WITHIN: Duration = Duration::from_secs(300);
-/// After each case everything that was lent is back within this.
+/// Timeout for the release of all slices after each case.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
-/// Requests to the API server at the same time.
+/// Concurrent requests to the API server.
 const AT_ONCE: usize = 32;
 
 type Failure = Box<dyn Error>;
 
-/// Every case, in this order: name, the limit, and a goal in seconds and MiB of the operator where there is one.
+/// Every case in order: name, limit, and goals in seconds and in MiB of the operator's memory where there are any.
 const CASES: [(&str, &str, Option<f64>, Option<f64>); 18] = [
     ("chunks", "10,000,000 chunks, sum, results: None", Some(15.0), Some(250.0)),
     ("chunks-file", "10,000,000 chunks into a file store", None, None),
@@ -70,7 +70,7 @@ async fn main() -> std::process::ExitCode {
     }
 }
 
-/// Reaches the limits that the arguments name, or all.
+/// Runs the cases that the arguments name, or all.
 async fn reach() -> Result<(), Failure> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     if let Some(unknown) = wanted.iter().find(|name| !CASES.iter().any(|case| case.0 == **name)) {
@@ -132,7 +132,7 @@ async fn reach() -> Result<(), Failure> {
     outcome(&missed, &slow).inspect_err(|_| limits.pool.report())
 }
 
-/// Fails with what was not reached, and with what was reached and took more than its goal.
+/// Fails with the cases whose limit was not reached, and those that missed their goal.
 fn outcome(missed: &[String], slow: &[String]) -> Result<(), Failure> {
     let mut said = Vec::new();
     for (what, cases) in [("limits were not reached", missed), ("goals were missed", slow)] {
@@ -144,7 +144,7 @@ fn outcome(missed: &[String], slow: &[String]) -> Result<(), Failure> {
 }
 
 impl Limits {
-    /// Reaches one limit; what was reached.
+    /// Runs one case; returns a description of the limit reached.
     async fn run(&self, name: &str) -> Result<String, Failure> {
         match name {
             "chunks" => self.chunks(name, |burst| burst.with("results", json!("None"))).await,
@@ -172,14 +172,14 @@ impl Limits {
         }
     }
 
-    /// Nothing of one case is left for the next.
+    /// Deletes all objects of a case, so that nothing is left for the next.
     async fn clear(&mut self) -> Result<(), Failure> {
         let delete = "delete burstjobs,gpusessions,vramleases --all --all-namespaces --wait=false";
         self.pool.control_plane.kubectl(delete.split(' ')).await?.success()?;
         Ok(self.pool.nothing_held(BACK_WITHIN).await?)
     }
 
-    /// `spec.output` of a job that keeps its results in a folder of the file store.
+    /// `spec.output` of a job with its results in a folder of the file store.
     fn store(&self, folder: &str) -> Value {
         json!({"store": {"url": format!("file://{}/{folder}", self.files.display())}})
     }
@@ -321,7 +321,7 @@ impl Limits {
         Ok(made.buffer_unordered(AT_ONCE).try_collect().await?)
     }
 
-    /// Applies bursts with one command and waits for each of them.
+    /// Applies bursts with one command and waits until each of them is complete.
     async fn all_complete(&self, bursts: Vec<(String, String, Burst)>) -> Result<(), Failure> {
         let manifests: Vec<String> = bursts.iter().map(|(_, _, burst)| burst.manifest().to_string()).collect();
         self.pool.control_plane.apply(&manifests.join("\n---\n")).await?;
@@ -375,7 +375,8 @@ impl Limits {
         Ok(format!("{SESSIONS} sessions"))
     }
 
-    /// Eight namespaces have work for as long as it takes: as many as a device has executors for. The others must get their turns all the same.
+    /// Eight namespaces have work for the whole case, as many as a device has executors. The other namespaces must get their turns
+    /// nevertheless.
     async fn namespaces(&self) -> Result<String, Failure> {
         const EXECUTORS: usize = 8;
         let one = json!({"min": 1, "max": 1});
@@ -406,7 +407,7 @@ impl Limits {
         Ok(format!("{} namespaces", namespaces.len()))
     }
 
-    /// The burst `busy` of a namespace, once some of its chunks have succeeded.
+    /// Returns the burst `busy` of a namespace once some of its chunks have succeeded.
     async fn progress(&self, namespace: &str) -> Result<DynamicObject, Failure> {
         let progress = self.pool.control_plane.wait_until("BurstJob", namespace, "busy", WITHIN, |job| {
             job.is_some_and(|job| number(job, "/status/chunks/succeeded") > 0)
@@ -419,7 +420,7 @@ fn kernel(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/kernels/{name}.ptx"))
 }
 
-/// An error with what caused it.
+/// Formats an error with its sources.
 fn causes(error: &dyn Error) -> String {
     let (mut text, mut error) = (error.to_string(), error);
     while let Some(source) = error.source() {

@@ -1,11 +1,11 @@
-//! Limits of what a `BurstJob`'s spec may have.
+//! Limits of the fields of a `BurstJob`'s spec.
 
 use sahasra_e2e::bursts::{Burst, number};
 use serde_json::{Value, json};
 
 use super::{Failure, Limits, equal};
 
-/// A kernel that gives the sum of so many `u32` arguments.
+/// PTX of a kernel whose output is the sum of `scalars` arguments of type `u32`.
 fn adds(scalars: usize) -> String {
     let parameters: String = (0..scalars).map(|number| format!(", .param .u32 adds_{number}")).collect();
     let added: String = (0..scalars)
@@ -19,7 +19,7 @@ fn adds(scalars: usize) -> String {
     )
 }
 
-/// Each thread gives its number.
+/// PTX of a kernel in which each thread writes its number.
 const THREADS: &str = "
 .version 8.0
 .target sm_80
@@ -57,7 +57,7 @@ impl Limits {
         Ok("9,000".to_owned())
     }
 
-    /// A burst of a kernel written here, with these arguments after its output.
+    /// A burst of the kernel `ptx`, with these arguments after its output.
     fn of_kernel(name: &str, ptx: String, args: Vec<Value>, chunks: Value) -> Result<Burst, Failure> {
         let mut all = vec![json!({"output": {"type": "u32"}})];
         all.extend(args);
@@ -98,7 +98,7 @@ impl Limits {
         const LISTS: usize = 16;
         const VALUES: u64 = 4_096;
         let name = |number: usize| format!("p{number}");
-        // One list of as many values as a list may have, and others as far as a burst has chunks for their combinations.
+        // One list with the maximum number of values, and other lists whose combinations stay within the maximum number of chunks.
         let lists: Vec<Value> = (0..LISTS)
             .map(|number| {
                 let values: Vec<u64> = match number {

@@ -1,4 +1,4 @@
-//! What runs inside the cluster.
+//! Tests that run inside the cluster.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use sahasra_e2e::bursts::Burst;
 use sahasra_e2e::{ControlPlane, EXISTING_CLUSTER_VARIABLE, NAMESPACE, Options, eventually, tools};
 
-/// Images are there already, processes are started and a burst of seconds runs: on a loaded machine it all takes a while.
+/// Timeout for pods to start and a burst of some seconds to run on a machine under load. Images are already present.
 const WITHIN: Duration = Duration::from_secs(180);
 
-/// The cluster that this process runs in; its kinds come from the chart.
+/// The cluster in which this process runs; its CRDs come from the chart.
 struct Cluster(ControlPlane);
 
 impl Cluster {
@@ -41,7 +41,7 @@ impl Cluster {
         said
     }
 
-    /// Whether the program succeeds, and what it says.
+    /// Runs a program; returns whether it succeeded, and its output.
     async fn outcome(&self, program: &std::path::Path, arguments: &[&str]) -> (bool, String) {
         let output = Command::new(program)
             .args(arguments)
@@ -57,7 +57,7 @@ impl Cluster {
 }
 
 impl Drop for Cluster {
-    /// The cluster is gone a moment after a failure: what it looked like goes to stderr now.
+    /// The cluster is removed a moment after a failure, so its state is written to stderr before.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
@@ -72,7 +72,7 @@ impl Drop for Cluster {
             let mut command = Command::new("kubectl");
             command.args(arguments.split(' ')).env("KUBECONFIG", self.0.kubeconfig());
             eprintln!("--- kubectl {arguments}");
-            // It is a report of another failure: its own is not one more.
+            // A failure of the report must not hide the failure that it reports.
             let _ = command.stdout(std::io::stderr()).status();
         }
     }
@@ -100,7 +100,8 @@ async fn a_pod_of_a_local_image_runs_to_its_end_as_nobody() {
 async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lease_when_uninstalled() {
     let cluster = Cluster::find().await;
     let helm = tools::helm().await.expect("helm");
-    // The same kernel, and no container around: where that has all walls, the runtime's own profile must not be in their way.
+    // The kernel is the same outside a container. If it supports the complete sandbox there, the container runtime's seccomp profile must not
+    // prevent it in pods.
     let worker = tools::binaries().await.expect("binaries").join("sahasra-worker");
     let walls: serde_json::Value = serde_json::from_str(&cluster.run(worker, &["executor", "walls"]).await).expect("JSON");
     let has_walls = walls["Ok"]["landlock"].as_u64() >= Some(3) && walls["Ok"]["seccomp"] == true;
@@ -141,7 +142,7 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
     let check = tools::workspace_root().join("examples/check");
     println!("{}", cluster.run(check, &["hyperparameter-search"]).await);
 
-    // It has to be asked for by name: no burst is left without an operator.
+    // The uninstall check rejects an uninstall while a burst runs, which would be left without an operator.
     let uninstall = ["uninstall", "sahasra", "--namespace", NAMESPACE, "--wait", "--timeout=120s"];
     let running = Burst::of("endless", "default", "running", 1).expect("a burst");
     let running = running.with("chunkTimeoutSeconds", serde_json::json!(86_400));
@@ -165,6 +166,6 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
     cluster.run(helm, &uninstall).await;
     let gone = async || cluster.kubectl("get pods -n sahasra-system -o name").await.is_empty().then_some(());
     assert!(eventually(WITHIN, gone).await.is_some(), "pods outlive the chart");
-    // The definitions, and with them everybody's objects, stay: there must be none that holds VRAM.
+    // The CRDs and the users' objects stay after an uninstall; none of these objects may hold VRAM.
     assert_eq!(cluster.kubectl("get vramleases,gpusessions,burstjobs -A -o name").await, "");
 }

@@ -1,4 +1,4 @@
-//! A pool, a gateway before it, somebody who may use both, and clients with work whose result is known.
+//! A pool with a gateway, an account that may use both, and clients whose work has a known result.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use sahasra_client::{Argument, Array, Format, Gateway, Options, Program, Session
 use sahasra_e2e::{Server, SharedPool, Turn, eventually, is_alive, true_condition};
 use serde_json::{Value, json};
 
-/// A machine under load gets minutes.
+/// Timeout for a machine under load.
 pub const WITHIN: Duration = Duration::from_secs(240);
-/// Elements of a tensor here.
+/// Elements of a tensor.
 pub const ELEMENTS: usize = 512;
 
-/// `x[i] = x[i] * 1664525 + 1013904223`, so many times.
+/// PTX that computes `x[i] = x[i] * 1664525 + 1013904223`, `times` times.
 const STEP: &str = "
 .version 7.0
 .target sm_70
@@ -41,7 +41,7 @@ DONE:
 }
 ";
 
-/// A pool with a gateway.
+/// A pool with a gateway, and the token of an account.
 pub struct Place {
     pub pool: Turn,
     pub gateway: Server,
@@ -49,7 +49,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Its turn with the pool, and a gateway of its own.
+    /// Borrows the pool and starts a gateway.
     pub async fn start(pool: &'static SharedPool) -> Self {
         let pool = pool.borrow().await.expect("Sahasra starts");
         let operator = pool.operator.url();
@@ -59,22 +59,22 @@ impl Place {
         Self { pool, gateway, token }
     }
 
-    /// REST, with the user's token.
+    /// REST client of the gateway, with the account's token.
     pub fn rest(&self) -> Gateway {
         self.rest_at(&self.gateway.url())
     }
 
-    /// As [`Place::rest`], where something stands before the gateway.
+    /// REST client as [`Place::rest`], for a proxy in front of the gateway at `url`.
     pub fn rest_at(&self, url: &str) -> Gateway {
         Gateway::new(url, Token::text(self.token.clone()), None).expect("a gateway")
     }
 
-    /// A session of 256 MiB for PTX, ready.
+    /// Creates a session of 256 MiB for PTX and waits until it is ready.
     pub async fn session(&self, name: &str, more: Value) -> DynamicObject {
         self.session_in("default", name, more).await
     }
 
-    /// As [`Place::session`], in any namespace.
+    /// Creates a session as [`Place::session`] does, in any namespace.
     pub async fn session_in(&self, namespace: &str, name: &str, more: Value) -> DynamicObject {
         let mut spec = json!({"class": "cpu", "vram": "256Mi", "engine": "ptx"});
         for (field, value) in more.as_object().expect("fields") {
@@ -89,12 +89,12 @@ impl Place {
             .await
     }
 
-    /// Waits until a session is as wanted.
+    /// Waits until `wanted` accepts a session, and returns it.
     pub async fn until(&self, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
         self.until_in("default", name, wanted).await
     }
 
-    /// As [`Place::until`], in any namespace.
+    /// Waits as [`Place::until`] does, in any namespace.
     pub async fn until_in(&self, namespace: &str, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
         let wanted = |session: Option<&DynamicObject>| session.is_some_and(&wanted);
         let session = self
@@ -105,7 +105,7 @@ impl Place {
         session.expect("it comes to that").expect("it is there")
     }
 
-    /// How a client reaches a session.
+    /// Target of a client for a session: the worker itself if `direct`, or else the gateway.
     pub fn target(&self, session: &DynamicObject, direct: bool) -> Target {
         let name = session.metadata.name.as_deref().expect("a name");
         let gateway = self.rest();
@@ -119,7 +119,7 @@ impl Place {
         target.on(&format!("{}/{}", text(session, "worker"), text(session, "device")))
     }
 
-    /// Which agent has it.
+    /// Index of the agent that has the session.
     pub fn agent_of(&self, session: &DynamicObject) -> usize {
         usize::from(text(session, "worker") != "node-0")
     }
@@ -131,7 +131,7 @@ impl Place {
         executors.map(|executor| executor.pid).collect()
     }
 
-    /// Waits until an execution of a session runs.
+    /// Waits until an execution of a session runs on the worker.
     pub async fn is_running(&self, worker: &str) {
         let running = eventually(WITHIN, async || {
             let workers = self.pool.operator.get_json("/workers").await.ok()?;
@@ -173,17 +173,17 @@ impl Place {
     }
 }
 
-/// A field of a status.
+/// Text field of a status.
 pub fn text<'a>(session: &'a DynamicObject, field: &str) -> &'a str {
     session.data["status"][field].as_str().unwrap_or_default()
 }
 
-/// What somebody waits for, who does not wait for ever.
+/// Awaits an answer with a timeout.
 pub async fn answered<T>(asked: impl Future<Output = T>) -> T {
     tokio::time::timeout(WITHIN, asked).await.expect("it is answered")
 }
 
-/// A client with work whose result is known.
+/// A client with a tensor on which it computes steps, and the expected result.
 pub struct Work {
     pub session: Session,
     step: Program,
@@ -192,7 +192,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Connects, and puts a tensor there.
+    /// Connects and uploads the tensor.
     pub async fn start(target: Target, options: Options) -> Self {
         let session = Session::connect(target, options).await.expect("it connects");
         let step = session.compile("step", Format::Ptx, STEP).expect("sent");
@@ -206,7 +206,7 @@ impl Work {
         }
     }
 
-    /// A step that depends on the one before.
+    /// Starts a step, which depends on the previous one.
     pub fn step(&mut self) {
         self.launch(1);
         for element in &mut self.expected {
@@ -214,7 +214,7 @@ impl Work {
         }
     }
 
-    /// A step that takes minutes, whose result nobody waits for.
+    /// Starts a step that takes minutes and whose result is not awaited.
     pub fn long_step(&self) {
         self.launch(u32::MAX);
     }
@@ -228,25 +228,25 @@ impl Work {
         launched.expect("sent");
     }
 
-    /// What is there now.
+    /// Downloads the tensor.
     async fn there(&self) -> Array {
         answered(self.tensor.download()).await.expect("it comes back")
     }
 
-    /// Brings the tensor back, and puts its bytes there as another one that takes its place: nothing of it may be lost on the way.
+    /// Downloads the tensor, and uploads its bytes as a new tensor that replaces it: nothing may be lost on the way.
     pub async fn around(&mut self) {
         let array = self.there().await;
         assert!(array.data == bytes(&self.expected), "the loop went wrong");
         self.tensor = self.session.put(array.data, "u32", &[ELEMENTS as i64]).expect("sent");
     }
 
-    /// What is there is exactly what was computed.
+    /// Checks that the tensor is exactly the expected result.
     pub async fn is_right(&self) {
         assert!(self.there().await.data == bytes(&self.expected), "something was lost or repeated");
         answered(self.session.synchronise()).await.expect("nothing failed");
     }
 
-    /// Waits for the error with which everything here ends; gives it, and how long that took.
+    /// Waits for the error with which the session ends; returns the error and the time since `since`.
     pub async fn ends(&self, since: Instant) -> (sahasra_client::Error, Duration) {
         let error = answered(self.session.synchronise()).await.expect_err("nothing answers any more");
         (error, since.elapsed())

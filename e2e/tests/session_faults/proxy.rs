@@ -1,4 +1,4 @@
-//! A TCP proxy whose connections can be cut, at will or after a number of bytes that a seed chooses.
+//! A TCP proxy whose connections can be cut on demand, or after a number of bytes derived from a seed.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -12,7 +12,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Listens on a port of its own until it is dropped.
+/// A proxy that listens on a port of its own until it is dropped.
 pub struct Proxy {
     pub url: String,
     cut: Arc<Notify>,
@@ -24,7 +24,7 @@ pub struct Proxy {
 #[derive(Clone, Copy)]
 pub struct Faults {
     state: u64,
-    /// A connection is cut within so many bytes of either direction, on average half of them.
+    /// Upper bound of the bytes, of both directions together, after which a connection is cut; on average it is cut after half of them.
     within: u64,
 }
 
@@ -43,7 +43,7 @@ impl Faults {
 }
 
 impl Proxy {
-    /// To `address`, which is `host:port`.
+    /// Starts a proxy for `address`, which is `host:port`.
     pub async fn start(address: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -62,12 +62,12 @@ impl Proxy {
         }
     }
 
-    /// Cuts all connections that stand.
+    /// Cuts all open connections.
     pub fn cut(&self) {
         self.cut.notify_waiters();
     }
 
-    /// From here on connections are cut as these have it; none: they stand.
+    /// Sets the faults of later connections; `None` for connections without faults.
     pub fn set(&self, faults: Option<Faults>) {
         *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
     }
@@ -80,13 +80,13 @@ impl Drop for Proxy {
     }
 }
 
-/// Copies between both until one ends or it is cut.
+/// Copies data in both directions until one side ends or the connection is cut.
 async fn pass(mut client: TcpStream, address: String, cut: Arc<Notify>, faults: Arc<Mutex<Option<Faults>>>) {
     let cutting = cut.notified();
     let Ok(mut server) = TcpStream::connect(&address).await else {
         return;
     };
-    // A small buffer: what was cut off is not known to either side.
+    // A small buffer, so that neither side knows how much of its data was lost in a cut.
     let draw = || {
         let mut faults = faults.lock().unwrap_or_else(PoisonError::into_inner);
         faults
@@ -127,7 +127,7 @@ async fn pass(mut client: TcpStream, address: String, cut: Arc<Notify>, faults: 
         () = copying => {}
         () = cutting => {}
     }
-    // Some end in order, some by a reset that takes back what is on its way.
+    // Some connections end in order, some by a reset that drops data in flight.
     if kind >= 2 {
         let _ = client.set_zero_linger();
         let _ = server.set_zero_linger();

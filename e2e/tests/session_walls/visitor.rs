@@ -1,4 +1,4 @@
-//! A client of a session stream that says exactly what it is told to.
+//! Client of a session stream that sends exactly the frames that a test asks for.
 
 use bytes::{Bytes, BytesMut};
 use sahasra_wire::path;
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::place::WITHIN;
 
-/// See the [module](self).
+/// A connection to a session's stream; see the [module](self).
 #[derive(Debug)]
 pub struct Visitor {
     stream: TcpStream,
@@ -21,12 +21,12 @@ pub struct Visitor {
 }
 
 impl Visitor {
-    /// A connection to a session's stream at its worker, or the status of the refusal.
+    /// Connects to a session's stream at its worker; the error is the status of the rejection.
     pub async fn open(endpoint: &str, namespace: &str, name: &str, token: &str) -> Result<Self, u16> {
         Self::open_with(endpoint, namespace, name, token, &[]).await
     }
 
-    /// As [`Visitor::open`], with a secret in the request, unless it is empty.
+    /// Connects as [`Visitor::open`] does, with a secret in the request unless it is empty.
     pub async fn open_with(endpoint: &str, namespace: &str, name: &str, token: &str, secret: &[u8]) -> Result<Self, u16> {
         let address = endpoint.strip_prefix("http://").expect("without TLS");
         let mut stream = TcpStream::connect(address).await.expect("it connects");
@@ -56,14 +56,14 @@ impl Visitor {
         })
     }
 
-    /// A client that begins anew, in place of whoever was there.
+    /// Connects without a secret, replacing the previous client of the session.
     pub async fn welcomed(endpoint: &str, namespace: &str, name: &str, token: &str) -> (Self, Welcome) {
         let mut visitor = Self::open(endpoint, namespace, name, token).await.expect("it may connect");
         let welcome = visitor.greet(&[]).await.expect("it is welcome");
         (visitor, welcome)
     }
 
-    /// Says hello, with the secret of a connection that broke or without one.
+    /// Sends `Hello` with the secret of a broken connection, or without one.
     pub async fn greet(&mut self, secret: &[u8]) -> Result<Welcome, Refused> {
         let hello = Hello {
             lowest_version: VERSION,
@@ -94,7 +94,7 @@ impl Visitor {
         self.stream.write_all(&bytes).await.expect("sent");
     }
 
-    /// The next operation.
+    /// Sends the next operation.
     pub async fn send(&mut self, kind: Kind, payload: &[u8]) {
         self.sent += 1;
         self.write(self.sent, kind, payload).await;
@@ -115,7 +115,7 @@ impl Visitor {
         }
     }
 
-    /// A tensor of bytes.
+    /// Uploads a tensor of bytes.
     pub async fn put(&mut self, tensor: u64, bytes: &[u8]) {
         let upload = Upload {
             tensor,
@@ -131,7 +131,7 @@ impl Visitor {
         self.send(Kind::Part(part), bytes).await;
     }
 
-    /// What a tensor holds.
+    /// Downloads a tensor.
     pub async fn download(&mut self, tensor: u64) -> Result<Vec<u8>, Failed> {
         self.send(Kind::Download(Download { tensor, request: 7 }), &[]).await;
         let mut missing = match self.read().await.0 {
@@ -148,7 +148,7 @@ impl Visitor {
         Ok(all)
     }
 
-    /// Whether everything so far went well.
+    /// Waits for all operations so far; the error is that of the first that failed.
     pub async fn synchronise(&mut self) -> Result<(), Failed> {
         self.send(Kind::Synchronise(Synchronise::new(8)), &[]).await;
         match self.read().await.0 {
