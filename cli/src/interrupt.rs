@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first signal starts a shutdown that releases what is held, the second ends the process at once.
+//! Ctrl-C and SIGTERM: the first signal starts a shutdown that releases all slices, the second ends the process at once.
 
 use std::io;
 

@@ -161,7 +161,7 @@ impl ControlPlane {
     /// namespace ([`ControlPlane::create_namespace`]) and start no operator.
     ///
     /// # Errors
-    /// Those of [`ControlPlane::start`].
+    /// The errors of [`ControlPlane::start`].
     pub async fn shared() -> Result<Shared, ControlPlaneError> {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
         SHARED.get_or_try_init(|| Self::start(Options::default())).await.map(Shared)
@@ -208,7 +208,7 @@ impl ControlPlane {
     /// Runs kubectl as administrator with `input` on its standard input, such as for `["apply", "-f", "-"]`.
     ///
     /// # Errors
-    /// Those of [`ControlPlane::kubectl`].
+    /// The errors of [`ControlPlane::kubectl`].
     pub async fn kubectl_with_input<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
@@ -220,7 +220,7 @@ impl ControlPlane {
     /// Runs kubectl with another kubeconfig, such as one of [`ControlPlane::kubeconfig_for`].
     ///
     /// # Errors
-    /// Those of [`ControlPlane::kubectl`].
+    /// The errors of [`ControlPlane::kubectl`].
     pub async fn kubectl_as<A: AsRef<OsStr>>(
         &self,
         kubeconfig: &Path,
@@ -335,7 +335,7 @@ impl ControlPlane {
         Ok(audit.writes(|write| wanted(write) && !write.name.starts_with("audit-marker-"))?)
     }
 
-    /// Keeps the folder except etcd's data when the control plane is dropped, and prints its path. Happens by itself when a test panics.
+    /// Keeps the folder except etcd's data when the control plane is dropped, and prints its path. A test that panics does this automatically.
     pub fn keep(&self) {
         self.directory.keep();
     }

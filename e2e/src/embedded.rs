@@ -82,7 +82,7 @@ impl Embedded {
     /// Runs kubectl without input.
     ///
     /// # Errors
-    /// Those of [`Embedded::kubectl_with_input`].
+    /// The errors of [`Embedded::kubectl_with_input`].
     pub async fn kubectl<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<Output, CommandError> {
         self.kubectl_with_input(arguments, "").await
     }

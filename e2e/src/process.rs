@@ -132,7 +132,7 @@ impl Process {
     /// Restarts the process with the same arguments and waits until it is ready. Does nothing if the process is running.
     ///
     /// # Errors
-    /// Those of [`Specification::start`].
+    /// The errors of [`Specification::start`].
     pub async fn start(&mut self) -> Result<(), ProcessError> {
         if self.is_running() {
             return Ok(());

@@ -129,7 +129,7 @@ impl ApiServer {
     /// Sends a request and returns the answer in the form for the client, its body streamed.
     ///
     /// # Errors
-    /// Those of [`ApiServer::send`].
+    /// The errors of [`ApiServer::send`].
     pub async fn pass(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, Refusal> {
         Ok(passed_on(self.send(token, method, path, body).await?))
     }

@@ -1,4 +1,4 @@
-//! The gateway's binary: see the library of the same crate.
+//! The gateway's program; its code is in the library of this crate.
 
 use clap::Parser;
 use sahasra_gateway::{args::Args, run};
@@ -6,7 +6,7 @@ use sahasra_gateway::{args::Args, run};
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     sahasra_service::logging::start(&args.log, args.log_format);
-    // Two threads: bytes of one session's stream are copied on one while another's, or a list, goes on.
+    // Two threads, so that a busy stream of one session does not delay other streams and requests.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(run(args))
 }

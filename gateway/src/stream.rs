@@ -48,7 +48,7 @@ pub struct Streams {
     known: Arc<known::Endpoints>,
 }
 
-/// Timing by which a dead client is told from an idle one.
+/// Timing by which a dead client is distinguished from an idle one.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Interval between pings to the client: less than the minute after which proxies close idle connections.

@@ -46,7 +46,7 @@ impl Token {
     /// Returns the token of a WebSocket handshake: from its `Authorization` header, or else from a subprotocol.
     ///
     /// # Errors
-    /// Those of [`Token::of`].
+    /// The errors of [`Token::of`].
     pub fn of_websocket<'a>(headers: &HeaderMap, mut subprotocols: impl Iterator<Item = &'a str>) -> Result<Self, Refusal> {
         if headers.contains_key(header::AUTHORIZATION) {
             return Self::of(headers);

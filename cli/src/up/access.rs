@@ -109,7 +109,7 @@ impl Held {
     /// earlier run left behind. If the second path is rejected, the file at the first path stays unchanged.
     ///
     /// # Errors
-    /// Those of [`Held::take`]; [`AccessError::Same`] when both paths are the same file.
+    /// The errors of [`Held::take`]; [`AccessError::Same`] when both paths are the same file.
     pub fn take_both(kubeconfig: &Path, token_file: &Path) -> Result<(Self, Self), AccessError> {
         let kubeconfig = Self::take(kubeconfig, Content::Kubeconfig)?;
         if kubeconfig.is(token_file) {

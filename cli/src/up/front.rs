@@ -4,7 +4,7 @@
 //! The gateway is the same as in a cluster and has no rights here either: it calls the API with its caller's token, which is checked by the
 //! same [`Guarded`] service that kubectl uses.
 //!
-//! TLS and plain HTTP share the port, told apart by the first byte of a connection. kubectl sends its token only over TLS; `curl
+//! TLS and plain HTTP share the port, distinguished by the first byte of a connection. kubectl sends its token only over TLS; `curl
 //! http://127.0.0.1:8000/workers` needs neither token nor TLS.
 
 use std::{

@@ -112,7 +112,7 @@ pub async fn get(url: &str) -> Result<(StatusCode, String), HttpError> {
 /// Sends `GET url` with these headers and returns the status and the body.
 ///
 /// # Errors
-/// Those of [`get`].
+/// The errors of [`get`].
 pub async fn get_with(url: &str, headers: &[(&str, &str)]) -> Result<(StatusCode, Bytes), HttpError> {
     tokio::time::timeout(ANSWER_WITHIN, exchange(url, headers))
         .await

@@ -54,7 +54,7 @@ impl Slots {
     /// time; further ones count as new.
     ///
     /// # Errors
-    /// Those of [`Self::take`].
+    /// The errors of [`Self::take`].
     pub fn take_resumed(&self, caller: Option<Arc<str>>, namespace: &str, name: &str) -> Result<Slot, Refusal> {
         self.slot(caller, Some(format!("{namespace}/{name}")))
     }
