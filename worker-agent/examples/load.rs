@@ -13,10 +13,10 @@ use anyhow::Context;
 use clap::Parser;
 
 #[path = "../tests/api/coordinator.rs"]
-#[allow(dead_code, missing_docs, clippy::unwrap_used, reason = "shared with tests")]
+#[allow(dead_code, clippy::unwrap_used, reason = "shared with tests")]
 mod coordinator;
 #[path = "../tests/api/programs.rs"]
-#[allow(dead_code, missing_docs, clippy::unwrap_used, reason = "shared with tests")]
+#[allow(dead_code, clippy::unwrap_used, reason = "shared with tests")]
 mod programs;
 
 use coordinator::{Collected, Coordinator, range};

@@ -5,7 +5,7 @@
 //! compare messages that users see exactly.
 
 // Cases are tests: they may unwrap, and their names describe the expectation.
-#![allow(clippy::unwrap_used, clippy::result_large_err, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::result_large_err)]
 
 pub mod applies;
 pub mod bounds;

@@ -5,7 +5,6 @@ use std::fmt;
 /// Element type of a buffer: a value of `PJRT_Buffer_Type` that programs can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
-#[allow(missing_docs)] // Their names say what they are.
 pub enum ElementType {
     Pred = 1,
     S8 = 2,

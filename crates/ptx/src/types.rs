@@ -4,7 +4,6 @@ use std::fmt;
 
 /// Fundamental type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are the ISA's")]
 #[non_exhaustive]
 pub enum ScalarType {
     U8,

@@ -1,6 +1,6 @@
 //! Tests of the agent from its clients' side: a real process with real executors on the CPU engine, used over a socket.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod agent_process;
 mod api_server;

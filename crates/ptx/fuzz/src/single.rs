@@ -10,7 +10,6 @@ use crate::model::Model;
 
 /// Reason why a form could not be run.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum SingleError {
     #[error("refused: {}", .0.reason())]
     Refused(LoadError),

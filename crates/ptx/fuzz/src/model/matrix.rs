@@ -7,7 +7,6 @@ use crate::exact::{BF16, Exact, F16, F32, F64, Format, Rounding, TF32, Value};
 
 /// Element type of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "named as PTX names them")]
 pub enum Element {
     F16,
     Bf16,
@@ -104,7 +103,6 @@ pub struct Product {
 
 /// The four operands of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "named as PTX names them")]
 pub enum Operand {
     D,
     A,
