@@ -145,7 +145,8 @@ impl Hub {
         let mut inner = self.lock();
         inner.lending.is_reading = false;
         // Neither a compilation nor operations that arrive meanwhile say how long a result takes.
-        if !waiting.is_compiling && !(waiting.is_asked && is_operation) {
+        let is_measured = !waiting.is_asked || !is_operation;
+        if is_measured && !waiting.is_compiling {
             inner.lending.took[awaited] = Some(took);
         }
         if !keeps && inner.lending.connection == Some(connection.number) {
