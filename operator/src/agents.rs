@@ -1,5 +1,5 @@
-//! The worker-agents as the operator sees them: calls to them ([`client`]), the burst stream ([`stream`]), what carries
-//! both ([`transport`]), and who there is and whether they live ([`directory`]).
+//! The worker agents from the operator's side: unary calls ([`client`]), the burst stream ([`stream`]), the transport of both
+//! ([`transport`]), and the directory of workers and their liveness ([`directory`]).
 
 pub mod client;
 pub mod directory;

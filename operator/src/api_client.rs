@@ -1,4 +1,4 @@
-//! Calls to the API server that end in time, whatever becomes of their connection.
+//! The operator's client for the API server. Every call ends within a time limit, even on a dead connection.
 
 use std::{
     task::{Context, Poll},
@@ -15,23 +15,23 @@ use tower_service::Service;
 /// Longest time until a connection to the API server stands.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a call may take that is no watch, its answer's body included. The API server gives up on its own webhooks after 10 s; what
-/// takes longer than this sits on a dead connection, and would hold its reconcile for a quarter of an hour.
+/// Timeout of a call that is not a watch, including the response body. The API server limits its own webhooks to 10 s. A call that takes
+/// longer than this timeout is on a dead connection, which would block its reconcile for a quarter of an hour.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-/// Nothing comes on a watch for so long only where the connection is broken: the API server ends each after 290 s.
+/// Maximum silence on a watch. The API server ends each watch after 290 s, so a longer silence means that the connection is broken.
 const WATCH_SILENCE: Duration = Duration::from_secs(300);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A call that had no answer in time.
+/// Error of a call without an answer within the timeout.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer of the API server within {} s", .0.as_secs_f32())]
 struct TimedOut(Duration);
 
-/// The operator's client: under its name, counted, with a time limit for each call.
+/// Creates the operator's client, which sends the operator's user agent, counts requests, and limits the time of each call.
 ///
 /// # Errors
-/// When certificates or credentials of `config` cannot be used.
+/// Certificates or credentials of `config` cannot be used.
 pub(crate) fn connect(mut config: Config, requests: &ApiRequests) -> kube::Result<Client> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(WATCH_SILENCE);
@@ -40,7 +40,7 @@ pub(crate) fn connect(mut config: Config, requests: &ApiRequests) -> kube::Resul
     Ok(timely(client.with_layer(requests).build()))
 }
 
-/// The client, with a time limit for each call.
+/// Limits the time of each call of `client`.
 fn timely(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = Timely {
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that answers lists with a body that never ends, and everything else never.
+    /// An API server that answers lists with a body that never ends, and does not answer other requests.
     #[derive(Clone)]
     struct Silent;
 

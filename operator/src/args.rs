@@ -1,4 +1,4 @@
-//! The command line and the environment: the only reader of both.
+//! The command line and the environment variables. No other module reads them.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -91,7 +91,8 @@ pub enum Command {
 }
 
 impl Args {
-    /// Authority of the workers' certificates, and the operator's own certificate.
+    /// The authority that the workers' certificates are verified with, and the operator's own certificate. `None` without
+    /// `--worker-authority`.
     pub fn trust(&self) -> Option<Trust> {
         let identity = self.worker_client_certificate.clone().zip(self.worker_client_key.clone());
         Some(Trust {
@@ -107,7 +108,7 @@ fn server_name(text: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(text.to_owned()).map_err(|_| "write a DNS name or an IP address".to_owned())
 }
 
-/// `250ms`, `15s`, `2m`.
+/// Parses a duration such as `250ms`, `15s` or `2m`.
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no duration: write a whole number with ms, s or m, such as 15s");
     let at = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(wrong)?;

@@ -1,11 +1,11 @@
-//! A burst: from a `BurstJob` to counted results.
+//! Runs bursts, from a `BurstJob` to counted results.
 //!
-//! The modules here that decide are pure: [`account`] (which chunk is where), [`aggregate`] (what the
-//! results say), [`checkpoint`] (what survives a crash), [`results_store`] (what stands in an object store), [`window`] (how
-//! much a device is given at once), [`budget`] (how often the API server is written to), [`validate`] and [`status`].
+//! The modules that make decisions are pure: [`account`] (the state of each chunk), [`aggregate`] (the aggregate of the results),
+//! [`checkpoint`] (the state that survives a crash), [`results_store`] (the layout of results in an object store), [`window`] (how many
+//! chunks a device receives at a time), [`budget`] (the rate of writes to the API server), [`validate`] and [`status`].
 //!
-//! [`mod@reconcile`] gives each job to the [`intake`], which fetches ([`mod@observe`]) and validates, and then to a [`coordinator`] of its own;
-//! [`mod@observe`] and [`objects`] speak with the API server.
+//! [`mod@reconcile`] passes each job to the [`intake`], which fetches its inputs ([`mod@observe`]) and validates it, and then starts a
+//! [`coordinator`] for the job. [`mod@observe`] and [`objects`] call the API server.
 
 pub use sahasra_results::{index_set, layout};
 

@@ -1,4 +1,4 @@
-//! What every reconciler shares.
+//! The context that all reconcilers share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,36 +20,33 @@ use crate::{
     pool::Pool,
 };
 
-/// Shared behind an `Arc`.
+/// Dependencies of the reconcilers. Shared behind an `Arc`.
 pub struct Context {
-    /// The API server.
     pub client: Client,
-    /// Calls to agents.
+    /// Client for calls to the agents.
     pub agents: AgentClient,
-    /// The workers.
     pub directory: Arc<Directory>,
-    /// Devices and grants.
+    /// All devices and grants.
     pub pool: Arc<Pool>,
-    /// Metrics of this operator, as `/metrics` serves them.
+    /// Metrics that `/metrics` serves.
     pub metrics: Arc<Metrics>,
-    /// What the reconcilers have seen of their kinds, for metrics.
+    /// Caches of the reconcilers, read by metrics.
     pub caches: Caches,
-    /// How long a session's slice lasts from each renewal.
+    /// TTL of a session's slice, counted from each renewal.
     pub session_lease: Duration,
-    /// Which stores jobs may name.
+    /// Object stores that jobs may use.
     pub stores: StorePolicy,
-    /// What fetches and checks bursts.
+    /// Fetches and validates bursts.
     pub intake: Intake,
-    /// Where to die, in tests.
+    /// Step after which the process kills itself, in tests.
     pub faults: Faults,
     /// Monotonic time.
     pub clock: Clock,
-    /// Writes Events.
     pub recorder: Recorder,
 }
 
 impl Context {
-    /// Writes an Event in the background: nothing waits for it, and one that is lost is only logged.
+    /// Publishes an Event in the background. No caller waits for it; a failure is only logged.
     pub fn event(&self, object: ObjectReference, warning: bool, reason: &str, note: String) {
         let recorder = self.recorder.clone();
         let event = Event {

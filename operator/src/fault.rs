@@ -1,7 +1,7 @@
-//! Points at which tests let the process die, so that a crash between any two steps can be had at will.
+//! Fault injection: the points at which tests can crash the operator's process.
 //!
-//! Without `--fail-at` nothing here does anything. With it the process sends itself SIGKILL right after the first such
-//! step: no destructor runs, no connection is closed, exactly as when the kernel or a node takes it away.
+//! Without `--fail-at` this module has no effect. With it, the process sends itself SIGKILL right after the given step happens for the
+//! first time. No destructor runs and no connection is closed, exactly as when the kernel or the loss of a node kills the process.
 
 use clap::ValueEnum;
 
@@ -20,24 +20,24 @@ pub enum Step {
     Completion,
 }
 
-/// Where this process is to die, if anywhere.
+/// The step after which this process kills itself, if any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     at: Option<Step>,
 }
 
 impl Faults {
-    /// Dies after the first `at`.
+    /// Kills the process right after step `at` happens for the first time; never, if `at` is `None`.
     pub fn at(at: Option<Step>) -> Self {
         Self { at }
     }
 
-    /// That step was just done.
+    /// Reports that `step` was just done. Kills the process if it is the configured step.
     pub fn reached(&self, step: Step) {
         if self.at == Some(step) {
             tracing::warn!(?step, "told to die here");
             let outcome = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-            // Nothing runs on after a SIGKILL that was accepted.
+            // Reached only if the SIGKILL failed.
             tracing::error!(?outcome, "could not die");
         }
     }

@@ -1,4 +1,4 @@
-//! What the operator serves: `/workers`, `/metrics`, `/healthz`, `/readyz`.
+//! The operator's HTTP endpoints: `/workers`, `/metrics`, `/healthz`, `/readyz`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,17 +18,17 @@ use crate::{
     metrics,
 };
 
-/// An agent gives its load within this, or the figures of its status are shown.
+/// Timeout of the request for an agent's current load. After it, `/workers` shows the statistics of the `GpuWorker`'s status.
 const ANSWER_WITHIN: Duration = Duration::from_millis(250);
-/// Agents asked at the same time.
+/// Maximum number of agents that are asked at the same time.
 const AT_ONCE: usize = 64;
-/// A request within this time of the last gets the same answer: requests to the port cause at most one call an agent in it.
+/// Time for which an answer is cached. In this time, requests to `/workers` cause at most one call to each agent.
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
-/// What a worker's status may be.
+/// All statuses that a worker can have in `/workers`.
 pub(crate) const STATUSES: [&str; 4] = ["healthy", "stale", "notready", "unhealthy"];
 
-/// One of [`STATUSES`].
+/// Status of a worker: one of [`STATUSES`].
 pub(crate) fn status(worker: &Worker) -> &'static str {
     let all_unhealthy = !worker.devices.is_empty()
         && (worker.devices.iter()).all(|device| device.health == sahasra_crds::gpu_worker::DeviceHealth::Unhealthy);
@@ -43,7 +43,7 @@ pub(crate) fn status(worker: &Worker) -> &'static str {
     }
 }
 
-/// One line of `/workers`.
+/// One entry of `/workers`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     id: String,
@@ -52,7 +52,7 @@ struct Row {
     active_executions: i64,
     tensor_count: i64,
     stored_tensor_bytes: i64,
-    /// When the heartbeat was last seen to move, RFC 3339.
+    /// Time at which the heartbeat last moved, in RFC 3339.
     last_seen: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl From<Worker> for Row {
     }
 }
 
-/// The workers with their load as it is now; of one that does not answer at once, as it last was in its status.
+/// The workers with their current load. A worker that does not answer in time is shown with the load of its last status.
 #[derive(Debug)]
 struct Workers {
     directory: Arc<Directory>,
@@ -81,7 +81,7 @@ struct Workers {
 
 impl Workers {
     async fn rows(&self) -> Vec<Row> {
-        // Held while it looks: however many ask, the agents are asked once.
+        // The lock is held during the requests, so that concurrent callers cause only one request to each agent.
         let mut last = self.last.lock().await;
         if let Some((at, rows)) = &*last
             && at.elapsed() < GOOD_FOR
@@ -104,7 +104,7 @@ impl Workers {
     }
 }
 
-/// A worker's devices with the figures that its agent gives now.
+/// Replaces the load of a worker's devices by the load that its agent reports now.
 fn with_load(mut worker: Worker, now: &Inventory) -> Worker {
     let number = |figure: u64| i64::try_from(figure).unwrap_or(i64::MAX);
     for device in &mut worker.devices {
@@ -118,7 +118,6 @@ fn with_load(mut worker: Worker, now: &Inventory) -> Worker {
     worker
 }
 
-/// All routes.
 pub fn routes(context: Arc<Context>, readiness: health::Readiness) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
     let workers = Arc::new(Workers {
         directory: context.directory.clone(),
@@ -165,7 +164,7 @@ mod tests {
             "last_seen": "1970-01-01T00:00:00Z",
         });
         assert_eq!(row, expected);
-        // What the agent says now goes before what its status said.
+        // The load that the agent reports now takes precedence over the worker's status.
         let now = Inventory {
             devices: vec![sahasra_wire::inventory::Device {
                 name: "cpu-1".to_owned(),

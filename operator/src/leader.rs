@@ -1,9 +1,9 @@
-//! Which of several operators acts: the holder of one coordination `Lease`.
+//! Leader election among several operators: the leader is the holder of one coordination `Lease`.
 //!
-//! As everywhere in Kubernetes the holder renews a timestamp, and another takes over when the Lease has not changed for
-//! the timeout by its own monotonic clock; every write is a compare-and-set on the resource version. An operator that finds
-//! its own identity there takes over at once: it is an earlier process of the same operator. One that loses leadership ends its process: agents
-//! and objects reject its remaining writes by their terms.
+//! As elsewhere in Kubernetes, the holder renews a timestamp, and another operator takes over when the Lease has not changed for the lease
+//! duration, measured by its own monotonic clock. Every write is a compare-and-set on the resource version. An operator that finds its own
+//! identity in the Lease takes over at once, because the holder is an earlier process of the same operator. An operator that loses
+//! leadership exits; agents and the API server reject its remaining writes because of their lower terms.
 
 use std::time::Duration;
 
@@ -21,34 +21,32 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{clock::timestamp, objects::code};
 
-/// Name of the Lease.
+/// Name of the leader Lease.
 pub const LEASE: &str = "sahasra-operator";
 
-/// Parts of the timeout after which the leader renews the Lease, and after which it tries again when that failed: an outage of the API
-/// server of more than half of the timeout leaves time for several attempts.
+/// The leader renews the Lease after the lease duration divided by `RENEW_AT`, and retries a failed renewal after the lease duration
+/// divided by `AGAIN_AT`. An outage of the API server of more than half of the lease duration thus leaves time for several attempts.
 const RENEW_AT: u32 = 8;
 const AGAIN_AT: u32 = 40;
-/// Parts of the timeout that one attempt may take.
+/// Timeout of one attempt: the lease duration divided by `ATTEMPT`.
 const ATTEMPT: u32 = 4;
-/// Parts of the timeout by which the leader ends before another may lead: both count by their own clocks, which may differ by some
-/// thousandths, and the other began later.
+/// The leader stops before another operator may lead, by the lease duration divided by `MARGIN`. The two count by their own clocks, whose
+/// rates may differ by some thousandths, and the other began to count later.
 const MARGIN: u32 = 20;
 
-/// Why an operator stopped leading.
+/// Reasons for which an operator stopped leading.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaderError {
-    /// Someone else holds the Lease.
+    /// Another operator holds the Lease.
     #[error("{0} leads now")]
     Deposed(String),
-    /// Another process has the same identity.
     #[error("another process leads as {0:?} too: start each operator with an --identity of its own")]
     SameIdentity(String),
-    /// The Lease could not be renewed in time.
     #[error("the leader Lease could not be renewed for {0:?}: another operator may lead from now on")]
     Silent(Duration),
 }
 
-/// A candidate.
+/// A candidate of the leader election.
 #[derive(Clone)]
 pub struct Candidate {
     api: Api<Lease>,
@@ -57,7 +55,7 @@ pub struct Candidate {
     timeout: Duration,
 }
 
-/// What a candidate has seen of another's Lease.
+/// The last observed version of a Lease that another operator holds, and since when it has not changed.
 struct Seen {
     version: Option<String>,
     since: Instant,
@@ -74,7 +72,7 @@ impl Candidate {
         }
     }
 
-    /// Waits until it leads; gives back the Lease as it wrote it. `None` when told to stop before.
+    /// Waits for leadership. Returns the Lease that was written, or `None` if `stop` was cancelled first.
     pub async fn win(&self, stop: &CancellationToken) -> Option<Lease> {
         let mut seen: Option<Seen> = None;
         loop {
@@ -93,17 +91,19 @@ impl Candidate {
         }
     }
 
-    /// The longest time between two answers of an API server that is there: [`Candidate::keep`] asks twice in it.
+    /// Longest expected time between two answers of an available API server: twice the interval at which [`Candidate::keep`] renews the
+    /// Lease.
     pub fn api_timeout(timeout: Duration) -> Duration {
         timeout / RENEW_AT * 2
     }
 
-    /// Renews until told to stop (then resigns) or until leadership is lost; calls `answered` at each answer of the API server.
+    /// Renews the Lease until `stop` is cancelled, then resigns. Calls `answered` at each renewal that the API server accepted. Fails when
+    /// leadership is lost.
     pub async fn keep(&self, mut lease: Lease, stop: &CancellationToken, answered: impl Fn()) -> Result<(), LeaderError> {
         let lasts = self.timeout - self.timeout / MARGIN;
         let mut renewed = Instant::now();
         let mut next = renewed + self.timeout / RENEW_AT;
-        // What was written and not answered may stand there.
+        // Renew times of writes without an answer: the API server may have stored any of them.
         let mut tried = vec![renew_time(&lease)];
         loop {
             let ends = renewed + lasts;
@@ -190,7 +190,7 @@ impl Candidate {
         self.taken(self.write(found, &self.identity).await)
     }
 
-    /// Someone who was faster is no error.
+    /// Losing the race to another operator is not an error.
     fn taken(&self, outcome: Result<Lease, kube::Error>) -> Result<Option<Lease>, kube::Error> {
         match outcome {
             Ok(lease) => Ok(Some(lease)),
@@ -203,13 +203,13 @@ impl Candidate {
         self.send(&self.renewed(lease, identity)).await
     }
 
-    /// The Lease as it is to be written.
+    /// The Lease with the renew time, and with the holder if it changes, as the next write sends it.
     fn renewed(&self, mut lease: Lease, identity: &str) -> Lease {
         let now = MicroTime(timestamp());
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
         let before = spec.holder_identity.as_deref();
         if before != Some(identity) {
-            // As client-go counts: the first leader takes over from none, and one that resigns does not take over.
+            // Counted as client-go does: the first leader does not count as a takeover, nor does a resignation.
             let takes_over = before.is_some() && !identity.is_empty();
             spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default() + i32::from(takes_over));
             spec.acquire_time = Some(now.clone());
@@ -227,7 +227,7 @@ impl Candidate {
         }
     }
 
-    /// Lets the next one lead at once.
+    /// Clears the holder, so that another operator can lead at once.
     async fn resign(&self, lease: Lease) {
         if let Err(error) = self.write(lease, "").await {
             tracing::debug!(error = %causes(&error), "the leader Lease was not given back");
@@ -235,7 +235,7 @@ impl Candidate {
     }
 }
 
-/// In microseconds, as the API server keeps it.
+/// The renew time in microseconds, the precision in which the API server stores it.
 fn renew_time(lease: &Lease) -> Option<i64> {
     lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0.as_microsecond())
 }

@@ -1,4 +1,4 @@
-//! The operator: makes what users wrote into VRAM lent and chunks run.
+//! The operator: reconciles the objects that users create, grants them VRAM of the workers, and runs the chunks of bursts.
 //!
 //! ```text
 //!  kube-apiserver ─watch─► directory (GpuWorkers, heartbeats) ─► pool ─acquire, renew, release─► agents
@@ -7,13 +7,14 @@
 //!                     gpu_session, vram_lease, gpu_worker      └────────── burst streams ──────────┘
 //! ```
 //!
-//! - [`agents`]: calls and streams to the worker-agents, and which of them live.
-//! - [`pool`]: every device and grant; solves, acquires, renews, gives back.
+//! - [`agents`]: calls and streams to the worker agents, and the directory of live workers.
+//! - [`pool`]: all devices and grants. Computes placements, acquires, renews and releases slices.
 //! - [`burst`]: `BurstJob`s, from validation to counted results.
-//! - [`gpu_session`], [`vram_lease`], [`gpu_worker`]: the other reconcilers.
-//! - [`leader`]: one operator of several acts. [`http`]: what this process serves. [`uninstall_check`]: whether it may go.
+//! - [`gpu_session`], [`vram_lease`], [`gpu_worker`]: the reconcilers of the other kinds.
+//! - [`leader`]: leader election among several operators. [`http`]: the HTTP endpoints. [`uninstall_check`]: whether the operator can be
+//!   uninstalled.
 //!
-//! Only the leader watches and acts; one that loses leadership ends.
+//! Only the leader watches objects and acts on them. An operator that loses leadership exits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -60,37 +61,38 @@ use leader::{Candidate, LeaderError};
 use metrics::{Caches, Metrics};
 use pool::Pool;
 
-/// How long the last writes may take when the process is told to stop.
+/// Drain timeout of the HTTP server when the process is stopped.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Memory for PTX and inputs of bursts by default: three of the largest, and half of what the chart gives this process.
+/// Default limit of the memory for the PTX and inputs of all bursts: room for three bursts of the largest size, 56 MiB. The Helm chart
+/// limits the operator to 512 MiB.
 pub const INPUT_BYTES: u64 = 192 << 20;
 
-/// What the API allows of a lease.
+/// Shortest and longest TTL that the API accepts for a lease.
 const SESSION_LEASE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(86_400));
 
-/// How an operator is called, and how patient it is.
+/// Configuration of an operator.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who it is among several operators.
+    /// Name of this operator among several operators.
     pub identity: String,
     /// Namespace of the leader `Lease` and of the heartbeats.
     pub namespace: String,
-    /// A worker is stale after so long without a heartbeat.
+    /// Time without a heartbeat after which a worker is stale.
     pub worker_timeout: Duration,
-    /// A leader is replaced after so long without a sign of life.
+    /// Lease duration of the leader election.
     pub leader_timeout: Duration,
-    /// How long a session's slice lasts from each renewal; from 5 s to a day, as the API has it.
+    /// TTL of a session's slice, counted from each renewal. Clamped to the range that the API accepts: 5 s to one day.
     pub session_lease: Duration,
-    /// Which stores jobs may name.
+    /// Object stores that jobs may use.
     pub stores: StorePolicy,
-    /// Most bytes of PTX and inputs that all bursts together hold here.
+    /// Maximum bytes of PTX and inputs that all bursts together hold in memory.
     pub input_bytes: u64,
-    /// Where to die, in tests.
+    /// Step after which the process kills itself, in tests.
     pub faults: Faults,
 }
 
-/// Everything of an operator but what it serves.
+/// The operator without its HTTP endpoints.
 pub struct Operator {
     context: Arc<Context>,
     candidate: Candidate,
@@ -98,7 +100,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// An operator that does nothing yet.
+    /// Creates an operator, which is idle until [`Operator::run`] is called.
     ///
     /// # Errors
     /// When a metric cannot be registered.
@@ -133,15 +135,15 @@ impl Operator {
         })
     }
 
-    /// What its reconcilers share.
+    /// The context that all reconcilers share.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Waits for leadership, and reconciles while it leads, until `stop`.
+    /// Waits for leadership, then reconciles until `stop` is cancelled.
     ///
     /// # Errors
-    /// When leadership is lost.
+    /// Leadership was lost.
     pub async fn run(self, readiness: Readiness, stop: &CancellationToken) -> Result<(), LeaderError> {
         let Self {
             context,
@@ -167,7 +169,7 @@ impl Operator {
         };
         let (pool, metrics, directory) = (context.pool.clone(), context.metrics.clone(), context.directory.clone());
         let reconciling = async move {
-            // All workers have to be known before slices are claimed or released.
+            // The directory must know all workers before slices are claimed or released.
             if workers_known.await.is_ok() {
                 context.pool.observe();
                 tokio::join!(
@@ -188,7 +190,7 @@ impl Operator {
     }
 }
 
-/// Runs until a signal, or until leadership is lost (an error).
+/// Runs the operator until a signal stops it, or until it loses leadership, which is an error.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let requests = ApiRequests::new().context("make metrics")?;
     if let Some(Command::UninstallCheck { within }) = args.command {
@@ -228,7 +230,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     server.await.context("serve")
 }
 
-/// From `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
+/// Connects to the cluster of `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
 async fn client(requests: &ApiRequests) -> anyhow::Result<Client> {
     let config = Config::infer().await.context("find the cluster")?;
     api_client::connect(config, requests).context("make a client")

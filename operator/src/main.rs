@@ -1,4 +1,4 @@
-//! The operator's binary: see the library of the same crate.
+//! Entry point of the operator's binary. The library of the same crate implements the operator.
 
 use clap::Parser;
 use sahasra_operator::{args::Args, run};
@@ -6,7 +6,7 @@ use sahasra_operator::{args::Args, run};
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     sahasra_service::logging::start(&args.log, args.log_format);
-    // Two threads: a burst's coordinator and its streams on one, API writes and other bursts on the other.
+    // Two worker threads: one for a burst's coordinator and its streams, one for API writes and other bursts.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(run(args))
 }

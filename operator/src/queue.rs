@@ -1,4 +1,4 @@
-//! What feeds a reconciler: the objects of one kind as they change, and those that are to be looked at again.
+//! The queue of a reconciler: the objects of one kind as they change, and the objects that are requeued.
 
 use std::{fmt::Debug, hash::Hash};
 
@@ -15,7 +15,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-/// A cache of all objects and the queue for `kube::runtime::applier`. `again` brings objects that have not changed.
+/// Returns a cache of all objects of a kind, and the queue for `kube::runtime::applier`. `again` requeues objects that have not changed.
 pub fn queue<K>(
     api: Api<K>,
     mut again: mpsc::Receiver<ObjectRef<K>>,

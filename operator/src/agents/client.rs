@@ -14,45 +14,43 @@ use sahasra_wire::{
 
 use super::transport::{Http2, Transport};
 
-/// How long an agent may take to answer a unary call: it only consults its ledger.
+/// Timeout of a unary call. An agent answers from its ledger, without blocking.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why a call to an agent gave no answer.
+/// Errors of calls to agents.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The endpoint is no URL.
     #[error("the endpoint {0:?} is no URL")]
     Endpoint(String),
-    /// Not connected, or cut off.
+    /// The connection could not be opened, or broke.
     #[error("unreachable")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// It speaks TLS, and nothing is there to verify it by.
+    /// The agent uses TLS, and the operator has no authority to verify its certificate with.
     #[error(
         "it speaks TLS, and its certificate cannot be verified: start this operator with --worker-authority FILE, the authority that signed it"
     )]
     NoAuthority,
-    /// One side does not accept the other's certificate, or does not speak TLS.
+    /// The TLS handshake failed: one side rejected the other's certificate, or does not speak TLS.
     #[error("{}", remedy(.0))]
     Tls(TlsFault),
-    /// The agent requires a client certificate on this path.
+    /// The agent rejected the operator: this path requires a client certificate.
     #[error("it refused this operator: {0}")]
     Forbidden(String),
-    /// Nothing came in time.
     #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
-    /// The body broke off or is too large.
+    /// The response body was cut off, or is too large.
     #[error("the answer broke off")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Another status than 200.
+    /// The status of the response is not 200.
     #[error("answered {0}: {1}")]
     Status(StatusCode, String),
-    /// The body is not the message.
+    /// The response body is not the expected message.
     #[error("the answer does not decode")]
     Decode(#[from] sahasra_wire::frame::FrameError),
 }
 
 impl AgentError {
-    /// Category for metrics.
+    /// Category of the error, as a label of metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Endpoint(_) => "agent_endpoint",
@@ -65,7 +63,7 @@ impl AgentError {
         }
     }
 
-    /// What a person has to change before the agent can be called at all, if that is why.
+    /// Description of the misconfiguration that prevents calls to the agent; `None` if the error has another cause.
     pub fn misconfiguration(&self) -> Option<String> {
         match self {
             Self::NoAuthority | Self::Tls(_) | Self::Forbidden(_) => Some(self.to_string()),
@@ -74,7 +72,7 @@ impl AgentError {
     }
 }
 
-/// What is wrong, and what to do.
+/// Description of a TLS error and of its remedy.
 fn remedy(fault: &TlsFault) -> String {
     match fault {
         TlsFault::Name(problem) => {
@@ -93,7 +91,7 @@ fn remedy(fault: &TlsFault) -> String {
     }
 }
 
-/// Calls agents. Clones share the connections.
+/// Client for unary calls to agents. Clones share the connections.
 #[derive(Clone, Debug)]
 pub struct AgentClient {
     transport: Arc<dyn Transport>,
@@ -106,37 +104,37 @@ impl Default for AgentClient {
 }
 
 impl AgentClient {
-    /// A client whose messages are carried by `transport`.
+    /// Creates a client that uses `transport`.
     pub fn over(transport: Arc<dyn Transport>) -> Self {
         Self { transport }
     }
 
-    /// What carries the messages.
+    /// The transport that carries the calls.
     pub fn transport(&self) -> &dyn Transport {
         &*self.transport
     }
 
-    /// All that the agent has and has lent.
+    /// Requests the agent's inventory: its devices, their load, its sessions, and all its grants.
     pub async fn inventory(&self, endpoint: &str) -> Result<Inventory, AgentError> {
         self.call(endpoint, path::INVENTORY, Bytes::new()).await
     }
 
-    /// What the agent has and how loaded it is, without the grants.
+    /// Requests the agent's devices and their load, without the grants.
     pub async fn load(&self, endpoint: &str) -> Result<Inventory, AgentError> {
         self.call(endpoint, path::LOAD, Bytes::new()).await
     }
 
-    /// Asks one device for slices.
+    /// Requests slices of one device.
     pub async fn acquire(&self, endpoint: &str, request: &AcquireRequest) -> Result<AcquireResponse, AgentError> {
         self.call(endpoint, path::ACQUIRE, request.encode_to_vec().into()).await
     }
 
-    /// Extends grants.
+    /// Renews grants.
     pub async fn renew(&self, endpoint: &str, request: &RenewRequest) -> Result<RenewResponse, AgentError> {
         self.call(endpoint, path::RENEW, request.encode_to_vec().into()).await
     }
 
-    /// Gives grants back.
+    /// Releases grants.
     pub async fn release(&self, endpoint: &str, request: &ReleaseRequest) -> Result<ReleaseResponse, AgentError> {
         self.call(endpoint, path::RELEASE, request.encode_to_vec().into()).await
     }

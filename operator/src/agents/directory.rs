@@ -1,9 +1,9 @@
-//! Who the workers are and which of them live: from watches on `GpuWorker` and on the heartbeat `Lease`s.
+//! The directory of workers and their liveness, from watches on `GpuWorker`s and on the heartbeat `Lease`s.
 //!
-//! A worker is live as long as its heartbeat moves: as long as its Lease's resource version or renew time becomes another
-//! one within the timeout of the operator's own monotonic clock. What the renew time says is never compared with a clock. Time in which
-//! the API server did not answer the operator does not count: no heartbeat could have arrived in it. A watch may hang, or wait for half a
-//! minute to be opened again: before a worker is stale, its heartbeat is read.
+//! A worker is live while its heartbeat moves: while the resource version or renew time of its Lease changes within the timeout, measured
+//! by the operator's own monotonic clock. The renew time itself is never compared with a clock. Time in which the API server did not answer
+//! the operator does not count, because no heartbeat could have arrived in that time. A watch may hang, or wait for half a minute until it
+//! is reopened, so the heartbeats are read from the API server before a worker becomes stale.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,31 +23,28 @@ use tokio::{sync::watch, time::Instant};
 
 use super::watch_backoff::WatchBackoff;
 
-/// What the name of a heartbeat Lease has before the worker's name.
+/// Prefix of the name of a heartbeat Lease; the worker's name follows.
 const HEARTBEAT: &str = "sahasra-worker-";
-/// Wait before heartbeats that could not be read are read again.
+/// Wait after a failed read of the heartbeats.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
-/// A worker as it is known now.
+/// The last known state of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
-    /// Name of the `GpuWorker`.
     pub name: String,
-    /// Its UID.
     pub uid: String,
-    /// URL of the agent.
     pub endpoint: String,
-    /// Start of the agent.
+    /// Boot id of the agent.
     pub boot_id: String,
-    /// Devices as last reported through the API server: at most some seconds old.
+    /// Devices as last reported in the `GpuWorker`'s status: at most a few seconds old.
     pub devices: Vec<DeviceStatus>,
-    /// Whether the agent itself says that it takes work, and why not.
+    /// Whether the agent reports that it accepts work; the error is the reason why it does not.
     pub ready: Result<(), String>,
-    /// Its `GpuWorker` says that its heartbeat is lost.
+    /// The `GpuWorker`'s status says that the heartbeat is lost.
     pub marked_lost: bool,
-    /// Its heartbeat stands still.
+    /// The heartbeat has not moved within the timeout.
     pub stale: bool,
-    /// When the heartbeat was last seen to move, by the wall clock, for people.
+    /// Wall-clock time at which the heartbeat last moved, for humans.
     pub last_seen: Option<Timestamp>,
 }
 
@@ -62,14 +59,14 @@ struct Heartbeat {
 struct State {
     workers: BTreeMap<String, Worker>,
     heartbeats: BTreeMap<String, Heartbeat>,
-    /// Since when heartbeats are watched.
+    /// Start of the heartbeat watch.
     begun: Instant,
-    /// When the API server last answered.
+    /// Last answer of the API server.
     answered: Instant,
 }
 
 impl State {
-    /// When a worker's heartbeat last moved. A worker without any is given one timeout from when heartbeats are watched.
+    /// Time of the last heartbeat of a worker. A worker without any heartbeat gets one timeout from the start of the watch.
     fn moved(&self, worker: &str) -> Instant {
         self.heartbeats.get(worker).map_or(self.begun, |heartbeat| heartbeat.moved)
     }
@@ -85,8 +82,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// An empty directory in which a worker is stale after `timeout` without a movement of its heartbeat. The API server is taken to be
-    /// away after `api_timeout` without a call of [`Directory::api_server_answered`].
+    /// Creates an empty directory. A worker is stale when its heartbeat has not moved for `timeout`. The API server counts as unavailable
+    /// after `api_timeout` without a call of [`Directory::api_server_answered`].
     pub fn new(timeout: Duration, api_timeout: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -102,8 +99,9 @@ impl Directory {
         }
     }
 
-    /// The API server has answered now. If it had been away, the heartbeats of live workers get the time of its absence in addition: what
-    /// goes beyond the time between two answers, so that a slow API server delays the verdict and does not prevent it.
+    /// Reports that the API server has just answered. After an outage, the deadlines of live workers' heartbeats are extended by the length
+    /// of the outage: the time beyond the usual interval between two answers, so that a slow API server delays the detection of a dead
+    /// worker but does not prevent it.
     pub fn api_server_answered(&self) {
         self.answered(Instant::now());
     }
@@ -133,23 +131,23 @@ impl Directory {
         );
     }
 
-    /// Every worker, by name.
+    /// All workers, ordered by name.
     pub fn workers(&self) -> Vec<Worker> {
         self.state().workers.values().cloned().collect()
     }
 
-    /// The worker of that name.
+    /// The worker with this name, if it is known.
     pub fn worker(&self, name: &str) -> Option<Worker> {
         self.state().workers.get(name).cloned()
     }
 
-    /// Wakes whenever a worker came, went, changed, fell silent or spoke again.
+    /// Subscribes to changes: the receiver is notified when a worker is added, removed or changed, becomes stale, or recovers.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Watches until cancelled by being dropped. `namespace` is that of the heartbeat Leases. `synced` is called once both
-    /// kinds have been listed.
+    /// Watches until dropped. `namespace` is the namespace of the heartbeat Leases. Calls `synced` once all `GpuWorker`s and heartbeats
+    /// have been listed.
     pub async fn run(self: Arc<Self>, client: Client, namespace: &str, synced: impl FnOnce() + Send) {
         self.begin(Instant::now());
         let (workers_listed, mut workers_synced) = watch::channel(false);
@@ -210,7 +208,7 @@ impl Directory {
                 Ok(Some(watcher::Event::Apply(lease) | watcher::Event::InitApply(lease))) => {
                     self.observe_lease(&lease);
                 }
-                // A heartbeat that was deleted stands still: the timeout decides, as for any other silence.
+                // A worker whose heartbeat Lease was deleted becomes stale by the timeout, as one whose heartbeat does not move.
                 Ok(Some(watcher::Event::Delete(_) | watcher::Event::Init)) => {}
                 Ok(Some(watcher::Event::InitDone)) => {
                     listed.send_replace(true);
@@ -221,7 +219,7 @@ impl Directory {
         }
     }
 
-    /// Wakes when the next heartbeat would have stood still for too long.
+    /// Marks workers as stale when their heartbeats time out.
     async fn watch_silence(&self, api: Api<Lease>) {
         let mut changed = self.subscribe();
         loop {
@@ -239,7 +237,8 @@ impl Directory {
         }
     }
 
-    /// Reads the heartbeats past the watch, which may hang or wait to be opened again: whether they were read.
+    /// Reads the heartbeats from the API server instead of the watch, which may hang or wait to be reopened. Returns whether the read
+    /// succeeded.
     async fn read_heartbeats(&self, api: &Api<Lease>) -> bool {
         let parameters = ListParams::default();
         match tokio::time::timeout(self.api_timeout, api.list(&parameters)).await {
@@ -256,7 +255,7 @@ impl Directory {
         false
     }
 
-    /// Whether it is a heartbeat that has moved.
+    /// Records the Lease if it is a heartbeat. Returns whether the heartbeat has moved.
     fn observe_lease(&self, lease: &Lease) -> bool {
         let name = lease.name_any();
         name.strip_prefix(HEARTBEAT)
@@ -269,7 +268,7 @@ impl Directory {
         let condition = sahasra_crds::conditions::get(&status.conditions, sahasra_crds::conditions::READY);
         let marked_lost = condition.is_some_and(|condition| condition.reason == crate::gpu_worker::HEARTBEAT_LOST);
         let ready = match condition {
-            // What the operator itself wrote says nothing about the agent.
+            // A condition that the operator itself wrote says nothing about the agent.
             Some(condition) if condition.status != "True" && !marked_lost => Err(condition.reason.clone()),
             Some(_) => Ok(()),
             None => Err("NotReported".to_owned()),
@@ -302,7 +301,7 @@ impl Directory {
         }
     }
 
-    /// Whether it has moved.
+    /// Records a heartbeat. Returns whether it has moved.
     fn observe_heartbeat(&self, name: &str, version: Option<String>, now: Instant) -> bool {
         let mut state = self.state();
         let known = state.heartbeats.get(name);
@@ -323,7 +322,7 @@ impl Directory {
         true
     }
 
-    /// When the first of the live workers' heartbeats will have stood still for too long, as far as is known now.
+    /// Time at which the next heartbeat of a live worker times out, if no heartbeat moves until then.
     fn next_verdict(&self, now: Instant) -> Instant {
         let state = self.state();
         if self.is_api_server_away(&state, now) {
@@ -334,7 +333,7 @@ impl Directory {
         deadlines.min().unwrap_or(now + self.timeout)
     }
 
-    /// Marks the workers that have been silent for too long; gives back when to look again.
+    /// Marks the workers whose heartbeats have timed out. Returns the time of the next check.
     fn mark_silent(&self, now: Instant) -> Instant {
         let mut state = self.state();
         if self.is_api_server_away(&state, now) {
@@ -347,7 +346,7 @@ impl Directory {
                 worker.stale = true;
             }
         }
-        // Heartbeats of workers that are gone need not be remembered once they are old.
+        // Old heartbeats of removed workers are forgotten.
         let State { workers, heartbeats, .. } = &mut *state;
         heartbeats.retain(|name, heartbeat| workers.contains_key(name) || now.duration_since(heartbeat.moved) < self.timeout);
         drop(state);
@@ -377,7 +376,7 @@ impl Directory {
     }
 }
 
-/// What moves when the agent lives.
+/// The value that changes with each heartbeat: the renew time, or the resource version of a Lease without one.
 fn version(lease: &Lease) -> Option<String> {
     let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
     renewed.map(|time| time.0.to_string()).or_else(|| lease.resource_version())

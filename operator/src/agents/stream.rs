@@ -1,4 +1,4 @@
-//! The burst stream to one agent: frames out through a bounded channel, what comes back as events of a bounded channel.
+//! The burst stream to one agent: a bounded channel of frames to send, and a bounded channel of events received.
 
 use std::time::Duration;
 
@@ -13,48 +13,46 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::client::{AgentClient, AgentError};
 
-/// Frames on their way to one agent: a coordinator sends few and large ones.
+/// Capacity of the channel of frames to one agent. A coordinator sends few, large frames.
 const OUTGOING_FRAMES: usize = 64;
-/// An agent that has not answered `Open` by then is taken for gone. Longer than the agent waits for `Open`, so that its rejection, which
-/// has the cause, comes before this.
+/// Timeout of an agent's answer to `Open`. It is longer than the time for which the agent waits for `Open`, so that the agent's rejection,
+/// which carries the cause, arrives before this timeout.
 const OPEN_TIMEOUT: Duration = OPEN_WITHIN.saturating_add(Duration::from_secs(5));
 
-/// Which stream an event belongs to: a later stream to the same agent has a higher number.
+/// Identifies the stream that an event belongs to. A later stream to the same agent has a higher number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamId {
-    /// Name of the `GpuWorker`.
     pub worker: String,
-    /// Number, unique within the coordinator.
+    /// Number of the stream, unique within the coordinator.
     pub number: u64,
 }
 
-/// What happened on a stream.
+/// Event of a burst stream.
 #[derive(Debug)]
 pub enum StreamEvent {
-    /// The agent sent this.
+    /// The agent sent a frame.
     Frame(Box<server_frame::Kind>),
-    /// Nothing more will come.
+    /// The stream ended, with an error unless it ended in order. It is the last event of the stream.
     Closed(Option<StreamError>),
 }
 
-/// Why a stream ended otherwise than in order.
+/// Errors that end a stream.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// It could not be opened.
+    /// The stream could not be opened.
     #[error("not opened")]
     Open(#[from] AgentError),
-    /// It was not answered in time.
     #[error("not answered within {} s", OPEN_TIMEOUT.as_secs())]
     OpenTimeout,
     /// The connection broke.
     #[error("cut off")]
     Cut(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// What came is not of the protocol.
+    /// The agent sent bytes that are not a frame of the protocol.
     #[error("not of the protocol")]
     Protocol(#[from] frame::FrameError),
 }
 
-/// The coordinator's end of a stream. Dropping it closes the stream; the agent keeps what runs.
+/// The coordinator's end of a stream. Dropping it closes the stream; the agent keeps running the chunks that have started.
 #[derive(Debug)]
 pub struct BurstStream {
     frames: mpsc::Sender<ClientFrame>,
@@ -62,12 +60,12 @@ pub struct BurstStream {
 }
 
 impl BurstStream {
-    /// Opens a stream in the background: events, and at last [`StreamEvent::Closed`], come to `events` under `id`.
+    /// Opens a stream in the background. Its events are sent to `events` under `id`; the last one is [`StreamEvent::Closed`].
     pub fn open(client: AgentClient, endpoint: String, open: Open, id: StreamId, events: mpsc::Sender<(StreamId, StreamEvent)>) -> Self {
         let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
         let task = part::spawn(async move {
             let outcome = run(&client, &endpoint, open, outgoing, &id, &events).await;
-            // The coordinator may have ended, and its channel with it.
+            // The send fails if the coordinator has ended and dropped the receiver.
             let _ = events.send((id, StreamEvent::Closed(outcome.err()))).await;
         });
         Self {
@@ -76,7 +74,8 @@ impl BurstStream {
         }
     }
 
-    /// Sends a frame; `false` when the agent does not keep up or has gone, and nothing was sent.
+    /// Queues a frame for the agent. Returns `false`, with nothing sent, if the channel is full because the agent is too slow, or if the
+    /// stream has ended.
     pub fn send(&self, frame: client_frame::Kind) -> bool {
         self.frames.try_send(frame.into()).is_ok()
     }
@@ -106,7 +105,7 @@ async fn run(
     let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
     let (mut next, mut incoming) = opened.map_err(|_| StreamError::OpenTimeout)??;
     while let Some(frame) = next {
-        // A full channel stops the reading, and with it, through HTTP/2's windows, the agent.
+        // A full channel stops this task from reading. HTTP/2 flow control then stops the agent from sending.
         if let Some(kind) = frame?.kind
             && events.send((id.clone(), StreamEvent::Frame(Box::new(kind)))).await.is_err()
         {

@@ -1,4 +1,4 @@
-//! How calls and streams get to agents: [`Transport`], and [`Http2`], which does it over the network.
+//! The transport of calls and streams to agents: the trait [`Transport`], and [`Http2`], its implementation over the network.
 
 use std::{
     convert::Infallible,
@@ -34,30 +34,30 @@ use tower_service::Service;
 
 use super::{client::AgentError, stream::StreamError};
 
-/// A connection that is not made by then never will be, on a cluster's network.
+/// Timeout of connecting to an agent. On a cluster's network, a connection that takes longer never succeeds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest answer to a unary call: an inventory of a hundred thousand grants.
+/// Maximum size of the response to a unary call: enough for an inventory of a hundred thousand grants.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// What an agent sends on a stream, in order, until the stream ends or breaks.
+/// Frames that an agent sends on a stream, in order, until the stream ends or breaks.
 pub type Incomings = BoxStream<'static, Result<ServerFrame, StreamError>>;
 
 /// Carries messages between the operator and the agents.
 pub trait Transport: Debug + Send + Sync {
-    /// A call of `path` with an encoded message: the encoded answer. Has no time limit of its own.
+    /// Calls `path` with an encoded message and returns the encoded response. Has no timeout of its own.
     fn call<'a>(&'a self, endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>>;
 
-    /// A burst stream on which `frames` go out in their order for as long as what comes in is kept. Ready once the agent's
-    /// side has accepted it.
+    /// Opens a burst stream, which sends `frames` in order for as long as the returned stream of incoming frames is not dropped. Resolves
+    /// once the agent has accepted the stream.
     fn stream<'a>(&'a self, endpoint: &'a str, frames: BoxStream<'static, ClientFrame>) -> BoxFuture<'a, Result<Incomings, StreamError>>;
 }
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// HTTP/2, with prior knowledge or by ALPN: one connection an agent for calls, one for streams. A connection carries as many
-/// requests at a time as the agent allows, and its flow control is shared by all of them: neither many streams nor one whose
-/// results are not read may delay a renewal, or all grants of that agent expire.
+/// Transport over HTTP/2, with prior knowledge or by ALPN. Each agent has one connection for calls and one for streams: a connection
+/// carries only as many concurrent requests as the agent allows, and all of them share its flow control. On a shared connection, many
+/// streams, or one stream whose results are not read, could delay a renewal, and all grants of that agent would expire.
 #[derive(Clone, Debug)]
 pub struct Http2 {
     calls: Client<Agents, Body>,
@@ -72,13 +72,13 @@ impl Default for Http2 {
 }
 
 impl Http2 {
-    /// `tls` is for agents whose endpoint is `https`; without it they are not called.
+    /// Creates a transport that uses `tls` for agents with an `https` endpoint. Without `tls`, calls to these agents fail.
     pub fn new(tls: Option<Connector>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let agents = Agents { tcp: connector, tls };
-        // A client shares one connection among its requests to an agent.
+        // A client uses one connection for all its requests to an agent.
         let client = || {
             Client::builder(TokioExecutor::new())
                 .http2_only(true)
@@ -87,7 +87,7 @@ impl Http2 {
                 .pool_idle_timeout(Duration::from_secs(300))
                 .http2_initial_stream_window_size(1 << 20)
                 .http2_initial_connection_window_size(8 << 20)
-                // An agent that vanished without a word is noticed within ten seconds, if anything is open to it.
+                // Detects within ten seconds that an agent has vanished without closing the connection, if any request to it is open.
                 .http2_keep_alive_interval(Duration::from_secs(5))
                 .http2_keep_alive_timeout(Duration::from_secs(5))
                 .build(agents.clone())
@@ -99,7 +99,7 @@ impl Http2 {
         }
     }
 
-    /// Shows this token with every call: for agents that one program started together with the operator.
+    /// Sends `token` as the bearer token of every request. For agents that run in the same process as the operator.
     #[must_use]
     pub fn with_token(mut self, token: &str) -> Self {
         self.authorization = HeaderValue::from_str(&format!("Bearer {token}")).ok().map(|mut header| {
@@ -132,19 +132,19 @@ impl Http2 {
     }
 }
 
-/// Connections to agents, through TLS where their URL says so, made with the certificates of that moment.
+/// Connects to agents, through TLS if their URL is `https`. Each connection uses the certificates that are current when it is opened.
 #[derive(Clone, Debug)]
 struct Agents {
     tcp: HttpConnector,
     tls: Option<Connector>,
 }
 
-/// An agent with TLS, and nothing to verify it by.
+/// Error for an agent that uses TLS while the operator has no authority to verify its certificate with.
 #[derive(Debug, thiserror::Error)]
 #[error("no authority")]
 struct NoAuthority;
 
-/// Resolves the name as [`Connector`] does.
+/// Resolves server names as [`Connector`] does.
 struct Names(Connector);
 
 impl ResolveServerName for Names {
@@ -176,7 +176,7 @@ impl Service<Uri> for Agents {
     }
 }
 
-/// Whether that is what lies beneath it.
+/// Whether [`NoAuthority`] is in the error chain.
 fn is_without_authority(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<NoAuthority>())
 }
@@ -223,7 +223,7 @@ impl Transport for Http2 {
     }
 }
 
-/// The next frame of a response's body; `None` at its end.
+/// Reads the next frame of a response body; `None` at the end of the body.
 async fn read(incoming: &mut Incoming, decoder: &mut frame::Decoder) -> Result<Option<ServerFrame>, StreamError> {
     loop {
         if let Some(message) = decoder.next_message::<ServerFrame>()? {
@@ -244,7 +244,7 @@ fn refused(status: StatusCode, text: &[u8]) -> AgentError {
     }
 }
 
-/// The beginning of a refusal's text.
+/// The first 256 bytes of an error response.
 fn excerpt(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(256)]).trim().to_owned()
 }
@@ -291,7 +291,7 @@ mod tests {
         };
         let server = tokio::spawn(server::serve(listener, Cleartext, Agent, limits, stop.clone()));
         let transport = Arc::new(Http2::default());
-        // A stream with the end on which frames for it go out, which is kept as long as it.
+        // Opens a stream, and returns it with the sender of its outgoing frames.
         let open = || {
             let (transport, endpoint) = (Arc::clone(&transport), endpoint.clone());
             let (frames, outgoing) = futures::channel::mpsc::unbounded::<ClientFrame>();

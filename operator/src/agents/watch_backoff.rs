@@ -1,14 +1,13 @@
-//! How soon a watch on the workers is tried again.
+//! Backoff of the watches on workers and their heartbeats.
 
 use std::time::Duration;
 
 use kube::runtime::utils::Backoff;
 
-/// First wait.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// Waits that double up to a longest one. That of kube grows to 30 s: with the API server back for so long, and heartbeats moving
-/// there, a worker would be taken for dead.
+/// Exponential backoff with a maximum wait. The default backoff of kube grows to 30 s: after an outage of the API server, the operator
+/// would miss heartbeats for that long and take live workers for dead.
 #[derive(Clone, Debug)]
 pub(super) struct WatchBackoff {
     next: Duration,
@@ -16,7 +15,7 @@ pub(super) struct WatchBackoff {
 }
 
 impl WatchBackoff {
-    /// Waits of at most `longest`.
+    /// Creates a backoff whose waits are at most `longest`.
     pub(super) fn up_to(longest: Duration) -> Self {
         Self {
             next: FIRST.min(longest),

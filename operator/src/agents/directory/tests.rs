@@ -27,7 +27,7 @@ fn worker(name: &str) -> GpuWorker {
     worker
 }
 
-/// The API server answers each second.
+/// Makes the API server answer every second until `end`.
 fn answer_until(directory: &Directory, mut now: Instant, end: Instant) {
     while now < end {
         now = (now + Duration::from_secs(1)).min(end);
@@ -42,7 +42,7 @@ fn a_worker_is_stale_when_its_heartbeat_stands_still_and_live_again_when_it_move
     directory.observe_heartbeat("a", Some("1".into()), start);
     directory.observe_worker(&worker("a"));
     assert!(!directory.worker("a").unwrap().stale);
-    // The same version again is no movement.
+    // The same version again does not count as a heartbeat.
     directory.observe_heartbeat("a", Some("1".into()), start + TIMEOUT / 2);
     answer_until(&directory, start, start + TIMEOUT / 2);
     let next = directory.mark_silent(start + TIMEOUT / 2);
@@ -75,7 +75,7 @@ fn time_without_an_answer_of_the_api_server_does_not_count_against_a_heartbeat()
         directory.observe_worker(&worker(name));
         directory.observe_heartbeat(name, Some("1".into()), start);
     }
-    // The outage begins after 4 s, and lasts for longer than the timeout.
+    // The outage begins after 4 s and lasts longer than the timeout.
     let (outage, back) = (start + Duration::from_secs(4), start + 3 * TIMEOUT);
     answer_until(&directory, start, outage);
     let mut now = outage;
@@ -91,7 +91,7 @@ fn time_without_an_answer_of_the_api_server_does_not_count_against_a_heartbeat()
     directory.mark_silent(late);
     let stale = |name| directory.worker(name).unwrap().stale;
     assert!(!stale("live") && stale("dead"));
-    // Another outage makes a dead worker no live one.
+    // Another outage does not make a dead worker live again.
     directory.answered(late + 2 * TIMEOUT);
     directory.observe_worker(&worker("dead"));
     assert!(stale("dead"));
@@ -106,7 +106,8 @@ fn an_unchanged_report_wakes_nobody() {
     assert!(!changed.has_changed().unwrap());
 }
 
-/// An API server whose list of Leases has a heartbeat of `a` that moves with each read, stands still, or is not to be had.
+/// An API server whose list of Leases has a heartbeat of worker `a`, with the version that `heartbeat` computes from the number of reads.
+/// Without `heartbeat`, requests fail.
 #[derive(Clone)]
 struct Leases {
     heartbeat: Option<fn(u64) -> u64>,
@@ -134,7 +135,7 @@ impl Service<Request<Body>> for Leases {
     }
 }
 
-/// Whether a worker is stale more than two timeouts later without a word of the watch, and how often heartbeats were read.
+/// Lets more than two timeouts pass without an event of the watch. Returns whether the worker is stale, and how often heartbeats were read.
 async fn stale_without_a_watch(heartbeat: Option<fn(u64) -> u64>) -> (bool, u64) {
     let directory = directory();
     directory.observe_heartbeat("a", Some("0".into()), Instant::now());
