@@ -12,7 +12,6 @@ use kube::{Client, Config, client::Body};
 use sahasra_service::api_requests::{ApiRequests, user_agent};
 use tower_service::Service;
 
-/// Longest time until a connection to the API server stands.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout of a call that is not a watch, including the response body. The API server limits its own webhooks to 10 s. A call that takes

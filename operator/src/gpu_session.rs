@@ -1,9 +1,9 @@
-//! The reconciler of `GpuSession`s: each holds one slice of one device through a `VramLease` of its own, from when there is
-//! room until it is deleted, its time is over, or its worker is lost. It is never moved.
+//! The reconciler of `GpuSession`s. Each session holds one slice of one device through a `VramLease` of its own, from when there is room
+//! until the session is deleted, its time is over, or its worker is lost. A session is never moved.
 //!
-//! 1. Observe: the session, its lease, what its agent last said of it, the worker's endpoint.
-//! 2. Decide ([`decide`]): what becomes of the lease, and what the status says.
-//! 3. Act: write what was decided. A change of the lease brings the session here again.
+//! 1. Observe: the session, its lease, the agent's last report on it, and the worker's endpoint.
+//! 2. Decide ([`decide`]): the next step for the lease, and the new status.
+//! 3. Act: write what was decided. A change of the lease requeues the session.
 
 use std::{
     collections::BTreeMap,
@@ -43,12 +43,12 @@ mod decide;
 use decide::{Decision, LeaseStep, decide, is_of, lease_of};
 
 const CONCURRENCY: u16 = 16;
-/// Sessions whose leases have changed that wait to be looked at.
+/// Capacity of the queue of sessions to reconcile because of a change of their lease or a report of their agent.
 const CHANGES: usize = 1024;
-/// When something was written that the cache does not show yet.
+/// Wait after a write that the cache does not show yet.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Why a reconcile failed.
+/// Error of a reconcile.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}")]
 pub struct ReconcileError {
@@ -68,9 +68,9 @@ fn api(operation: &'static str) -> impl Fn(kube::Error) -> ReconcileError {
 
 struct Reconciler {
     context: Arc<Context>,
-    /// Every lease as the watch last told.
+    /// All leases, from a watch.
     leases: Store<VramLease>,
-    /// When the figures in a session's status last changed, by UID.
+    /// Time at which the statistics in a session's status last changed, by the session's UID.
     figures_written: Mutex<BTreeMap<String, Timestamp>>,
 }
 
@@ -105,7 +105,7 @@ pub async fn run(context: Arc<Context>) {
     );
 }
 
-/// Brings a session back whenever its agent says something else of it than before.
+/// Requeues a session whenever its agent reports a change of its state.
 async fn watch_agents(context: &Context, changes: mpsc::Sender<ObjectRef<GpuSession>>) {
     loop {
         for (namespace, name) in context.pool.changed_sessions().await {
@@ -116,7 +116,7 @@ async fn watch_agents(context: &Context, changes: mpsc::Sender<ObjectRef<GpuSess
     }
 }
 
-/// Keeps the leases, and brings a session back whenever its lease was made, changed or deleted.
+/// Keeps the cache of leases, and requeues a session whenever its lease is created, changed or deleted.
 async fn watch_leases(context: &Context, writer: Writer<VramLease>, changes: mpsc::Sender<ObjectRef<GpuSession>>) {
     let leases = watcher(Api::<VramLease>::all(context.client.clone()), watcher::Config::default())
         .default_backoff()
@@ -159,7 +159,7 @@ async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Res
     outcome
 }
 
-/// What there is of one session.
+/// The API clients for the objects of one session.
 struct Objects<'a> {
     reconciler: &'a Reconciler,
     sessions: Api<GpuSession>,
@@ -177,8 +177,8 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// The session's lease, from the cache if it is there. That there is none the API server has to say: a cache may not know yet
-    /// that it was made.
+    /// The session's lease, from the cache if present. A missing lease is looked up at the API server, because the cache may not show a new
+    /// lease yet.
     async fn lease(&self, session: &GpuSession) -> Result<Option<VramLease>, ReconcileError> {
         let name = decide::lease_name(session);
         let reference = ObjectRef::new(&name).within(&session.namespace().unwrap_or_default());
@@ -192,11 +192,11 @@ impl<'a> Objects<'a> {
     async fn act(&self, session: &GpuSession, lease: Option<&VramLease>, decision: Decision) -> Result<Action, ReconcileError> {
         match (decision.lease, lease) {
             (LeaseStep::Create, _) => {
-                // Before there is a lease: the session stands until it is gone.
+                // The finalizer is added before the lease exists, so that the session stays until the lease is deleted.
                 let held = objects::hold(&self.sessions, session).await;
                 held.map_err(api("add the finalizer"))?;
                 self.create_lease(session).await?;
-                // What the lease says comes next.
+                // The next reconcile evaluates the lease's status.
                 return Ok(Action::requeue(SOON));
             }
             (LeaseStep::Update, Some(lease)) => {
@@ -225,7 +225,7 @@ impl<'a> Objects<'a> {
                     self.reconciler.figures_written().insert(uid, timestamp());
                 }
                 Ok(_) => {}
-                // The cache was behind: look again when it has caught up.
+                // The cache is outdated: reconcile again when it has caught up.
                 Err(error) if matches!(code(&error), 404 | 409) => return Ok(Action::requeue(SOON)),
                 Err(error) => return Err(api("write the status")(error)),
             }
@@ -248,7 +248,7 @@ impl<'a> Objects<'a> {
             .await
         {
             Ok(_) => Ok(()),
-            // An earlier call whose answer was lost.
+            // An earlier create succeeded, but its answer was lost.
             Err(error) if code(&error) == 409 => Ok(()),
             Err(error) => Err(api("create the VramLease")(error)),
         }

@@ -1,6 +1,7 @@
-//! `GpuWorker`s as seen from outside: one whose heartbeat stands still is marked `Ready=False`, and `True` again when it moves.
+//! The `Ready` condition of `GpuWorker`s: the operator sets it to `False` when a worker's heartbeat stands still, and back to `True` when
+//! it moves again.
 //!
-//! Everything else in a worker's status is its agent's. What was held on a lost worker the pool gives up by itself.
+//! Everything else in a worker's status is written by its agent. The pool drops the grants of a lost worker itself.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -16,14 +17,14 @@ use serde_json::json;
 
 use crate::{agents::Worker, clock::timestamp, context::Context, objects::code};
 
-/// Reason of `Ready=False` that the operator gives.
+/// Reason of `Ready=False` when the operator sets it.
 pub const HEARTBEAT_LOST: &str = "HeartbeatLost";
-/// Reason of `Ready=True` that the operator gives when it takes its word back.
+/// Reason of `Ready=True` when the operator restores it.
 pub const HEARTBEAT_RESUMED: &str = "HeartbeatResumed";
-/// Wait before marks that were not written are tried again.
+/// Wait before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Marks workers until dropped.
+/// Sets the condition of all workers until dropped.
 pub async fn run(context: Arc<Context>) {
     let mut changed = context.directory.subscribe();
     let api: Api<GpuWorker> = Api::all(context.client.clone());
@@ -61,7 +62,7 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// What `Ready` must become, if not what it is.
+/// The value that `Ready` must be set to, or `None` if it is correct.
 fn verdict(worker: &Worker) -> Option<bool> {
     (worker.stale != worker.marked_lost).then_some(!worker.stale)
 }
@@ -73,7 +74,7 @@ async fn mark(api: &Api<GpuWorker>, worker: &Worker, ready: bool, context: &Cont
     let mut conditions = object.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
     let lost = conditions::get(&conditions, READY).is_some_and(|condition| condition.reason == HEARTBEAT_LOST);
     if lost != ready {
-        // The agent, or an earlier look, was faster.
+        // The agent or an earlier iteration has already written it.
         return Ok(());
     }
     let (reason, message) = if ready {

@@ -1,5 +1,5 @@
-//! What `/metrics` shows. Labels are fixed words: never names of objects. Every counter is there from the start, with every value of its
-//! labels: a rate over one that appears with its first event misses that event.
+//! The metrics of the operator, as `/metrics` serves them. Label values are a fixed set and never contain names of objects. Every counter
+//! exists from the start with every value of its labels, because a rate over a counter that appears with its first event misses that event.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -10,9 +10,8 @@ mod snapshot;
 
 pub use snapshot::{Caches, observe};
 
-/// Kinds that are reconciled.
 const KINDS: [&str; 4] = ["BurstJob", "GpuSession", "GpuWorker", "VramLease"];
-/// Categories of errors of reconciles that are there from the start. Rarer ones appear with their first error.
+/// Error categories of reconciles whose counters exist from the start. Rarer ones appear with their first error.
 const CATEGORIES: [&str; 3] = ["api", "conflict", "agent"];
 
 /// All metrics, registered once. Shared behind an `Arc`.
@@ -24,26 +23,26 @@ pub struct Metrics {
     leases_granted: IntCounter,
     leases_released: IntCounter,
     vram_allocated: IntGauge,
-    /// Chunks handed to agents, retries included.
+    /// Chunks sent to agents, including retries.
     pub submitted: IntCounter,
     submit_errors: IntCounterVec,
-    /// The same as [`Metrics::submit_errors`], under the name of earlier versions.
+    /// Alias of [`Metrics::submit_errors`], with the name of earlier versions.
     submit_errors_alias: IntCounterVec,
-    /// Chunks counted as succeeded or failed for good.
+    /// Chunks counted as succeeded or as permanently failed.
     pub chunks_done: IntCounter,
-    /// The same as [`Metrics::chunks_done`], under the name of earlier versions.
+    /// Alias of [`Metrics::chunks_done`], with the name of earlier versions.
     chunks_done_alias: IntCounter,
-    /// Those of [`Metrics::chunks_done`] that succeeded: not served, for `sahasra run`.
+    /// Chunks of [`Metrics::chunks_done`] that succeeded. Not served, but read by `sahasra run`.
     pub chunks_succeeded: AtomicU64,
-    /// Those of [`Metrics::chunks_done`] that failed: not served, for `sahasra run`.
+    /// Chunks of [`Metrics::chunks_done`] that failed. Not served, but read by `sahasra run`.
     pub chunks_failed: AtomicU64,
-    /// Attempts beyond the first.
+    /// Attempts after the first attempt of a chunk.
     pub chunks_retried: IntCounter,
     reconcile_duration: HistogramVec,
     reconcile_errors: IntCounterVec,
-    /// Whether this operator leads.
+    /// Whether this operator leads: 1 or 0.
     pub leader: IntGauge,
-    /// How often the leadership has changed hands.
+    /// Number of leadership changes.
     pub leader_transitions: IntGauge,
     workers: IntGaugeVec,
     claims_waiting: IntGaugeVec,
@@ -54,7 +53,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers everything in a registry of its own.
+    /// Creates all metrics in a registry of their own. Fails if a metric cannot be registered.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = sahasra_service::metrics::registry("operator")?;
         let gauge = |name: &str, help: &str| {
@@ -146,17 +145,17 @@ impl Metrics {
         })
     }
 
-    /// The registry, for the route.
+    /// The registry, for the `/metrics` route.
     pub fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
-    /// Slices held now.
+    /// Number of slices held now.
     pub fn slices_held(&self) -> u64 {
         u64::try_from(self.leases_active.get()).unwrap_or_default()
     }
 
-    /// `slices` of `slice_bytes` each are held from now on.
+    /// Counts `slices` of `slice_bytes` each as granted and held.
     pub fn granted(&self, slices: u64, slice_bytes: u64) {
         let (slices_gauge, bytes) = (signed(slices), signed(slices.saturating_mul(slice_bytes)));
         self.leases_granted.inc_by(slices);
@@ -165,36 +164,36 @@ impl Metrics {
         self.peak_since_scrape.fetch_max(self.leases_active.get(), Ordering::Relaxed);
     }
 
-    /// `slices` of `slice_bytes` each are no longer held.
+    /// Counts `slices` of `slice_bytes` each as released and no longer held.
     pub fn released(&self, slices: u64, slice_bytes: u64) {
         self.leases_released.inc_by(slices);
         self.leases_active.sub(signed(slices));
         self.vram_allocated.sub(signed(slices.saturating_mul(slice_bytes)));
     }
 
-    /// Attempts failed with that code.
+    /// Counts failed attempts by failure code.
     pub fn submit_failed(&self, code: &'static str, attempts: u64) {
         self.submit_errors.with_label_values(&[code]).inc_by(attempts);
     }
 
-    /// So many chunks succeeded, and so many failed for good.
+    /// Counts chunks as succeeded and as permanently failed.
     pub fn chunks_counted(&self, succeeded: u64, failed: u64) {
         self.chunks_succeeded.fetch_add(succeeded, Ordering::Relaxed);
         self.chunks_failed.fetch_add(failed, Ordering::Relaxed);
         self.chunks_done.inc_by(succeeded + failed);
     }
 
-    /// A reconcile of `kind` took so long.
+    /// Records the duration of a reconcile of `kind`.
     pub fn reconciled(&self, kind: &'static str, duration: std::time::Duration) {
         self.reconcile_duration.with_label_values(&[kind]).observe(duration.as_secs_f64());
     }
 
-    /// A reconcile of `kind` failed.
+    /// Counts a failed reconcile of `kind`.
     pub fn reconcile_failed(&self, kind: &'static str, category: &'static str) {
         self.reconcile_errors.with_label_values(&[kind, category]).inc();
     }
 
-    /// Called at each scrape: shows the peak since the one before, resets it, and brings the aliases up to date.
+    /// Called at each scrape. Sets the peak to the maximum since the previous scrape, resets the maximum, and updates the aliases.
     fn before_scrape(&self) {
         let advance = |alias: &IntCounter, total: &IntCounter| alias.inc_by(total.get().saturating_sub(alias.get()));
         advance(&self.chunks_done_alias, &self.chunks_done);

@@ -1,4 +1,4 @@
-//! Writes that every reconciler makes alike: the finalizer, and the deletion of exactly one object.
+//! Writes that all reconcilers share: adding and removing the finalizer, and deleting exactly one object.
 
 use std::fmt::Debug;
 
@@ -10,7 +10,7 @@ use sahasra_crds::FINALIZER;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// HTTP status of the API server's answer; 0 where it did not answer.
+/// HTTP status of the API server's answer; 0 if it did not answer.
 pub(crate) fn code(error: &kube::Error) -> u16 {
     match error {
         kube::Error::Api(status) => status.code,
@@ -18,40 +18,41 @@ pub(crate) fn code(error: &kube::Error) -> u16 {
     }
 }
 
-/// Longest name of an object: a DNS subdomain (RFC 1123), as the API server has it.
+/// Maximum length of an object's name: a DNS subdomain (RFC 1123), as the API server requires.
 pub(crate) const MAX_NAME: usize = 253;
 
-/// A name for an object that belongs to the one of that name and UID, and to no other of any name: as much of the name as
-/// fits, the beginning of the UID, and `suffix`.
+/// Name for an object that belongs to the object with this name and UID, and to no other: as much of the name as fits, the beginning of the
+/// UID, and `suffix`.
 pub(crate) fn derived_name(name: &str, uid: &str, suffix: &str) -> String {
     let uid = uid.split('-').next().unwrap_or_default();
     let most = MAX_NAME - suffix.len() - uid.len() - 1;
-    // Names are ASCII. What stands before a dash must end in a letter or digit.
+    // Names are ASCII. The part before a dash must end in a letter or digit.
     let name = name.get(..most).unwrap_or(name).trim_end_matches(['-', '.']);
     format!("{name}-{uid}{suffix}")
 }
 
-/// Whether the API server understood the request and says no: the same request gets the same answer until something changes,
-/// such as a quota, a role, or the object.
+/// Whether the API server understood the request and rejected it. The same request is rejected again until something changes, such as a
+/// quota, a role, or the object.
 pub(crate) fn is_rejected(error: &kube::Error) -> bool {
     matches!(code(error), 400 | 403 | 413 | 422)
 }
 
-/// Whether nothing but another request can help: the object is too large or against its schema.
+/// Whether only a different request can succeed, because the object is too large or violates its schema.
 pub(crate) fn is_invalid(error: &kube::Error) -> bool {
     matches!(code(error), 400 | 413 | 422)
 }
 
-/// Whether the object stands until what it holds is back.
+/// Whether the object has the finalizer, which keeps it until its VRAM is released.
 pub(crate) fn is_held<K: Resource>(object: &K) -> bool {
     object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// From now on the object stands until what it holds is back. Gives it back as it is then; writes only what is missing.
+/// Adds the finalizer, which keeps the object until its VRAM is released. Returns the updated object. Writes nothing if the finalizer is
+/// present.
 ///
 /// # Errors
 ///
-/// 409 when it was written since it was read, 404 when it is gone.
+/// 409 if the object was written since it was read, 404 if it does not exist.
 pub(crate) async fn hold<K>(api: &Api<K>, object: &K) -> Result<K, kube::Error>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -64,11 +65,11 @@ where
     api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
-/// The object may go. One that is gone is no error.
+/// Removes the finalizer. Succeeds if the object does not exist.
 ///
 /// # Errors
 ///
-/// 409 when it was written since it was read.
+/// 409 if the object was written since it was read.
 pub(crate) async fn let_go<K>(api: &Api<K>, object: &K) -> Result<(), kube::Error>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -87,7 +88,7 @@ where
     }
 }
 
-/// Deletes that object, and no later one of its name. One that is gone is no error.
+/// Deletes this object, but not a later one with the same name. Succeeds if the object does not exist.
 pub(crate) async fn delete_exactly<K>(api: &Api<K>, object: &K, parameters: DeleteParams) -> Result<(), kube::Error>
 where
     K: Resource + Clone + Debug + DeserializeOwned,

@@ -1,11 +1,11 @@
 //! The pool: every device, and every grant that this operator holds.
 //!
-//! Owners register a claim and watch a [`ClaimView`]; the pool solves (`sahasra_scheduler`) over what it knows, asks the
-//! agents, feeds their refusals back into the next solution, renews all grants of an agent in one call a third of the way
-//! to their expiry, and shrinks when others need room. What it knows of an agent comes from that agent's own answers
-//! (the inventory, grants, refusals); the `GpuWorker`s only show which agents exist and when to ask them again.
+//! Owners register a claim and watch its [`ClaimView`]. The pool computes a placement (`sahasra_scheduler`), requests slices from the
+//! agents, and feeds their rejections into the next placement. It renews all grants on an agent in one call, after a third of their TTL,
+//! and shrinks claims when others need room. Its knowledge of an agent comes from the agent's own answers: inventories, grants and
+//! rejections. The `GpuWorker`s only show which agents exist, and when to request an inventory.
 //!
-//! Decisions are made by `picture`, which is pure; this module carries them out.
+//! `picture` makes the decisions and is pure; this module carries them out.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -36,14 +36,14 @@ pub use claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SeenSession};
 pub use picture::Unclaimed;
 use picture::{Action, Picture};
 
-/// Calls to agents at the same time. Renewals have as many of their own: what is held must not end because much is wanted.
+/// Maximum number of concurrent calls to agents. Renewals have a limit of their own, so that many acquires cannot let grants expire.
 const CONCURRENT_CALLS: usize = 64;
-/// How soon and how late an agent that has not answered a release is asked again.
+/// Shortest and longest wait before an agent that has not answered a release is called again.
 const RELEASE_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// Timeout of an adoption, in which agents say what they hold of an earlier term; each is asked again meanwhile.
+/// Timeout for the inventories that an adoption waits for. Agents that do not answer are called again until then.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Shared behind an `Arc`.
+/// The pool. Shared behind an `Arc`.
 #[derive(Debug)]
 pub struct Pool {
     agents: AgentClient,
@@ -59,15 +59,15 @@ pub struct Pool {
     renewals: Semaphore,
 }
 
-/// Some agents did not answer a release: what they hold returns at expiry.
+/// Error of a release that some agents did not answer. The slices that they hold return at expiry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no answer from {}", workers.join(", "))]
 pub struct Unreleased {
-    /// The workers.
+    /// Workers whose agents did not answer.
     pub workers: Vec<String>,
 }
 
-/// Wait before a release is tried again that agents have left unanswered for this long.
+/// Wait before a release is retried that agents have not answered for the time `unanswered`.
 pub(crate) fn release_again(unanswered: Duration) -> Duration {
     (unanswered / 4).clamp(RELEASE_AGAIN.0, RELEASE_AGAIN.1)
 }
@@ -90,7 +90,7 @@ impl Pool {
         })
     }
 
-    /// Decides and acts until dropped.
+    /// Makes decisions and carries them out, until dropped.
     pub async fn run(self: Arc<Self>) {
         let mut workers = self.directory.subscribe();
         workers.mark_changed();
@@ -124,7 +124,7 @@ impl Pool {
         }
     }
 
-    /// Reads the workers of the directory. To be called once the directory knows all workers, before anything is adopted.
+    /// Reads the workers from the directory. Must be called once the directory knows all workers, before grants are adopted.
     pub fn observe(&self) {
         {
             let mut picture = self.picture();
@@ -134,30 +134,30 @@ impl Pool {
         self.changed.notify_one();
     }
 
-    /// Registers a claim, with what it holds from an earlier term (as worker and grant): it is renewed under the new one.
+    /// Registers a claim. `adopted` are its grants from an earlier term, with their workers; the pool renews them under the new term.
     pub fn claim(&self, request: ClaimRequest, adopted: Vec<(String, Grant)>) -> watch::Receiver<ClaimView> {
         let view = self.picture().claim(request, adopted, self.clock.now());
         self.changed.notify_one();
         view
     }
 
-    /// Changes what a claim may hold.
+    /// Changes the minimum, maximum and priority of a claim.
     pub fn resize(&self, uid: &str, min: u32, max: u32, priority: i32) {
         self.picture().resize(uid, min, max, priority);
         self.changed.notify_one();
     }
 
-    /// Changes for how long in all a client may keep a session's slice.
+    /// Changes the maximum time for which a client can keep a session's slice.
     pub fn keep(&self, uid: &str, milliseconds: u64) {
         self.picture().keep(uid, milliseconds);
     }
 
-    /// The last state of the session whose lease has this uid, as its agent reported it.
+    /// The state of a session as its agent last reported it, by the UID of the session's lease.
     pub fn session(&self, lease_uid: &str) -> Option<SeenSession> {
         self.picture().session(lease_uid, self.clock.now())
     }
 
-    /// Waits until agents report changes of sessions, and returns these by namespace and name. For one caller.
+    /// Waits until agents report changes of sessions. Returns the namespace and name of each. Must have only one caller.
     pub async fn changed_sessions(&self) -> Vec<(String, String)> {
         loop {
             let changed = self.picture().take_changed_sessions();
@@ -168,8 +168,8 @@ impl Pool {
         }
     }
 
-    /// Waits until agents hold slices of sessions that have had no claim here for a while, and returns their owners. For one caller, which gets
-    /// the same owners again every few seconds while that holds.
+    /// Waits until agents hold slices of sessions that have been without a claim for a while. Returns the owners of the slices. Must have
+    /// only one caller, which receives the same owners again every few seconds while the slices are still held.
     pub async fn strays(&self) -> Vec<Owner> {
         loop {
             self.strays_found.notified().await;
@@ -180,7 +180,7 @@ impl Pool {
         }
     }
 
-    /// The kind of each claim that waits for its minimum, and for how many milliseconds it has waited.
+    /// Kind of each claim that waits for its minimum, and the time for which it has waited, in milliseconds.
     pub fn waiting(&self) -> Vec<(ClaimKind, u64)> {
         self.picture().waiting(self.clock.now())
     }
@@ -191,10 +191,11 @@ impl Pool {
         self.changed.notify_one();
     }
 
-    /// Ends a claim and gives everything back; with `immediately` what runs is killed. Nothing of it is asked for afterwards.
+    /// Ends a claim and releases its slices. With `immediately`, running work is killed. Nothing is acquired for the claim afterwards.
+    /// Fails if agents do not answer.
     pub async fn release(&self, uid: &str, immediately: bool) -> Result<(), Unreleased> {
         let Some(mut view) = self.picture().end(uid) else { return Ok(()) };
-        // What has been asked for may yet be granted: wait for the answer (each call has its own timeout).
+        // A pending acquire may still be granted, so wait for its answer. Each call has a timeout.
         while self.picture().is_acquiring(uid) {
             if view.changed().await.is_err() {
                 break;
@@ -210,7 +211,7 @@ impl Pool {
         if workers.is_empty() { Ok(()) } else { Err(Unreleased { workers }) }
     }
 
-    /// Removes a claim without releasing its grants: another operator acts for the owner, or soon will.
+    /// Removes a claim without releasing its grants, because another operator acts for the owner, or soon will.
     pub fn forget(&self, uid: &str) {
         {
             let (mut picture, now) = (self.picture(), self.clock.now());
@@ -220,7 +221,7 @@ impl Pool {
         self.changed.notify_one();
     }
 
-    /// Releases all grants of the owner at all agents, including those of other operators and earlier terms.
+    /// Releases all grants of the owner on all agents, including those of other operators and earlier terms. Fails if agents do not answer.
     pub async fn release_everywhere(&self, owner: &Owner) -> Result<(), Unreleased> {
         let workers = self.directory.workers();
         let calls = workers
@@ -249,8 +250,8 @@ impl Pool {
         }
     }
 
-    /// What agents hold for an owner that is no claim here, to be adopted. Waits until each live agent has answered once, which serves
-    /// every owner.
+    /// Grants that agents hold for an owner without a claim, to be adopted. Waits until each live agent has answered once, which serves all
+    /// owners.
     pub async fn unclaimed(&self, owner_uid: &str) -> Unclaimed {
         let deadline = tokio::time::Instant::now() + ADOPTION_TIMEOUT;
         loop {
@@ -264,7 +265,7 @@ impl Pool {
         }
     }
 
-    /// What the named workers have now, as far as they live.
+    /// Requests the inventories of the named workers, except stale ones.
     pub async fn inventories(&self, names: &[&str]) -> Vec<(String, Result<Inventory, AgentError>)> {
         let workers = self.directory.workers().into_iter();
         let calls = workers.filter(|worker| !worker.endpoint.is_empty() && !worker.stale && names.contains(&worker.name.as_str()));
@@ -277,7 +278,7 @@ impl Pool {
         calls.collect().await
     }
 
-    /// Carries an action out; gives back the worker when it did not answer a release.
+    /// Sends the request of an action. Returns the worker if it did not answer a release.
     async fn perform(&self, action: Action) -> Option<String> {
         let calls = match action {
             Action::Renew { .. } => &self.renewals,
@@ -348,8 +349,8 @@ impl Pool {
         undone
     }
 
-    /// Logs a failed call. It is a warning for the first failure since the agent's last answer, and for each new misconfiguration; else it
-    /// is a debug message.
+    /// Logs a failed call. Logs a warning for the first failure since the agent's last answer and for each new misconfiguration, and a
+    /// debug message otherwise.
     fn failed(&self, worker: &Name, error: &AgentError, what: &'static str) {
         let trouble = error.misconfiguration();
         let is_news = {
@@ -365,7 +366,7 @@ impl Pool {
     }
 
     async fn give_back(&self, worker: &Name, endpoint: &str, request: &ReleaseRequest) -> Option<String> {
-        // One repetition: a connection that an agent's restart broke fails the first call on it.
+        // Retried once, because the first call on a connection that an agent's restart broke always fails.
         for attempt in 0..2 {
             match self.agents.release(endpoint, request).await {
                 Ok(answer) => {

@@ -1,5 +1,5 @@
-//! `sahasra-operator uninstall-check`: whether the operator may go. Objects that hold VRAM need it to give that back: without an operator they
-//! stay as they are for ever, and hang in deletion.
+//! The command `sahasra-operator uninstall-check`: checks whether the operator can be uninstalled. Objects that hold VRAM need the operator
+//! to release it. Without an operator they would never change again, and their deletion would hang.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -13,17 +13,17 @@ use tokio::time::{Instant, sleep};
 
 use crate::objects::{code, is_held};
 
-/// Between two looks: what is being deleted takes a moment.
+/// Poll interval. An object that is being deleted needs a moment.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Most objects that a report names.
+/// Maximum number of objects that a report names.
 const NAMED: usize = 10;
-/// Objects a page of a list.
+/// Page size of list requests.
 const PAGE: u32 = 500;
 
-/// Succeeds once no object holds VRAM.
+/// Waits up to `within` until no object holds VRAM.
 ///
 /// # Errors
-/// When some still do after `within`: the error names them and says what to do. When the API server cannot be asked.
+/// Objects still hold VRAM after `within`; the error names them and the remedy. Or the API server cannot be reached.
 pub async fn run(client: &Client, within: Duration) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
@@ -46,7 +46,8 @@ async fn held(client: &Client) -> Result<Vec<String>, kube::Error> {
     Ok(held)
 }
 
-/// The objects of a kind that hold something: kind, namespace and name. Leases that are a burst's or a session's go with it.
+/// Kind, namespace and name of the objects of a kind that hold VRAM. Leases that a burst or a session controls are left out, because they
+/// go with their owner.
 async fn of<K>(client: &Client) -> Result<Vec<String>, kube::Error>
 where
     K: Resource<DynamicType = ()> + Clone + Debug,
@@ -57,7 +58,7 @@ where
     loop {
         let page = match api.list_metadata(&parameters).await {
             Ok(page) => page,
-            // No definition, no object.
+            // If the kind is not defined, no object of it exists.
             Err(error) if code(&error) == 404 => return Ok(found),
             Err(error) => return Err(error),
         };
@@ -123,7 +124,7 @@ mod tests {
             "{error}"
         );
 
-        // What is given back while it waits is waited for.
+        // An object whose VRAM is released during the check is waited for.
         let free = async {
             let patch = Patch::Merge(json!({"metadata": {"finalizers": []}}));
             leases.patch("holds", &PatchParams::default(), &patch).await.expect("patched");

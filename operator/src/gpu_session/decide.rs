@@ -1,4 +1,4 @@
-//! What becomes of a session: a function of the session, its lease and the time.
+//! Decides the next step for a session: a pure function of the session, its lease and the time.
 
 use std::time::Duration;
 
@@ -12,62 +12,61 @@ use sahasra_crds::{
 
 use crate::{objects, pool::SeenSession, vram_lease::EXPIRED};
 
-/// A change of the lease brings the session back, but one that falls into the gap between two watches does not: so it is
-/// looked at again, soon when it waits for the lease to go, now and then otherwise.
+/// Requeue intervals. A change of the lease requeues the session, but a change in the gap between two watches does not. So the session is
+/// requeued soon while it waits for the deletion of the lease (`GOING`), and occasionally otherwise (`STANDING`).
 const GOING: Duration = Duration::from_secs(1);
 const STANDING: Duration = Duration::from_secs(60);
-/// Figures in the status change at most so often; live ones come from the agent.
+/// Minimum interval between changes of the statistics in the status. Live statistics are available from the agent.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
-/// An agent says how its sessions are every few seconds: what it says may be so much too old to look again at once.
+/// Minimum requeue interval for an idle timeout. An agent's report may be a few seconds old, so the timeout can seem due when it is not.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is to be done with the lease.
+/// The next step for the lease of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseStep {
-    /// Nothing.
     Keep,
-    /// There is none and there must be one.
+    /// No lease exists, but one is needed.
     Create,
-    /// The session's time has changed.
+    /// The session's TTL has changed.
     Update,
-    /// The slice goes back.
+    /// The slice is to be released.
     Delete,
 }
 
-/// What is to be done.
+/// What a reconcile of a session must write.
 #[derive(Debug)]
 pub(super) struct Decision {
     pub lease: LeaseStep,
-    /// The status, if it changes.
+    /// The new status, if it changes.
     pub status: Option<GpuSessionStatus>,
-    /// The figures in it are others than before.
+    /// Whether the statistics in the status change.
     pub figures: bool,
-    /// Whether it is a warning, reason, text.
+    /// Event to publish: whether it is a warning, its reason and its text.
     pub event: Option<(bool, &'static str, String)>,
-    /// Nothing is held any more: the finalizer may go.
+    /// Nothing is held any more, so the finalizer must be removed.
     pub let_go: bool,
-    /// When time alone changes what is to be done.
+    /// Time after which to reconcile again without an event.
     pub again: Option<Duration>,
 }
 
-/// How a session ended.
+/// The end of a session.
 struct End {
     reason: &'static str,
     message: String,
 }
 
-/// Name of the session's lease, which no other session's has.
+/// Name of the session's lease, which is unique to the session.
 pub(super) fn lease_name(session: &GpuSession) -> String {
     objects::derived_name(&session.name_any(), &session.uid().unwrap_or_default(), "")
 }
 
-/// Whether a lease is that session's.
+/// Whether the lease belongs to the session.
 pub(super) fn is_of(lease: &VramLease, session: &GpuSession) -> bool {
     let uid = session.uid();
     lease.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref())
 }
 
-/// The lease that a session needs, whose slice outlives an operator that is gone by `lasts`.
+/// The lease that a session needs. `lasts` is its TTL: how long the slice outlives an operator that no longer renews it.
 pub(super) fn lease_of(session: &GpuSession, lasts: Duration) -> VramLease {
     let owner = session.controller_owner_ref(&());
     VramLease {
@@ -75,7 +74,7 @@ pub(super) fn lease_of(session: &GpuSession, lasts: Duration) -> VramLease {
             name: Some(lease_name(session)),
             namespace: session.namespace(),
             owner_references: owner.map(|mut owner| {
-                // Deleting the session need not wait for the garbage collector: the finalizer does.
+                // The finalizer keeps the session until the lease is gone, so the garbage collector need not block the deletion.
                 owner.block_owner_deletion = None;
                 vec![owner]
             }),
@@ -100,8 +99,8 @@ pub(super) fn lease_of(session: &GpuSession, lasts: Duration) -> VramLease {
     }
 }
 
-/// What is to be done about a session. `seen` is what its agent last said of it, `figures_written` when the figures in its status
-/// last changed, `endpoint` where a worker is reached.
+/// Decides the next step for a session. `seen` is the last report of its agent, `figures_written` the time at which the statistics in its
+/// status last changed, and `endpoint` returns the URL of a worker.
 pub(super) fn decide(
     session: &GpuSession,
     lease: Option<&VramLease>,
@@ -138,7 +137,7 @@ pub(super) fn decide(
         set(PLACED, false, end.reason, &end.message);
         set(READY, false, end.reason, &end.message);
         set(FAILED, true, end.reason, &end.message);
-        // Nothing of it is left.
+        // No tensor or execution of the session is left.
         (next.tensor_count, next.stored_tensor_bytes, next.active_executions) = (0, 0, 0);
         next.state = Some("Failed".to_owned());
         event = Some((true, end.reason, end.message));
@@ -159,7 +158,7 @@ pub(super) fn decide(
                 next.lease = lease.map(ResourceExt::name_any);
                 next.endpoint = endpoint(worker).filter(|endpoint| !endpoint.is_empty()).or(next.endpoint);
                 (next.worker, next.device) = (Some(worker.to_owned()), Some(device.to_owned()));
-                // An operator that has not heard of it yet knows no better than the last one did.
+                // An operator without a report of the agent yet keeps the readiness that its predecessor wrote.
                 let ready = seen.map_or_else(|| conditions::is_true(&old.conditions, READY), |seen| seen.load.streams);
                 if ready && next.endpoint.is_some() {
                     set(READY, true, "StreamOpen", "clients may connect to its worker");
@@ -191,7 +190,7 @@ pub(super) fn decide(
         told.stored_tensor_bytes = figure(seen.load.stored_bytes);
         told.active_executions = figure(seen.load.active_executions);
         if told == next {
-            // As it stands there.
+            // The status has these statistics already.
         } else if wait.is_zero() {
             next = told;
         } else {
@@ -200,7 +199,7 @@ pub(super) fn decide(
     }
     let again = match step {
         LeaseStep::Delete => Some(GOING),
-        // A session that was just placed is looked at again when its status has been written.
+        // A session that was just placed is reconciled again when its status has been written.
         _ => again.or(Some(STANDING)).map(|again| again.min(STANDING)),
     };
     let figures = |status: &GpuSessionStatus| (status.tensor_count, status.stored_tensor_bytes, status.active_executions);
@@ -225,7 +224,7 @@ fn granted(lease: &VramLease) -> Option<(&str, &str)> {
     Some((&grant.worker, &grant.device))
 }
 
-/// How the session has ended, or after how long its time may be over.
+/// Returns the end of the session as an error, if it has ended. Otherwise returns the time after which its timeouts must be checked again.
 fn ended(
     session: &GpuSession,
     status: &GpuSessionStatus,
@@ -262,7 +261,8 @@ fn ended(
         });
     }
     let spec = &session.spec;
-    // By its agent's clock, which goes on when another operator leads: the clocks of two operators differ, and may be set.
+    // The time held is measured by the agent's clock, which continues when another operator leads. The clocks of two operators differ, and
+    // may be set.
     let held = seen.map(|seen| Duration::from_millis(seen.load.held_milliseconds.saturating_add(seen.age)));
     let lasts = Duration::from_secs(u64::try_from(spec.ttl_seconds).unwrap_or_default());
     if held.is_some_and(|held| held >= lasts) {
@@ -274,8 +274,8 @@ fn ended(
             ),
         });
     }
-    // What the agent said, at the time it said so: something may have been done since.
-    // Where both timeouts are the same, the ttl is the reason, whichever was noticed first.
+    // The idle time is that of the agent's report, without the age of the report, because the session may have been used since. If both
+    // timeouts are the same, the TTL is the reason of the end, whichever was noticed first.
     let seen = seen.filter(|_| spec.idle_timeout_seconds < spec.ttl_seconds);
     let idle = seen.map(|seen| Duration::from_millis(seen.load.idle_milliseconds));
     let timeout = Duration::from_secs(u64::try_from(spec.idle_timeout_seconds).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Metrics that are computed at each scrape from what the operator knows at that moment.
+//! Metrics that are computed at each scrape from the operator's current state.
 
 use std::{collections::BTreeMap, sync::OnceLock};
 
@@ -8,11 +8,10 @@ use sahasra_scheduler::ClaimKind;
 
 use crate::{context::Context, http};
 
-/// States of a `BurstJob`, as its status has them.
+/// States of a `BurstJob` in its status.
 pub(super) const BURST_STATES: [&str; 5] = ["Pending", "Running", "Suspended", "Complete", "Failed"];
-/// States of a `GpuSession`, as its status has them.
+/// States of a `GpuSession` in its status.
 pub(super) const SESSION_STATES: [&str; 4] = ["Pending", "Placed", "Ready", "Failed"];
-/// Kinds of claims.
 pub(super) const CLAIM_KINDS: [&str; 3] = [kind(ClaimKind::Burst), kind(ClaimKind::Session), kind(ClaimKind::Lease)];
 
 const fn kind(kind: ClaimKind) -> &'static str {
@@ -23,16 +22,14 @@ const fn kind(kind: ClaimKind) -> &'static str {
     }
 }
 
-/// The reconcilers' caches, once they run: on the leader alone.
+/// Caches of the reconcilers. They are set once the reconcilers run, which is on the leader only.
 #[derive(Default)]
 pub struct Caches {
-    /// All `BurstJob`s.
     pub bursts: OnceLock<Store<BurstJob>>,
-    /// All `GpuSession`s.
     pub sessions: OnceLock<Store<GpuSession>>,
 }
 
-/// Brings the metrics up to date: called at each scrape.
+/// Updates the computed metrics. Called at each scrape.
 pub fn observe(context: &Context) {
     let metrics = &context.metrics;
     metrics.before_scrape();
@@ -70,7 +67,7 @@ pub fn observe(context: &Context) {
     }
 }
 
-/// How many there are of each state. What has no state yet, or one of another version, counts as the first.
+/// Number of objects in each state. Objects without a state, or with a state of another version, count as the first state.
 fn by_state<'a>(states: &[&'a str], objects: impl Iterator<Item = Option<String>>) -> Vec<(&'a str, i64)> {
     let mut counts: Vec<(&str, i64)> = states.iter().map(|state| (*state, 0)).collect();
     for state in objects {

@@ -1,4 +1,4 @@
-//! Requests of owners to the pool, and the views that they watch.
+//! The requests that owners make to the pool, and the views in which the pool reports their state.
 
 use std::fmt;
 
@@ -11,56 +11,51 @@ use sahasra_wire::{
 /// A request for slices of one class and size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimRequest {
-    /// Owner of the grants, with its term.
+    /// Owner of the grants, including the owner's term.
     pub owner: Owner,
-    /// What kind of owner.
     pub kind: ClaimKind,
-    /// Bytes of one slice.
     pub slice_bytes: u64,
-    /// Class of device; any when absent.
+    /// Class of the device; `None` matches any class.
     pub class: Option<String>,
-    /// Engine that the device must have; any when absent.
+    /// Engine that the device must have; `None` matches any device.
     pub engine: Option<String>,
-    /// Minimum number of slices: the claim holds none or at least so many.
+    /// Minimum number of slices. The claim holds either none or at least this many.
     pub min: u32,
-    /// Maximum number of slices.
     pub max: u32,
     /// Claims with a higher priority are served first.
     pub priority: i32,
     /// Lifetime of a grant without renewal.
     pub ttl_milliseconds: u64,
-    /// Drain timeout: how long running work may go on when its grant has ended.
+    /// Drain timeout: time for which running work may continue after its grant has ended.
     pub grace_milliseconds: u64,
-    /// Whether grants are renewed for as long as the claim exists.
+    /// Whether the pool renews the grants for as long as the claim exists.
     pub renewed: bool,
-    /// It has had its minimum once, in an earlier term: see [`ClaimRequest::is_served_once`].
+    /// Whether the claim held its minimum in an earlier term; see [`ClaimRequest::is_served_once`].
     pub served: bool,
-    /// Slices lost since an earlier term.
+    /// Slices that were lost since the last report of an earlier term.
     pub lost: Option<Lost>,
-    /// For a session: its name, engine and timeouts, for the agent.
+    /// The session that the claim is for: its name, its engine and its timeouts, which the agent needs.
     pub session: Option<SessionTerms>,
 }
 
 /// Slices that a claim held and has lost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lost {
-    /// Worker and device.
+    /// Device that the slices were on, as `worker/device`.
     pub device: String,
-    /// Slices that were lost.
     pub slices: u32,
-    /// The cause.
     pub why: Loss,
 }
 
 /// Cause of a loss: the agent did not respond to calls, or not in time.
 pub(crate) const SILENT: &str = "its agent does not respond";
 
-/// Why slices were lost.
+/// Causes of lost slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// They were not renewed in time. Their worker lives.
+    /// The slices were not renewed in time, although the worker is live.
     Expired,
-    /// Their worker: it is gone, has restarted, or is silent.
+    /// The worker is gone, restarted, or does not answer; the string is the reason.
     Worker(&'static str),
 }
 
@@ -74,8 +69,8 @@ impl fmt::Display for Loss {
 }
 
 impl ClaimRequest {
-    /// Whether slices that the claim has lost are not acquired again: a session is never moved, and a claim without renewal is for a
-    /// limited time.
+    /// Whether slices that the claim has lost are not acquired again. A session is never moved to other slices, and a claim without renewal
+    /// is for a limited time.
     pub fn is_served_once(&self) -> bool {
         !self.renewed || self.kind == ClaimKind::Session
     }
@@ -84,17 +79,14 @@ impl ClaimRequest {
 /// The grants of a claim, and the reasons for which it has no more.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClaimView {
-    /// Every grant.
     pub grants: Vec<HeldGrant>,
-    /// Why nothing is held, device by device.
+    /// Reason why the claim holds no slices, with the reason for each device.
     pub why_not: Option<String>,
-    /// An agent has seen a higher term of the owner: this coordinator must stop.
+    /// Whether an agent has seen a higher term of the owner. If so, this coordinator must stop.
     pub fenced: bool,
-    /// An agent has been asked and has not yet answered.
+    /// Whether an acquire is waiting for an agent's answer.
     pub acquiring: bool,
-    /// The last loss.
     pub lost: Option<Lost>,
-    /// Number of grants lost.
     pub losses: u64,
 }
 
@@ -108,7 +100,6 @@ impl ClaimView {
 /// The state of a session as its agent reported it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeenSession {
-    /// The agent's report.
     pub load: SessionLoad,
     /// Age of the report, in milliseconds.
     pub age: u64,
@@ -117,14 +108,11 @@ pub struct SeenSession {
 /// A grant of slices on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldGrant {
-    /// Identifier that its agent has given it.
+    /// Identifier that the agent has assigned to the grant.
     pub id: GrantId,
-    /// Name of the `GpuWorker`.
     pub worker: String,
-    /// Name of the device on the worker.
     pub device: String,
     /// URL of the agent.
     pub endpoint: String,
-    /// Number of slices.
     pub slices: u32,
 }

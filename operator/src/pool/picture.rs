@@ -25,19 +25,20 @@ mod strays;
 mod tests;
 mod waiting;
 
-/// Time for which a device that rejected an acquire is not asked again, in milliseconds: chunks of other owners end in that time.
+/// Time for which a device that rejected an acquire is not asked again, in milliseconds. Chunks of other owners end within this time.
 const REFUSED_FOR: u64 = 500;
-/// First and longest wait before an agent that did not answer is called again.
+/// First and longest wait before an agent that did not answer is called again, in milliseconds.
 const UNREACHABLE_FOR: (u64, u64) = (250, 5_000);
-/// Grants on an agent that has not answered for so long, in milliseconds, count as lost: the chunks run elsewhere.
+/// Grants on an agent that has not answered for this long, in milliseconds, count as lost, so that their chunks run elsewhere.
 const GIVE_UP_AFTER: u64 = 3_000;
 /// Interval of inventories of agents with grants of other operators, while a claim waits or a grant drains, in milliseconds.
 const REFRESH_EVERY: u64 = 500;
-/// Interval of inventories of agents with sessions, in milliseconds: half of the time by which a session's status may lag behind.
+/// Interval of inventories of agents with sessions, in milliseconds: half of the time by which a session's status may lag.
 const SESSIONS_EVERY: u64 = 5_000;
-/// A released grant that is still listed so many milliseconds later was not released: the call was lost.
+/// Time in milliseconds after which a released grant that inventories still list counts as not released: the call was lost.
 const RETURNED_WITHIN: u64 = 5_000;
-/// Parts of its ttl after which a grant is renewed, and how much earlier it may go along with another's renewal.
+/// A grant is renewed after its TTL divided by `RENEW_AT`. While its agent does not answer, the renewal waits until only this much time is
+/// left.
 const RENEW_AT: u64 = 3;
 
 /// A request to an agent.
@@ -69,25 +70,25 @@ struct WorkerView {
     uid: String,
     endpoint: String,
     boot_id: String,
-    /// The agent lives and takes work, as far as the API server knows.
+    /// Whether the agent is live and accepts work, according to the API server.
     live: bool,
     devices: BTreeMap<Name, DeviceView>,
-    /// Its inventory is known, of this boot.
+    /// Whether an inventory of this boot is known.
     known: bool,
-    /// An inventory was received or has failed since this operator began to lead.
+    /// Whether an inventory was received or has failed since this operator began to lead.
     answered: bool,
-    /// Its grants to owners without a claim here, with the time at which each expires.
+    /// Grants to owners without a claim, each with the time at which it expires.
     unclaimed: BTreeMap<Name, Vec<(Grant, u64)>>,
     asking: bool,
-    /// Time at which the last received inventory was requested; `None` before the first of this boot.
+    /// Time at which the last received inventory was requested; `None` before the first inventory of this boot.
     heard: Option<u64>,
     renewing: bool,
     ask_at: Option<u64>,
-    /// When calls began to fail, and how long to wait after the next failure.
+    /// Time at which calls began to fail, and the wait after the next failure.
     failing: Option<(u64, u64)>,
-    /// Misconfiguration because of which it cannot be called.
+    /// Misconfiguration that prevents calls to the agent.
     trouble: Option<String>,
-    /// Sum of leased MiB in the `GpuWorker`'s status: grants of other operators show here first.
+    /// Sum of the leased MiB in the `GpuWorker`'s status. A change of it reveals grants of other operators.
     reported_mib: i64,
 }
 
@@ -97,7 +98,7 @@ struct DeviceView {
     engines: Vec<Name>,
     allocatable_bytes: u64,
     foreign_bytes: u64,
-    /// Bytes of `foreign_bytes` that drain or were released.
+    /// The part of `foreign_bytes` that drains or was released.
     returning_bytes: u64,
     healthy: bool,
     load: Load,
@@ -108,16 +109,16 @@ struct ClaimState {
     request: ClaimRequest,
     since: u64,
     grants: Vec<Held>,
-    /// Slices asked for and not yet answered.
+    /// Slices requested from agents that have not answered yet, by device.
     acquiring: BTreeMap<DeviceId, u32>,
     refused: BTreeMap<DeviceId, (u64, String)>,
     why_not: Option<String>,
     fenced: bool,
-    /// It is being released: nothing is acquired for it any more.
+    /// The claim is being released, and acquires no more slices.
     ending: bool,
-    /// It has held its minimum.
+    /// Whether the claim has ever held its minimum.
     served: bool,
-    /// The last loss; `losses` is the number of grants lost.
+    /// The last loss. `losses` counts the lost grants.
     lost: Option<Lost>,
     losses: u64,
     view: watch::Sender<ClaimView>,
@@ -128,28 +129,29 @@ struct Held {
     id: GrantId,
     device: DeviceId,
     slices: u32,
-    /// Since when it is known here: an inventory that was asked for before may not list it.
+    /// Time at which the grant became known. An inventory that was requested earlier may not list it.
     known: u64,
-    /// When it ends: its ttl after the request that last extended it was sent. The agent counts from later on.
+    /// Time at which the grant expires: its TTL, counted from when the last request that extended it was sent. The agent counts from later
+    /// on.
     expires: u64,
-    /// When it is to be renewed: at once, where an earlier term acquired it.
+    /// Time of the next renewal. It is due at once for a grant that an earlier term acquired.
     renew_at: u64,
     renewing: bool,
 }
 
-/// All devices, grants and claims.
+/// The state of the pool: all devices, grants and claims.
 #[derive(Debug)]
 pub(super) struct Picture {
     metrics: Arc<Metrics>,
     workers: BTreeMap<Name, WorkerView>,
     claims: BTreeMap<Name, ClaimState>,
-    /// Grants on their way back, since then: an inventory may still list them.
+    /// Released grants that an inventory may still list, with the time of their release.
     returning: BTreeMap<GrantId, u64>,
-    /// States of sessions as agents reported them, by the owner of the grant.
+    /// States of sessions as agents reported them, by the UID of the grant's owner.
     sessions: BTreeMap<Name, Seen>,
-    /// Sessions without a claim here, by the owner of the grant.
+    /// Sessions without a claim, by the UID of the grant's owner.
     strays: BTreeMap<Name, Stray>,
-    /// Sessions whose reported state has changed: namespace and name.
+    /// Namespace and name of sessions whose reported state has changed.
     changed_sessions: BTreeSet<(String, String)>,
 }
 
@@ -231,8 +233,8 @@ impl Picture {
         }
     }
 
-    /// Registers a claim with what it holds already from an earlier term, which is renewed under the new one at once: this operator may
-    /// not lead for long.
+    /// Registers a claim, with the grants that it adopts from an earlier term. These are renewed under the new term at once, because this
+    /// operator may lose leadership soon.
     pub(super) fn claim(&mut self, request: ClaimRequest, adopted: Vec<(String, Grant)>, now: u64) -> watch::Receiver<ClaimView> {
         let id: Name = request.owner.uid.as_str().into();
         let (view, receiver) = watch::channel(ClaimView::default());
@@ -270,21 +272,21 @@ impl Picture {
         receiver
     }
 
-    /// Changes what a claim may hold.
+    /// Changes the minimum, maximum and priority of a claim.
     pub(super) fn resize(&mut self, uid: &str, min: u32, max: u32, priority: i32) {
         if let Some(claim) = self.claims.get_mut(uid) {
             (claim.request.min, claim.request.max, claim.request.priority) = (min, max, priority);
         }
     }
 
-    /// Stops acquiring for a claim.
+    /// Stops acquiring slices for a claim. Returns its view, or `None` if the claim does not exist.
     pub(super) fn end(&mut self, uid: &str) -> Option<watch::Receiver<ClaimView>> {
         let claim = self.claims.get_mut(uid)?;
         claim.ending = true;
         Some(claim.view.subscribe())
     }
 
-    /// Whether answers are still awaited for the claim.
+    /// Whether an acquire of the claim is waiting for an answer.
     pub(super) fn is_acquiring(&self, uid: &str) -> bool {
         self.claims.get(uid).is_some_and(|claim| !claim.acquiring.is_empty())
     }
@@ -294,7 +296,8 @@ impl Picture {
         let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
         let mut by_worker: BTreeMap<Name, Vec<GrantId>> = BTreeMap::new();
         if immediately {
-            // What made room for others may still drain there, and is not among the claim's grants any more.
+            // Chunks on slices that made room for other claims may still be draining. These slices are not among the claim's grants any
+            // more.
             let drains = |view: &WorkerView| self.returning.keys().any(|id| id.boot_id == view.boot_id);
             let draining = self.workers.iter().filter(|(_, view)| drains(view));
             by_worker.extend(draining.map(|(worker, _)| (worker.clone(), Vec::new())));
@@ -303,7 +306,7 @@ impl Picture {
             by_worker.entry(held.device.worker.clone()).or_default().push(held.id.clone());
             self.returning.insert(held.id.clone(), now);
             self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
-            // Until the agent has said otherwise, it is still there.
+            // Until the agent confirms the release, the bytes count as in use.
             if let Some(device) = self.device_mut(&held.device) {
                 device.returns(u64::from(held.slices) * claim.request.slice_bytes);
             }
@@ -312,7 +315,7 @@ impl Picture {
             let endpoint = self.workers.get(&worker)?.endpoint.clone();
             let request = ReleaseRequest {
                 owner: claim.request.owner.clone(),
-                // At once means all that is the owner's.
+                // An immediate release covers all grants of the owner, so it lists none.
                 grants: if immediately { Vec::new() } else { grants },
                 keep_slices: 0,
                 immediately,
@@ -324,7 +327,7 @@ impl Picture {
         releases
     }
 
-    /// Everything held on a worker is gone.
+    /// Drops everything that is held on a worker.
     fn lose_worker(&mut self, worker: &str, why: &'static str) {
         self.sessions.retain(|_, seen| *seen.worker != *worker);
         self.strays.retain(|_, stray| *stray.worker != *worker);
@@ -337,7 +340,7 @@ impl Picture {
         }
     }
 
-    /// Removes lost grants from claims, and publishes the losses. Returns the removed grants, with their bytes.
+    /// Removes the grants for which `why` returns a loss, and publishes the losses. Returns the removed grants, with their bytes.
     fn drop_grants(&mut self, mut why: impl FnMut(&ClaimRequest, &Held) -> Option<Loss>) -> Vec<(Held, u64)> {
         let mut dropped = Vec::new();
         let mut changed = Vec::new();
@@ -424,24 +427,24 @@ impl Picture {
 }
 
 impl ClaimState {
-    /// Whether it may be given slices, or some of its slices taken.
+    /// Whether the claim can be granted slices, or lose some to other claims.
     fn is_open(&self) -> bool {
         !self.ending && !self.fenced && !self.is_spent()
     }
 
-    /// It has had its slices and asks for no others: what is left of them stays until it ends.
+    /// Whether the claim has had its slices and requests no others. It keeps the slices that are left until it ends.
     fn is_spent(&self) -> bool {
         self.served && self.request.is_served_once()
     }
 
-    /// How many slices it may yet be asked for: what it holds and what is asked for never exceed its maximum, whatever the answers are.
-    /// A device that was asked counts although the pool would rather have another by now, until it has answered.
+    /// Number of slices that may still be requested for the claim. The sum of held and requested slices never exceeds its maximum, whatever
+    /// the answers are. A request to a device counts until it is answered, even if the pool would prefer another device by now.
     fn lacking(&self) -> u32 {
         let sum: u32 = self.slices_by_device().values().sum();
         self.request.max.max(self.request.min).saturating_sub(sum)
     }
 
-    /// Held and asked for.
+    /// Held and requested slices, by device.
     fn slices_by_device(&self) -> BTreeMap<DeviceId, u32> {
         let mut slices = self.acquiring.clone();
         for held in &self.grants {
@@ -452,7 +455,7 @@ impl ClaimState {
 }
 
 impl DeviceView {
-    /// Counts bytes that a claim released as in use, until the next inventory of the agent.
+    /// Counts bytes that a claim released as in use until the next inventory of the agent.
     fn returns(&mut self, bytes: u64) {
         self.foreign_bytes += bytes;
         self.returning_bytes += bytes;

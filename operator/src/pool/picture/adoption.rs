@@ -1,24 +1,25 @@
-//! What agents hold for owners that are no claims here yet: granted in an earlier term, for the next one to adopt.
+//! Adoption of grants from an earlier term: grants that agents hold for owners that have not registered a claim with this operator yet.
 //!
-//! Each agent is asked once when this operator begins to lead, for all owners together: as many calls as there are agents, however
-//! many objects there are.
+//! The pool requests one inventory from each agent when this operator begins to lead. It serves all owners, so the number of calls is the
+//! number of agents, not the number of objects.
 
 use sahasra_scheduler::Name;
 use sahasra_wire::{grants::Grant, inventory::Inventory};
 
 use super::Picture;
 
-/// What agents hold for one owner.
+/// The grants that agents hold for one owner without a claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Unclaimed {
-    /// Worker and grant; how long it lasts is counted from now on.
+    /// Pairs of worker and grant. The remaining lifetime in the grant counts from now on.
     pub grants: Vec<(String, Grant)>,
-    /// Live workers that have not said what they hold.
+    /// Live workers whose inventory is not known.
     pub silent: Vec<String>,
 }
 
 impl Picture {
-    /// What agents hold for an owner that is no claim here; `None` while some have yet to answer, unless it is `late`.
+    /// Grants that agents hold for an owner without a claim. Returns `None` while inventories of live workers are missing, unless `late` is
+    /// set.
     pub(in crate::pool) fn unclaimed(&self, owner_uid: &str, late: bool, now: u64) -> Option<Unclaimed> {
         let mut found = Unclaimed::default();
         for (name, worker) in self.workers.iter().filter(|(_, worker)| worker.live) {
@@ -41,7 +42,7 @@ impl Picture {
         Some(found)
     }
 
-    /// Registers what an agent holds for owners that are no claims here, as of a request sent at `asked`.
+    /// Records the grants of an agent to owners without a claim, from an inventory that was requested at `asked`.
     pub(super) fn hear_of_unclaimed(&mut self, worker: &Name, inventory: &Inventory, asked: u64) {
         let mut unclaimed = std::collections::BTreeMap::<Name, Vec<(Grant, u64)>>::new();
         for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
@@ -59,7 +60,8 @@ impl Picture {
         }
     }
 
-    /// Requests an inventory from each agent that may hold something for a claim: without one, what is known of the claim is not updated.
+    /// Requests an inventory from each agent that may hold slices of the claim. Without a claim, the pool's state of these slices is no
+    /// longer updated.
     pub(in crate::pool) fn request_inventories(&mut self, owner_uid: &str, now: u64) {
         let Some(claim) = self.claims.get(owner_uid) else { return };
         let devices: Vec<Name> = (claim.slices_by_device().into_keys()).map(|device| device.worker).collect();

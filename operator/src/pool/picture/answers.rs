@@ -1,4 +1,4 @@
-//! Answers of agents.
+//! Updates the pool state with the agents' answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use sahasra_wire::{
 
 use super::{Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE_FOR};
 
-/// Maximum bytes of a misconfiguration's description: a condition has one for each of several devices.
+/// Maximum length of a misconfiguration's description. One condition contains the descriptions of several devices.
 const TROUBLE_BYTES: usize = 400;
 
 impl Picture {
-    /// The answer to an acquire; `asked` is when it was sent. Gives back the request that undoes it when it is not wanted any more.
+    /// Records the answer to an acquire that was sent at `asked`. Returns a release that undoes the grant if the grant is no longer wanted.
     pub(in crate::pool) fn acquired(
         &mut self,
         worker: &Name,
@@ -51,7 +51,7 @@ impl Picture {
                 if claim.request.kind == ClaimKind::Session
                     && let Some(view) = self.workers.get_mut(worker)
                 {
-                    // The session's owner waits for the agent to report that clients can connect.
+                    // The session's owner waits until the agent reports that clients can connect.
                     view.ask_at = Some(now);
                 }
                 claim.grants.push(Held {
@@ -69,7 +69,7 @@ impl Picture {
                         .insert(device, (now + REFUSED_FOR, "granted what was free".to_owned()));
                 }
             }
-            // The agent restarted between the answer and now.
+            // The agent restarted after it had answered.
             Ok(grant) => followup = Some(undo(&grant)),
             Err(refusal) => self.refused(&id, device, &refusal, now),
         }
@@ -96,7 +96,7 @@ impl Picture {
         }
     }
 
-    /// An acquire had no answer: whether it was granted is unknown, so an inventory is requested.
+    /// Records an acquire without an answer. Whether slices were granted is unknown, so an inventory is requested.
     pub(in crate::pool) fn acquire_failed(&mut self, worker: &Name, request: &AcquireRequest, now: u64) {
         let device = DeviceId::new(worker.clone(), request.device.as_str());
         if let Some(claim) = self.claims.get_mut(request.owner.uid.as_str()) {
@@ -107,14 +107,14 @@ impl Picture {
         self.publish(&Name::from(request.owner.uid.as_str()));
     }
 
-    /// The answer to a release: what drains is asked about again.
+    /// Records the answer to a release. Requests an inventory, because released grants may still be draining.
     pub(in crate::pool) fn released(&mut self, worker: &Name, now: u64) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.ask_at = Some(view.ask_at.map_or(now, |at| at.min(now)));
         }
     }
 
-    /// A call had no answer.
+    /// Records a call without an answer, and schedules the next inventory by the backoff.
     pub(in crate::pool) fn call_failed(&mut self, worker: &Name, now: u64) {
         let Some(view) = self.workers.get_mut(worker) else { return };
         let (since, wait) = view.failing.unwrap_or((now, UNREACHABLE_FOR.0));
@@ -135,7 +135,7 @@ impl Picture {
         is_news
     }
 
-    /// An inventory had no answer.
+    /// Records an inventory request without an answer.
     pub(in crate::pool) fn inventory_failed(&mut self, worker: &Name, now: u64) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.asking = false;
@@ -144,25 +144,25 @@ impl Picture {
         self.call_failed(worker, now);
     }
 
-    /// A stream to the worker broke: requests an inventory.
+    /// Requests an inventory because a stream to the worker broke.
     pub(in crate::pool) fn suspect(&mut self, worker: &str, now: u64) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.ask_at = Some(now);
         }
     }
 
-    /// What an agent has, as of a request sent at `asked`. Gives back what to release: unknown grants of claims here.
+    /// Records an inventory that was requested at `asked`. Returns the releases of unknown grants to owners with a claim.
     pub(in crate::pool) fn inventoried(&mut self, worker: &Name, inventory: &Inventory, asked: u64, now: u64) -> Vec<Action> {
         let Some(view) = self.workers.get_mut(worker) else {
             return Vec::new();
         };
-        // It was overtaken by a later one, and may be of an agent that has restarted since.
+        // A later inventory was received before this one, which may be from before a restart of the agent.
         if view.heard.is_some_and(|heard| asked < heard) {
             return Vec::new();
         }
         view.asking = false;
         if inventory.boot_id != view.boot_id {
-            // The API server does not know of the new boot yet; what is held of the old one is void already.
+            // The API server does not show the new boot yet. All grants of the old boot are void already.
             view.known = false;
             view.answered = true;
             view.ask_at = Some(now + REFRESH_EVERY);
@@ -195,7 +195,7 @@ impl Picture {
         if !gone.is_empty() {
             tracing::warn!(worker = %worker, grants = gone.len(), %why, "grants are no longer there");
         }
-        // Of claims here is also what was granted and whose answer is still on its way.
+        // A grant to an owner with a claim belongs to this operator even while the answer to its acquire is still on its way.
         let mut ours: BTreeMap<&str, u64> = BTreeMap::new();
         let stays = |grant: &&Grant| {
             !grant.draining && !self.returning.contains_key(&grant.id) && self.claims.contains_key(grant.owner_uid.as_str())
@@ -252,7 +252,7 @@ impl Picture {
         actions
     }
 
-    /// The answer to a renewal that was sent at `asked`.
+    /// Records the answer to a renewal that was sent at `asked`. `outcomes` is `None` if the agent did not answer.
     pub(in crate::pool) fn renewed(
         &mut self,
         worker: &Name,

@@ -1,5 +1,6 @@
-//! Load that is not reported yet. What an agent says of its devices is seconds old: what was placed there since, and the session
-//! that has just been given one, show in none of it. Placement counts them all the same, or all that comes at once went to one device.
+//! Load that agents have not reported yet. The reported load of a device is seconds old: it contains neither the work that was placed on
+//! the device since the report nor a session that was just created. Placement counts this load too; otherwise, claims that arrive at the
+//! same time would all be placed on one device.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +8,8 @@ use sahasra_scheduler::{ClaimKind, DeviceId};
 
 use super::{ClaimState, Picture, SESSIONS_EVERY};
 
-/// A session counts as one execution until its agent reports the first tensor, for at most so many milliseconds: an unused session
-/// is idle.
+/// Time in milliseconds for which a new session counts as one execution, unless its agent reports a tensor earlier. A session that stays
+/// unused for longer is idle.
 const ASSUMED_FOR: u64 = 2 * SESSIONS_EVERY;
 
 impl Picture {
@@ -31,7 +32,7 @@ impl Picture {
         assumed
     }
 
-    /// Whether the agent has reported a load of the session: it is then part of the device's load.
+    /// Whether the agent has reported load of the session. The load of the device then includes it.
     fn has_shown(&self, claim: &ClaimState) -> bool {
         let seen = self.sessions.get(claim.request.owner.uid.as_str());
         seen.is_some_and(|seen| seen.load.tensors > 0 || seen.load.active_executions > 0)

@@ -13,7 +13,7 @@ impl Picture {
         let mut actions = Vec::new();
         self.give_up(now);
         self.expire(now);
-        // What is held goes before what is wanted.
+        // Renewals come before acquires.
         let mut wake = None;
         self.renew(now, &mut actions, &mut wake);
         if let Some(at) = self.place(now, &mut actions) {
@@ -62,7 +62,7 @@ impl Picture {
         for (id, claim) in &self.claims {
             let held = claim.slices_by_device();
             if claim.ending || claim.is_spent() {
-                // It wants nothing more, and what it holds it gives back itself or lets expire.
+                // A claim that ends or is spent acquires nothing. It releases its slices itself, or lets them expire.
                 for (device, slices) in held {
                     let bytes = u64::from(slices) * claim.request.slice_bytes;
                     if let Some(device) = devices.iter_mut().find(|other| other.id == device) {
@@ -109,7 +109,7 @@ impl Picture {
         let (problem, previous) = self.problem(now);
         let solution = solve(&problem, &previous, now);
         let ids: Vec<Name> = self.claims.keys().cloned().collect();
-        // What goes back goes first: it is free for others when its agent has confirmed it.
+        // Releases come before acquires: released slices become free for other claims once their agent has confirmed the release.
         for id in &ids {
             let why_not = solution.refusal_of(id).map(|refusal| self.explain(id, refusal));
             let Some(claim) = self.claims.get_mut(id).filter(|claim| claim.is_open()) else {
@@ -142,7 +142,7 @@ impl Picture {
         solution.revisit_at
     }
 
-    /// Bytes that are neither lent nor asked for, by device.
+    /// Bytes that are neither granted nor requested, by device.
     pub(super) fn free_bytes(&self) -> BTreeMap<DeviceId, u64> {
         let mut free = BTreeMap::new();
         for (worker, view) in &self.workers {
@@ -161,7 +161,7 @@ impl Picture {
         free
     }
 
-    /// Asks for what a claim lacks of its `target` on a device, as far as that is free there now.
+    /// Requests the slices that a claim lacks of its `target` on a device, as far as they are free now.
     pub(super) fn acquire(&mut self, id: &Name, device: &DeviceId, target: u32, free: &mut u64, actions: &mut Vec<Action>) {
         let Some(worker) = self.workers.get(&device.worker) else { return };
         let Some(claim) = self.claims.get_mut(id).filter(|claim| claim.is_open()) else {
@@ -174,7 +174,7 @@ impl Picture {
         let fits = u32::try_from(*free / claim.request.slice_bytes.max(1)).unwrap_or(u32::MAX);
         let lacking = target.saturating_sub(held).min(claim.lacking());
         let wanted = lacking.min(fits);
-        // A minimum that lies on one device is all or nothing there; one that spans devices cannot be.
+        // A minimum that fits on one device is requested all or nothing. For a minimum that spans devices, this is not possible.
         let min = claim.request.min.max(1);
         let at_least = if claim.grants.is_empty() && lacking >= min { min } else { 1 };
         if wanted < at_least {
@@ -199,7 +199,7 @@ impl Picture {
         });
     }
 
-    /// Gives slices of a claim on a device back: whole grants first, then a part of one.
+    /// Releases slices of a claim on a device: whole grants first, then a part of one.
     pub(super) fn shrink(&mut self, id: &Name, device: &DeviceId, mut surplus: u32, now: u64, actions: &mut Vec<Action>) {
         let Some(claim) = self.claims.get_mut(id) else { return };
         let Some(endpoint) = self.workers.get(&device.worker).map(|worker| worker.endpoint.clone()) else {
@@ -251,12 +251,12 @@ impl Picture {
                     .iter_mut()
                     .filter(|held| held.device.worker == *worker && !held.renewing)
                 {
-                    // One that does not answer is called again no sooner than for its inventory.
+                    // An agent that does not answer is not called before its next inventory is due.
                     let at = failing.map_or(held.renew_at, |again| {
                         let late = held.expires.saturating_sub(ttl / RENEW_AT);
                         held.renew_at.max(late).max(again)
                     });
-                    // What would be due within a tenth of its ttl goes along.
+                    // A grant that would be due within a tenth of its TTL is renewed in the same call.
                     if at <= now + ttl / 10 {
                         held.renewing = true;
                         grants.push(held.id.clone());
@@ -331,7 +331,7 @@ impl Picture {
         }
     }
 
-    /// Drops what was not renewed in time, by this side's clock, which started earlier than the agent's.
+    /// Drops the grants that were not renewed in time. The operator's clock started to count earlier than the agent's.
     pub(super) fn expire(&mut self, now: u64) {
         let silent: BTreeSet<Name> = (self.workers.iter())
             .filter(|(_, view)| view.failing.is_some())
@@ -339,7 +339,7 @@ impl Picture {
             .collect();
         let mut lost = 0;
         let expired = self.drop_grants(|request, held| {
-            // Grants without renewal end by themselves, whatever the state of their agents.
+            // A grant without renewal expires as planned, whether or not its agent answers.
             let why = match request.renewed && (held.renewing || silent.contains(&held.device.worker)) {
                 true => Loss::Worker(SILENT),
                 false => Loss::Expired,
@@ -355,7 +355,7 @@ impl Picture {
             tracing::info!(grants = expired.len() - lost, "grants expired");
         }
         for (held, bytes) in expired {
-            // The agent's own clock decides when it is free.
+            // When the bytes are free is decided by the agent's own clock.
             self.returning.insert(held.id, now);
             if let Some(known) = self.device_mut(&held.device) {
                 known.returns(bytes);
@@ -366,7 +366,7 @@ impl Picture {
         }
     }
 
-    /// The summary, what the agent of the device that it names said, and up to 16 other devices.
+    /// Text for a rejection: the summary, the answer of the nearest device's agent, and up to 16 other devices.
     pub(super) fn explain(&self, id: &Name, refusal: &sahasra_scheduler::Refusal) -> String {
         let mut text = refusal.summary.to_string();
         let refused = self.claims.get(id).map(|claim| &claim.refused);

@@ -1,4 +1,4 @@
-//! States of sessions as the agents that hold their slices report them.
+//! States of sessions, as reported by the agents that hold their slices.
 
 use std::collections::BTreeSet;
 
@@ -24,21 +24,21 @@ impl Picture {
         })
     }
 
-    /// Changes the time for which clients can keep the claim's slice in all. The next renewal carries it to the agent.
+    /// Changes the maximum time for which clients can keep the claim's slice. The next renewal sends it to the agent.
     pub(in crate::pool) fn keep(&mut self, uid: &str, milliseconds: u64) {
         if let Some(terms) = self.claims.get_mut(uid).and_then(|claim| claim.request.session.as_mut()) {
             terms.keep_milliseconds = milliseconds;
         }
     }
 
-    /// The sessions whose reported state has changed since the last call.
+    /// Returns and clears the namespace and name of the sessions whose reported state has changed since the last call.
     pub(in crate::pool) fn take_changed_sessions(&mut self) -> Vec<(String, String)> {
         std::mem::take(&mut self.changed_sessions).into_iter().collect()
     }
 
     /// Records the states of an agent's sessions.
     pub(super) fn hear_of_sessions(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
-        // An agent that was asked for a slice, and not heard when it gave it, has a session that is somewhere else.
+        // An agent whose answer to an acquire was lost may report a session that is placed on another worker.
         let is_elsewhere = |load: &SessionLoad| {
             let claim = self.claims.get(load.owner_uid.as_str());
             claim.is_some_and(|claim| !claim.grants.is_empty() && claim.grants.iter().all(|held| held.device.worker != *worker))
@@ -54,7 +54,7 @@ impl Picture {
                 at: now,
             };
             let old = self.sessions.insert(load.owner_uid.as_str().into(), seen);
-            // That time passes is nothing new.
+            // The idle and held times change with every inventory, so they do not count as a difference.
             let differs = old.is_none_or(|old| {
                 SessionLoad {
                     idle_milliseconds: load.idle_milliseconds,
@@ -68,7 +68,7 @@ impl Picture {
         }
     }
 
-    /// The workers that hold a slice of a session, claimed or not.
+    /// The workers that hold a slice of a session, with or without a claim.
     pub(super) fn workers_with_sessions(&self) -> BTreeSet<Name> {
         let claims = self.claims.values().filter(|claim| claim.request.kind == ClaimKind::Session);
         let held = claims.flat_map(|claim| &claim.grants);

@@ -1,13 +1,13 @@
-//! Slices of sessions without a claim here: released while their agent could not be reached, or whose objects were deleted without their
-//! finalizer.
-//! Their agents keep them for as long as a client is connected.
+//! Orphaned slices of sessions: agents hold them, but no claim exists. They were released while their agent could not be reached, or their
+//! objects were deleted without waiting for the finalizer. The agent keeps such a slice for as long as a client is connected.
 
 use sahasra_scheduler::Name;
 use sahasra_wire::{grants::Owner, inventory::Inventory};
 
 use super::Picture;
 
-/// A session without a claim for so long, in milliseconds, is a stray: an operator that has just begun to lead adopts what it finds.
+/// Time in milliseconds after which a session without a claim counts as an orphan. An operator that has just begun to lead needs time to
+/// adopt sessions.
 const STRAY_AFTER: u64 = 10_000;
 
 #[derive(Debug)]
@@ -18,13 +18,14 @@ pub(super) struct Stray {
 }
 
 impl Picture {
-    /// Owners of what has had no claim here for long enough. Whether their objects still stand, the API server has to say.
+    /// Owners of the slices that have been without a claim for long enough. The caller must check with the API server whether their objects
+    /// still exist.
     pub(in crate::pool) fn strays(&self, now: u64) -> Vec<Owner> {
         let old = self.strays.values().filter(|stray| stray.since + STRAY_AFTER <= now);
         old.map(|stray| stray.owner.clone()).collect()
     }
 
-    /// Notes which sessions of an agent have no claim here.
+    /// Records the sessions of an agent that have no claim.
     pub(super) fn hear_of_strays(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
         let mut strays = std::mem::take(&mut self.strays);
         let mut found = Vec::new();
@@ -41,7 +42,7 @@ impl Picture {
                 uid: load.owner_uid.clone(),
                 namespace: load.namespace.clone(),
                 name: format!("GpuSession/{}", load.name),
-                // Without the object there is no other coordinator that could have this term.
+                // The owner's object does not exist, so no other coordinator can have this term.
                 term: grant.term + 1,
             };
             let stray = Stray {

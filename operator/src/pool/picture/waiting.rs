@@ -1,11 +1,11 @@
-//! Claims that do not hold what they need to start.
+//! Claims that wait for the slices they need to start.
 
 use sahasra_scheduler::ClaimKind;
 
 use super::Picture;
 
 impl Picture {
-    /// The kind of each claim that waits for its minimum, and for how many milliseconds it has been here.
+    /// Kind of each claim that waits for its minimum, and the time since it was registered, in milliseconds.
     pub(in crate::pool) fn waiting(&self, now: u64) -> Vec<(ClaimKind, u64)> {
         let waits = self.claims.values().filter(|claim| {
             let held: u64 = claim.grants.iter().map(|held| u64::from(held.slices)).sum();
