@@ -1,10 +1,10 @@
-//! The reconciler of `VramLease`s that users and sessions made: slices are acquired, renewed for as long as the object stands
-//! (or not, as it asks), and given back when it is deleted. A session's slice that was lost is not acquired again elsewhere. A
-//! burst's own lease is the coordinator's affair.
+//! The reconciler of `VramLease`s that belong to users and sessions. Slices are acquired, renewed for as long as the object exists if its
+//! spec asks for renewal, and released when the object is deleted. A session's slice that was lost is not acquired again elsewhere. The
+//! lease of a burst is managed by the burst's coordinator.
 //!
-//! 1. Observe: whose is it, is it being deleted, what does the pool hold for it?
-//! 2. Act: finalizer and term, then a claim in the pool; or the release.
-//! 3. Report: the status, when what is held has changed.
+//! 1. Observe: the owner of the lease, whether it is being deleted, and what the pool holds for it.
+//! 2. Act: write finalizer and term, then register a claim in the pool; or release the slices.
+//! 3. Report: write the status when the held slices have changed.
 
 use std::{
     collections::BTreeMap,
@@ -52,28 +52,27 @@ pub(crate) use status::EXPIRED;
 use status::{LOST, events, is_due, next_status};
 
 const CONCURRENCY: u16 = 16;
-/// Changes of what leases hold that wait to be reported.
+/// Capacity of the queue of leases to reconcile because their slices changed.
 const CHANGES: usize = 1024;
-/// How much longer than a grant's ttl a dead worker is waited for.
+/// Time in addition to a grant's TTL for which the reconciler waits for the answer of a dead worker.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
-/// What ran on a lease's slices may go on for so long when they were taken.
+/// Drain timeout: time for which work on a lease's slices may continue after the slices were taken.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Why a reconcile failed.
+/// Errors of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    /// An object was not written.
+    /// The API server did not accept a read or a write.
     #[error("{operation}")]
     Api {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Why.
         source: kube::Error,
     },
-    /// Workers did not say what they hold for a lease that is not to be acquired twice.
+    /// Workers did not answer with their inventory. It is needed for a lease that must not be acquired twice.
     #[error("no inventory from {}", .0.join(", "))]
     Inventories(Vec<String>),
-    /// The size of a slice is no amount.
+    /// The slice size in the spec is not a valid quantity.
     #[error("spec.slice.vram")]
     Quantity(#[from] sahasra_crds::quantity::QuantityError),
 }
@@ -94,13 +93,13 @@ fn api(operation: &'static str) -> impl Fn(kube::Error) -> ReconcileError {
     move |source| ReconcileError::Api { operation, source }
 }
 
-/// A claim of a lease.
+/// State of a lease with a claim in the pool.
 struct Held {
     view: watch::Receiver<ClaimView>,
     term: u64,
-    /// Of how many losses the status and Events have told.
+    /// Number of losses that the status and Events have reported.
     losses_told: u64,
-    /// It has held its minimum once.
+    /// Whether the claim has ever held its minimum.
     granted: bool,
     _watcher: AbortOnDropHandle<()>,
 }
@@ -108,7 +107,7 @@ struct Held {
 struct Reconciler {
     context: Arc<Context>,
     held: Mutex<BTreeMap<String, Held>>,
-    /// Since when a release has gone unanswered.
+    /// Time of the first release without an answer, by the UID of the lease.
     unanswered: Mutex<BTreeMap<String, Instant>>,
     changes: mpsc::Sender<ObjectRef<VramLease>>,
 }
@@ -133,7 +132,7 @@ pub async fn run(context: Arc<Context>) {
     tokio::join!(reconciling, end_strays(&context));
 }
 
-/// Gives back what agents hold for sessions' leases that are gone.
+/// Releases the slices that agents hold for leases of sessions that no longer exist.
 async fn end_strays(context: &Context) {
     loop {
         let mut by_namespace: BTreeMap<String, Vec<Owner>> = BTreeMap::new();
@@ -142,7 +141,7 @@ async fn end_strays(context: &Context) {
         }
         for (namespace, owners) in by_namespace {
             let leases = Api::<VramLease>::namespaced(context.client.clone(), &namespace);
-            // A grant whose lease exists will be adopted. When the leases cannot be listed, all grants stay.
+            // A grant whose lease exists will be adopted. If the leases cannot be listed, all grants stay.
             let Ok(standing) = leases.list(&ListParams::default()).await else {
                 continue;
             };
@@ -175,7 +174,7 @@ fn on_error(lease: Arc<VramLease>, error: &ReconcileError, reconciler: Arc<Recon
     Action::requeue(Duration::from_secs(1))
 }
 
-/// Whether a coordinator made it and keeps it.
+/// Whether a burst's coordinator created and manages the lease.
 fn is_a_bursts(lease: &VramLease) -> bool {
     is_controlled_by(lease, "BurstJob")
 }
@@ -189,12 +188,12 @@ fn is_controlled_by(lease: &VramLease, kind: &str) -> bool {
     owners.any(|owner| owner.kind == kind && owner.controller == Some(true))
 }
 
-/// Whether what it has had and lost is not acquired again.
+/// Whether slices that the lease has held and lost are not acquired again.
 fn is_served_once(lease: &VramLease) -> bool {
     lease.spec.renewal == Renewal::Never || is_a_sessions(lease)
 }
 
-/// Whether it had its slices when its status was last written.
+/// Whether the lease held its slices when its status was last written.
 fn was_granted(lease: &VramLease) -> bool {
     let status = lease.status.as_ref();
     status.is_some_and(|status| conditions::is_true(&status.conditions, GRANTED))
@@ -219,7 +218,7 @@ impl Reconciler {
         self.report(lease).await
     }
 
-    /// Finalizer and term, then the claim, with what agents hold for the lease already.
+    /// Writes finalizer and term, then registers the claim with the slices that agents already hold for the lease.
     async fn take_up(self: &Arc<Self>, lease: &VramLease) -> Result<(), ReconcileError> {
         let uid = lease.uid().unwrap_or_default();
         let api_of = self.api(lease);
@@ -241,7 +240,8 @@ impl Reconciler {
             let (grants, mut silent) = (found.grants.into_iter(), found.silent);
             adopted = adopted_by(lease, grants.filter(|(_, grant)| fits(grant)).collect());
             if adopted.is_empty() && is_served_once(lease) && was_granted(lease) {
-                // What is not found is lost for good: a predecessor may have been granted it after the agents were asked.
+                // Slices that are not found now are lost permanently. A predecessor may have been granted slices after the agents were
+                // asked, so ask them again.
                 silent.clear();
                 let mut held = Vec::new();
                 for (worker, inventory) in pool.inventories(&named_workers(lease)).await {
@@ -303,7 +303,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Writes the status when what is held, or why not, has changed.
+    /// Writes the status when the held slices, or the reason for missing slices, have changed.
     async fn report(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
         let uid = lease.uid().unwrap_or_default();
         let Some((view, term, told, granted)) = self.held().get_mut(&uid).map(|held| {
@@ -314,13 +314,13 @@ impl Reconciler {
             return Ok(Action::await_change());
         };
         if view.fenced {
-            // Another operator acts for it: this one forgets it, and takes it up again if it should still lead.
+            // Another operator acts for the lease. This operator forgets the claim, and registers it again if it still leads.
             self.held().remove(&uid);
             self.context.pool.forget(&uid);
             return Ok(Action::requeue(Duration::from_secs(1)));
         }
         if view.acquiring && view.slices() == 0 {
-            // The answer is a moment away.
+            // An agent will answer soon.
             return Ok(Action::await_change());
         }
         let ended = granted && is_served_once(lease) && view.slices() == 0;
@@ -336,11 +336,11 @@ impl Reconciler {
                 .await;
             match written {
                 Ok(_) => {}
-                // The cache was behind: look again when it has caught up.
+                // The cache is outdated: reconcile again when it has caught up.
                 Err(error) if matches!(code(&error), 404 | 409) => return Ok(Action::requeue(Duration::from_millis(100))),
                 Err(error) => return Err(api("write the status")(error)),
             }
-            // A session has Events of its own.
+            // Sessions have Events of their own.
             if !is_a_sessions(lease) {
                 for (warning, reason, note) in events(lease, &next, lost) {
                     self.context.event(lease.object_ref(&()), warning, reason, note);
@@ -392,7 +392,7 @@ impl Reconciler {
         }
     }
 
-    /// Since when a release of the lease has gone unanswered, and whether that is new.
+    /// Time of the first release of the lease without an answer, and whether it is now.
     fn unanswered_since(&self, uid: &str) -> (Instant, bool) {
         let mut unanswered = self.unanswered();
         let is_first = !unanswered.contains_key(uid);
@@ -426,7 +426,7 @@ fn bounds(lease: &VramLease) -> Result<(u32, u32), ReconcileError> {
     Ok((number(lease.spec.slices.min), number(lease.spec.slices.max)))
 }
 
-/// The session that the lease is for, as agents have to know it.
+/// The session that the lease is for, with the settings that the agent needs. `None` if the lease is not for a session.
 fn session_terms(lease: &VramLease) -> Option<SessionTerms> {
     let mut owners = lease.owner_references().iter();
     let session = owners.find(|owner| owner.kind == "GpuSession" && owner.controller == Some(true))?;
@@ -439,7 +439,7 @@ fn session_terms(lease: &VramLease) -> Option<SessionTerms> {
     })
 }
 
-/// For how long in all a client may keep the slices.
+/// Maximum time for which a client can keep the slices.
 fn keep_milliseconds(lease: &VramLease) -> u64 {
     u64::try_from(lease.spec.keep_seconds.unwrap_or_default())
         .unwrap_or_default()
@@ -450,7 +450,7 @@ fn ttl_milliseconds(lease: &VramLease) -> u64 {
     u64::try_from(lease.spec.ttl_seconds).unwrap_or_default().saturating_mul(1000)
 }
 
-/// Whether the lease has expired or was lost: one that is served once is not claimed again.
+/// Whether the lease has expired or was lost. A lease that is served only once is not claimed again.
 fn is_over(lease: &VramLease) -> bool {
     let conditions = lease.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions::get(conditions, GRANTED).is_some_and(|granted| [EXPIRED, LOST].contains(&granted.reason.as_str()))

@@ -1,7 +1,7 @@
-//! Where every chunk of a burst is: waiting, handed to a device, waiting to be tried again, succeeded, or failed for good.
+//! The state of every chunk of a burst: pending, in flight on a device, waiting for a retry, succeeded, or permanently failed.
 //!
-//! Pure: time is a number of milliseconds that only grows, jitter comes from the seed. Each index is counted once,
-//! for any order and repetition of the messages.
+//! Pure: time is a monotonic number of milliseconds, and jitter is derived from the seed. Each index is counted exactly once, whatever the
+//! order and repetition of the messages.
 
 mod flights;
 mod retries;
@@ -15,20 +15,19 @@ use self::flights::{DeviceNumber, Flight, Flights};
 use self::retries::Retries;
 use super::index_set::IndexSet;
 
-/// Failures that are listed one by one, in status and checkpoint.
+/// Number of failures that are listed individually in status and checkpoint.
 pub const LISTED_FAILURES: usize = 10;
 
 /// A device of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceKey {
-    /// Name of the `GpuWorker`.
     pub worker: String,
-    /// Device on it.
+    /// Name of the device on the worker; empty if it is not known.
     pub device: String,
 }
 
 impl DeviceKey {
-    /// The device of adopted chunks whose device is not known.
+    /// Key for adopted chunks of a worker whose device is not known.
     pub fn unknown(worker: &str) -> Self {
         Self {
             worker: worker.to_owned(),
@@ -37,47 +36,45 @@ impl DeviceKey {
     }
 }
 
-/// How often and how late a lost attempt is tried again.
+/// Limits of the retries of a lost attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Retries of one chunk beyond its first attempt.
+    /// Maximum number of retries of one chunk after its first attempt.
     pub max_retries: u32,
-    /// Wait before the first retry, in milliseconds; doubles each time.
+    /// Wait before the first retry, in milliseconds. Doubles with each retry.
     pub initial_backoff: u64,
-    /// Longest wait, in milliseconds.
+    /// Maximum wait, in milliseconds.
     pub max_backoff: u64,
 }
 
 /// Consecutive chunks for one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// First index.
     pub first: u64,
-    /// How many.
+    /// Number of chunks.
     pub count: u64,
-    /// Which attempt this is of each, from 1.
+    /// Number of the attempt that this is for each chunk, from 1.
     pub attempt: u32,
 }
 
-/// A chunk that failed for good.
+/// A chunk that failed permanently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedChunk {
-    /// Its index.
     pub index: u64,
-    /// Attempts made.
+    /// Number of attempts.
     pub attempts: u32,
-    /// The cause.
+    /// Label of the failure code.
     pub code: String,
-    /// The cause as the engine tells it.
+    /// Error message of the engine.
     pub message: String,
 }
 
-/// What a failed attempt led to.
+/// Result of recording failed attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailureOutcome {
-    /// Chunks that will be tried again.
+    /// Number of chunks that will be retried.
     pub retried: u64,
-    /// Chunks that failed for good.
+    /// Number of chunks that failed permanently.
     pub failed: u64,
 }
 
@@ -88,45 +85,44 @@ impl std::ops::AddAssign for FailureOutcome {
     }
 }
 
-/// Counts; they add up to the total.
+/// Numbers of chunks by state. Pending, running, succeeded and failed chunks add up to the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All chunks.
     pub total: u64,
-    /// Waiting, also for a retry.
+    /// Waiting for a first attempt or a retry.
     pub pending: u64,
-    /// Handed to a device.
+    /// In flight on a device.
     pub running: u64,
-    /// Succeeded.
     pub succeeded: u64,
-    /// Failed for good.
+    /// Permanently failed.
     pub failed: u64,
-    /// Attempts beyond the first that were ordered.
+    /// Attempts after the first that were scheduled.
     pub retried: u64,
 }
 
-/// The account of one burst.
+/// The state of all chunks of one burst.
 #[derive(Clone, Debug)]
 pub struct Account {
     total: u64,
     policy: RetryPolicy,
     seed: u64,
-    /// Never tried, or given back unstarted on the first attempt.
+    /// Chunks that were never tried, or were returned unstarted on their first attempt.
     fresh: IndexSet,
     retries: Retries,
     in_flight: Flights,
-    /// Chunks outstanding at a worker's agent that are in flight on another worker here, or have ended, by worker.
+    /// By worker: chunks that its agent has although they are in flight on another worker.
     elsewhere: BTreeMap<String, IndexSet>,
     completed: IndexSet,
     failed: IndexSet,
-    /// `failed` by cause.
+    /// The set `failed` by cause.
     causes: BTreeMap<FailureCode, IndexSet>,
     failures: Vec<FailedChunk>,
     retried: u64,
 }
 
 impl Account {
-    /// A burst of `total` chunks of which none has been tried. `seed` spreads the backoff.
+    /// Creates the account of a burst of `total` chunks, none of which has been tried. `seed` makes the jitter of the backoff differ
+    /// between bursts.
     pub fn new(total: u64, policy: RetryPolicy, seed: u64) -> Self {
         Self {
             total,
@@ -144,7 +140,6 @@ impl Account {
         }
     }
 
-    /// Restores the state of a checkpoint. All other chunks count as not attempted.
     pub fn restore(&mut self, completed: IndexSet, causes: BTreeMap<FailureCode, IndexSet>, failures: Vec<FailedChunk>, retried: u64) {
         *self = Self::new(self.total, self.policy, self.seed);
         causes.values().for_each(|failed| self.failed.unite(failed));
@@ -153,9 +148,9 @@ impl Account {
         (self.completed, self.causes, self.failures, self.retried) = (completed, causes, failures, retried);
     }
 
-    /// Adopts chunks, as ranges (first, count), that a worker's agent has from an earlier coordinator or an earlier stream. Those that
-    /// wait are in flight from then on, on an unknown device: an attempt that was taken for lost goes on and costs none. Those in flight
-    /// on another worker are adopted when they would wait again.
+    /// Adopts chunks, given as ranges (first, count), that a worker's agent has from an earlier coordinator or stream. Waiting chunks
+    /// become in flight on an unknown device: their attempt was taken for lost, but continues and costs no retry. Chunks in flight on
+    /// another worker are adopted if that attempt fails or returns.
     pub fn adopt(&mut self, worker: &str, ranges: impl IntoIterator<Item = (u64, u64)>) {
         let device = DeviceKey::unknown(worker);
         let mut elsewhere = IndexSet::default();
@@ -183,7 +178,7 @@ impl Account {
         }
     }
 
-    /// The worker's agent has responded for these chunks: they are no longer outstanding there.
+    /// Records that a worker's agent has reported the end of these chunks, and no longer has them.
     pub fn answered(&mut self, worker: &str, first: u64, count: u64) {
         if let Some(chunks) = self.elsewhere.get_mut(worker) {
             chunks.remove(first, count.min(self.total.saturating_sub(first)));
@@ -191,17 +186,17 @@ impl Account {
         }
     }
 
-    /// Drops what the worker's agent was known to have of chunks that are not in flight on it here.
+    /// Records that a worker's agent no longer has chunks that are in flight elsewhere.
     pub fn forget(&mut self, worker: &str) {
         self.elsewhere.remove(worker);
     }
 
-    /// Number of chunks outstanding at the worker's agent that are not on a known device of that worker here.
+    /// Number of chunks that a worker's agent has in addition to those in flight on its known devices.
     pub fn beside(&self, worker: &str) -> u64 {
         self.running_on(&DeviceKey::unknown(worker)) + self.elsewhere.get(worker).map_or(0, IndexSet::len)
     }
 
-    /// Whether adopted chunks are in flight: their agents may have them on other devices than this account.
+    /// Whether adopted chunks are in flight. Their agent may have them on other devices than this account.
     pub fn has_adopted(&self) -> bool {
         self.in_flight.has_adopted()
     }
@@ -211,7 +206,7 @@ impl Account {
         self.in_flight.workers_with_unknown_devices()
     }
 
-    /// As [`Account::failed`], for adopted chunks of a worker, whichever device and attempt it is.
+    /// Counts failed attempts as [`Account::failed`] does, for adopted chunks of a worker, regardless of device and attempt.
     pub fn adopted_failed(&mut self, worker: &str, first: u64, count: u64, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
         let mut outcome = FailureOutcome::default();
         for (first, flight) in self.adopted(worker, first, count) {
@@ -221,7 +216,7 @@ impl Account {
         outcome
     }
 
-    /// As [`Account::returned`], for adopted chunks of a worker, whichever device and attempt it is.
+    /// Returns chunks as [`Account::returned`] does, for adopted chunks of a worker, regardless of device and attempt.
     pub fn adopted_returned(&mut self, worker: &str, first: u64, count: u64) {
         for (first, flight) in self.adopted(worker, first, count) {
             self.in_flight.cut(first, flight.count);
@@ -229,7 +224,7 @@ impl Account {
         }
     }
 
-    /// Hands up to `at_most` chunks to `device`: what waits for a retry and may start now, then what was never tried.
+    /// Assigns up to `at_most` chunks to `device`: first retries that are due, then chunks that were never tried.
     pub fn take(&mut self, device: &DeviceKey, at_most: u64, now: u64) -> Vec<Batch> {
         let mut left = at_most;
         let mut batches = Vec::new();
@@ -247,10 +242,10 @@ impl Account {
         batches
     }
 
-    /// Counts results; gives back the ranges (first, count) that had not been counted yet: only they enter the aggregate.
+    /// Counts results. Returns the ranges (first, count) that had not been counted yet. Only these enter the aggregate.
     pub fn succeeded(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let count = count.min(self.total.saturating_sub(first));
-        // A result is worth having even if its attempt was given up meanwhile, but a verdict of failure stands.
+        // A result counts even if its attempt was given up in the meantime, but a permanent failure stands.
         self.in_flight.cut(first, count);
         self.fresh.remove(first, count);
         self.retries.cut(first, count);
@@ -261,7 +256,8 @@ impl Account {
         counted
     }
 
-    /// Counts failed attempts. Only chunks in flight on `device` with that attempt are touched: an older attempt's failure is no news.
+    /// Counts failed attempts. Ignores chunks that are not in flight on `device` with this attempt, because a failure of an older attempt
+    /// was counted before.
     pub fn failed(&mut self, device: &DeviceKey, batch: Batch, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
         let Some(number) = self.in_flight.number(device) else {
             return FailureOutcome::default();
@@ -276,7 +272,7 @@ impl Account {
         outcome
     }
 
-    /// Chunks that came back unstarted: they wait again, at no cost. Only those that were handed to `device` with that attempt.
+    /// Makes chunks that came back unstarted wait again, at no cost. Ignores chunks that are not in flight on `device` with this attempt.
     pub fn returned(&mut self, device: &DeviceKey, batch: Batch) {
         let Some(number) = self.in_flight.number(device) else { return };
         for (first, flight) in self.in_flight.within(batch.first, batch.count) {
@@ -287,7 +283,7 @@ impl Account {
         }
     }
 
-    /// Everything in flight on these devices is lost for a cause that may pass.
+    /// Counts all chunks in flight on these devices as lost, with a cause that a retry may overcome.
     pub fn lost<'a>(
         &mut self,
         devices: impl IntoIterator<Item = &'a DeviceKey>,
@@ -304,7 +300,7 @@ impl Account {
         outcome
     }
 
-    /// What is in flight on these devices and not among the ranges (first, count) that their agent says are there.
+    /// Chunks in flight on these devices that are not in `there`: the ranges (first, count) that their agent reports to have.
     pub fn unaccounted<'a>(
         &self,
         devices: impl IntoIterator<Item = &'a DeviceKey>,
@@ -326,7 +322,8 @@ impl Account {
             .collect()
     }
 
-    /// What of `batches` is still in flight on these devices with that attempt never reached them: it waits again, at no cost.
+    /// Makes chunks that never reached these devices wait again, at no cost: those of `batches` that are still in flight there with the
+    /// same attempt.
     pub fn undelivered<'a>(&mut self, devices: impl IntoIterator<Item = &'a DeviceKey>, batches: &[Batch]) {
         let numbers = self.numbers(devices);
         for batch in batches {
@@ -339,22 +336,22 @@ impl Account {
         }
     }
 
-    /// Chunks in flight on `device`.
+    /// Number of chunks in flight on `device`.
     pub fn running_on(&self, device: &DeviceKey) -> u64 {
         self.in_flight.chunks_on(device)
     }
 
-    /// Chunks that could be handed out at `now`.
+    /// Number of chunks that can be assigned at `now`.
     pub fn ready(&mut self, now: u64) -> u64 {
         self.fresh.len() + self.retries.ready(now)
     }
 
-    /// When the next retry may start, if one waits.
+    /// Time at which the next retry is due, if any chunk waits for one.
     pub fn next_retry_at(&self) -> Option<u64> {
         self.retries.next_at()
     }
 
-    /// Counts, for status.
+    /// The numbers of chunks by state, for the status.
     pub fn counts(&self) -> Counts {
         Counts {
             total: self.total,
@@ -366,22 +363,22 @@ impl Account {
         }
     }
 
-    /// Whether every chunk has succeeded or failed for good.
+    /// Whether every chunk has succeeded or permanently failed.
     pub fn is_finished(&self) -> bool {
         self.completed.len() + self.failed.len() == self.total
     }
 
-    /// Indices that succeeded.
+    /// Indices of the chunks that succeeded.
     pub fn completed(&self) -> &IndexSet {
         &self.completed
     }
 
-    /// Indices that failed for good.
+    /// Indices of the chunks that failed permanently.
     pub fn failed_set(&self) -> &IndexSet {
         &self.failed
     }
 
-    /// Indices that failed for good, by cause.
+    /// Indices of the chunks that failed permanently, by cause.
     pub fn causes(&self) -> &BTreeMap<FailureCode, IndexSet> {
         &self.causes
     }
@@ -391,7 +388,7 @@ impl Account {
         &self.failures
     }
 
-    /// Numbers of those devices that chunks were ever handed to.
+    /// Numbers of these devices, without devices that no chunk was ever assigned to.
     fn numbers<'a>(&self, devices: impl IntoIterator<Item = &'a DeviceKey>) -> Vec<DeviceNumber> {
         devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect()
     }
@@ -442,7 +439,8 @@ impl Account {
         flights
     }
 
-    /// Adopts chunks that waited, or would, as the attempt that was taken for lost.
+    /// Adopts chunks that wait, or are about to, for the attempt in `batch`. They become in flight with the previous attempt, which was
+    /// taken for lost.
     fn adopt_waiting(&mut self, device: &DeviceKey, batch: Batch) {
         let Batch { first, count, attempt } = batch;
         if attempt > 1 {
@@ -461,7 +459,7 @@ impl Account {
         }
     }
 
-    /// Adopts what another worker has of these chunks. Returns the rest.
+    /// Adopts the chunks that the agents of other workers have. Returns the remaining ranges.
     fn go_on_elsewhere(&mut self, first: u64, count: u64, attempt: u32) -> Vec<(u64, u64)> {
         let mut rest = vec![(first, count)];
         let mut found = Vec::new();
@@ -482,7 +480,7 @@ impl Account {
         rest
     }
 
-    /// Wait before the next attempt in milliseconds: doubles up to the cap, then half of it is kept and half is jitter.
+    /// Wait before the next attempt, in milliseconds. Doubles with each attempt up to the maximum; half of it is fixed and half is jitter.
     fn backoff(&self, first: u64, attempt: u32) -> u64 {
         let doubled = self
             .policy
@@ -500,13 +498,13 @@ impl Account {
     }
 }
 
-/// Counts a range that was looked at: for a test of how many they are.
+/// Counts the ranges that are visited, for a test that limits their number.
 fn looked_at() {
     #[cfg(test)]
     tests::looked_at();
 }
 
-/// SplitMix64's finaliser: spreads any number over 64 bits.
+/// Finalizer of SplitMix64: spreads any number over 64 bits.
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,7 +1,7 @@
-//! What the results of a burst say: the aggregate, independent of the order in which chunks arrive.
+//! The aggregate of a burst's results, independent of the order in which the results arrive.
 //!
-//! Integers are compared and added as integers, floats as floats; sums and what follows from them are exact until they are shown
-//! ([`super::exact_sum`]). What a JSON number cannot say stands beside it as text.
+//! Integers are compared and added as integers, floats as floats. Sums and values derived from them are exact until they are formatted
+//! ([`super::exact_sum`]). Values that a JSON number cannot represent are also given as text.
 
 use std::collections::BTreeMap;
 
@@ -19,23 +19,23 @@ use super::{
     student,
 };
 
-/// Integers up to here are exact as JSON numbers, which are read as doubles: 2^53.
+/// Largest integer up to which all integers are exact as JSON numbers, which are read as doubles: 2^53.
 const EXACT_IN_JSON: u64 = 1 << 53;
 
-/// A running aggregate. Serialises into the checkpoint.
+/// The running aggregate of a burst. Serialized into the checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Aggregator {
     count: u64,
-    /// Results with a NaN in the output that is looked at.
+    /// Number of results with a NaN in the aggregated output.
     nan: u64,
     kind: Kind,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Kind {
-    /// Only counts: the results themselves are the aggregate.
+    /// Only the number of results, because the results themselves are the aggregate.
     Count,
-    /// The k best (value, index), best first.
+    /// The k best pairs of value and index, best first.
     Best {
         output: usize,
         k: usize,
@@ -43,7 +43,7 @@ enum Kind {
         numbers: Numbers,
         best: Vec<(u64, u64)>,
     },
-    /// Sums, element by element; with the sums of squares for a mean.
+    /// Sums of each element, and for a mean also the sums of the squares.
     Sum {
         output: usize,
         numbers: Numbers,
@@ -52,7 +52,7 @@ enum Kind {
     },
 }
 
-/// How the 64 bits of a value are to be read.
+/// Interpretation of the 64 bits of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Numbers {
     #[default]
@@ -70,7 +70,7 @@ impl Numbers {
         }
     }
 
-    /// A value that compares as the bits' values do. No bits are a NaN's; zeros of both signs are equal.
+    /// Key whose order is the order of the values that the bits represent. The bits must not be a NaN. Zeros of both signs are equal.
     fn order(self, bits: u64) -> i128 {
         match self {
             Self::Unsigned => bits.into(),
@@ -90,7 +90,7 @@ impl Numbers {
         }
     }
 
-    /// The value in full, where a JSON number cannot say it.
+    /// The exact value as text, if a JSON number cannot represent it.
     fn exact(self, bits: u64) -> Option<String> {
         match self {
             Self::Unsigned => (bits > EXACT_IN_JSON).then(|| bits.to_string()),
@@ -107,7 +107,7 @@ impl Numbers {
     }
 }
 
-/// The bits of a value as [`Numbers`] reads them; `None` for a NaN.
+/// The bits of a value as [`Numbers`] interprets them; `None` for a NaN.
 fn bits(value: Scalar) -> Option<u64> {
     let number = value.as_f64();
     match value {
@@ -121,7 +121,7 @@ fn bits(value: Scalar) -> Option<u64> {
 }
 
 impl Aggregator {
-    /// The aggregator that a spec asks for; `layout` gives the outputs.
+    /// Creates the aggregator for a spec. `layout` describes the outputs.
     pub fn new(aggregate: Option<&Aggregate>, layout: &Layout) -> Self {
         let found = |output: i64| layout.outputs().get(place(output));
         let numbers = |output: i64| found(output).map_or_else(Numbers::default, |output| Numbers::of(output.element));
@@ -156,7 +156,7 @@ impl Aggregator {
         Self { count: 0, nan: 0, kind }
     }
 
-    /// The output that it reads, if any: what must come back even when results go to a store.
+    /// Index of the output that is aggregated, if any. Agents must return this output even if results go to a store.
     pub fn output(&self) -> Option<usize> {
         match &self.kind {
             Kind::Count => None,
@@ -164,7 +164,8 @@ impl Aggregator {
         }
     }
 
-    /// Whether this, read from a checkpoint, is a later state of `fresh`: of the same kind, over as many elements.
+    /// Whether this aggregator, read from a checkpoint, can be a later state of `fresh`: it has the same kind and the same number of
+    /// elements.
     pub fn continues(&self, fresh: &Self) -> bool {
         match (&self.kind, &fresh.kind) {
             (Kind::Count, Kind::Count) => true,
@@ -206,7 +207,7 @@ impl Aggregator {
         }
     }
 
-    /// Counts the result of chunk `index`, whose outputs are `record`. The caller sees to it that each index comes once.
+    /// Adds the result of chunk `index`, whose outputs are `record`. The caller must add each index only once.
     pub fn add(&mut self, index: u64, record: &[u8], layout: &Layout) {
         self.count += 1;
         match &mut self.kind {
@@ -240,7 +241,7 @@ impl Aggregator {
         }
     }
 
-    /// What status shows; `parameters` gives those of a chunk by its index.
+    /// The aggregate for the status. `parameters` returns the parameters of a chunk by its index.
     pub fn status(&self, parameters: impl Fn(u64) -> BTreeMap<String, Scalar>) -> AggregateStatus {
         let mut status = match &self.kind {
             Kind::Count => AggregateStatus::default(),
@@ -270,7 +271,7 @@ impl Aggregator {
     }
 }
 
-/// Adds a value, and its square; whether it is a NaN.
+/// Adds a value to a sum, and its square to the sum of squares. Returns whether the value is a NaN.
 fn add(sum: &mut ExactSum, square: Option<&mut ExactSum>, value: Scalar) -> bool {
     let (negative, magnitude) = match value {
         Scalar::F32(_) | Scalar::F64(_) => {
@@ -329,7 +330,7 @@ fn total(sums: &[ExactSum], numbers: Numbers) -> AggregateStatus {
 
 fn mean(sums: &[ExactSum], squares: &[ExactSum], count: u64) -> AggregateStatus {
     let values: Vec<f64> = sums.iter().map(|sum| sum.over(count)).collect();
-    // The spread of a single result is unknown.
+    // The standard error of a single result is unknown.
     let quantile = (count > 1).then(|| student::quantile_975(count - 1));
     let half_width = |(sum, squares)| quantile.map(|quantile| quantile * standard_error(sum, squares, count));
     let widths: Vec<f64> = sums.iter().zip(squares).filter_map(half_width).collect();
@@ -345,7 +346,7 @@ fn mean(sums: &[ExactSum], squares: &[ExactSum], count: u64) -> AggregateStatus 
     }
 }
 
-/// The first element, and of how many.
+/// Text of the first element, and the number of elements if there are several.
 fn summary(values: &[f64], text: impl Fn(f64) -> String) -> Option<String> {
     let first = text(*values.first()?);
     Some(match values.len() {
@@ -354,7 +355,7 @@ fn summary(values: &[f64], text: impl Fn(f64) -> String) -> Option<String> {
     })
 }
 
-/// All elements as text, if there is one that a JSON number cannot say.
+/// All elements as text, if a JSON number cannot represent at least one of them; otherwise nothing.
 fn texts(values: &[f64], exact: Vec<Option<String>>) -> Vec<String> {
     if exact.iter().all(Option::is_none) {
         return Vec::new();
@@ -364,7 +365,7 @@ fn texts(values: &[f64], exact: Vec<Option<String>>) -> Vec<String> {
     pairs.map(|(exact, value)| exact.unwrap_or_else(|| plain(value))).collect()
 }
 
-/// JSON has no infinities and no NaN.
+/// The value as a JSON number. JSON has no infinities and no NaN.
 fn in_json(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
@@ -377,7 +378,7 @@ fn place(number: i64) -> usize {
     usize::try_from(number).unwrap_or_default()
 }
 
-/// Six significant digits: enough for a column.
+/// Formats a value with six significant digits, which is enough for a column of `kubectl get`.
 fn short(value: f64) -> String {
     if value == 0.0 || (1e-4..1e9).contains(&value.abs()) {
         let digits = if value == 0.0 {

@@ -1,27 +1,27 @@
-//! How often a burst may write to the API server: 20 writes and one more every five seconds, Events included; and how many
-//! bytes its checkpoints may take.
+//! Limits how often a burst may write to the API server: 20 writes and one more every five seconds, including Events. Also limits the bytes
+//! of its checkpoints.
 //!
-//! What must be written is written; what is only for onlookers (progress) waits until it fits. Pure.
+//! Necessary writes are never delayed; progress that is only for observers waits until it is within the budget. Pure.
 
-/// Writes of a burst that do not depend on how long it runs.
+/// Number of writes that do not depend on the duration of the burst.
 const CONSTANT: f64 = 20.0;
-/// Milliseconds for one more.
+/// Milliseconds for one more write.
 const EVERY: f64 = 5_000.0;
-/// Kept back for the end: checkpoint, status, Event, lease, finalizer, and one repetition.
+/// Writes reserved for the end: checkpoint, status, Event, lease, finalizer, and one retry.
 const RESERVED: f64 = 6.0;
 
-/// Bytes a second that one kind of progress may carry on average. etcd keeps every version of an object until its next
-/// compaction, five minutes as a rule, within 2 GiB: a hundred bursts of 512 KiB of results take 240 MB of them.
+/// Average bytes per second that one kind of progress may write. etcd keeps every version of an object until its next compaction, usually
+/// for five minutes, within a quota of 2 GiB. A hundred bursts with 512 KiB of results take 240 MB of it.
 const BYTES_PER_SECOND: u64 = 8 << 10;
 
-/// Counts a burst's writes.
+/// The write budget of a burst.
 #[derive(Clone, Debug)]
 pub struct Budget {
     began: u64,
     spent: f64,
 }
 
-/// When one kind of progress was last written, and how long to wait at least until the next: twice as long each time.
+/// Times at which one kind of progress is written. The interval doubles with each write.
 #[derive(Clone, Debug)]
 pub struct Pace {
     due: u64,
@@ -30,22 +30,22 @@ pub struct Pace {
 }
 
 impl Budget {
-    /// A burst that begins at `now`.
+    /// Creates the budget of a burst that begins at `now`, in milliseconds.
     pub fn new(now: u64) -> Self {
         Self { began: now, spent: 0.0 }
     }
 
-    /// A write that had to be.
+    /// Counts a necessary write.
     pub fn spend(&mut self) {
         self.spent += 1.0;
     }
 
-    /// Whether a write for onlookers fits.
+    /// Whether a write of progress is within the budget at `now`.
     pub fn allows(&self, now: u64) -> bool {
         self.spent + 1.0 + RESERVED <= CONSTANT + now.saturating_sub(self.began) as f64 / EVERY
     }
 
-    /// When it will.
+    /// Earliest time at which a write of progress is within the budget.
     pub fn allows_at(&self) -> u64 {
         let missing = (self.spent + 1.0 + RESERVED - CONSTANT).max(0.0);
         self.began + (missing * EVERY).ceil() as u64
@@ -53,7 +53,7 @@ impl Budget {
 }
 
 impl Pace {
-    /// First due `first` milliseconds after `now`, at last every `longest`.
+    /// The first write is due `first` milliseconds after `now`. The interval grows up to `longest` milliseconds.
     pub fn new(now: u64, first: u64, longest: u64) -> Self {
         Self {
             due: now + first,
@@ -62,17 +62,17 @@ impl Pace {
         }
     }
 
-    /// When the next is due.
+    /// Time at which the next write is due.
     pub fn due(&self) -> u64 {
         self.due
     }
 
-    /// The one begun at `now` carries so many bytes: the next waits until its rate allows as many.
+    /// Delays the next write so that the average rate allows the `bytes` of the write that began at `now`.
     pub fn carried(&mut self, bytes: usize, now: u64) {
         self.due = self.due.max(now + bytes as u64 * 1_000 / BYTES_PER_SECOND);
     }
 
-    /// One was written, or tried, at `now`.
+    /// Records that a write was made or tried at `now`.
     pub fn written(&mut self, now: u64) {
         self.interval = (self.interval * 2).min(self.longest);
         self.due = now + self.interval;
@@ -104,7 +104,7 @@ mod tests {
             let limit = 20 + (now - 1_000) / 5_000;
             assert!(written + 6 <= limit, "{written} writes by {now}");
         }
-        // And it is used: progress is seen.
+        // The budget is also used: progress is written.
         assert!(written > 80, "{written}");
     }
 

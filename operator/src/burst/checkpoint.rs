@@ -1,13 +1,13 @@
-//! The checkpoint: all of a burst that survives a crash, in one ConfigMap, written atomically by compare-and-set.
+//! The checkpoint: the state of a burst that survives a crash, in one ConfigMap, written atomically by compare-and-set.
 //!
-//! `data["checkpoint.json"]` holds the term, the failures, the aggregator and which index objects of the store count (see
-//! [`results_store`](super::results_store)); `binaryData` holds sets of
-//! indices (see [`IndexSet::encode`]): `counted`, which succeeded or failed, and for each cause `failed.CODE`, which failed
-//! for it. As most of what is scattered is counted in the end, both together take little more than the failed ones alone.
-//! When results are kept here, `results` has one record a chunk in the order of the index, zeros where there is none (yet).
-//! A finished burst adds `results.csv` or `failed.csv` for people. Sets too large for a ConfigMap go to the store, if there is one.
+//! `data["checkpoint.json"]` contains the term, the failures, the aggregator and the index objects of the store that count (see
+//! [`results_store`](super::results_store)). `binaryData` contains sets of indices (see [`IndexSet::encode`]): `counted` has the indices
+//! that succeeded or failed, and `failed.CODE` those that failed with this code. Because most indices are counted in the end, even if they
+//! are scattered, the sets together take little more space than the failed ones alone. If results are kept in the ConfigMap, `results` has
+//! one record for each chunk in the order of the index, with zeros for chunks without a result. A finished burst adds `results.csv` or
+//! `failed.csv` for humans. Sets that are too large for a ConfigMap are moved to the store, if there is one.
 //!
-//! A user who may write ConfigMaps in the namespace may have changed it: what is read is checked as untrusted input.
+//! A user with the right to write ConfigMaps in the namespace can change the checkpoint, so its content is validated as untrusted input.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,29 +23,29 @@ use super::{
     results_store::SegmentIndex,
 };
 
-/// Most bytes that a ConfigMap takes, names of keys included: the API server's limit.
+/// Maximum bytes of a ConfigMap, including the names of keys: the API server's limit.
 pub const MAX_CONFIG_MAP_BYTES: usize = 1 << 20;
-/// With a store, sets beyond so many bytes go there: every checkpoint writes them again, and etcd keeps each version for minutes.
+/// Maximum bytes of the sets in the ConfigMap of a burst with a store. Larger sets are moved to the store, because every checkpoint writes
+/// them again and etcd keeps each version for minutes.
 const MAX_INLINE_SET_BYTES: usize = 64 << 10;
 
 const STATE: &str = "checkpoint.json";
 
-/// All of a burst that survives a crash.
+/// The state of a burst that survives a crash.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// UID of the `BurstJob`: a ConfigMap of another one with the same name is not taken for it.
+    /// UID of the `BurstJob`, so that the ConfigMap of another job with the same name is not used.
     pub uid: String,
-    /// Term of the coordinator that wrote it.
+    /// Term of the coordinator that wrote the checkpoint.
     pub term: u64,
-    /// Indices that succeeded.
     pub completed: IndexSet,
-    /// Indices that failed for good, by cause.
+    /// Indices that failed permanently, by cause.
     pub failed: BTreeMap<FailureCode, IndexSet>,
-    /// The first failures.
+    /// The first failures, at most [`LISTED_FAILURES`].
     pub failures: Vec<FailedChunk>,
-    /// Attempts beyond the first.
+    /// Number of attempts after the first.
     pub retried: u64,
-    /// Most slices held at the same time.
+    /// Maximum number of slices held at the same time.
     pub peak_slices: u64,
     /// The aggregate over `completed`.
     pub aggregator: Aggregator,
@@ -53,50 +53,45 @@ pub struct Checkpoint {
     pub results: Results,
 }
 
-/// Where results are.
+/// Place where results are kept.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Results {
-    /// Here: one record a chunk.
+    /// In the checkpoint, as one record for each chunk.
     Inline(Vec<u8>),
-    /// In the object store.
     Store(SegmentIndex),
-    /// Nowhere: they are not kept.
+    /// Results are not kept.
     Nowhere,
 }
 
-/// What a ConfigMap holds.
+/// Contents of a ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// `data`.
     pub data: BTreeMap<String, String>,
-    /// `binaryData`, before base64.
+    /// `binaryData`, before base64 encoding.
     pub binary_data: BTreeMap<String, Vec<u8>>,
 }
 
-/// Why a ConfigMap is no checkpoint of this burst.
+/// Reasons why a ConfigMap is not a valid checkpoint of the burst.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// A key is missing.
     #[error("the key {0} is missing")]
     Missing(&'static str),
-    /// The state is no JSON of ours.
+    /// `checkpoint.json` is not a valid state.
     #[error("{STATE} does not parse")]
     State(#[from] serde_json::Error),
-    /// A set of indices does not decode.
     #[error("a set of indices does not decode")]
     Indices(#[from] DecodeError),
-    /// It says what no coordinator of this burst can have written.
+    /// No coordinator of this burst can have written the value.
     #[error("it contradicts the job: {0}")]
     Contradiction(&'static str),
-    /// The ConfigMap belongs to another object.
     #[error("it belongs to the BurstJob with UID {0}")]
     OtherJob(String),
-    /// The results have another size than the spec gives.
+    /// The results have a different size from the one that the spec implies.
     #[error("it holds {found} bytes of results where {expected} are expected")]
     Size {
-        /// Bytes there.
+        /// Bytes in the ConfigMap.
         found: usize,
-        /// Bytes that the spec gives.
+        /// Bytes that the spec implies.
         expected: usize,
     },
 }
@@ -114,39 +109,40 @@ struct State {
     /// Numbers of the index objects that count, by term.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     index: Option<BTreeMap<u64, String>>,
-    /// Folder in the store of the sets that are not here, and their keys.
+    /// Folder and keys of the sets that are in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sets: Option<StoredSets>,
 }
 
-/// Sets that stand in the store: one object each, by its key in the folder.
+/// Sets in the store: one object for each, named by its key within the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredSets {
-    /// The folder within the job's own.
+    /// Folder within the job's folder.
     pub folder: String,
-    /// Keys of the sets, which are names in the folder.
+    /// Keys of the sets, which are also the names of the objects in the folder.
     pub keys: Vec<String>,
 }
 
 impl StoredSets {
-    /// Names of the objects by key.
+    /// Pairs of key and object name.
     pub fn names(&self) -> impl Iterator<Item = (&String, String)> {
         self.keys.iter().map(|key| (key, format!("{}/{key}", self.folder)))
     }
 }
 
-/// An object of the store: its name and its bytes.
+/// Name and bytes of an object in the store.
 pub type Named = (String, Vec<u8>);
 
 impl Contents {
-    /// Bytes as the API server counts them.
+    /// Size in bytes, as the API server counts it.
     pub fn bytes(&self) -> usize {
         let data = self.data.iter().map(|(key, value)| key.len() + value.len());
         let binary = self.binary_data.iter().map(|(key, value)| key.len() + value.len());
         data.chain(binary).sum()
     }
 
-    /// Moves the sets to `folder` in the store if they are too large to stand here. Gives back what to write there.
+    /// Moves the sets to `folder` in the store if they are too large for the ConfigMap. Returns the moved sets and the objects to write to
+    /// the store, or `None` if the sets stay.
     pub fn move_sets(&mut self, folder: String) -> Option<(StoredSets, Vec<Named>)> {
         let is_set = |key: &str| key == COUNTED || key.starts_with(FAILED);
         let bytes: usize = (self.binary_data.iter())
@@ -173,15 +169,15 @@ impl Contents {
         Some((sets, objects))
     }
 
-    /// The sets that stand in the store, if any.
+    /// The sets that are in the store, if any.
     ///
     /// # Errors
-    /// [`CheckpointError`] when the state does not parse.
+    /// [`CheckpointError`] if the state does not parse or its list of sets is not valid.
     pub fn stored_sets(&self) -> Result<Option<StoredSets>, CheckpointError> {
         let text = self.data.get(STATE).ok_or(CheckpointError::Missing(STATE))?;
         let sets = serde_json::from_str::<State>(text)?.sets;
         let is_set = |key: &String| key == COUNTED || key.strip_prefix(FAILED).is_some_and(|label| code(label).is_some());
-        // Each is one of few: what is fetched is bounded, whatever the ConfigMap says.
+        // Every key is one of a few, and none repeats. This bounds what is fetched, whatever the ConfigMap contains.
         let is_sound =
             |sets: &StoredSets| sets.keys.iter().all(is_set) && sets.keys.iter().collect::<BTreeSet<_>>().len() == sets.keys.len();
         match sets {
@@ -198,7 +194,7 @@ impl State {
 }
 
 impl Checkpoint {
-    /// The contents of the ConfigMap.
+    /// Encodes the checkpoint as the contents of its ConfigMap.
     pub fn encode(&self) -> Contents {
         let state = State {
             uid: self.uid.clone(),
@@ -229,11 +225,11 @@ impl Checkpoint {
         }
     }
 
-    /// Reads what [`Checkpoint::encode`] wrote for the burst `uid` of `total` chunks. `aggregator` and `results` are those of
-    /// one that has counted nothing.
+    /// Decodes the output of [`Checkpoint::encode`] for the burst `uid` of `total` chunks. `aggregator` and `results` must be those of a
+    /// burst that has not counted any result.
     ///
     /// # Errors
-    /// [`CheckpointError`] when no coordinator of this burst can have written it.
+    /// [`CheckpointError`] if no coordinator of this burst can have written the contents.
     pub fn decode(contents: &Contents, uid: &str, total: u64, aggregator: &Aggregator, results: &Results) -> Result<Self, CheckpointError> {
         let binary = |key: &'static str| contents.binary_data.get(key).ok_or(CheckpointError::Missing(key));
         let state: State = serde_json::from_str(contents.data.get(STATE).ok_or(CheckpointError::Missing(STATE))?)?;
@@ -280,7 +276,7 @@ impl Checkpoint {
     }
 }
 
-/// Which indices succeeded, and which failed, by cause.
+/// Decodes the indices that succeeded, and those that failed, by cause.
 fn sets(contents: &Contents, total: u64) -> Result<(IndexSet, BTreeMap<FailureCode, IndexSet>), CheckpointError> {
     let counted = contents.binary_data.get(COUNTED).ok_or(CheckpointError::Missing(COUNTED))?;
     let counted = IndexSet::decode(counted, total)?;
@@ -295,14 +291,14 @@ fn sets(contents: &Contents, total: u64) -> Result<(IndexSet, BTreeMap<FailureCo
         completed.subtract(&set);
         failed.insert(code, set);
     }
-    // Each failed index is counted, and has one cause.
+    // Each failed index must be counted, and must have exactly one cause.
     if completed.len() + sum != counted.len() {
         return Err(CheckpointError::Contradiction("its sets of indices"));
     }
     Ok((completed, failed))
 }
 
-/// The cause with that label.
+/// The failure code with this label.
 fn code(label: &str) -> Option<FailureCode> {
     (0..=FailureCode::Unsupported as i32)
         .filter_map(|number| FailureCode::try_from(number).ok())
@@ -380,12 +376,12 @@ mod tests {
             let none = Aggregator::new(None, &layout());
             let read = Checkpoint::decode(&checkpoint.encode(), "uid-1", 4, &none, &fresh).unwrap();
             assert_eq!(read, checkpoint);
-            // Of a job of another policy it is none.
+            // A job with another policy for results must reject it.
             assert!(Checkpoint::decode(&checkpoint.encode(), "uid-1", 4, &none, &inline.results).is_err());
         }
     }
 
-    /// No two bits in a row alike, and no pattern that compresses.
+    /// A random set of indices, which does not compress.
     fn scattered(total: u64, seed: u64) -> IndexSet {
         let mut state = seed;
         let mut coin = || {
@@ -410,7 +406,7 @@ mod tests {
             ..checkpoint()
         };
         let mut contents = checkpoint.encode();
-        // Which failed is told once; that all are counted costs nothing.
+        // The failed indices are stored once. The set of counted indices is one range, so it takes almost no space.
         assert!(contents.bytes() < TOTAL as usize / 8 + 10_000, "{}", contents.bytes());
         let (sets, objects) = contents.move_sets("checkpoints/term-4/00000000".into()).unwrap();
         assert!(contents.bytes() < 2_000);
@@ -436,7 +432,8 @@ mod tests {
     }
 
     proptest! {
-        /// A user who may write ConfigMaps may change the checkpoint: it is refused, or it is one with which a burst can go on.
+        /// A user with the right to write ConfigMaps can change the checkpoint. It must be rejected, or the burst must be able to continue
+        /// with it.
         #[test]
         fn a_tampered_checkpoint_is_refused_or_can_be_gone_on_with(
             places in prop::collection::vec((0_usize..3, any::<prop::sample::Index>(), any::<u8>()), 1..4),

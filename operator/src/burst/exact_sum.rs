@@ -1,9 +1,9 @@
-//! Sums that do not depend on the order of their terms, and what follows from them: rounded once, at the end.
+//! Exact sums and values derived from them, independent of the order of the terms. They are rounded once, at the end.
 //!
-//! A running sum is a wide fixed-point number in lanes of 32 bits, each in a 64-bit integer, so that carries wait (a small
-//! superaccumulator: Neal, "Fast exact summation using small and large superaccumulators", 2015). Every finite `f64`, every 64-bit
-//! integer and every square of one is added without an error, so that neither cancellation nor an overflow midway shows in the
-//! result. Lanes are kept for the magnitudes that occurred alone.
+//! A running sum is a wide fixed-point number in lanes of 32 bits. Each lane is stored in a 64-bit integer, so that carries can be deferred
+//! (a small superaccumulator: Neal, "Fast exact summation using small and large superaccumulators", 2015). Every finite `f64`, every 64-bit
+//! integer and the square of each is added without an error, so neither cancellation nor an intermediate overflow affects the result. Only
+//! lanes for the magnitudes that occurred are allocated.
 
 use num_bigint::{BigInt, BigUint, Sign};
 use serde::{Deserialize, Serialize};
@@ -11,40 +11,40 @@ use serde::{Deserialize, Serialize};
 /// Bits of a lane.
 const LANE: i32 = 32;
 const MASK: i64 = 0xffff_ffff;
-/// Terms after which carries are propagated: each adds less than 2^33 to a lane, whose 63 bits are not to overflow.
+/// Number of terms after which carries are propagated. Each term adds less than 2^33 to a lane, whose 63 bits must not overflow.
 const CARRY_AFTER: u32 = 1 << 29;
 
 /// An exact running sum.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
 pub struct ExactSum {
-    /// Weight of the first lane: 2 to the power of 32 × `first`.
+    /// Index of the first lane, whose unit is 2 to the power of 32 × `first`.
     first: i32,
     lanes: Vec<i64>,
-    /// Terms since carries were propagated.
+    /// Number of terms since carries were last propagated.
     waiting: u32,
-    /// Sum of the terms that are infinite or NaN, as bits; `None` while all were finite.
+    /// Sum of the terms that are infinite or NaN, as bits; `None` while all terms were finite.
     special: Option<u64>,
 }
 
-/// As checkpoints have it: the same for the same sum.
+/// Form of a sum in checkpoints. Equal sums have equal forms.
 #[derive(Serialize, Deserialize)]
 struct Stored {
-    /// The sum in units of 2 to the power of `exponent`, hexadecimal.
+    /// The sum in units of 2 to the power of `exponent`, as a hexadecimal integer.
     sum: String,
     exponent: i32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     special: Option<u64>,
 }
 
-/// A text that is no sum: one beyond what terms can add up to would take any amount of memory.
+/// Error for text that is not a valid sum. A sum beyond what terms can add up to would take any amount of memory.
 #[derive(Debug, thiserror::Error)]
 #[error("not a sum of numbers or of their squares")]
 struct NoSum;
 
-/// Exponents of the squares of finite numbers, and some room for their count.
+/// Range of the exponents of the squares of finite numbers, with some room for the number of terms.
 const EXPONENTS: std::ops::RangeInclusive<i32> = -2176..=2176;
-/// Bits of such sums: from the least of those exponents to the greatest.
+/// Maximum number of bits of a sum: from the least of these exponents to the greatest.
 const MOST_BITS: u64 = 4352;
 
 impl TryFrom<Stored> for ExactSum {
@@ -92,7 +92,7 @@ impl ExactSum {
         }
     }
 
-    /// Adds the square of a term, unrounded.
+    /// Adds the exact square of a term.
     pub fn add_square(&mut self, term: f64) {
         match parts(term) {
             Some((magnitude, exponent)) => self.add_scaled(false, u128::from(magnitude) * u128::from(magnitude), 2 * exponent),
@@ -112,7 +112,7 @@ impl ExactSum {
 
     fn add_special(&mut self, term: f64) {
         let special = self.special.map_or(0.0, f64::from_bits) + term;
-        // One NaN for all, so that states compare and serialise alike.
+        // All NaNs are stored as the same one, so that equal states compare and serialize equally.
         let special = if special.is_nan() { f64::NAN } else { special };
         self.special = Some(special.to_bits());
     }
@@ -143,7 +143,7 @@ impl ExactSum {
         }
     }
 
-    /// Sees to it that there are `count` lanes from `lane` on; gives back where they begin.
+    /// Ensures that there are `count` lanes from `lane` on. Returns the position of `lane` in the vector.
     fn cover(&mut self, lane: i32, count: i32) -> usize {
         if self.lanes.is_empty() {
             self.first = lane;
@@ -161,7 +161,7 @@ impl ExactSum {
         from
     }
 
-    /// Propagates carries: all lanes but the last are below 2^32 then and not negative.
+    /// Propagates carries. Afterwards all lanes but the last are non-negative and below 2^32.
     fn carry(&mut self) {
         self.waiting = 0;
         let mut carry = 0;
@@ -175,7 +175,7 @@ impl ExactSum {
         }
     }
 
-    /// The finite part as an integer in units of 2 to the power of the exponent, which is as large as lanes allow.
+    /// The finite part as an integer, in units of 2 to the power of the returned exponent, which is as large as the lanes allow.
     fn exact(&self) -> (BigInt, i32) {
         let mut sum = self.clone();
         sum.carry();
@@ -203,7 +203,7 @@ impl ExactSum {
         rounded_ratio(&whole, &BigUint::from(count), exponent)
     }
 
-    /// The sum in full, where it is an integer: always so when integers alone were added.
+    /// The exact sum if it is an integer, which is always the case if only integers were added.
     pub fn whole(&self) -> Option<BigInt> {
         let (whole, exponent) = self.exact();
         let finite = self.special.is_none();
@@ -212,14 +212,14 @@ impl ExactSum {
     }
 }
 
-/// The estimated standard error of the mean of `count` terms, two or more, from their sum and the sum of their squares: both exact, so
-/// that nothing cancels however close together the terms are. NaN when a term was not finite.
+/// Estimated standard error of the mean of `count` terms, at least two, from their sum and the sum of their squares. Both sums are exact,
+/// so terms that are close together do not cause cancellation. NaN if a term was not finite.
 pub fn standard_error(sum: &ExactSum, squares: &ExactSum, count: u64) -> f64 {
     if sum.special.is_some() || squares.special.is_some() {
         return f64::NAN;
     }
     let ((sum, of_sum), (squares, of_squares)) = (sum.exact(), squares.exact());
-    // count × Σx² − (Σx)², in units of 2 to the power of the lesser exponent.
+    // count × Σx² − (Σx)², in units of 2 to the power of the smaller exponent.
     let exponent = of_squares.min(2 * of_sum);
     let left = (squares * count) << (of_squares - exponent) as usize;
     let right = (&sum * &sum) << (2 * of_sum - exponent) as usize;
@@ -228,16 +228,16 @@ pub fn standard_error(sum: &ExactSum, squares: &ExactSum, count: u64) -> f64 {
     if numerator.sign() != Sign::Plus {
         return 0.0;
     }
-    // The square may leave the range of f64 where its root does not: the root is taken of a number near one.
+    // The square may exceed the range of `f64` even if its root does not, so the root is taken of a number near one.
     let scale = numerator.bits() as i32 - denominator.bits() as i32 + exponent;
     let scale = scale - scale.rem_euclid(2);
     let root = rounded_ratio(&numerator, &denominator, exponent - scale).sqrt();
-    // In two steps: neither factor leaves the range by itself.
+    // Scaled in two steps, so that neither factor exceeds the range.
     let half = scale / 4;
     root * power_of_two(half) * power_of_two(scale / 2 - half)
 }
 
-/// Magnitude and exponent of a finite number: ± magnitude × 2 to the power of the exponent.
+/// Magnitude and exponent of a finite number, which is ± magnitude × 2 to the power of the exponent. `None` for other numbers.
 fn parts(value: f64) -> Option<(u64, i32)> {
     let bits = value.to_bits();
     let (exponent, fraction) = ((bits >> 52) as i32 & 0x7ff, bits & ((1 << 52) - 1));
@@ -259,7 +259,7 @@ fn power_of_two(exponent: i32) -> f64 {
 
 /// numerator ÷ denominator × 2 to the power of `exponent`, rounded once: to nearest, ties to even.
 fn rounded_ratio(numerator: &BigInt, denominator: &BigUint, exponent: i32) -> f64 {
-    /// Bits of a quotient that decide the rounding of 53, with the remainder.
+    /// Number of bits of the quotient that, together with the remainder, suffice to round it to 53 bits.
     const ENOUGH: i64 = 66;
     if numerator.sign() == Sign::NoSign {
         return 0.0;
@@ -271,7 +271,7 @@ fn rounded_ratio(numerator: &BigInt, denominator: &BigUint, exponent: i32) -> f6
     let inexact = &quotient * denominator != shifted;
     let (bits, unit) = (quotient.bits() as i64, i64::from(exponent) - shift);
     let top = bits - 1 + unit;
-    // 53 bits, fewer for subnormal numbers.
+    // 53 bits of precision, fewer for subnormal numbers.
     let precision = if top < -1022 { 53 - (-1022 - top) } else { 53 };
     let rounded = if top > 1023 {
         f64::INFINITY

@@ -1,19 +1,21 @@
-//! Student's t-distribution: how far a mean of few results may lie from the truth.
+//! Quantiles of Student's t-distribution, for the confidence interval of the mean of a few results.
 
 use std::f64::consts::{FRAC_PI_2, PI};
 
-/// Up to so many degrees of freedom the distribution is inverted itself; beyond, its expansion is exact to 12 digits.
+/// Maximum degrees of freedom for which the distribution is inverted numerically. Beyond it, its asymptotic expansion is exact to 12
+/// digits.
 const INVERTED_UP_TO: u64 = 200;
 /// 97.5 % quantile of the normal distribution, the limit for many degrees of freedom.
 const NORMAL_QUANTILE_975: f64 = 1.959_963_984_540_054;
 
-/// Half width of a 95 % confidence interval in standard errors: the 97.5 % quantile for `degrees` of freedom, one or more.
+/// 97.5 % quantile of the t-distribution with `degrees` of freedom, at least one: half the width of a 95 % confidence interval, in standard
+/// errors.
 pub fn quantile_975(degrees: u64) -> f64 {
     if degrees > INVERTED_UP_TO {
         return expansion(degrees as f64);
     }
     let (mut low, mut high) = (0.0, FRAC_PI_2);
-    // Each step halves the interval: more than an f64 has bits.
+    // Each step halves the interval. There are more steps than an `f64` has bits.
     for _ in 0..64 {
         let middle = 0.5 * (low + high);
         if within(middle, degrees) < 0.95 {
@@ -47,7 +49,7 @@ fn within(angle: f64, degrees: u64) -> f64 {
     }
 }
 
-/// Abramowitz and Stegun, 26.7.5.
+/// Asymptotic expansion of the quantile: Abramowitz and Stegun, 26.7.5.
 fn expansion(degrees: f64) -> f64 {
     let x = NORMAL_QUANTILE_975;
     let odd = |coefficients: &[f64]| coefficients.iter().fold(0.0, |sum, coefficient| sum * x * x + coefficient) * x;

@@ -1,25 +1,25 @@
-//! How many chunks a device should have at hand: enough to keep every slice busy until the next answer, no more. Pure.
+//! Number of chunks that a device should have queued: enough to keep every slice busy until the next answer, and no more. Pure.
 
-/// Work to keep queued at a device, in microseconds at the pace it last showed: longer than a round trip and a batch's
-/// bookkeeping, short enough that devices finish together.
+/// Target of the work queued on a device, in microseconds at its last measured pace: longer than a round trip and the bookkeeping of a
+/// batch, short enough that all devices finish at about the same time.
 const QUEUED_MICROSECONDS: f64 = 20_000.0;
-/// Fewest chunks at hand however few slices: the pace is not yet known, and chunks may be very short.
+/// Minimum number of queued chunks, up to 16 for each slice. The pace is not known at first, and chunks may be very short.
 const INITIAL: u64 = 64;
-/// Below so many microseconds a pace is not measured: answers come in bunches.
+/// Minimum period in microseconds over which the pace is measured, because answers arrive in bunches.
 const SHORTEST_PERIOD: u64 = 500;
 
-/// One device's share of a burst.
+/// The queue target of one device for a burst.
 #[derive(Clone, Debug)]
 pub struct Window {
     slices: u64,
-    /// Chunks a microsecond.
+    /// Measured chunks per microsecond.
     pace: f64,
     measured_from: u64,
     answered: u64,
 }
 
 impl Window {
-    /// A device with so many slices, from `now` in microseconds on.
+    /// Creates the window of a device with this number of slices. `now` is in microseconds.
     pub fn new(slices: u64, now: u64) -> Self {
         Self {
             slices,
@@ -29,17 +29,17 @@ impl Window {
         }
     }
 
-    /// Slices held there.
+    /// Number of slices held on the device.
     pub fn slices(&self) -> u64 {
         self.slices
     }
 
-    /// It holds so many from now on.
+    /// Sets the number of slices held on the device.
     pub fn resize(&mut self, slices: u64) {
         self.slices = slices;
     }
 
-    /// So many chunks came back.
+    /// Records that `chunks` were answered, and measures the pace.
     pub fn answered(&mut self, chunks: u64, now: u64) {
         self.answered += chunks;
         let elapsed = now.saturating_sub(self.measured_from);
@@ -47,13 +47,13 @@ impl Window {
             return;
         }
         let pace = self.answered as f64 / elapsed as f64;
-        // Up at once, down by half: an idle moment says nothing about what the device can do.
+        // A higher pace is adopted at once, a lower one by at most half, because an idle moment says nothing about the device.
         self.pace = pace.max(self.pace / 2.0);
         self.measured_from = now;
         self.answered = 0;
     }
 
-    /// Chunks that should be at hand.
+    /// Number of chunks that should be queued.
     pub fn target(&self) -> u64 {
         if self.slices == 0 {
             return 0;
@@ -62,8 +62,8 @@ impl Window {
         (2 * self.slices).max(self.slices + queued).max(INITIAL.min(16 * self.slices))
     }
 
-    /// How many of the `ready` chunks to hand out now, when `outstanding` are there already and this device has `slices` of
-    /// the burst's `all_slices`: never more than half of its fair share of what is left, so that devices finish together.
+    /// Number of the `ready` chunks to assign now, when `outstanding` chunks are on the device, which has `slices` of the burst's
+    /// `all_slices`. At most half of the device's fair share of the ready chunks, so that all devices finish at about the same time.
     pub fn batch(&self, outstanding: u64, ready: u64, all_slices: u64) -> u64 {
         let room = self.target().saturating_sub(outstanding);
         let share = (u128::from(ready) * u128::from(self.slices)).div_ceil(2 * u128::from(all_slices.max(1)));
@@ -93,7 +93,7 @@ mod tests {
         let window = Window::new(10, 0);
         assert_eq!(window.batch(0, 1000, 20), 64);
         assert_eq!(window.batch(0, 40, 20), 10);
-        // The last chunks go where slices are idle.
+        // The last chunks go to devices with idle slices.
         assert_eq!(window.batch(0, 4, 20), 4);
         assert_eq!(window.batch(10, 1, 20), 1);
         assert_eq!(window.batch(64, 1000, 20), 0);

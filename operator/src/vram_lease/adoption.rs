@@ -1,4 +1,4 @@
-//! What of an earlier term's grants a lease's next coordinator adopts, and what was lost meanwhile.
+//! Adoption of a lease's grants by its next coordinator, and the grants that were lost since the previous term.
 
 use sahasra_crds::{VramLease, vram_lease::GrantStatus};
 use sahasra_wire::grants::Grant;
@@ -6,8 +6,8 @@ use sahasra_wire::grants::Grant;
 use super::{is_a_sessions, was_granted};
 use crate::pool::{Loss, Lost, SILENT};
 
-/// Of what agents hold for a lease, what its next coordinator adopts. A session stays where it is, in one place: what was lent beside
-/// that, to a predecessor that never heard of it, is given back or expires.
+/// Grants that the next coordinator of a lease adopts, out of those that agents hold for it. A session adopts only the grant that it was
+/// placed on. Other grants, whose answer a predecessor never received, are released or expire.
 pub(super) fn adopted_by(lease: &VramLease, mut held: Vec<(String, Grant)>) -> Vec<(String, Grant)> {
     if !is_a_sessions(lease) {
         return held;
@@ -22,7 +22,7 @@ pub(super) fn adopted_by(lease: &VramLease, mut held: Vec<(String, Grant)>) -> V
     held
 }
 
-/// The workers of the grants that the status names.
+/// The workers of the grants in the lease's status.
 pub(super) fn named_workers(lease: &VramLease) -> Vec<&str> {
     let grants = lease.status.iter().flat_map(|status| &status.grants);
     let mut workers: Vec<&str> = grants.map(|grant| grant.worker.as_str()).collect();
@@ -31,7 +31,7 @@ pub(super) fn named_workers(lease: &VramLease) -> Vec<&str> {
     workers
 }
 
-/// What was lost since the status was written: a grant that it names and that is not adopted. `boot` is the boot of a worker's agent.
+/// The first grant in the lease's status that was not adopted, as a loss with its cause. `boot` returns the boot id of a worker's agent.
 pub(super) fn lost_since(
     lease: &VramLease,
     adopted: &[(String, Grant)],

@@ -1,4 +1,4 @@
-//! What a lease's status and Events say: functions of the lease and of what the pool holds for it.
+//! Status and Events of a lease, computed from the lease and the slices that the pool holds for it.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ use crate::{
     pool::{ClaimView, Loss, Lost},
 };
 
-/// Reason of `Granted=False`: it was not renewed in time, or its time is over and it is not renewed.
+/// Reason of `Granted=False`: the slices were not renewed in time, or the lease is not renewed and its time is over.
 pub(crate) const EXPIRED: &str = "Expired";
-/// Reason of `Granted=False`: its worker is gone, has restarted or is silent.
+/// Reason of `Granted=False`: the worker is gone, restarted, or does not answer.
 pub(super) const LOST: &str = "Lost";
 
-/// Whether the loss is the end that the lease asks for.
+/// Whether the loss is the end that the lease's spec asks for.
 pub(super) fn is_due(lease: &VramLease, lost: &Lost) -> bool {
     lease.spec.renewal == Renewal::Never && lost.why == Loss::Expired
 }
 
-/// Which slices were lost, and why.
+/// Message about lost slices and the cause.
 fn loss_message(lost: &Lost) -> String {
     let plural = if lost.slices == 1 { "" } else { "s" };
     format!("{} slice{plural} on {}: {}", lost.slices, lost.device, lost.why)
 }
 
-/// The next status; `lost` is a loss that the status does not have yet.
+/// The next status of the lease. `lost` is a loss that the current status does not contain.
 pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended: bool, lost: Option<&Lost>) -> VramLeaseStatus {
     let old = lease.status.clone().unwrap_or_default();
     let mut next = lease_status(view, term);
@@ -68,7 +68,7 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
     next
 }
 
-/// What people are told when the status was written: whether it is a warning, reason, text.
+/// Events to publish after the status was written: whether each is a warning, its reason and its text.
 pub(super) fn events(lease: &VramLease, next: &VramLeaseStatus, lost: Option<&Lost>) -> Vec<(bool, &'static str, String)> {
     let mut events = Vec::new();
     if let Some(lost) = lost {

@@ -54,7 +54,7 @@ fn a_session_adopts_the_slice_that_its_status_names_and_no_other() {
         ..OwnerReference::default()
     }]);
     assert!(is_a_sessions(&lease));
-    // It was placed nowhere yet: whatever is held serves, and one of it is enough.
+    // The session was not placed yet: any grant is adopted, but only one.
     assert_eq!(adopted_by(&lease, held()), [("node-a".to_owned(), grant(7))]);
     let mut status = VramLeaseStatus::default();
     conditions::set(&mut status.conditions, GRANTED, true, "SlicesGranted", "held", None, timestamp());
@@ -66,7 +66,7 @@ fn a_session_adopts_the_slice_that_its_status_names_and_no_other() {
     });
     lease.status = Some(status);
     assert_eq!(adopted_by(&lease, held()), [("node-b".to_owned(), grant(7))]);
-    // A lease that is no session's keeps all that is held for it.
+    // A lease that is not for a session keeps all its grants.
     lease.metadata.owner_references = None;
     lease.spec.owner.kind = None;
     assert_eq!(adopted_by(&lease, held()).len(), 2);
@@ -124,7 +124,7 @@ fn a_loss_since_the_last_term_is_told_with_its_cause() {
         cause(&["node-b".to_owned()], |_| Some("boot".to_owned())),
         Loss::Worker(_)
     ));
-    // A lease that is granted again at once reports the loss all the same.
+    // A loss is reported even if the lease is granted slices again at once.
     let lost = lost_since(&lease, &[a], &[], boot).unwrap();
     let view = ClaimView {
         lost: Some(lost.clone()),
@@ -168,7 +168,7 @@ fn a_lease_that_is_not_renewed_says_when_it_ends_and_one_that_is_does_not() {
     assert!(matches!(&told[..], [(false, "SlicesGranted", _)]), "{told:?}");
     lease.status = Some(status.clone());
     assert_eq!(next_status(&lease, &view(2), 1, false, None).expires_at, status.expires_at);
-    // Its end is no loss.
+    // The planned end of the lease does not count as a loss.
     let lost = Lost {
         device: "node-a/gpu-0".to_owned(),
         slices: 2,

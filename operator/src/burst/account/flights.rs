@@ -1,58 +1,57 @@
-//! Chunks handed to devices: ranges that do not overlap, each with its attempt and its device.
+//! Chunks in flight: ranges that do not overlap, each with its attempt and its device.
 
 use std::collections::BTreeMap;
 
 use super::{DeviceKey, looked_at};
 
-/// Number of a device among those of the burst.
+/// Index of a device among the devices of the burst.
 pub(super) type DeviceNumber = u32;
 
-/// Consecutive chunks handed to a device.
+/// Consecutive chunks in flight on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flight {
     pub(super) count: u64,
     pub(super) attempt: u32,
     pub(super) device: DeviceNumber,
-    /// Its agent had it when a stream was opened: on which device and of which attempt it may count differently.
+    /// Whether the agent had the chunks when a stream was opened. The agent may have them on another device or count them as another
+    /// attempt.
     pub(super) adopted: bool,
 }
 
-/// All of a burst, by first index.
+/// All chunks of a burst in flight, by the first index of each range.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flights {
     by_first: BTreeMap<u64, Flight>,
     chunks: u64,
-    /// Adopted ones of them.
+    /// Number of adopted chunks in flight.
     adopted: u64,
     numbers: BTreeMap<DeviceKey, DeviceNumber>,
-    /// Worker of each device, by its number.
+    /// Worker of each device, by the device's number.
     workers: Vec<String>,
-    /// Chunks on each device, by its number.
+    /// Number of chunks on each device, by the device's number.
     on: Vec<u64>,
 }
 
 impl Flights {
-    /// Chunks in flight.
+    /// Number of chunks in flight.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// Whether adopted chunks are in flight.
     pub(super) fn has_adopted(&self) -> bool {
         self.adopted > 0
     }
 
-    /// Chunks in flight on that device.
+    /// Number of chunks in flight on the device.
     pub(super) fn chunks_on(&self, device: &DeviceKey) -> u64 {
         self.number(device).map_or(0, |number| self.on[number as usize])
     }
 
-    /// Number of a device that chunks were ever handed to.
+    /// Number of the device, if chunks were ever assigned to it.
     pub(super) fn number(&self, device: &DeviceKey) -> Option<DeviceNumber> {
         self.numbers.get(device).copied()
     }
 
-    /// Worker of the flight's device.
     pub(super) fn worker(&self, flight: Flight) -> &str {
         &self.workers[flight.device as usize]
     }
@@ -66,17 +65,17 @@ impl Flights {
         unknown.map(|(key, _)| key.worker.as_str())
     }
 
-    /// Hands a range of which nothing is in flight to a device.
+    /// Assigns a range to a device. No chunk of the range may be in flight.
     pub(super) fn hand_over(&mut self, device: &DeviceKey, first: u64, count: u64, attempt: u32) {
         self.put(device, first, count, attempt, false);
     }
 
-    /// As [`Flights::hand_over`], for chunks that are there already.
+    /// Records a range that the device's agent already has, and marks it as adopted. No chunk of the range may be in flight.
     pub(super) fn adopt(&mut self, device: &DeviceKey, first: u64, count: u64, attempt: u32) {
         self.put(device, first, count, attempt, true);
     }
 
-    /// Marks a part of a flight, as [`Flights::within`] gives it, as adopted.
+    /// Marks a part of a flight, as returned by [`Flights::within`], as adopted.
     pub(super) fn mark_adopted(&mut self, first: u64, flight: Flight) {
         if !flight.adopted {
             self.cut(first, flight.count);
@@ -101,7 +100,8 @@ impl Flights {
         self.insert(first, flight);
     }
 
-    /// What is on the devices of these numbers. Looks at everything in flight: for losses, not for every answer.
+    /// Chunks in flight on the devices with these numbers. Visits all chunks in flight, so it must only be called for losses, not for every
+    /// answer.
     pub(super) fn on(&self, devices: &[DeviceNumber]) -> Vec<(u64, Flight)> {
         if devices.iter().all(|number| self.on[*number as usize] == 0) {
             return Vec::new();
@@ -113,7 +113,7 @@ impl Flights {
             .collect()
     }
 
-    /// The parts of flights within [first, first + count), as (first index, flight).
+    /// The parts of flights within [first, first + count), as pairs of first index and flight.
     pub(super) fn within(&self, first: u64, count: u64) -> Vec<(u64, Flight)> {
         let end = first.saturating_add(count);
         let part = |(from, flight): (u64, Flight)| {
@@ -124,7 +124,7 @@ impl Flights {
         self.overlapping(first, end).filter_map(part).collect()
     }
 
-    /// Takes [first, first + count) out; a flight that reaches beyond keeps its rest.
+    /// Removes [first, first + count). The rest of a flight that reaches beyond this range stays.
     pub(super) fn cut(&mut self, first: u64, count: u64) {
         let end = first.saturating_add(count);
         let hit: Vec<(u64, Flight)> = self.overlapping(first, end).collect();

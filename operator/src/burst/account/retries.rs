@@ -1,10 +1,10 @@
-//! Chunks that wait for another attempt, the one that may start first at the front.
+//! Chunks that wait for a retry, ordered by the time at which it is due.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Batch, looked_at};
 
-/// Consecutive chunks that wait.
+/// Consecutive chunks that wait for the same retry.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     ready_at: u64,
@@ -12,20 +12,20 @@ struct Retry {
     attempt: u32,
 }
 
-/// All of a burst. Ranges do not overlap.
+/// All chunks of a burst that wait for a retry, in ranges that do not overlap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retries {
     by_first: BTreeMap<u64, Retry>,
-    /// When each may start, with its first index: those that were not due when last asked.
+    /// Time at which each range is due, with its first index: ranges that were not due at the last check.
     later: BTreeSet<(u64, u64)>,
-    /// Likewise, those that were.
+    /// Time at which each range is due, with its first index: ranges that were due at the last check.
     due: BTreeSet<(u64, u64)>,
     chunks: u64,
     due_chunks: u64,
 }
 
 impl Retries {
-    /// These wait until `ready_at`, in milliseconds.
+    /// Makes the chunks of `batch` wait until `ready_at`, in milliseconds.
     pub(super) fn insert(&mut self, ready_at: u64, batch: Batch) {
         let Batch { first, count, attempt } = batch;
         let retry = Retry { ready_at, count, attempt };
@@ -34,7 +34,7 @@ impl Retries {
         self.chunks += count;
     }
 
-    /// Takes up to `at_most` chunks that may start now.
+    /// Removes up to `at_most` consecutive chunks that are due at `now`, and returns them.
     pub(super) fn take_front(&mut self, at_most: u64, now: u64) -> Option<Batch> {
         self.promote(now);
         let (_, first) = *self.due.first()?;
@@ -45,7 +45,7 @@ impl Retries {
         Some(Batch { first, count, attempt })
     }
 
-    /// Takes out what waits of [first, first + count).
+    /// Removes the waiting chunks within [first, first + count), and returns them.
     pub(super) fn cut(&mut self, first: u64, count: u64) -> Vec<Batch> {
         if self.chunks == 0 {
             return Vec::new();
@@ -72,18 +72,18 @@ impl Retries {
         taken
     }
 
-    /// Chunks that wait.
+    /// Number of chunks that wait.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// Chunks that may start at `now`.
+    /// Number of chunks that are due at `now`.
     pub(super) fn ready(&mut self, now: u64) -> u64 {
         self.promote(now);
         self.due_chunks
     }
 
-    /// When the first may start.
+    /// Time at which the first retry is due.
     pub(super) fn next_at(&self) -> Option<u64> {
         self.due.first().or(self.later.first()).map(|(ready_at, _)| *ready_at)
     }
@@ -109,7 +109,7 @@ impl Retries {
         Some(retry)
     }
 
-    /// What is left of a range waits on.
+    /// Makes the remaining part of a range wait for the same retry.
     fn keep(&mut self, first: u64, count: u64, of: Retry) {
         if count > 0 {
             let attempt = of.attempt;

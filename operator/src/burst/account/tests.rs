@@ -14,12 +14,12 @@ thread_local! {
     static LOOKS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Called whenever a range of chunks is looked at.
+/// Counts a range of chunks that is visited.
 pub(super) fn looked_at() {
     LOOKS.with(|looks| looks.set(looks.get() + 1));
 }
 
-/// Ranges that were looked at since this was last asked.
+/// Number of ranges visited since the last call.
 fn looks() -> u64 {
     LOOKS.with(|looks| looks.replace(0))
 }
@@ -196,7 +196,7 @@ fn a_checkpoint_restores_what_was_counted() {
     assert_eq!(restored.beside("worker-2"), 3);
 }
 
-/// What may happen to a burst.
+/// Events that can happen to a burst.
 #[derive(Clone, Debug)]
 enum Step {
     Take {
@@ -267,7 +267,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Invariant 4: whatever arrives, each index is in one place, counted at most once, and the burst can always end.
+    /// Invariant 4: whatever arrives, each index is in exactly one state and counted at most once, and the burst can always finish.
     #[test]
     fn every_index_is_counted_exactly_once(steps in prop::collection::vec(step(), 0..120)) {
         const TOTAL: u64 = 40;
@@ -337,7 +337,7 @@ fn what_an_agent_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
     account.adopt("worker-1", [(2, 4)]);
     assert_eq!(account.running_on(&DeviceKey::unknown("worker-1")), 4);
     assert_eq!(account.counts().pending, 6);
-    // The agent counts attempts otherwise than this account.
+    // The agent counts the attempts differently from this account.
     let outcome = account.adopted_failed("worker-1", 2, 4, FailureCode::ExecutorLost, "crashed", 0);
     assert_eq!(outcome, FailureOutcome { retried: 4, failed: 0 });
     assert_eq!((account.beside("worker-1"), account.counts().pending), (0, 10));
@@ -349,14 +349,14 @@ fn what_an_agent_was_handed_is_adopted_where_it_is() {
     account.take(&device(0), 6, 0);
     account.adopt("worker-0", [(1, 9)]);
     assert_eq!((account.running_on(&device(0)), account.beside("worker-0")), (6, 4));
-    // Chunk 0 was not there, and 9 is another agent's by now.
+    // Chunk 0 was not adopted, and chunk 9 has been adopted from another agent.
     account.adopted_returned("worker-0", 0, 1);
     account.adopted_returned("worker-1", 9, 1);
     assert_eq!(account.counts().running, 10);
     account.adopted_returned("worker-0", 1, 1);
     let failed = account.adopted_failed("worker-0", 2, 1, FailureCode::Trap, "trap", 0);
     assert_eq!((failed.failed, account.counts().running, account.counts().pending), (1, 8, 1));
-    // One that is handed over again is not adopted.
+    // A chunk that is assigned again is not adopted any more.
     account.take(&device(0), 1, 0);
     account.adopted_returned("worker-0", 1, 1);
     assert_eq!(account.counts().running, 9);
@@ -371,7 +371,7 @@ fn what_another_agent_has_goes_on_there_at_no_cost_when_it_would_wait_again() {
     assert_eq!(account.counts().retried, 4);
     account.adopt("worker-0", [(0, 3)]);
     assert_eq!((account.beside("worker-0"), account.running_on(&device(1))), (3, 4));
-    // Its agent failed with one of them meanwhile.
+    // The agent has since reported the failure of one of them.
     account.answered("worker-0", 2, 1);
     let batch = |first, attempt| Batch { first, count: 1, attempt };
     account.returned(&device(1), batch(0, 2));
@@ -379,7 +379,7 @@ fn what_another_agent_has_goes_on_there_at_no_cost_when_it_would_wait_again() {
     account.returned(&device(1), batch(2, 2));
     let on = [DeviceKey::unknown("worker-0"), device(1)].map(|device| account.running_on(&device));
     assert_eq!((on, account.counts().pending, account.counts().retried), ([2, 1], 1, 3));
-    // It counts the first attempt, or the second after the failure.
+    // The agent counts this as the first attempt, or as the second after the failure.
     account.adopted_failed("worker-0", 0, 2, FailureCode::ExecutorLost, "crashed", 1_000_000);
     let attempts: Vec<u32> = account.take(&device(1), 4, 2_000_000).iter().map(|batch| batch.attempt).collect();
     assert_eq!(account.counts().pending, 0);
@@ -428,10 +428,11 @@ fn what_comes_back_late_does_not_take_a_later_attempt_back() {
     assert_eq!(account.counts().running, 0);
 }
 
-/// Ranges that an answer may look at, whatever came before it.
+/// Maximum number of ranges that an answer may visit, whatever happened before.
 const LOOKS_AT_AN_ANSWER: u64 = 8;
 
-/// Every second chunk of a large burst is answered otherwise than its neighbour: what an answer costs does not grow with what came before.
+/// Every second chunk of a large burst has a different outcome from its neighbour. The cost of an answer must not grow with the number of
+/// earlier answers.
 fn alternating(total: u64, odd: FailureCode) -> Account {
     let mut account = Account::new(total, POLICY, 0);
     let devices: Vec<DeviceKey> = (0..8).map(device).collect();
@@ -439,7 +440,7 @@ fn alternating(total: u64, odd: FailureCode) -> Account {
     while account.ready(0) > 0 {
         for device in &devices {
             for batch in account.take(device, 4_096, 0) {
-                // First the odd ones: what is in flight is in pieces then.
+                // The odd chunks first, so that the chunks in flight are fragmented.
                 let chunks = batch.first..batch.first + batch.count;
                 for index in chunks
                     .clone()
@@ -459,7 +460,7 @@ fn alternating(total: u64, odd: FailureCode) -> Account {
                     account.running_on(device);
                     account.counts();
                 }
-                // After each batch: one that costs as much as all before it is found soon, not after hours.
+                // Checked after each batch, so that an answer whose cost grows with earlier ones fails soon rather than after hours.
                 let looks = looks();
                 assert!(looks <= LOOKS_AT_AN_ANSWER * batch.count, "{looks} for {} answers", batch.count);
             }
@@ -485,8 +486,8 @@ fn failures_of_every_second_chunk_are_counted_one_by_one() {
     assert_eq!(restored.counts(), expected);
 }
 
-/// Prints chunks a second and the bytes of a checkpoint's sets, for bursts up to the largest:
-/// `cargo test --release --package sahasra-operator --lib account -- --ignored --nocapture`.
+/// Prints chunks per second and the size of a checkpoint's sets, for bursts up to the largest. Run with `cargo test --release --package
+/// sahasra-operator --lib account -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures, with optimised code"]
 fn the_pace_of_alternating_chunks() {
@@ -522,7 +523,7 @@ fn every_second_chunk_waits_for_its_retry() {
 fn what_an_agent_still_has_after_a_break_costs_no_attempt() {
     let mut account = Account::new(10, POLICY, 0);
     account.take(&device(0), 6, 0);
-    // The stream breaks and opens again: the agent has 2 and 3, tells the result of 0 again, and never heard of the rest.
+    // The stream broke and was opened again. The agent has chunks 2 and 3, repeats the result of chunk 0, and never received the others.
     let unaccounted = account.unaccounted([&device(0)], [(2, 2), (8, 5)]);
     let batch = |first, count| Batch { first, count, attempt: 1 };
     assert_eq!(unaccounted, [batch(0, 2), batch(4, 2)]);
@@ -540,7 +541,7 @@ fn what_an_agent_still_has_after_a_break_costs_no_attempt() {
 fn an_attempt_that_was_taken_for_lost_and_goes_on_costs_none() {
     let mut account = Account::new(1, POLICY, 0);
     account.take(&device(0), 1, 0);
-    // More often than retries are allowed.
+    // More often than the retry limit.
     for now in 0..10 {
         let devices = [device(0), DeviceKey::unknown("worker-0")];
         assert_eq!(account.lost(&devices, FailureCode::Disconnected, "gone", now).retried, 1);

@@ -90,7 +90,7 @@ proptest! {
     }
 }
 
-/// All results of chunks 0, 1, 2, … with one output, forward and backward.
+/// Aggregates the results of chunks 0, 1, 2, … with one output, forward and backward.
 fn of_all(aggregate: &Aggregate, type_: ScalarType, count: i64, records: &[Vec<u8>]) -> AggregateStatus {
     let layout = layout(type_, count);
     let mut both = [false, true].map(|backward| {

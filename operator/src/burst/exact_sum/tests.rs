@@ -26,7 +26,7 @@ fn finite() -> impl Strategy<Value = f64> {
 proptest! {
     #[test]
     fn one_term_is_its_own_sum(term in finite()) {
-        // There is no negative zero among sums.
+        // No sum is a negative zero.
         prop_assert_eq!(sum(&[term]), term);
     }
 

@@ -21,21 +21,21 @@ use crate::{
 
 const PTX: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) { ret; }";
 const WORKERS: u64 = 64;
-/// Of each worker.
+/// Devices of each worker.
 const DEVICES: u64 = 64;
-/// What a worker takes at a time: half of what its devices have room for.
+/// Maximum outstanding chunks of a worker: half of the chunks that its devices have room for.
 const AT_WORKER: u64 = 1000;
 
 thread_local! {
     static LOOKS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Called whenever a device is looked at.
+/// Counts a visit of a device.
 pub(super) fn looked_at() {
     LOOKS.with(|looks| looks.set(looks.get() + 1));
 }
 
-/// How often devices are looked at in the meantime.
+/// Number of visits of devices during `work`.
 fn looks(work: impl FnOnce()) -> u64 {
     LOOKS.with(|looks| looks.set(0));
     work();
@@ -100,7 +100,7 @@ fn coordinator() -> Coordinator {
 
 #[tokio::test]
 async fn a_round_over_thousands_of_devices_looks_at_each_a_few_times() {
-    /// Looks at a device in each step of a round.
+    /// Number of visits of a device in each step of a round.
     const FEW: u64 = 6;
     let mut coordinator = coordinator();
     let all = WORKERS * DEVICES;
@@ -108,7 +108,7 @@ async fn a_round_over_thousands_of_devices_looks_at_each_a_few_times() {
     let first = looks(|| coordinator.dispatch());
     assert_eq!(coordinator.account.counts().running, WORKERS * AT_WORKER);
     assert!(first <= FEW * all, "{first} looks at {all} devices");
-    // Every worker has what it takes.
+    // Every worker has its maximum of outstanding chunks.
     let second = looks(|| coordinator.dispatch());
     assert_eq!(coordinator.account.counts().running, WORKERS * AT_WORKER);
     assert!(second <= FEW * all, "{second} looks at {all} devices");
