@@ -1,4 +1,4 @@
-//! The coordinator of one burst: a task that lives from the job's acceptance to its end.
+//! The coordinator of one burst: a task that runs from the job's acceptance to its end.
 //!
 //! ```text
 //!  pool ──ClaimView──► windows ──Submit──► agents ──Results/Failures──► account, aggregator, records
@@ -6,13 +6,12 @@
 //!                         └────────────── what is ready to run ◄──────────────┘
 //! ```
 //!
-//! 1. `secure`: finalizer, term (compare-and-set in the status), intent (`VramLease`); after a predecessor also its
-//!    checkpoint and the grants that agents still hold for the job.
-//! 2. The loop here: give out what is ready, take in what comes, write progress. No step of it waits for the API server.
-//! 3. `finish`: final checkpoint, VRAM back, status, finalizer.
+//! 1. `secure`: writes finalizer, term (by compare-and-set in the status) and intent (the `VramLease`). After a predecessor, it also
+//!    restores the checkpoint and adopts the grants that agents still hold for the job.
+//! 2. The loop in this module: assigns ready chunks, handles events, and writes progress. None of its steps waits for the API server.
+//! 3. `finish`: writes the final checkpoint, releases the VRAM, writes the status and removes the finalizer.
 //!
-//! Whatever goes wrong with a write ends the coordinator; the reconciler starts another, which takes over under the next
-//! term.
+//! A failed write that is not tolerated ends the coordinator. The reconciler then starts another one, which takes over under the next term.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -54,27 +53,26 @@ pub(crate) use progress::lease_status;
 use save::SaveError;
 use streams::Stream;
 
-/// Events of all streams of a burst that wait to be handled; behind it HTTP/2's windows hold the agents back.
+/// Capacity of the channel for events of all streams of a burst. When it is full, HTTP/2 flow control stops the agents from sending.
 const EVENTS: usize = 1024;
-/// Events handled in one go before anything else gets its turn.
+/// Maximum number of stream events that are handled before other events get their turn.
 const EVENTS_AT_ONCE: usize = 256;
 
-/// Why a coordinator ended before its burst did.
+/// Reasons why a coordinator ended before its burst did.
 #[derive(Debug, thiserror::Error)]
 pub enum CoordinatorError {
-    /// A write failed.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Someone else wrote the job at the same time.
+    /// The job was written concurrently by someone else.
     #[error("the job was written by someone else")]
     Conflict(#[source] kube::Error),
-    /// An agent has heard of a higher term.
+    /// An agent has seen a higher term of the job.
     #[error("an agent has heard of a higher term")]
     Superseded,
-    /// The checkpoint does not fit the job.
+    /// The checkpoint is not valid for the job.
     #[error("read the checkpoint")]
     Checkpoint(#[from] super::checkpoint::CheckpointError),
-    /// What the burst counted was not saved, or not read back.
+    /// The counted results could not be saved, or not be read back.
     #[error(transparent)]
     Save(SaveError),
 }
@@ -101,60 +99,58 @@ impl CoordinatorError {
     }
 }
 
-/// How a burst ends.
+/// The ways in which a burst ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Every chunk is counted, and no more failed than may.
+    /// Every chunk is counted, and no more chunks failed than the spec allows.
     Complete,
-    /// Too many failed.
+    /// More chunks failed than the spec allows.
     Failed,
-    /// What it counts can never be saved.
+    /// The burst can never be saved.
     Refused,
-    /// The object is being deleted.
     Deleted,
 }
 
-/// Whether the burst may hold slices.
+/// Whether the burst can hold slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
-    /// It may.
     Running,
-    /// It was asked to stop; what runs may end until then, in milliseconds of the clock.
+    /// The burst must be suspended. Running chunks may continue until this time, in milliseconds of the clock.
     Suspending(u64),
-    /// It holds nothing.
+    /// The burst holds no slices.
     Suspended,
 }
 
-/// See the module.
+/// Coordinator of one burst; see the module documentation.
 pub struct Coordinator {
     context: Arc<Context>,
     objects: Objects,
     burst: ValidBurst,
-    /// The job as last seen.
+    /// The job as last observed.
     job: watch::Receiver<Arc<BurstJob>>,
     term: u64,
-    /// As last written.
+    /// The status as last written.
     status: BurstJobStatus,
     version: String,
 
     account: Account,
     aggregator: Aggregator,
     results: Results,
-    /// Segments of the store that no checkpoint's index has yet.
+    /// Segments in the store that no checkpoint's index contains yet.
     segments: Vec<Segment>,
-    /// The job's folder in the store, once it was opened.
+    /// The job's folder in the store, once it has been opened.
     folder: Option<Arc<dyn ObjectStore>>,
-    /// Sets of the last checkpoint that stand in the store.
+    /// Sets of the last checkpoint that are in the store.
     stored_sets: Option<StoredSets>,
-    /// Number of the next checkpoint of this term: no object's name is used twice.
+    /// Number of the next checkpoint of this term. It makes the names of objects in the store unique.
     checkpoint_number: u64,
-    /// Why the last checkpoint was not written, if so.
+    /// Condition that describes why the last checkpoint was not written; `None` if it was written.
     saving_failed: Option<Verdict>,
-    /// Why none ever will be.
+    /// Condition that describes why no checkpoint can ever be written.
     refused: Option<Verdict>,
-    /// The status leaves out what the API server might refuse.
+    /// Whether the status leaves out the fields that the API server might reject.
     lean: bool,
-    /// Where the list of results stands in the store, once it does.
+    /// URL of the list of results in the store, once it has been written.
     published: Option<String>,
     /// Indices that a written checkpoint covers.
     covered: IndexSet,
@@ -162,9 +158,9 @@ pub struct Coordinator {
     peak_slices: u64,
 
     hold: Hold,
-    /// It has held its minimum.
+    /// Whether the burst has held its minimum of slices.
     started: bool,
-    /// Since when it claims slices, in milliseconds of the clock.
+    /// Time since which the burst has claimed slices, in milliseconds of the clock.
     claimed_at: u64,
     lease: Option<String>,
     view: Option<watch::Receiver<ClaimView>>,
@@ -185,13 +181,13 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// A coordinator for the job that `job` shows.
+    /// Creates the coordinator of the job in `job`.
     pub fn new(context: Arc<Context>, job: watch::Receiver<Arc<BurstJob>>, burst: ValidBurst) -> Self {
         let current = job.borrow().clone();
         let now = context.clock.now();
         let (events_sender, events) = mpsc::channel(EVENTS);
         let uid = current.metadata.uid.clone().unwrap_or_default();
-        // Retries of different jobs spread differently; those of one job alike after a restart.
+        // The jitter of retries differs between jobs, and stays the same for one job after a restart.
         let seed = uid
             .bytes()
             .fold(0_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte)));
@@ -242,7 +238,7 @@ impl Coordinator {
         }
     }
 
-    /// Runs the burst to its end. Gives back the job as last written.
+    /// Runs the burst to its end. Returns the job as last written.
     pub async fn run(mut self) -> Result<Arc<BurstJob>, CoordinatorError> {
         let outcome = self.run_to_end().await;
         if let Err(CoordinatorError::Write(WriteError::Gone)) = &outcome {
@@ -250,7 +246,7 @@ impl Coordinator {
                 tracing::warn!(%error, "the job is gone; what did not answer returns at expiry");
             }
         } else if outcome.is_err() {
-            // The next coordinator adopts the grants from the agents; this process stops renewing them.
+            // The next coordinator adopts the grants from the agents, so this process stops renewing them without releasing them.
             self.context.pool.forget(&self.owner().uid);
         }
         outcome
@@ -288,7 +284,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether the burst is at its end.
+    /// The way in which the burst ends, if it has reached its end.
     fn end(&self) -> Option<End> {
         let counts = self.account.counts();
         if self.job.borrow().metadata.deletion_timestamp.is_some() {
@@ -304,7 +300,7 @@ impl Coordinator {
         }
     }
 
-    /// The spec may have changed where it may: suspend, slices, priority.
+    /// Applies a change of the spec's mutable fields: suspend, slices and priority.
     fn on_job(&mut self) {
         let job = self.job.borrow_and_update().clone();
         if let Some(version) = &job.metadata.resource_version {
@@ -333,7 +329,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Fewest and most slices: never more than chunks, and never more than a lease may ask for.
+    /// Minimum and maximum number of slices. Limited to the number of chunks and to the maximum of a lease.
     fn bounds(&self, job: &BurstJob) -> (u32, u32) {
         let chunks = u32::try_from(self.burst.total).unwrap_or(MAX_SLICES).min(MAX_SLICES);
         let number = |slices: i64| u32::try_from(slices.max(1)).unwrap_or(u32::MAX);
@@ -347,7 +343,7 @@ impl Coordinator {
     }
 }
 
-/// The job as agents know it.
+/// The owner of the job's grants, as agents identify it.
 pub(super) fn owner(job: &BurstJob, term: u64) -> Owner {
     Owner {
         uid: job.metadata.uid.clone().unwrap_or_default(),
@@ -357,7 +353,7 @@ pub(super) fn owner(job: &BurstJob, term: u64) -> Owner {
     }
 }
 
-/// The later of two resource versions: a watch may show an older one than a write has answered.
+/// The newer of two resource versions. A watch may deliver a version older than the one that a write returned.
 fn newer(one: String, other: String) -> String {
     match (one.parse::<u64>(), other.parse::<u64>()) {
         (Ok(a), Ok(b)) if a > b => one,

@@ -1,9 +1,9 @@
-//! What a burst keeps in its folder of an object store: names and contents, without a client.
+//! Layout of a burst's folder in an object store: names and contents of the objects, without a client.
 //!
-//! Agents write segments (`sahasra_store::segment`). Which index counts in which segment stands in index objects: each
-//! checkpoint adds one, for what it counted since the last, and none is ever changed. The checkpoint's ConfigMap says which
-//! of them count, as numbers by term; the manifest of a finished burst lists them by name. So neither grows with the
-//! number of segments, and a coordinator that takes over reads none of them.
+//! Agents write segments (`sahasra_store::segment`). Index objects list which indices count in which segment: each checkpoint adds one
+//! index object for the results counted since the last checkpoint, and index objects are never changed. The checkpoint's ConfigMap lists
+//! the index objects that count, as numbers by term; the manifest of a finished burst lists them by name. So neither grows with the number
+//! of segments, and a coordinator that takes over need not read them.
 
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -21,34 +21,34 @@ use super::{
 pub const MANIFEST: &str = "manifest.json";
 /// Name of the list of failed chunks, in the folder or in the ConfigMap.
 pub const FAILED_CSV: &str = "failed.csv";
-/// Index objects of one term, at most: one a checkpoint, and a checkpoint every five seconds for two years.
+/// Maximum number of index objects of a burst: one for each checkpoint, and a checkpoint every five seconds for two months.
 const MOST_OBJECTS: u64 = 1 << 20;
-/// Most numbers of index objects in all terms, used or not: each takes a bit.
+/// Maximum number of index objects in all terms, used or not, because each takes a bit.
 const MOST_NUMBERS: u64 = 1 << 24;
 
-/// A segment, and what of it counts.
+/// A segment, and the part of it that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its name in the folder.
+    /// Name of the segment in the folder.
     pub name: String,
-    /// Ranges (first, count) of the indices that were counted from it, ascending.
+    /// Ranges (first, count) of the indices that were counted from the segment, in ascending order.
     pub counted: Vec<(u64, u64)>,
 }
 
-/// Which index objects count.
+/// The index objects that count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentIndex {
-    /// Their numbers by the term of the coordinator that wrote them.
+    /// Numbers of the index objects, by the term of the coordinator that wrote them.
     numbers: BTreeMap<u64, IndexSet>,
 }
 
 impl SegmentIndex {
-    /// One more counts.
+    /// Adds an index object.
     pub fn add(&mut self, term: u64, number: u64) {
         self.numbers.entry(term).or_default().insert(number, 1);
     }
 
-    /// Names in the folder of all that count, in the order in which they were written.
+    /// Names in the folder of all index objects, in the order in which they were written.
     pub fn names(&self) -> impl Iterator<Item = String> {
         self.numbers.iter().flat_map(|(term, numbers)| {
             let numbers = numbers.ranges().flat_map(|(first, count)| first..first + count);
@@ -56,14 +56,14 @@ impl SegmentIndex {
         })
     }
 
-    /// For the checkpoint: numbers as text, by term.
+    /// The numbers of the index objects as text, by term, for the checkpoint.
     pub fn to_state(&self) -> BTreeMap<u64, String> {
         let text = |(term, numbers): (&u64, &IndexSet)| (*term, numbers.text(usize::MAX));
         self.numbers.iter().map(text).collect()
     }
 
-    /// Reads what [`SegmentIndex::to_state`] wrote, in terms up to `term` of a burst of `chunks`; `None` for anything else. The text is a
-    /// tenant's to change: what it takes in memory is known before a set is made.
+    /// Parses the output of [`SegmentIndex::to_state`] for a burst of `chunks`, in terms up to `term`. Returns `None` for anything else. A
+    /// tenant can change the text, so its memory use is checked before any set is created.
     pub fn from_state(state: &BTreeMap<u64, String>, term: u64, chunks: u64) -> Option<Self> {
         let parsed = state.iter().map(|(term, text)| {
             let ranges = text.split(',').map(range).collect::<Option<Vec<_>>>()?;
@@ -76,7 +76,7 @@ impl SegmentIndex {
             let end = ranges.iter().map(|(first, count)| first + count).max().unwrap_or_default();
             numbers = numbers.saturating_add(end);
         }
-        // Each object counts a chunk at least.
+        // Each object counts at least one chunk.
         let is_sound = objects <= chunks.min(MOST_OBJECTS) && numbers <= MOST_NUMBERS && parsed.iter().all(|(written, _)| *written <= term);
         is_sound.then(|| Self {
             numbers: parsed
@@ -87,14 +87,13 @@ impl SegmentIndex {
     }
 }
 
-/// First and count of `0-41` or `43`.
+/// Parses first and count of a range such as `0-41` or `43`.
 fn range(text: &str) -> Option<(u64, u64)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
     Some((first, last.checked_sub(first)?.checked_add(1)?)).filter(|(first, count)| first.checked_add(*count).is_some())
 }
 
-/// Name of an index object.
 pub fn index_name(term: u64, number: u64) -> String {
     format!("index/term-{term}/{number:08}.json")
 }
@@ -104,7 +103,6 @@ pub fn sets_folder(term: u64, number: u64) -> String {
     format!("checkpoints/term-{term}/{number:08}")
 }
 
-/// Contents of an index object.
 pub fn index_object(segments: &[Segment]) -> Vec<u8> {
     let segments: Vec<_> = (segments.iter())
         .map(|segment| json!({"name": segment.name, "indexes": ranges_text(segment.counted.iter().copied(), usize::MAX)}))
@@ -133,7 +131,7 @@ struct ManifestOutput {
     offset: u64,
 }
 
-/// The manifest of a burst of so many chunks.
+/// Contents of the manifest of a burst.
 pub fn manifest(kernel: &Kernel, chunks: u64, succeeded: u64, failed: u64, index: &SegmentIndex) -> Vec<u8> {
     let layout = Layout::of(kernel);
     let outputs = layout.outputs().iter().map(|output| ManifestOutput {
@@ -153,7 +151,7 @@ pub fn manifest(kernel: &Kernel, chunks: u64, succeeded: u64, failed: u64, index
     serde_json::to_vec_pretty(&manifest).expect("plain data")
 }
 
-/// `failed.csv` in parts of at least `part` bytes each but for the last: index and cause of every chunk that failed.
+/// Contents of `failed.csv`: index and cause of every failed chunk. Split into parts of at least `part` bytes each, except for the last.
 pub fn failed_csv<'a>(causes: &'a BTreeMap<FailureCode, IndexSet>, failed: &'a IndexSet, part: usize) -> impl Iterator<Item = String> + 'a {
     let mut rows = failed.ranges().flat_map(|(first, count)| first..first + count);
     let mut next = Some("index,code\n".to_owned());
@@ -194,7 +192,7 @@ mod tests {
             let state = BTreeMap::from([(1, wrong.to_owned())]);
             assert_eq!(SegmentIndex::from_state(&state, 1, 1 << 30), None, "{wrong}");
         }
-        // One number in each of many terms takes as much as all before it.
+        // A single high number in each of many terms takes as much memory as all numbers before it.
         let many: BTreeMap<u64, String> = (1..=16).map(|term| (term, "2000000".to_owned())).collect();
         assert_eq!(SegmentIndex::from_state(&many, 16, 1 << 30), None);
     }

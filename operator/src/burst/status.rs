@@ -1,4 +1,4 @@
-//! What stands in a `BurstJob`'s status: built from facts, without a client.
+//! The status of a `BurstJob`, computed without a client.
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use sahasra_crds::{
@@ -9,26 +9,24 @@ use sahasra_crds::{
 
 use super::account::Account;
 
-/// Longest text of a set of indices in bytes; the checkpoint has all.
+/// Maximum length in bytes of the text of a set of indices. The checkpoint contains the whole set.
 const INDEXES_BYTES: usize = 4096;
-/// Longest message of a failure, as the schema has it.
+/// Maximum length of a failure's message in bytes, as in the schema.
 const MESSAGE_BYTES: usize = 1024;
 
-/// A condition about to be set.
+/// A condition to be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Type.
+    /// Type of the condition.
     pub kind: &'static str,
-    /// Status.
+    /// Status of the condition.
     pub status: bool,
-    /// CamelCase cause.
+    /// Reason of the condition, in CamelCase.
     pub reason: String,
-    /// For people.
     pub message: String,
 }
 
 impl Verdict {
-    /// A condition.
     pub fn new(kind: &'static str, status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -39,7 +37,7 @@ impl Verdict {
     }
 }
 
-/// Sets conditions, and from them state and reason.
+/// Sets conditions, and derives state and reason from them.
 pub fn judge(status: &mut BurstJobStatus, generation: Option<i64>, verdicts: &[Verdict], now: Timestamp) {
     for verdict in verdicts {
         let message = cut(&verdict.message, MESSAGE_BYTES);
@@ -60,7 +58,7 @@ pub fn judge(status: &mut BurstJobStatus, generation: Option<i64>, verdicts: &[V
     status.reason = reason.map(|condition| condition.reason.clone());
 }
 
-/// The status answers that generation of the spec, and so does each condition, changed or not: `kubectl wait` compares both.
+/// Sets the observed generation of the status and of every condition, changed or not, because `kubectl wait` compares both.
 pub fn observe(status: &mut BurstJobStatus, generation: Option<i64>) {
     status.observed_generation = generation;
     for condition in &mut status.conditions {
@@ -68,7 +66,7 @@ pub fn observe(status: &mut BurstJobStatus, generation: Option<i64>) {
     }
 }
 
-/// The word for the column, and the condition that decides it.
+/// Value of `status.state`, and the type of the condition that determines it.
 fn state(status: &BurstJobStatus) -> (&'static str, Option<&'static str>) {
     let is = |kind| conditions::is_true(&status.conditions, kind);
     let given = |kind| conditions::get(&status.conditions, kind).is_some();
@@ -89,7 +87,7 @@ fn state(status: &BurstJobStatus) -> (&'static str, Option<&'static str>) {
     }
 }
 
-/// Whether the burst has ended, one way or the other.
+/// Whether the burst is complete or has failed.
 pub fn is_finished(status: Option<&BurstJobStatus>) -> bool {
     status.is_some_and(|status| conditions::is_true(&status.conditions, COMPLETE) || conditions::is_true(&status.conditions, FAILED))
 }
@@ -97,7 +95,7 @@ pub fn is_finished(status: Option<&BurstJobStatus>) -> bool {
 /// Sets the fields of the status that follow from the account.
 pub fn count(status: &mut BurstJobStatus, account: &Account) {
     let counts = account.counts();
-    // After the end nothing runs: what was under way when a burst failed is not waited for.
+    // After the end, nothing runs: chunks that are in flight when a burst fails are not waited for, and count as pending.
     let running = if status.completion_time.is_some() { 0 } else { counts.running };
     status.chunks = ChunkCounts {
         total: signed(counts.total),
@@ -130,7 +128,7 @@ pub fn end(status: &mut BurstJobStatus, now: Timestamp) {
     status.lease = None;
 }
 
-/// Sets slices and aggregate, and `results` where it is given.
+/// Sets slices and aggregate, and `results` if given.
 pub fn describe(status: &mut BurstJobStatus, held: u64, peak: u64, aggregate: Option<AggregateStatus>, results: Option<ResultsStatus>) {
     status.slices = SliceCounts {
         held: signed(held),
@@ -142,7 +140,7 @@ pub fn describe(status: &mut BurstJobStatus, held: u64, peak: u64, aggregate: Op
     }
 }
 
-/// The first slices were held then.
+/// Sets the start time, if it is not set.
 pub fn started(status: &mut BurstJobStatus, now: Timestamp) {
     status.start_time.get_or_insert(Time(now));
 }
@@ -151,7 +149,7 @@ pub(super) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// At most so many bytes of the text.
+/// The text, cut to at most `limit` bytes at a character boundary.
 pub(super) fn cut(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! What is handed to which device, and what is taken back.
+//! Assigns chunks to devices, and withdraws them.
 
 use std::collections::BTreeMap;
 
@@ -16,30 +16,30 @@ use crate::{
     fault::Step,
 };
 
-/// How much longer than the grace of a grant its chunks are waited for when the grant has ended, in milliseconds.
+/// Time in addition to the chunk timeout after which chunks on a device without slices count as lost, in milliseconds.
 const OVERDUE: u64 = 2_000;
-/// A device has been idle for so long while another still queues: chunks are called back from there, in milliseconds.
+/// Time for which a device must have been idle before chunks are withdrawn from another device with a long queue, in milliseconds.
 const REBALANCE_AFTER: u64 = 250;
-/// A device where nothing is held, as its agent says, gets nothing for so long: what is held there shows by then, in
-/// milliseconds.
+/// Time for which a device receives no chunks after its agent reported that no slice is held on it, in milliseconds. By then, the pool
+/// knows the slices that are held.
 const PAUSE: u64 = 500;
 
 /// A device on which the burst holds or held slices.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) window: Window,
-    /// Chunks there, as the account has it.
+    /// Number of chunks in flight on the device, according to the account.
     outstanding: u64,
-    /// Since when it has no slices, if so.
+    /// Time since which the burst holds no slices on the device.
     empty_since: Option<u64>,
-    /// Since when it has had nothing to do, if so.
+    /// Time since which the device has been idle.
     idle_since: Option<u64>,
-    /// It gets nothing before that.
+    /// The device receives no chunks before this time.
     paused_until: u64,
 }
 
 impl Device {
-    /// One that holds so many slices from `micros` on, in microseconds of the clock.
+    /// A device that holds `slices` from `micros` on, in microseconds of the clock.
     fn new(slices: u64, micros: u64) -> Self {
         Self {
             window: Window::new(slices, micros),
@@ -50,7 +50,7 @@ impl Device {
         }
     }
 
-    /// Chunks there, as the account has it.
+    /// Number of chunks in flight on the device, according to the account.
     fn outstanding(&self) -> u64 {
         #[cfg(test)]
         tests::looked_at();
@@ -59,7 +59,7 @@ impl Device {
 }
 
 impl Coordinator {
-    /// Brings windows and streams in line with the grants.
+    /// Updates windows and streams to match the grants.
     pub(super) fn follow_grants(&mut self) {
         let (now, micros) = (self.context.clock.now(), self.context.clock.micros());
         let mut slices: BTreeMap<DeviceKey, u64> = BTreeMap::new();
@@ -88,7 +88,7 @@ impl Coordinator {
                 restarted.extend(replaced.map(|_| (*worker).to_owned()));
             }
         }
-        // A new boot has nothing of what the old one had.
+        // A new boot of an agent has none of the chunks of the old boot.
         for worker in restarted {
             self.lose_worker(&worker, "the agent was restarted");
         }
@@ -106,7 +106,7 @@ impl Coordinator {
         self.open_streams();
     }
 
-    /// Hands out what is ready to run.
+    /// Assigns ready chunks to devices and submits them.
     pub(super) fn dispatch(&mut self) {
         if !self.started || self.hold != Hold::Running {
             return;
@@ -131,7 +131,7 @@ impl Coordinator {
                     order.push((fullness, key.clone()));
                 }
             }
-            // The emptiest first, for its slices.
+            // The device with the fewest chunks per slice comes first.
             order.sort();
             let mut by_worker: BTreeMap<String, Vec<ChunkRange>> = BTreeMap::new();
             for (_, key) in order {
@@ -200,14 +200,14 @@ impl Coordinator {
         }
     }
 
-    /// Hands nothing to a device for a while.
+    /// Assigns no chunks to a device for the time [`PAUSE`].
     pub(super) fn pause(&mut self, key: &DeviceKey, now: u64) {
         if let Some(device) = self.devices.get_mut(key) {
             device.paused_until = now + PAUSE;
         }
     }
 
-    /// When one device has run dry while another still queues far more than it runs: calls what has not started back.
+    /// Withdraws unstarted chunks from the device with the longest queue if another device has been idle for the time [`REBALANCE_AFTER`].
     pub(super) fn rebalance(&mut self, now: u64) {
         let mut dry = false;
         for device in self.devices.values_mut() {
@@ -235,7 +235,7 @@ impl Coordinator {
         }
     }
 
-    /// Calls everything back that has not started.
+    /// Withdraws all chunks that have not started.
     pub(super) fn withdraw_all(&mut self) {
         for stream in self.streams.values() {
             if let State::Open { stream, .. } = &stream.state {
@@ -250,7 +250,7 @@ impl Coordinator {
         }
     }
 
-    /// Time has passed: streams may be due to open, and chunks overdue on devices without slices.
+    /// Handles the passing of time: opens streams that are due, and counts overdue chunks on devices without slices as lost.
     pub(super) fn on_time(&mut self) {
         let now = self.context.clock.now();
         let overdue = self.overdue().into_iter();
@@ -262,12 +262,12 @@ impl Coordinator {
         }
     }
 
-    /// Devices with chunks and without slices, and when those chunks count as lost.
+    /// Devices with chunks but without slices, and the times at which these chunks count as lost.
     fn overdue(&self) -> Vec<(DeviceKey, u64)> {
         let patience = self.burst.chunk_timeout_milliseconds + OVERDUE;
         let known = (self.devices.iter()).filter(|(_, device)| device.outstanding() > 0);
         let known = known.filter_map(|(key, device)| Some((key.clone(), device.empty_since? + patience)));
-        // Chunks on an unknown device are overdue when those of every device of the worker would be.
+        // These chunks may be on any of the worker's devices, so all devices must be without slices.
         let unknown = self.account.workers_with_unknown_devices().filter_map(|worker| {
             let devices = self.devices.range(DeviceKey::unknown(worker)..);
             let mut devices = devices.take_while(|(key, _)| key.worker == worker);
@@ -277,7 +277,7 @@ impl Coordinator {
         known.chain(unknown).collect()
     }
 
-    /// When something here is due by time alone.
+    /// Earliest time at which something must be done without an event.
     pub(super) fn dispatch_wake(&self, now: u64) -> Option<u64> {
         let retry = (self.account.next_retry_at()).filter(|at| *at > now && self.hold == Hold::Running);
         let reopen = self.streams.values().filter_map(|stream| match stream.state {
@@ -316,7 +316,7 @@ impl Coordinator {
     }
 }
 
-/// The chunks of a range.
+/// The chunks of a range, as a batch.
 pub(super) fn batch(range: &ChunkRange) -> Batch {
     let &ChunkRange { first, count, attempt, .. } = range;
     Batch { first, count, attempt }

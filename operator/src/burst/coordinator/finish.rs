@@ -1,4 +1,4 @@
-//! The end of a burst: final checkpoint, VRAM back, status, finalizer.
+//! The end of a burst: final checkpoint, release of the VRAM, status, finalizer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,11 +19,11 @@ use crate::{
     pool::Unreleased,
 };
 
-/// How long a write of the end is tried again when the API server or the object store does not take it.
+/// Timeout of the retries of a final write that the API server or the object store does not accept.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long the end waits to be told for slices to be given back.
+/// Maximum time for which the reported end of a burst is delayed by the release of its slices.
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
-/// First and longest wait in between.
+/// First and longest wait between retries.
 const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 impl Coordinator {
@@ -34,7 +34,7 @@ impl Coordinator {
         }
     }
 
-    /// Everything of it goes: nothing is written but what lets the object go.
+    /// Ends a burst whose job is being deleted: releases the slices, and writes nothing except to remove the finalizer.
     async fn delete(&mut self) -> Result<Arc<BurstJob>, CoordinatorError> {
         self.writes.abort_all();
         self.streams.clear();
@@ -60,7 +60,7 @@ impl Coordinator {
         if immediately {
             self.withdraw_all();
         }
-        // VRAM goes back while the checkpoint is written: a crash in between costs at most running again what no checkpoint covers.
+        // VRAM is released while the checkpoint is written. After a crash in between, only chunks that no checkpoint covers run again.
         let (uid, pool) = (self.owner().uid, self.context.pool.clone());
         let (objects, lease) = (self.objects.clone(), self.lease.take());
         let returning = part::spawn(async move {
@@ -71,9 +71,10 @@ impl Coordinator {
             };
             (released, deleted)
         });
-        // If the end fails, the next coordinator adopts the grants and the lease: nothing of them may go after that.
+        // Aborted if the end fails, because the next coordinator then adopts the grants and the lease, which must not be released
+        // afterwards.
         let mut returning = AbortOnDropHandle::new(returning);
-        // From here on nothing is held, also as the status tells it.
+        // From here on, the status must show that nothing is held.
         self.view = None;
         self.held = Default::default();
         let end = self.save_end(end).await?;
@@ -82,12 +83,12 @@ impl Coordinator {
             return self.delete().await;
         }
         self.streams.clear();
-        // An agent that does not answer must not delay the results: its slices return at expiry.
+        // An agent that does not answer must not delay the results. Its slices return at expiry.
         let returned = tokio::time::timeout(RETURNED_WITHIN, &mut returning).await;
         self.status.lease = None;
         let mut verdicts = self.verdicts(end);
         if self.started {
-            // A quick burst is over before progress was ever written.
+            // A short burst ends before any progress was written.
             verdicts.push(Verdict::new(
                 ADMITTED,
                 true,
@@ -104,7 +105,7 @@ impl Coordinator {
             }
             let CoordinatorError::Write(error) = error else { return Err(error) };
             match SaveError::from(error) {
-                // What is refused for good is left out: a burst that has ended says so.
+                // A burst that has ended must say so, so fields that the API server permanently rejects are left out.
                 error if error.refusal().is_some() && !self.lean => {
                     tracing::warn!(error = %causes(&error), "the status is refused for good");
                     self.lean = true;
@@ -146,7 +147,7 @@ impl Coordinator {
         };
         match released {
             Ok(()) => self.objects.remove_finalizer().await?,
-            // The reconciler removes it when the agents answer, or have had time enough.
+            // The reconciler removes the finalizer when the agents answer or the grants have expired.
             Err(error) => tracing::warn!(%error, "finished without an answer: the slices return at expiry"),
         }
         let mut job = BurstJob::clone(&self.job.borrow());
@@ -154,8 +155,8 @@ impl Coordinator {
         Ok(Arc::new(job))
     }
 
-    /// Saves what was counted, and the lists of it. Gives back how the burst ends after that: `Refused` when it cannot be
-    /// saved, `Deleted` when that happened meanwhile.
+    /// Saves the counted results and their lists. Returns how the burst ends after that: `Refused` if they cannot be saved, `Deleted` if
+    /// the job was deleted in the meantime.
     async fn save_end(&mut self, end: End) -> Result<End, CoordinatorError> {
         if end == End::Refused {
             return Ok(end);
@@ -182,7 +183,7 @@ impl Coordinator {
                 return Ok(End::Deleted);
             }
             if matches!(error, SaveError::TooLarge(_)) && !texts.is_empty() {
-                // Without what is only for people it may fit.
+                // The checkpoint may fit without the files that are only for humans.
                 texts.clear();
                 continue;
             }
@@ -198,14 +199,14 @@ impl Coordinator {
             }
             if self.refused.is_some() {
                 tracing::warn!(error = %causes(&error), "the results cannot be saved");
-                // What failed already says why by its chunks.
+                // The condition of a burst that has already failed describes the failed chunks instead.
                 return Ok(if end == End::Failed { end } else { End::Refused });
             }
             let store = matches!(error, SaveError::Store { .. });
             self.patient(error, began, &mut wait).await?;
             let generation = Some(self.job.borrow().metadata.generation);
             if store && told != generation {
-                // For onlookers: what holds the end up, of the spec as it stands.
+                // Progress for observers: the error that delays the end, with the current generation of the spec.
                 match self.write_status_now(&[]).await {
                     Ok(()) => told = generation,
                     Err(error) => tracing::debug!(error = %causes(&error), "what holds the end up was not told"),
@@ -214,8 +215,8 @@ impl Coordinator {
         }
     }
 
-    /// Waits before a write is tried again, or until the job changes; an error that will not pass, or has not for too long,
-    /// ends the coordinator.
+    /// Waits before a write is retried, or until the job changes. Fails with an error that is not transient, or that has persisted for
+    /// [`PATIENCE`].
     async fn patient(&mut self, error: SaveError, began: Instant, wait: &mut Duration) -> Result<(), CoordinatorError> {
         let passing = matches!(&error, SaveError::Write(WriteError::Api { .. }) | SaveError::Store { .. });
         if !passing || began.elapsed() > PATIENCE {
@@ -270,20 +271,20 @@ impl Coordinator {
     }
 }
 
-/// `1 chunk failed`, `2 chunks failed`.
+/// Text such as `1 chunk failed` or `2 chunks failed`.
 fn chunks_failed(count: u64) -> String {
     format!("{count} {} failed", if count == 1 { "chunk" } else { "chunks" })
 }
 
-/// Deletes the lease of a burst that ends. While the API server does not take it, it is tried again: the end may wait for a store, and
-/// until then the lease would stand there without a holder.
+/// Deletes the lease of a burst that ends. Retries while the API server does not accept the deletion, because the end may have to wait for
+/// a store, and the lease would then exist without a holder.
 async fn delete_lease(objects: &Objects, name: &str) -> Result<(), WriteError> {
     let (began, mut wait) = (Instant::now(), WAIT.0);
     let mut outcome = objects.delete_lease(name).await;
     while matches!(outcome, Err(WriteError::Api { .. })) && began.elapsed() < PATIENCE {
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(WAIT.1);
-        // The name may be another's by now.
+        // The name may belong to another lease by now, so only leases of the job are deleted.
         outcome = objects.delete_leases().await;
     }
     outcome

@@ -1,5 +1,5 @@
-//! What is written while the burst runs: checkpoint (see [`save`](super::save)), status, lease. In the background, one of each
-//! at a time, within the budget of API writes.
+//! Writes progress while the burst runs: the checkpoint (see [`save`](super::save)), the status and the lease. Writes run in the
+//! background, at most one of each kind at a time, within the budget of API writes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt};
@@ -25,44 +25,44 @@ use crate::{
     clock::timestamp,
 };
 
-/// A burst that has waited for so long for its first slices says why, in milliseconds.
+/// Time after which a burst that waits for its first slices reports the reason, in milliseconds.
 const EXPLAIN_AFTER: u64 = 250;
-/// Grants listed in the lease's status.
+/// Maximum number of grants that the lease's status lists.
 const LISTED_GRANTS: usize = 512;
-/// With so many bytes of results not covered by a checkpoint one is written early: agents keep them meanwhile, 64 MiB at most.
+/// Bytes of results without a checkpoint at which one is written early. Agents keep these results until then, at most 64 MiB.
 const UNCOVERED_BYTES: u64 = 8 << 20;
-/// What an agent keeps of a chunk beside its outputs, at most.
+/// Maximum bytes that an agent keeps of a chunk in addition to its outputs.
 const CHUNK_BYTES: u64 = 16;
 
-/// A write that came to its end.
+/// Outcome of a background write.
 pub(super) enum Written {
     Status(Box<BurstJobStatus>, Result<Box<BurstJob>, WriteError>),
     Checkpoint(Box<Covered>, Result<String, SaveError>),
-    /// There is no checkpoint to be written.
+    /// The checkpoint could not be created.
     Refused(SaveError),
     /// Generation of the lease after the write.
     Lease(Result<Option<i64>, WriteError>),
 }
 
-/// Which writes are under way, and what the last ones said.
+/// The writes in progress, and the state of the lease as last written.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
     status: bool,
     checkpoint: bool,
     lease: bool,
-    /// Slices and devices as the lease's status last had them, and its conditions.
+    /// Numbers of slices and grants in the lease's status as last written.
     lease_shown: Option<(u64, usize)>,
     lease_conditions: Vec<Condition>,
-    /// Generation of the lease as last seen.
+    /// Generation of the lease as last observed.
     lease_generation: Option<i64>,
 }
 
 impl Coordinator {
-    /// Starts the writes that are due, differ from the last and fit the budget.
+    /// Starts the writes that are due, differ from the last write and are within the budget.
     pub(super) fn write_progress(&mut self) {
         let now = self.context.clock.now();
         if self.uncovered() == 0 && self.checkpoint_version.is_some() && !self.writing.checkpoint {
-            // An earlier stream brought it already: agents need not keep it until something new is written.
+            // The checkpoint covers all results, including those that agents repeated on a new stream, so agents need not keep them.
             self.acknowledge(self.sequences());
         }
         if !self.budget.allows(now) {
@@ -99,7 +99,7 @@ impl Coordinator {
         (counts.succeeded + counts.failed).saturating_sub(self.covered.len())
     }
 
-    /// Waiting is explained soon, progress at its pace.
+    /// Time of the next status write: soon if a reason for waiting must be reported, otherwise by the pace.
     fn status_due(&self) -> u64 {
         let explained = sahasra_crds::conditions::get(&self.status.conditions, ADMITTED).is_some();
         if !self.started && !explained && self.held.why_not.is_some() {
@@ -109,7 +109,7 @@ impl Coordinator {
         }
     }
 
-    /// When something is due by time alone.
+    /// Earliest time at which something must be done without an event.
     pub(super) fn next_wake(&self) -> u64 {
         let now = self.context.clock.now();
         let mut wake = now + 60_000;
@@ -130,7 +130,7 @@ impl Coordinator {
         wake.max(now + 1)
     }
 
-    /// The status as it should be now, without its end.
+    /// The current status, without the conditions of the end.
     pub(super) fn progress_status(&self) -> BurstJobStatus {
         let mut next = self.status.clone();
         next.term = status::signed(self.term);
@@ -147,7 +147,7 @@ impl Coordinator {
         let admitted = if self.view.is_none() {
             None
         } else if self.started && (slices > 0 || self.held.why_not.is_none()) {
-            // The figure is that of the admission: growth shows in the counts.
+            // The message does not contain the number of slices; `status.slices` shows later growth.
             Some(Verdict::new(
                 ADMITTED,
                 true,
@@ -189,7 +189,7 @@ impl Coordinator {
         }));
     }
 
-    /// The lease as it stands: its conditions keep the times of their transitions.
+    /// Records the current state of the lease. Its conditions are kept because of their transition times.
     pub(super) fn lease_shown(&mut self, lease: &VramLease) {
         self.lease = Some(lease.name_any());
         self.writing.lease_generation = lease.metadata.generation;
@@ -246,7 +246,7 @@ impl Coordinator {
 
     pub(super) fn on_written(&mut self, written: Result<Written, tokio::task::JoinError>) -> Result<(), CoordinatorError> {
         let Ok(written) = written else {
-            // A panic in a write: as if it had failed; the next one is due in time.
+            // A panic counts as a failed write; the next write is due at its time.
             tracing::error!("a write panicked");
             self.writing = Writing::default();
             return Ok(());
@@ -256,7 +256,7 @@ impl Coordinator {
                 self.writing.status = false;
                 if let Some(job) = self.tolerate(outcome)? {
                     self.version = super::newer(std::mem::take(&mut self.version), job.resource_version().unwrap_or_default());
-                    // What started meanwhile stays.
+                    // A start time that was set during the write is kept.
                     let start_time = self.status.start_time.clone();
                     self.status = *next;
                     self.status.start_time = self.status.start_time.take().or(start_time);
@@ -276,7 +276,7 @@ impl Coordinator {
             Written::Lease(outcome) => {
                 self.writing.lease = false;
                 match self.tolerate(outcome)? {
-                    // The spec has changed in the meantime: the next status is about the new generation.
+                    // The lease's spec was changed in the meantime, so the status must be written again for the new generation.
                     Some(generation) if generation.is_some() && generation != self.writing.lease_generation => {
                         self.writing.lease_generation = generation;
                         self.writing.lease_shown = None;
@@ -289,7 +289,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// An API server that does not answer is no reason to stop while the burst runs; being superseded is.
+    /// Ignores errors of the API server, which must not stop a running burst. Returns other errors, such as being superseded.
     fn tolerate<T>(&self, outcome: Result<T, WriteError>) -> Result<Option<T>, CoordinatorError> {
         match outcome {
             Ok(value) => Ok(Some(value)),
@@ -301,7 +301,7 @@ impl Coordinator {
         }
     }
 
-    /// Waits for the writes under way.
+    /// Waits for the background writes and handles their outcomes.
     pub(super) async fn settle_writes(&mut self) -> Result<(), CoordinatorError> {
         while let Some(written) = self.writes.join_next().await {
             self.on_written(written)?;
@@ -309,7 +309,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Writes the status with `verdicts` and waits for it.
+    /// Writes the current status with `verdicts`, and waits for the write.
     pub(super) async fn write_status_now(&mut self, verdicts: &[Verdict]) -> Result<(), CoordinatorError> {
         let mut next = self.progress_status();
         let generation = self.job.borrow().metadata.generation;
@@ -321,7 +321,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// `results.csv`, when the results are here and small enough.
+    /// Text of `results.csv`, if the results are in the checkpoint and the text is small enough.
     pub(super) fn csv(&self) -> Option<String> {
         let Results::Inline(records) = &self.results else { return None };
         let columns = Columns {
@@ -338,7 +338,7 @@ impl Coordinator {
     }
 }
 
-/// What a lease's status says of what is held.
+/// The status of a lease that holds the slices in `held`.
 pub(crate) fn lease_status(held: &crate::pool::ClaimView, term: u64) -> VramLeaseStatus {
     let mut devices: Vec<(&str, &str)> = held
         .grants

@@ -1,7 +1,7 @@
-//! The checkpoint and what goes with it to the object store: index objects, sets, the manifest and `failed.csv`.
+//! Writes the checkpoint and its objects in the object store: index objects, sets, the manifest and `failed.csv`.
 //!
-//! First the objects, then the ConfigMap that names them: what it names is there. An object that no ConfigMap names counts
-//! for nothing, and no name is used twice.
+//! The objects are written first, then the ConfigMap that names them, so every object that a ConfigMap names exists. An object that no
+//! ConfigMap names does not count, and no name is used twice.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,29 +26,28 @@ use crate::{
     fault::Step,
 };
 
-/// Largest set that is read from the store: ten million indices without any pattern take 1.25 MB.
+/// Maximum size of a set that is read from the store. Ten million indices without any pattern take 1.25 MB.
 const MAX_SET_BYTES: u64 = 2 << 20;
-/// Limit on reading all sets of a checkpoint together.
+/// Timeout for reading all sets of a checkpoint.
 const READ_WITHIN: Duration = Duration::from_secs(60);
 const READ_SETS: &str = "read the checkpoint's sets in the store of spec.output";
-/// Bytes of `failed.csv` that are written to the store at a time: what S3 takes as a part, at least.
+/// Bytes of `failed.csv` per part of its upload. Not less than the minimum size of a part on S3.
 const CSV_PART_BYTES: usize = 8 << 20;
 
-/// Why nothing was saved.
+/// Reasons why a checkpoint was not saved.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
-    /// The API server did not take it.
+    /// The API server did not accept the write.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The object store did not take or give it.
+    /// The object store did not accept the write, or could not be read.
     #[error("{operation}")]
     Store {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// The store's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It does not fit a ConfigMap.
+    /// The checkpoint does not fit into a ConfigMap. The number is its size in bytes.
     #[error("the checkpoint takes {0} bytes, a ConfigMap takes {MAX_CONFIG_MAP_BYTES}")]
     TooLarge(usize),
 }
@@ -63,7 +62,7 @@ impl SaveError {
         }
     }
 
-    /// Reason of a condition.
+    /// Reason of the condition that reports this error.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Write(_) => "ApiUnavailable",
@@ -72,7 +71,7 @@ impl SaveError {
         }
     }
 
-    /// The verdict on a burst that can never be saved: the same again would be refused again.
+    /// Condition of a burst that can never be saved, because a retry would be rejected again. `None` for errors that a retry may overcome.
     pub(super) fn refusal(&self) -> Option<Verdict> {
         match self {
             Self::TooLarge(bytes) => Some(Verdict::new(
@@ -106,11 +105,11 @@ fn store(operation: &'static str) -> impl Fn(object_store::Error) -> SaveError {
     }
 }
 
-/// What a checkpoint covers, and what it made of the store.
+/// The results that a checkpoint covers, and its state in the store.
 pub(super) struct Covered {
     indices: IndexSet,
     sequences: Vec<(String, u64, u64)>,
-    /// Segments that it added to the index.
+    /// Number of segments that the checkpoint added to the index.
     segments: usize,
     index: Option<SegmentIndex>,
     sets: Option<StoredSets>,
@@ -120,9 +119,9 @@ pub(super) struct Covered {
 /// A checkpoint about to be written.
 struct Saving {
     contents: Contents,
-    /// Objects by name, to be written first.
+    /// Objects to write to the store first, with their names.
     objects: Vec<Named>,
-    /// Sets of the checkpoint before, which nothing names any more when this one stands.
+    /// Sets of the previous checkpoint. They can be deleted once this checkpoint is written.
     stale: Option<StoredSets>,
     folder: Option<Arc<dyn ObjectStore>>,
     api: Objects,
@@ -131,7 +130,7 @@ struct Saving {
 }
 
 impl Saving {
-    /// Writes everything. Gives back the version of the ConfigMap.
+    /// Writes the objects and the ConfigMap. Returns the resource version of the ConfigMap.
     async fn write(self) -> Result<String, SaveError> {
         for (name, bytes) in self.objects {
             let folder = self.folder.as_ref().expect("objects are made for a store that is open");
@@ -140,14 +139,14 @@ impl Saving {
         }
         let version = self.api.write_checkpoint(self.version.as_deref(), self.term, self.contents).await?;
         if let (Some(stale), Some(folder)) = (self.stale, self.folder) {
-            // Apart: what the checkpoint covers is acknowledged now, however slow the store is.
+            // Spawned, so that a slow store does not delay the acknowledgement of the results that the checkpoint covers.
             part::spawn(delete_sets(stale, folder));
         }
         Ok(version)
     }
 }
 
-/// Deletes the sets of an earlier checkpoint. A set that is left behind costs its bytes alone.
+/// Deletes the sets of an earlier checkpoint. A set that cannot be deleted only wastes space.
 async fn delete_sets(stale: StoredSets, folder: Arc<dyn ObjectStore>) {
     for (_, name) in stale.names() {
         if let Err(error) = folder.delete(&Path::from(name.as_str())).await {
@@ -160,7 +159,7 @@ async fn delete_sets(stale: StoredSets, folder: Arc<dyn ObjectStore>) {
     }
 }
 
-/// Reads the sets of a checkpoint by their keys in the ConfigMap.
+/// Reads the sets of a checkpoint. Returns them with their keys in the ConfigMap.
 async fn read_sets(sets: &StoredSets, folder: &dyn ObjectStore) -> Result<Vec<(String, Vec<u8>)>, SaveError> {
     let read = store(READ_SETS);
     let mut all = Vec::new();
@@ -175,7 +174,7 @@ async fn read_sets(sets: &StoredSets, folder: &dyn ObjectStore) -> Result<Vec<(S
 }
 
 impl Coordinator {
-    /// The job's own folder in the store: its UID keeps it apart from any other job's, earlier ones of the same name included.
+    /// The job's own folder in the store. The UID separates it from the folders of other jobs, including earlier jobs of the same name.
     pub(super) fn store_folder(&self) -> Option<Store> {
         let store = self.burst.store.as_ref()?;
         let owner = self.owner();
@@ -186,7 +185,7 @@ impl Coordinator {
         })
     }
 
-    /// The folder, opened once.
+    /// The job's folder in the store, which is opened on first use.
     fn folder(&mut self) -> Result<Option<Arc<dyn ObjectStore>>, SaveError> {
         if self.folder.is_none()
             && let Some(Store { url, options }) = self.store_folder()
@@ -200,7 +199,7 @@ impl Coordinator {
         Ok(self.folder.clone())
     }
 
-    /// The checkpoint as of now, with `texts` for people.
+    /// Creates the checkpoint of the current state, with additional `texts` for humans.
     fn snapshot(&mut self, texts: Vec<(&str, String)>) -> Result<(Saving, Covered), SaveError> {
         let folder = self.folder()?;
         let number = self.checkpoint_number;
@@ -283,7 +282,7 @@ impl Coordinator {
         }
     }
 
-    /// Writes the checkpoint and waits for it; with `texts` for people as well.
+    /// Writes the checkpoint, with additional `texts` for humans, and waits for it.
     pub(super) async fn write_checkpoint_now(&mut self, texts: Vec<(&str, String)>) -> Result<(), SaveError> {
         let (saving, covered) = self.snapshot(texts)?;
         self.budget.spend();
@@ -305,7 +304,7 @@ impl Coordinator {
         self.acknowledge(covered.sequences);
     }
 
-    /// What was not saved is told, and tried again; or ends the burst, when it can never be.
+    /// Handles a failed checkpoint: reports the error and lets the checkpoint be retried, or ends the burst if it can never be saved.
     pub(super) fn not_saved(&mut self, error: SaveError) -> Result<(), CoordinatorError> {
         if let Some(refusal) = error.refusal() {
             tracing::warn!(error = %causes(&error), "the checkpoint is refused for good");
@@ -327,7 +326,7 @@ impl Coordinator {
         }
     }
 
-    /// What a predecessor saved.
+    /// Reads and restores the checkpoint of a predecessor, if there is one.
     pub(super) async fn read_checkpoint(&mut self) -> Result<(), CoordinatorError> {
         let Some((mut contents, version)) = self.objects.read_checkpoint().await? else {
             return Ok(());
@@ -354,7 +353,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Says why what a predecessor saved cannot be gone on with; the reconciler tries again, with growing waits.
+    /// Reports in the status why the checkpoint of a predecessor cannot be used. The reconciler retries with a growing backoff.
     pub(super) async fn tell_unreadable(&mut self, error: &CoordinatorError) {
         let message = format!(
             "{}: it is read again; delete the ConfigMap {} to start the burst again from its first chunk",
@@ -367,7 +366,8 @@ impl Coordinator {
         }
     }
 
-    /// The lists of a burst that ended: of its segments, or of its failed chunks. Gives back where one stands in the store.
+    /// Writes the final list of a burst to the store: its manifest of segments, or its failed chunks. Returns the URL of the list, if there
+    /// is one.
     pub(super) async fn publish(&mut self) -> Result<Option<String>, SaveError> {
         let (Some(folder), Some(Store { url, .. })) = (self.folder()?, self.store_folder()) else {
             return Ok(None);
@@ -400,7 +400,7 @@ impl Coordinator {
         Ok(Some(format!("{url}/{name}")))
     }
 
-    /// What stands in the ConfigMap for people: `results.csv`, or `failed.csv` where there is no store for it.
+    /// Files for humans in the ConfigMap: `results.csv`, and `failed.csv` if there is no store for it.
     pub(super) fn texts(&self) -> Vec<(&'static str, String)> {
         let mut texts = Vec::new();
         if let Some(csv) = self.csv() {
@@ -409,7 +409,7 @@ impl Coordinator {
         if self.burst.results == KeptResults::Failed && self.burst.store.is_none() {
             let mut parts = results_store::failed_csv(self.account.causes(), self.account.failed_set(), MAX_CSV_BYTES);
             let mut text = parts.next().unwrap_or_default();
-            // Only a burst that failed has more failures than it may: those of the lowest indices are listed.
+            // Only a burst that has failed can have more failures than the limit. The failures with the lowest indices are listed.
             if text.len() > MAX_CSV_BYTES {
                 let end = text[..MAX_CSV_BYTES].rfind('\n').map_or(0, |end| end + 1);
                 text.truncate(end);

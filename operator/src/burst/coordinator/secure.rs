@@ -1,4 +1,4 @@
-//! Before anything is acquired: finalizer, term, intent; and what a predecessor left.
+//! Steps before slices are acquired: finalizer, term, intent, and the takeover of a predecessor's state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,13 +23,14 @@ use crate::{
     pool::ClaimRequest,
 };
 
-/// A grant outlives a silent chunk by so much before its executor is killed, in milliseconds: time for a result to arrive.
+/// Part of a grant's drain timeout that is added to the chunk timeout, in milliseconds. It is the time for a result to arrive before the
+/// executor is killed.
 const GRACE_BEYOND_TIMEOUT: u64 = 1_000;
-/// Wait before a burst that is to be suspended tries again to save what it counted.
+/// Wait before a burst that must be suspended retries a failed checkpoint.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
 impl Coordinator {
-    /// Makes this the job's coordinator and claims slices, unless the job is suspended.
+    /// Makes this coordinator the job's current one, and claims slices unless the job is suspended.
     pub(super) async fn secure(&mut self) -> Result<(), CoordinatorError> {
         let job = self.job.borrow_and_update().clone();
         let suspended = job.spec.suspend || job.metadata.deletion_timestamp.is_some();
@@ -41,7 +42,8 @@ impl Coordinator {
             }
             return Ok(());
         }
-        // Only after the term was taken: for an outdated version of a finished job, the lease would never be deleted.
+        // The lease is written only after the term was taken. A lease written for an outdated version of a finished job would never be
+        // deleted.
         let (min, max) = self.bounds(&job);
         let lease = self.objects.write_intent(&job, min, max).await?;
         self.lease_shown(&lease);
@@ -53,7 +55,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Finalizer, then the next term, on exactly the version of the job that was read.
+    /// Adds the finalizer and takes the next term, both by compare-and-set on the version of the job that was read.
     async fn take_term(&self, job: &BurstJob) -> Result<(BurstJob, u64), CoordinatorError> {
         let conflict = |error: WriteError| match error {
             WriteError::Api { source, .. } if code(&source) == 409 => CoordinatorError::Conflict(source),
@@ -88,7 +90,7 @@ impl Coordinator {
         Ok((written, u64::try_from(next.term).unwrap_or_default()))
     }
 
-    /// Adopts the state of the previous coordinator: the status, the checkpoint and the grants at the agents, which it returns.
+    /// Adopts the state of the previous coordinator: status, checkpoint and grants. Returns the grants.
     async fn took(&mut self, job: &BurstJob, term: u64) -> Result<Vec<(String, Grant)>, CoordinatorError> {
         self.term = term;
         self.version = job.resource_version().unwrap_or_default();
@@ -150,7 +152,7 @@ impl Coordinator {
             .restore(checkpoint.completed, checkpoint.failed, checkpoint.failures, checkpoint.retried);
     }
 
-    /// Asks the pool for slices.
+    /// Registers the burst's claim in the pool.
     fn claim(&mut self, adopted: Vec<(String, Grant)>) {
         let job = self.job.borrow().clone();
         let (min, max) = self.bounds(&job);
@@ -177,7 +179,7 @@ impl Coordinator {
         self.hold = Hold::Running;
     }
 
-    /// Does what `spec.suspend` asks: lets what runs end and gives the slices back, or claims them again.
+    /// Follows `spec.suspend`: lets running chunks end and releases the slices, or claims slices again.
     pub(super) async fn hold_or_suspend(&mut self) -> Result<(), CoordinatorError> {
         let (suspend, deleted) = {
             let job = self.job.borrow();
@@ -205,7 +207,7 @@ impl Coordinator {
         if is_begun && let Err(error) = self.write_checkpoint_now(Vec::new()).await {
             self.not_saved(error)?;
             if self.refused.is_none() {
-                // It stays with this coordinator, and holds its slices, until it is saved.
+                // The burst keeps this coordinator and its slices until its progress is saved.
                 tokio::select! {
                     () = tokio::time::sleep(SAVE_AGAIN) => {}
                     _ = self.job.changed() => {}

@@ -1,4 +1,5 @@
-//! Streams to agents: opened where grants are, again when they break; what comes in goes into the account.
+//! The streams to the agents: opens them where grants are held, reopens them after a failure, and records the received results and
+//! failures.
 
 use std::collections::BTreeSet;
 
@@ -20,47 +21,47 @@ use crate::{
     },
 };
 
-/// First and longest wait before a broken stream is opened again, in milliseconds.
+/// First and longest wait before a broken stream is reopened, in milliseconds.
 const REOPEN_AFTER: (u64, u64) = (100, 5_000);
 
-/// How long an agent has to be reached again after its stream broke, in milliseconds: what it has goes on meanwhile and costs
-/// no attempt. Five openings fit.
+/// Time within which a stream must be reopened after it broke, in milliseconds. Until then, the agent's chunks continue and cost no
+/// attempt. There is time for four attempts to open it.
 pub(super) const RESUME_WITHIN: u64 = 3_000;
-/// Ranges of covered indices that a stream is opened with, 1 MiB at most: what the agent tells again for want of the rest
-/// is acknowledged when it has come.
+/// Maximum number of covered ranges in an `Open` frame, which takes at most 1 MiB for them. Results beyond that are repeated by the agent,
+/// and acknowledged when they arrive.
 const MOST_COVERED_RANGES: usize = 64 << 10;
 
-/// The stream to one worker.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) endpoint: String,
     pub(super) boot_id: String,
     pub(super) state: State,
-    /// Failures since it last was open.
+    /// Number of failures since the stream was last open.
     pub(super) failures: u32,
-    /// The agent said that it shuts down: it gets nothing more.
+    /// The agent is shutting down, and receives no more chunks.
     pub(super) ending: bool,
-    /// Since when it is broken while chunks are there that the agent may go on with, in milliseconds of the clock.
+    /// Time since which the stream has been broken while the agent may continue with chunks, in milliseconds of the clock.
     pub(super) broken_since: Option<u64>,
-    /// What the agent has not accounted for since it was opened again.
+    /// Chunks that the agent has not accounted for since the stream was reopened.
     pub(super) unsettled: Option<Unsettled>,
-    /// Highest sequence number of results or failures of the agent, on this stream or an earlier one: what it tells again has been counted.
+    /// Highest sequence number of results or failures received from the agent, on this stream or an earlier one. Repeated frames up to it
+    /// were counted before.
     pub(super) heard: u64,
 }
 
-/// Chunks that were handed over on an earlier stream and that the agent does not say to have.
+/// Chunks that were submitted on an earlier stream, and that the agent did not list when the stream was reopened.
 #[derive(Debug)]
 pub(super) struct Unsettled {
     /// In the order of the index.
     chunks: Vec<Batch>,
-    /// By this sequence number it has told all of them that ended.
+    /// Sequence number by which the agent has repeated the results and failures of all chunks that ended.
     upto: u64,
-    /// The rest never reached it; otherwise it may have dropped them.
+    /// If set, the remaining chunks never reached the agent. Otherwise, the agent may have dropped them.
     resumed: bool,
 }
 
 impl Stream {
-    /// One to the agent of that boot, to be opened.
+    /// A stream to the agent with this boot id, which is opened at `now`.
     pub(super) fn new(endpoint: &str, boot_id: &str, now: u64) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
@@ -74,8 +75,8 @@ impl Stream {
         }
     }
 
-    /// The parts of failed chunks that may be of the attempts that were adopted. Repeated failures are of attempts that ended before the
-    /// stream was opened.
+    /// The parts of a reported failure that may concern adopted attempts. A repeated failure is of an earlier attempt than those that the
+    /// agent had when the stream was opened, so it can only concern unsettled chunks.
     fn of_adopted(&self, told_before: bool, first: u64, count: u64) -> Vec<(u64, u64)> {
         if !told_before {
             return vec![(first, count)];
@@ -99,21 +100,21 @@ impl Unsettled {
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// Not to be opened before that, in milliseconds of the clock.
+    /// The stream must not be opened before this time, in milliseconds of the clock.
     Closed(u64),
-    /// Under this number.
+    /// A stream with this number is being opened.
     Opening(u64, BurstStream),
-    /// The agent has accepted it.
+    /// The agent has accepted the stream.
     Open {
         number: u64,
         stream: BurstStream,
         max_outstanding: u64,
-        /// Of the last results or failures.
+        /// Sequence number of the last results or failures.
         sequence: u64,
         acknowledged: u64,
-        /// Failures up to this sequence number were told on an earlier stream.
+        /// Failures up to this sequence number were reported on an earlier stream.
         told_before: u64,
-        /// When chunks were last called back.
+        /// Time at which chunks were last withdrawn.
         rebalanced: u64,
     },
 }
@@ -122,7 +123,7 @@ impl Coordinator {
     pub(super) fn open_streams(&mut self) {
         let now = self.context.clock.now();
         let granted: BTreeSet<&str> = self.held.grants.iter().map(|grant| grant.worker.as_str()).collect();
-        // A stream without grants that is closed has nothing more to bring, unless the agent may have something of it.
+        // A closed stream to a worker without grants is dropped, unless the agent may still have chunks.
         self.streams.retain(|worker, stream| {
             granted.contains(worker.as_str()) || !matches!(stream.state, State::Closed(_)) || stream.broken_since.is_some()
         });
@@ -211,7 +212,7 @@ impl Coordinator {
         entry.failures = 0;
         entry.broken_since = None;
         if !opened.resumed {
-            // The agent dropped what it knew: nothing is repeated.
+            // The agent may have restarted its sequence numbers.
             entry.heard = 0;
         }
         entry.unsettled = Some(Unsettled {
@@ -240,7 +241,7 @@ impl Coordinator {
         self.settle(worker);
     }
 
-    /// Once the agent has told again what it had to tell: what it was handed and neither has nor told never reached it.
+    /// Once the agent has repeated its results and failures: makes the submitted chunks that it neither has nor repeated wait again.
     fn settle(&mut self, worker: &str) {
         let Some(Stream {
             state: State::Open { sequence, .. },
@@ -266,7 +267,7 @@ impl Coordinator {
         }
     }
 
-    /// The devices of a worker on which chunks may be.
+    /// The devices of a worker that may have chunks, including the unknown device.
     fn keys_of(&self, worker: &str) -> Vec<DeviceKey> {
         let mut keys: Vec<DeviceKey> = self.devices.keys().filter(|key| key.worker == worker).cloned().collect();
         keys.push(DeviceKey::unknown(worker));
@@ -308,7 +309,7 @@ impl Coordinator {
                 counted.push((first, count));
             }
         }
-        // Each segment comes at once: what of it was counted earlier counts elsewhere.
+        // A segment is reported in one frame. Chunks of it that were counted before count in another segment.
         if matches!(self.results, Results::Store(_)) && !counted.is_empty() {
             let name = results.segment.clone();
             self.segments.push(Segment { name, counted });
@@ -353,7 +354,7 @@ impl Coordinator {
                 self.account.answered(worker, batch.first, batch.count);
             }
             if code == FailureCode::ShuttingDown {
-                // Not the chunk's fault: it costs no attempt. And not there again.
+                // The chunk is not at fault, so this costs no attempt. But it must not be submitted to this agent again.
                 if let Some(stream) = stream {
                     stream.ending = true;
                 }
@@ -393,20 +394,20 @@ impl Coordinator {
         self.recount_worker(worker, had_adopted);
     }
 
-    /// An answer of the agent may have been about adopted chunks, which are on another of its devices here.
+    /// Updates all devices of a worker, because an answer may have concerned adopted chunks that the account has on another device.
     fn recount_worker(&mut self, worker: &str, had_adopted: bool) {
         if had_adopted {
             self.keys_of(worker).iter().for_each(|key| self.recount(key));
         }
     }
 
-    /// The agent says that no slice is held on a device, and knows better than the pool does yet.
+    /// Handles a report of the agent that no slice is held on a device, which the pool does not know yet.
     fn nothing_held(&mut self, worker: &str, device: &str) {
         let key = DeviceKey {
             worker: worker.to_owned(),
             device: device.to_owned(),
         };
-        // Slices that the pool released itself are no news.
+        // Slices that the pool released itself are expected to be missing.
         if self.devices.get(&key).is_some_and(|device| device.window.slices() > 0) {
             self.pause(&key, self.context.clock.now());
             self.context.pool.suspect(worker);
@@ -438,8 +439,8 @@ impl Coordinator {
         self.recount(&key);
     }
 
-    /// The stream to a worker is no more. It is opened again after a while: the agent goes on with what it has, which is lost
-    /// only when it is not reached again in time.
+    /// Closes the stream to a worker, to be reopened after a wait. The agent continues with its chunks, which are lost only if the stream
+    /// is not reopened in time.
     pub(super) fn close(&mut self, worker: &str) {
         let now = self.context.clock.now();
         if let Some(stream) = self.streams.get_mut(worker) {
@@ -452,7 +453,7 @@ impl Coordinator {
         self.context.pool.suspect(worker);
     }
 
-    /// What is on streams that have been broken for too long is lost.
+    /// Counts the chunks of streams that have been broken for too long as lost.
     pub(super) fn lose_broken(&mut self, now: u64) {
         let overdue: Vec<String> = (self.streams.iter_mut())
             .filter_map(|(worker, stream)| {
@@ -489,7 +490,7 @@ impl Coordinator {
         keys.iter().for_each(|key| self.recount(key));
     }
 
-    /// Closes every stream; what was there is lost.
+    /// Closes every stream and counts its chunks as lost.
     pub(super) fn lose_all_streams(&mut self) {
         let workers: BTreeSet<String> = std::mem::take(&mut self.streams).into_keys().collect();
         workers.iter().for_each(|worker| self.account.forget(worker));
@@ -498,7 +499,7 @@ impl Coordinator {
         self.lose(&keys, FailureCode::Disconnected, "the burst was suspended");
     }
 
-    /// Sequence numbers that a checkpoint written now would cover.
+    /// Worker, stream number and sequence number of each stream: what a checkpoint written now would cover.
     pub(super) fn sequences(&self) -> Vec<(String, u64, u64)> {
         (self.streams.iter())
             .filter_map(|(worker, stream)| match stream.state {
@@ -513,7 +514,7 @@ impl Coordinator {
             .collect()
     }
 
-    /// A checkpoint covers them: agents need not keep them any longer.
+    /// Acknowledges frames that a checkpoint covers, so that agents need not keep them.
     pub(super) fn acknowledge(&mut self, sequences: Vec<(String, u64, u64)>) {
         for (worker, of, upto) in sequences {
             if let Some(Stream {
