@@ -1,9 +1,9 @@
-//! From a job as it was applied to one that can be run, beside the reconcilers: what the spec refers to is fetched and checked
-//! here, so that neither a slow store nor a large kernel holds up anything else.
+//! The intake of jobs: fetches and validates everything that a job's spec refers to. It runs beside the reconcilers, so that neither a slow
+//! store nor a large kernel delays other jobs.
 //!
-//! Bounded are the bytes that all bursts together hold in this process ([`Settings::input_bytes`](crate::Settings)), the jobs that
-//! ask stores at the same time, in all and for each namespace, the time that a job's requests may take, and the kernels that are
-//! checked at the same time. What waits for memory says so.
+//! The intake limits the bytes that all bursts together hold in this process ([`Settings::input_bytes`](crate::Settings)), the number of
+//! jobs that read stores at the same time (in total and for each namespace), the time for a job's requests, and the number of kernels that
+//! are checked at the same time. Jobs that wait report so in their status.
 
 use std::{
     collections::BTreeMap,
@@ -29,74 +29,70 @@ use super::{
     validate::{Invalid, ValidBurst, validate},
 };
 
-/// Memory is given out in units of so many bytes.
+/// Unit in which memory is reserved, in bytes.
 const UNIT: u64 = 1024;
-/// Least memory for inputs with which every burst can run that the schema admits.
+/// Minimum memory for inputs. It suffices for every burst that the schema admits.
 pub const LEAST_INPUT_BYTES: u64 = MAX_PTX_BYTES + MAX_INPUT_BYTES;
-/// Jobs that ask stores at the same time: each has a few sockets.
+/// Maximum number of jobs that read stores at the same time. Each uses a few sockets.
 const FETCHES: usize = 128;
-/// Jobs of one namespace that ask stores, or wait for memory to do so, at the same time: one with slow stores delays its own jobs, and
-/// has no more than these ahead of another namespace's in the queue for memory.
+/// Maximum number of jobs of one namespace that read stores, or wait for memory to do so, at the same time. A namespace with slow stores
+/// delays only its own jobs, and has at most this many jobs in the queue for memory ahead of another namespace's.
 const FETCHES_OF_A_NAMESPACE: usize = 8;
-/// What all requests of a job to its store may take together: the largest inputs at 1 MiB/s.
+/// Timeout of all requests of a job to its store together: enough for the largest inputs at 1 MiB/s.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Kernels that are checked at the same time: each takes a core, and memory many times its text's.
+/// Maximum number of kernels that are checked at the same time. Each check uses a core, and many times the memory of the kernel's text.
 const CHECKS: usize = 2;
-/// A wait that takes longer is reported.
+/// Time after which a wait is reported.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 
-/// Why a job cannot be run as it is, and whether that may change without a change of the job.
+/// Reason why a job cannot run, and whether this may change without a change of the job.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// CamelCase cause.
+    /// Reason of the condition, in CamelCase.
     pub reason: &'static str,
-    /// The field, what is wrong and the remedy.
+    /// Field of the spec, the problem and its remedy.
     pub message: String,
-    /// It may be put right in what the spec refers to.
+    /// Whether the problem can be fixed in an object that the spec refers to.
     pub may_pass: bool,
 }
 
-/// A refusal, and the version of what the spec refers to for which it holds.
+/// A rejection, and the version of the referenced objects for which it holds.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// Why the burst is refused.
     pub refused: Refused,
-    /// Absent when not all of it could be read.
+    /// Version of the referenced objects; `None` if not all of them could be read.
     pub version: Option<Vec<u8>>,
 }
 
-/// A burst that can be run, with the right to the memory that it takes.
+/// A burst that can run, with its reservation of memory.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The checked burst, with its PTX and inputs.
+    /// The validated burst, with its PTX and inputs.
     pub burst: ValidBurst,
-    /// To be kept as long as the burst is.
+    /// Reservation of the burst's memory. Must be kept for as long as the burst.
     pub memory: OwnedSemaphorePermit,
-    /// Version of what the spec refers to.
+    /// Version of the referenced objects.
     pub version: Vec<u8>,
 }
 
-/// A job in the intake waits, and may wait for long.
+/// The cause for which a job waits in the intake, possibly for long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// CamelCase cause.
+    /// Reason of the condition, in CamelCase.
     pub reason: &'static str,
-    /// The field, and what ends the wait.
+    /// Field of the spec, and what the job waits for.
     pub message: String,
 }
 
-/// What becomes of a job.
+/// Outcome of the intake for a job.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The burst can be run.
     Accepted(Box<Accepted>),
-    /// The burst cannot be run as it stands.
     Refused(Verdict),
-    /// The API server did not answer.
     Failed(ObserveError),
 }
 
-/// See the module.
+/// The intake of jobs; see the module documentation.
 pub struct Intake {
     client: Client,
     stores: StorePolicy,
@@ -108,7 +104,7 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// With so many bytes for all bursts' inputs together, and never less than the largest burst needs.
+    /// Creates an intake with `input_bytes` of memory for the inputs of all bursts together, but at least [`LEAST_INPUT_BYTES`].
     pub fn new(client: Client, stores: StorePolicy, input_bytes: u64) -> Self {
         let memory_bytes = input_bytes.max(LEAST_INPUT_BYTES);
         let units = usize::try_from(memory_bytes / UNIT)
@@ -125,8 +121,8 @@ impl Intake {
         }
     }
 
-    /// Fetches and checks. What was refused `before` is not checked again unless something has changed. A wait of more than a second is
-    /// passed to `report`.
+    /// Fetches and validates a job's inputs. A job that was rejected with verdict `before` is not validated again unless the referenced
+    /// objects have changed. A wait of more than a second is passed to `report`.
     pub async fn admit(&self, namespace: &str, spec: &BurstJobSpec, before: Option<Verdict>, report: impl Fn(Waiting)) -> Outcome {
         match self.accept(namespace, spec, before, report).await {
             Ok(accepted) => Outcome::Accepted(Box::new(accepted)),
@@ -151,7 +147,7 @@ impl Intake {
         report: impl Fn(Waiting),
     ) -> Result<Accepted, Refusal> {
         let remote = Survey::has_objects(spec);
-        // Before memory is reserved, so that no namespace holds or queues for much of it while its stores are slow.
+        // Acquired before memory is reserved, so that no namespace holds or queues for much memory while its stores are slow.
         let turn = match remote {
             true => Some(self.turn(namespace, &report).await),
             false => None,
@@ -169,7 +165,7 @@ impl Intake {
         }
         let observed = self.within(remote, &mut left, references.fetch()).await?;
         drop(turn);
-        // From now on it is known what it takes.
+        // The exact size is known now, so release the rest of the reservation.
         let spare = memory.num_permits().saturating_sub(units(observed.bytes()));
         drop(memory.split(spare));
 
@@ -185,7 +181,7 @@ impl Intake {
                 refused: Refused {
                     reason,
                     message: format!("{path}: {message}"),
-                    // What a ConfigMap or Secret holds may be put right there.
+                    // The content of a ConfigMap or Secret can be fixed there.
                     may_pass: path.starts_with("spec.kernel") || path.starts_with("spec.output"),
                 },
                 version: Some(version),
@@ -193,16 +189,16 @@ impl Intake {
         }
     }
 
-    /// Memory for so many bytes, first come, first served.
+    /// Reserves memory, first come, first served.
     async fn reserve(&self, bytes: u64, report: impl Fn(Waiting)) -> OwnedSemaphorePermit {
         let units = u32::try_from(units(bytes)).unwrap_or(u32::MAX);
-        // What stands in the job itself is in the cache of jobs anyway, and does not wait.
+        // PTX and inputs in the job itself are in the cache of jobs anyway, so they need no reservation.
         if let Ok(nothing) = self.memory.clone().try_acquire_many_owned(0)
             && units == 0
         {
             return nothing;
         }
-        // Who waits first gets what comes free bit by bit: that is not held yet.
+        // The first waiter receives free memory bit by bit, but does not hold it yet.
         let free = self.memory.available_permits() as u64 * UNIT;
         let acquired = reported(self.memory.clone().acquire_many_owned(units), || {
             report(Waiting {
@@ -219,7 +215,7 @@ impl Intake {
         acquired.await.expect("never closed")
     }
 
-    /// The right of one job of the namespace to ask stores.
+    /// Waits for one of the namespace's permits to read stores.
     async fn turn(&self, namespace: &str, report: impl Fn(Waiting)) -> OwnedSemaphorePermit {
         let acquired = reported(self.of_namespace(namespace).acquire_owned(), || {
             report(Waiting {
@@ -233,7 +229,7 @@ impl Intake {
         acquired.await.expect("never closed")
     }
 
-    /// Does work that asks a store, within the time that is `left`, among the [`FETCHES`] of all namespaces.
+    /// Runs `work` that reads a store within the time `left`, as one of the [`FETCHES`] of all namespaces.
     async fn within<T>(
         &self,
         remote: bool,
@@ -271,7 +267,7 @@ impl Intake {
     }
 }
 
-/// Waits, and reports it once when that takes longer than [`REPORT_AFTER`].
+/// Awaits `work`, and calls `report` once if that takes longer than [`REPORT_AFTER`].
 async fn reported<T>(work: impl Future<Output = T>, report: impl FnOnce()) -> T {
     let mut work = std::pin::pin!(work);
     match timeout(REPORT_AFTER, &mut work).await {

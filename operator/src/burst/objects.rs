@@ -1,8 +1,8 @@
-//! Reads and writes of a burst's objects: the job, its `VramLease` (the intent) and the ConfigMap of its checkpoint.
+//! Reads and writes a burst's objects: the job, its `VramLease` (the intent) and the ConfigMap of its checkpoint.
 //!
-//! Every write of the job and of the checkpoint is a compare-and-set, on the resource version, by a coordinator that knows
-//! its term: where another has written in between, the object is read again, and a higher term there ends this coordinator.
-//! The `VramLease` is for onlookers: the agents' ledgers are the truth.
+//! Every write of the job and of the checkpoint is a compare-and-set on the resource version, by a coordinator that knows its term. After a
+//! conflict, the object is read again; a higher term in the object ends this coordinator. The `VramLease` is for observers, because the
+//! agents' ledgers are authoritative.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,56 +20,53 @@ use serde_json::json;
 use super::checkpoint::Contents;
 use crate::objects::{self, code};
 
-/// Times that a compare-and-set is tried again when others write in between.
+/// Maximum number of attempts of a compare-and-set that conflicts with other writes.
 const CONFLICTS: usize = 8;
-/// Annotation of the ConfigMap: term of the coordinator that wrote it.
+/// Annotation of the ConfigMap with the term of the coordinator that wrote it.
 const TERM: &str = "sahasra.dev/term";
 
-/// What the name of the checkpoint's ConfigMap ends with.
+/// Suffix of the name of the checkpoint's ConfigMap.
 const RESULTS: &str = "-results";
 
-/// Who made an object.
+/// The creator of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// This job's coordinator.
+    /// The job's coordinator.
     Ours,
-    /// That of an earlier job of the same name.
+    /// The coordinator of an earlier job of the same name.
     Predecessors,
-    /// Neither: it is another's, such as the user's own.
+    /// Someone else, such as the user.
     Others,
 }
 
-/// Why an object was not written.
+/// Reasons why an object was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The API server rejected the object or did not answer.
+    /// The API server rejected the request or did not answer.
     #[error("{operation}")]
     Api {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Why.
         source: kube::Error,
     },
-    /// Objects that are not the job's have each name that one of its might have.
+    /// All candidate names of an object of the job are taken by objects that do not belong to the job.
     #[error("{kind} {first} and {second} exist and are not the job's: delete or rename one of them")]
     NamesTaken {
-        /// Kind of the objects.
         kind: &'static str,
-        /// One,
+        /// Name of one object.
         first: String,
-        /// and the other.
+        /// Name of the other object.
         second: String,
     },
-    /// A coordinator of a higher term acts for the job.
+    /// A coordinator with this higher term acts for the job.
     #[error("a coordinator of term {0} acts for the job")]
     Fenced(u64),
-    /// The job is gone.
     #[error("the job is gone")]
     Gone,
 }
 
 impl WriteError {
-    /// What to tell the user when the same write would fail again: the API server's own words, or the remedy.
+    /// Message for the user if the same write would be rejected again: the API server's message, or the remedy.
     pub fn rejection(&self) -> Option<String> {
         match self {
             Self::Api {
@@ -81,12 +78,13 @@ impl WriteError {
         }
     }
 
-    /// Whether it is the contents that were rejected, which no retry changes: for too large, or against the schema.
+    /// Whether the API server rejected the content, as too large or invalid by the schema, so that no retry can succeed.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Api { source, .. } if objects::is_invalid(source))
     }
 
-    /// Whether the user has to change an object, which is no failure of the operator. A 403 may be a role that the operator lacks.
+    /// Whether the user has to change an object, so that the operator is not at fault. A 403 does not count, because the operator may lack
+    /// a role.
     pub fn is_user_error(&self) -> bool {
         matches!(self, Self::NamesTaken { .. }) || self.is_final()
     }
@@ -106,7 +104,6 @@ fn api(operation: &'static str) -> impl Fn(kube::Error) -> WriteError {
     move |source| WriteError::Api { operation, source }
 }
 
-/// The objects of one job.
 #[derive(Clone)]
 pub struct Objects {
     jobs: Api<BurstJob>,
@@ -120,7 +117,6 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Those of `job`.
     pub fn new(client: &Client, job: &BurstJob) -> Self {
         let namespace = job.namespace().unwrap_or_default();
         let name = job.name_any();
@@ -144,7 +140,6 @@ impl Objects {
         }
     }
 
-    /// Name of the checkpoint's ConfigMap.
     pub fn results_name(&self) -> String {
         self.results.get().cloned().unwrap_or_else(|| {
             let [first, _] = self.results_names();
@@ -152,8 +147,8 @@ impl Objects {
         })
     }
 
-    /// The two candidates for the name: the second is for the case that another owner has the first. The first is derived, too, where the
-    /// job's name is too long.
+    /// The two candidates for the name of the checkpoint's ConfigMap. The second is used if another owner has an object with the first
+    /// name. The first is a derived name, too, if the job's name is too long.
     fn results_names(&self) -> [String; 2] {
         let plain = format!("{}{RESULTS}", self.name);
         let derived = objects::derived_name(&self.name, &self.uid, RESULTS);
@@ -165,7 +160,7 @@ impl Objects {
         }
     }
 
-    /// The job keeps standing until its VRAM is back. Writes only what is missing.
+    /// Adds the finalizer, which keeps the job until its VRAM is released. Writes nothing if the finalizer is present.
     pub async fn add_finalizer(&self, job: &BurstJob) -> Result<BurstJob, WriteError> {
         objects::hold(&self.jobs, job).await.map_err(|error| {
             if code(&error) == 404 {
@@ -176,7 +171,7 @@ impl Objects {
         })
     }
 
-    /// The job may go.
+    /// Removes the finalizer from the job.
     pub async fn remove_finalizer(&self) -> Result<(), WriteError> {
         for _ in 0..CONFLICTS {
             let found = self.jobs.get_opt(&self.name).await.map_err(api("read the job"))?;
@@ -190,7 +185,8 @@ impl Objects {
         Ok(())
     }
 
-    /// As [`Objects::remove_finalizer`] for a job as last read; `false` when it was written in between.
+    /// Removes the finalizer as [`Objects::remove_finalizer`] does, from the job as last read. Returns `false` if the job was written in
+    /// between.
     pub async fn try_remove_finalizer(&self, job: &BurstJob) -> Result<bool, WriteError> {
         match objects::let_go(&self.jobs, job).await {
             Ok(()) => Ok(true),
@@ -199,7 +195,8 @@ impl Objects {
         }
     }
 
-    /// Writes the status, whose `term` is that of the writer. Starts from resource version `version`.
+    /// Writes the status, whose `term` must be the writer's term. `version` is the last known resource version; after a conflict, the write
+    /// is retried.
     pub async fn write_status(&self, version: &str, status: &BurstJobStatus) -> Result<BurstJob, WriteError> {
         let mut version = version.to_owned();
         let mut failure = None;
@@ -223,7 +220,7 @@ impl Objects {
         Err(failure.map_or(WriteError::Gone, api("write the status")))
     }
 
-    /// Writes the status if the job still has that resource version.
+    /// Writes the status if the job still has this resource version.
     pub async fn try_write_status(&self, version: &str, status: &BurstJobStatus) -> Result<BurstJob, kube::Error> {
         let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
         self.jobs
@@ -231,7 +228,7 @@ impl Objects {
             .await
     }
 
-    /// Writes what is about to be acquired: the `VramLease`, owned by the job. Gives it back as it stands there.
+    /// Writes the intent to acquire slices: the `VramLease`, owned by the job. Returns the lease.
     pub async fn write_intent(&self, job: &BurstJob, min: u32, max: u32) -> Result<VramLease, WriteError> {
         let mut name = self.name.clone();
         let mut races = 0;
@@ -246,7 +243,7 @@ impl Objects {
             };
             match self.whose(&found) {
                 Whose::Ours if found.metadata.deletion_timestamp.is_none() => return Ok(found),
-                // The garbage collector has not reached it yet.
+                // The garbage collector has not deleted it yet.
                 Whose::Ours | Whose::Predecessors => self.delete_lease_of(&found).await?,
                 Whose::Others if name == self.name => name = objects::derived_name(&self.name, &self.uid, ""),
                 Whose::Others => {
@@ -285,7 +282,7 @@ impl Objects {
         deleted.map_err(api("delete the VramLease"))
     }
 
-    /// Nothing is held any more, whatever the lease is called: the status may not name it any more, or not yet.
+    /// Deletes all leases of the job, whatever their names, because the status may not name the lease any more, or not yet.
     pub async fn delete_leases(&self) -> Result<(), WriteError> {
         let leases = self.leases.list(&ListParams::default()).await.map_err(api("list the VramLeases"))?;
         for lease in &leases {
@@ -296,7 +293,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Nothing is held any more.
+    /// Deletes the lease with this name. Succeeds if it does not exist.
     pub async fn delete_lease(&self, name: &str) -> Result<(), WriteError> {
         match self.leases.delete(name, &DeleteParams::default()).await {
             Ok(_) => Ok(()),
@@ -305,8 +302,8 @@ impl Objects {
         }
     }
 
-    /// Shows what is held. The coordinator's term stands inside; a lease that is gone is no error.
-    /// Gives back the lease's generation.
+    /// Writes the lease's status, which contains the coordinator's term. Returns the lease's generation, or `None` if the lease does not
+    /// exist.
     pub async fn write_lease_status(&self, name: &str, status: &VramLeaseStatus) -> Result<Option<i64>, WriteError> {
         let patch = Patch::Merge(json!({"status": status}));
         match self.leases.patch_status(name, &PatchParams::default(), &patch).await {
@@ -316,7 +313,7 @@ impl Objects {
         }
     }
 
-    /// The checkpoint's ConfigMap, if the job has one.
+    /// Reads the checkpoint's ConfigMap and its resource version, if it exists.
     pub async fn read_checkpoint(&self) -> Result<Option<(Contents, String)>, WriteError> {
         for name in self.results_names() {
             let found = self.config_maps.get_opt(&name).await.map_err(api("read the checkpoint"))?;
@@ -335,7 +332,7 @@ impl Objects {
         Ok(None)
     }
 
-    /// Writes the checkpoint over `version`, or as a new ConfigMap. Gives back the new resource version.
+    /// Writes the checkpoint over resource version `version`, or as a new ConfigMap. Returns the new resource version.
     pub async fn write_checkpoint(&self, version: Option<&str>, term: u64, contents: Contents) -> Result<String, WriteError> {
         let [first, second] = self.results_names();
         let mut name = self.results_name();
@@ -391,7 +388,7 @@ impl Objects {
         Err(failure.map_or(WriteError::Gone, api("write the checkpoint")))
     }
 
-    /// Deletes the job itself.
+    /// Deletes the job itself, but not a later one of the same name.
     pub async fn delete_job(&self) -> Result<(), WriteError> {
         let parameters = DeleteParams::background().preconditions(Preconditions {
             uid: Some(self.uid.clone()),
@@ -404,7 +401,7 @@ impl Objects {
         }
     }
 
-    /// Who made an object that has the name of one of this job's. What no `BurstJob` of this name controls is not touched.
+    /// The creator of an object with one of the job's names. Objects that no `BurstJob` of this name controls must not be changed.
     fn whose<K: Resource>(&self, object: &K) -> Whose {
         let owners = object.owner_references();
         if owners.iter().any(|owner| owner.uid == self.uid) {

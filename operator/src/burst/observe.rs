@@ -1,10 +1,10 @@
-//! Fetches what a spec refers to: PTX, inputs, the store's settings. All of it bounded.
+//! Fetches the objects that a spec refers to: PTX, inputs, and the settings of the store. All sizes are limited.
 //!
-//! 1. [`survey`]: the Secret, and how large the objects in stores are. Nothing large is read.
-//! 2. [`Survey::read`]: the ConfigMaps. Now it is known what everything is, by version: [`References::version`].
-//! 3. [`References::fetch`]: the objects in stores, several at a time.
+//! 1. [`survey`] reads the Secret, and the sizes of the objects in stores. It reads nothing large.
+//! 2. [`Survey::read`] reads the ConfigMaps. The versions of all referenced objects are known then: [`References::version`].
+//! 3. [`References::fetch`] reads the objects in stores, several at a time.
 //!
-//! What several arguments name is fetched and kept once.
+//! An object that several arguments refer to is fetched and kept once.
 
 use std::collections::BTreeMap;
 
@@ -24,41 +24,39 @@ use sahasra_service::causes;
 use sahasra_store::{StorePolicy, summary};
 use sha2::{Digest, Sha256};
 
-/// Requests to a store at the same time for one job.
+/// Maximum number of concurrent requests to a store for one job.
 const REQUESTS: usize = 4;
-/// Most bytes of a ConfigMap, as the API server has it: what one is taken for until it is read.
+/// Maximum size of a ConfigMap according to the API server. It is assumed for ConfigMaps that have not been read yet.
 const CONFIG_MAP_BYTES: u64 = 1 << 20;
 
-/// Everything that the spec refers to.
+/// The content of everything that the spec refers to.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The PTX text.
     pub ptx: Bytes,
-    /// For each argument that has bytes, those; else empty.
+    /// Bytes of each argument that has any; empty for other arguments.
     pub inputs: Vec<Bytes>,
     /// Settings of the object store, from the Secret.
     pub store_options: BTreeMap<String, String>,
 }
 
-/// Why something that the spec refers to is not to be had.
+/// Reasons why an object that the spec refers to is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
-    /// It is not there, or not as it must be; the user must do something.
+    /// The object does not exist or is not valid; the user must act.
     #[error("{path}: {message}")]
     Missing {
-        /// The field.
+        /// Field of the spec.
         path: String,
-        /// CamelCase cause.
+        /// Reason of the condition, in CamelCase.
         reason: &'static str,
-        /// What is wrong, and the remedy.
+        /// The problem and its remedy.
         message: String,
     },
     /// The API server did not answer.
     #[error("read {path}")]
     Api {
-        /// The field.
+        /// Field of the spec.
         path: String,
-        /// Why.
         source: kube::Error,
     },
 }
@@ -73,23 +71,21 @@ impl ObserveError {
     }
 }
 
-/// Fetches all of it, one step after the other.
+/// Fetches everything that the spec refers to.
 pub async fn observe(client: &Client, stores: &StorePolicy, namespace: &str, spec: &BurstJobSpec) -> Result<Observed, ObserveError> {
     survey(client, stores, namespace, spec).await?.read().await?.fetch().await
 }
 
-/// Where bytes are that the spec names.
+/// Place of bytes that the spec refers to.
 #[derive(Clone, Copy, Debug)]
 enum Place<'a> {
-    /// In the spec itself.
     Text(&'a str),
-    /// In the spec itself, in base64.
     Base64(&'a str),
     Key(&'a ConfigMapKeyReference),
     Url(&'a str),
 }
 
-/// Bytes that the spec names, and with which field.
+/// Bytes that the spec refers to, and the field with the reference.
 #[derive(Clone, Debug)]
 struct Wanted<'a> {
     path: String,
@@ -137,7 +133,7 @@ fn of_bytes<'a>(path: &str, source: &'a BytesSource) -> Result<Wanted<'a>, Obser
     Ok(Wanted { path, place })
 }
 
-/// How large things are, and the rights to read them.
+/// The sizes of the referenced objects, and the settings for reading them.
 #[derive(Debug)]
 pub struct Survey<'a> {
     stores: &'a StorePolicy,
@@ -146,15 +142,15 @@ pub struct Survey<'a> {
     /// UID and resource version of the Secret.
     secret: String,
     ptx: Wanted<'a>,
-    /// By argument.
+    /// Indexed by argument.
     inputs: Vec<Option<Wanted<'a>>>,
     objects: BTreeMap<&'a str, ObjectMeta>,
 }
 
-/// Reads the Secret and asks the store for what objects have.
+/// Reads the Secret, and the sizes and versions of the objects in stores.
 ///
 /// # Errors
-/// [`ObserveError`].
+/// [`ObserveError`] if an object is not available, or the PTX or the inputs are too large.
 pub async fn survey<'a>(
     client: &Client,
     stores: &'a StorePolicy,
@@ -193,12 +189,12 @@ pub async fn survey<'a>(
 }
 
 impl<'a> Survey<'a> {
-    /// Everything that is named.
+    /// All references of the spec.
     fn wanted(&self) -> impl Iterator<Item = &Wanted<'a>> {
         std::iter::once(&self.ptx).chain(self.inputs.iter().flatten())
     }
 
-    /// Each URL once, with the first field that has it.
+    /// Each URL once, with the first field that refers to it.
     fn urls(&self) -> BTreeMap<&'a str, String> {
         let mut urls = BTreeMap::new();
         for wanted in self.wanted() {
@@ -209,7 +205,7 @@ impl<'a> Survey<'a> {
         urls
     }
 
-    /// Whether anything is in a store.
+    /// Whether the spec refers to objects in a store.
     pub fn has_objects(spec: &BurstJobSpec) -> bool {
         let of_bytes = |source: Option<&BytesSource>| source.is_some_and(|source| source.url.is_some());
         let of_argument =
@@ -217,7 +213,7 @@ impl<'a> Survey<'a> {
         spec.kernel.ptx.url.is_some() || spec.kernel.args.iter().any(of_argument)
     }
 
-    /// Most bytes that the job may turn out to bring beside what stands in it: what it has to be given memory for before more is read.
+    /// Maximum bytes of the referenced objects. Memory for them must be reserved before more is read.
     pub fn bytes(&self) -> u64 {
         let mut names: Vec<&str> = Vec::new();
         let mut bytes: u64 = self.objects.values().map(|meta| meta.size).sum();
@@ -241,7 +237,7 @@ impl<'a> Survey<'a> {
         Ok((url, meta))
     }
 
-    /// Reads an object with the job's own rights: never with this process's, which may read every Secret.
+    /// Reads an object with the job's own credentials, never with those of this process, which may read every Secret.
     async fn get(&self, url: &'a str, path: String) -> Result<(&'a str, Bytes), ObserveError> {
         let unreadable = |message| missing(&path, "StoreUnreadable", message);
         let opened = sahasra_store::open_object(self.stores, url, &self.store_options);
@@ -255,7 +251,7 @@ impl<'a> Survey<'a> {
         Ok((url, bytes.map_err(|error| unreadable(summary(&error)))?))
     }
 
-    /// Neither PTX nor inputs are too large, as far as sizes are known.
+    /// Checks that neither PTX nor inputs are too large, as far as their sizes are known.
     fn check_sizes(&self, keys: &BTreeMap<(&str, &str), Bytes>) -> Result<(), ObserveError> {
         let size = |wanted: &Wanted<'_>| match wanted.place {
             Place::Text(text) => text.len() as u64,
@@ -284,7 +280,7 @@ impl<'a> Survey<'a> {
     /// Reads the ConfigMaps, each once.
     ///
     /// # Errors
-    /// [`ObserveError`].
+    /// [`ObserveError`] if a ConfigMap or key is not available, or the PTX or the inputs are too large.
     pub async fn read(self) -> Result<References<'a>, ObserveError> {
         let mut keys: BTreeMap<(&'a str, &'a str), Bytes> = BTreeMap::new();
         let mut version = Sha256::new();
@@ -342,7 +338,7 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// What is in ConfigMaps, and what is known of the rest.
+/// The content of the ConfigMaps, and the versions of all referenced objects.
 #[derive(Debug)]
 pub struct References<'a> {
     survey: Survey<'a>,
@@ -351,15 +347,15 @@ pub struct References<'a> {
 }
 
 impl<'a> References<'a> {
-    /// A digest of the versions of all that the spec refers to: with the same one all of it is the same.
+    /// Digest of the versions of all referenced objects. An equal digest means equal content.
     pub fn version(&self) -> &[u8] {
         &self.version
     }
 
-    /// Reads the objects, each once, and puts everything where it belongs.
+    /// Reads the objects in stores, each once, and returns the content of everything.
     ///
     /// # Errors
-    /// [`ObserveError`].
+    /// [`ObserveError`] if an object is not available.
     pub async fn fetch(self) -> Result<Observed, ObserveError> {
         let Self { survey, keys, .. } = self;
         let requests: Vec<_> = survey.urls().into_iter().map(|(url, path)| survey.get(url, path)).collect();
@@ -387,7 +383,7 @@ impl<'a> References<'a> {
 }
 
 impl Observed {
-    /// Bytes that it takes in memory: what several arguments name is there once.
+    /// Bytes of memory in use. Content that several arguments refer to counts once.
     pub fn bytes(&self) -> u64 {
         let mut seen: BTreeMap<*const u8, u64> = BTreeMap::new();
         for bytes in std::iter::once(&self.ptx).chain(&self.inputs) {
@@ -397,7 +393,7 @@ impl Observed {
     }
 }
 
-/// The settings in a Secret, and what tells this version of it from any other.
+/// The settings in a Secret, and a text that identifies this version of it.
 async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(BTreeMap<String, String>, String), ObserveError> {
     let path = "spec.output.store.secretRef";
     let found = secrets.get_opt(name).await.map_err(|source| ObserveError::Api {

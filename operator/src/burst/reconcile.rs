@@ -1,11 +1,11 @@
 //! The reconciler of `BurstJob`s.
 //!
-//! 1. Observe: is it finished, being deleted, coordinated already?
-//! 2. Validate (`admission`): the intake fetches what the spec refers to and checks everything; `Accepted=False` names the field
-//!    that is wrong. It runs beside the reconciler, and its outcome causes the next reconcile.
+//! 1. Observe: whether the job is finished, being deleted or coordinated.
+//! 2. Validate (`admission`): the intake fetches the objects that the spec refers to and validates everything. `Accepted=False` names the
+//!    field that is wrong. The intake runs beside the reconciler, and its outcome requeues the job.
 //! 3. Act: start a [`Coordinator`], which does the rest; or send it a change; or remove the finalizer of a finished job.
 //!
-//! `state` has what is known of a job beside the cache, and decides what is next.
+//! `state` contains the state of each job in addition to the cache, and decides the next step.
 
 use std::{
     collections::BTreeSet,
@@ -46,30 +46,27 @@ mod state;
 
 use state::{JobState, JobStates, Next, REMEMBERED, RETRY, pause};
 
-/// Reconciles at the same time.
 const CONCURRENCY: u16 = 16;
-/// Jobs that wait to be reconciled after a coordinator's end or an intake's outcome.
+/// Capacity of the queue of jobs to reconcile after the end of a coordinator or an outcome of the intake.
 const CHANGES: usize = 1024;
-/// How much longer than a grant's ttl a dead worker is waited for.
+/// Time in addition to a grant's TTL for which the answer of a dead worker is waited for.
 pub(super) const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
-/// How often the states of deleted jobs are dropped.
+/// Interval at which the states of deleted jobs are dropped.
 const SWEEP: Duration = Duration::from_secs(10);
 /// Reason of the condition when the API server rejected one of the job's objects.
 const REJECTED: &str = "WriteRejected";
 
-/// Why a reconcile failed.
+/// Errors of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    /// The API server did not give what the spec refers to.
+    /// An object that the spec refers to could not be read.
     #[error("observe")]
     Observe(#[from] ObserveError),
-    /// An object was not written.
     #[error("write")]
     Write(#[from] WriteError),
-    /// The status was not written.
     #[error("write the status")]
     Status(#[source] kube::Error),
-    /// The coordinator ended before its time.
+    /// The coordinator ended before its burst did.
     #[error("coordinate")]
     Coordinate(#[source] CoordinatorError),
 }
@@ -89,7 +86,7 @@ impl ReconcileError {
 struct Reconciler {
     context: Arc<Context>,
     states: Mutex<JobStates>,
-    /// Jobs to be reconciled for another cause than a change.
+    /// Queue of jobs to reconcile although they have not changed.
     changed: mpsc::Sender<ObjectRef<BurstJob>>,
 }
 
@@ -117,12 +114,12 @@ pub async fn run(context: Arc<Context>) {
     }
 }
 
-/// Drops the states of deleted jobs: the deletion of one without a finalizer causes no reconcile.
+/// Drops the states of deleted jobs. The deletion of a job without a finalizer causes no reconcile.
 async fn sweep(reconciler: Arc<Reconciler>, store: Store<BurstJob>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         let here: BTreeSet<String> = store.state().iter().filter_map(|job| job.uid()).collect();
-        // A coordinator notices by itself, and what it finished may not be in the cache any more, or not yet.
+        // A coordinator notices the deletion itself, and the cache may not contain a finished job any more, or not show its end yet.
         reconciler.states().retain(|uid, state| match state {
             JobState::Running(_) => true,
             JobState::Finished(at) => at.elapsed() <= REMEMBERED,
@@ -194,7 +191,7 @@ impl Reconciler {
         }
     }
 
-    /// The API server rejected one of the job's objects: says so in its status. What no retry changes ends the job.
+    /// Reports in the status that the API server rejected one of the job's objects. If no retry can succeed, the job ends.
     async fn report(&self, job: &BurstJob, error: &WriteError, message: String) -> Result<(), ReconcileError> {
         let verdicts = if error.is_final() {
             vec![
@@ -217,7 +214,7 @@ impl Reconciler {
     }
 
     /// Writes the status if it changes and the job is unchanged since it was read; otherwise the watch delivers the newer job. Returns
-    /// whether it was written.
+    /// whether the status was written.
     async fn write_status(&self, job: &BurstJob, next: &BurstJobStatus) -> Result<bool, ReconcileError> {
         if job.status.as_ref() == Some(next) {
             return Ok(false);
@@ -242,7 +239,7 @@ impl Reconciler {
         let reconciler = self.clone();
         part::spawn(async move {
             let began = Instant::now();
-            // In a task of its own, so that a panic there ends as any other failure here.
+            // Runs in a task of its own, so that a panic in the coordinator is handled as any other failure.
             let outcome = part::spawn(coordinator.run()).await;
             drop(memory);
             let error = match outcome {
@@ -269,9 +266,9 @@ impl Reconciler {
         });
     }
 
-    /// A finished job: its VRAM is back or returns by itself; it goes when its time has come.
+    /// Handles a finished job: releases its VRAM unless that is done, and deletes the job when its TTL is over.
     async fn retire(&self, job: &BurstJob) -> Result<Action, ReconcileError> {
-        // A change after the end changes nothing, but who waits for a condition wants to know that it was seen.
+        // A change of the spec after the end has no effect, but clients that wait for a condition need to know that it was observed.
         if let Some(status) = &job.status
             && status.observed_generation != job.metadata.generation
         {
@@ -291,7 +288,7 @@ impl Reconciler {
         let Some(finished) = &status.completion_time else {
             return Ok(Action::await_change());
         };
-        // Both times are of operators' clocks; a skew between them only shifts when the job goes.
+        // Both times are from operators' clocks. A skew between them only shifts the deletion of the job.
         let elapsed = timestamp().as_second() - finished.0.as_second();
         match u64::try_from(ttl - elapsed) {
             Ok(left) if left > 0 => Ok(Action::requeue(Duration::from_secs(left))),
@@ -302,7 +299,7 @@ impl Reconciler {
         }
     }
 
-    /// A job that is being deleted and has no coordinator here: releases what agents hold for it, then removes the finalizer.
+    /// A job that is being deleted and has no coordinator here: releases the grants that agents hold for it, then removes the finalizer.
     async fn clean_up(&self, job: &BurstJob) -> Result<Action, ReconcileError> {
         let uid = job.uid().unwrap_or_default();
         if !job.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
@@ -319,12 +316,12 @@ impl Reconciler {
         }
     }
 
-    /// Gives everything of the job back and removes the finalizer; or says when to try again, because an agent that may
-    /// hold something did not answer and its grants may not have expired yet.
+    /// Releases everything of the job and removes the finalizer. Or returns the wait before the next attempt, because an agent that may
+    /// hold grants did not answer and the grants may not have expired yet.
     async fn give_back(&self, job: &BurstJob, objects: &Objects) -> Result<Option<Duration>, ReconcileError> {
         let uid = job.uid().unwrap_or_default();
         let term = job.status.as_ref().map_or(0, |status| status.term);
-        // One more than any coordinator ever had: none of them gets anything afterwards.
+        // Higher than the term of any coordinator, so that no coordinator is granted slices afterwards.
         let owner = owner(job, u64::try_from(term).unwrap_or_default() + 1);
         let accepted = job
             .status

@@ -1,6 +1,6 @@
-//! From a spec and what it refers to, to a [`ValidBurst`], which cannot be wrong; or to the field that is.
+//! Converts a spec and the objects that it refers to into a [`ValidBurst`], or returns the field that is wrong.
 //!
-//! Pure. After this nothing of the spec is checked again.
+//! Pure. A [`ValidBurst`] cannot be wrong, so the spec is not checked again afterwards.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,51 +14,49 @@ use super::{account::RetryPolicy, checkpoint::MAX_INLINE_RESULT_BYTES, layout::L
 
 mod program;
 
-/// A burst that can be run.
+/// A burst that can run.
 #[derive(Clone, Debug)]
 pub struct ValidBurst {
-    /// What goes to the agents, without the store's place.
+    /// The program for the agents, without the folder in the store.
     pub program: Program,
-    /// Parameters of any chunk.
+    /// Computes the parameters of any chunk.
     pub chunks: Arc<Chunks>,
-    /// How a chunk's outputs lie in what the agents send back: all of them, or with a store or
-    /// when they are not kept the aggregated one alone.
+    /// Layout of the outputs that agents return for a chunk: all outputs, or only the aggregated output if results go to a store or are not
+    /// all kept.
     pub layout: Layout,
-    /// The aggregate over that layout.
+    /// The aggregate, with its output numbered within `layout`.
     pub aggregate: Option<Aggregate>,
-    /// What is kept of each chunk.
+    /// Which results are kept.
     pub results: KeptResults,
     /// Bytes of all results that are kept.
     pub result_bytes: u64,
-    /// Chunks.
+    /// Number of chunks.
     pub total: u64,
-    /// Bytes of one slice.
     pub slice_bytes: u64,
-    /// Class of device; any when absent.
+    /// Class of the device; `None` matches any class.
     pub class: Option<String>,
-    /// How long slices outlive a silent operator.
+    /// Time for which slices outlive an operator that does not renew them.
     pub ttl_milliseconds: u64,
-    /// Retries.
     pub policy: RetryPolicy,
-    /// Longest run of a chunk.
+    /// Timeout of a chunk.
     pub chunk_timeout_milliseconds: u64,
-    /// How many chunks may fail.
+    /// Maximum number of chunks that may fail.
     pub max_failed: u64,
-    /// The object store, if results go there: its URL as in the spec.
+    /// The object store of `spec.output`, with the URL from the spec.
     pub store: Option<Store>,
-    /// `sha256:` of the PTX.
+    /// Digest of the PTX, as `sha256:` and hexadecimal digits.
     pub digest: String,
 }
 
-/// What is wrong with a spec.
+/// A problem of a spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct Invalid {
-    /// The field.
+    /// Path of the field.
     pub path: String,
-    /// CamelCase cause.
+    /// Reason of the condition, in CamelCase.
     pub reason: &'static str,
-    /// What is wrong, and the remedy.
+    /// The problem and its remedy.
     pub message: String,
 }
 
@@ -71,10 +69,10 @@ fn refuse<T>(path: impl Into<String>, reason: &'static str, message: impl Into<S
 }
 
 const INVALID: &str = "InvalidSpec";
-/// Failed chunks that `failed.csv` takes within a ConfigMap, whatever their indices and causes.
+/// Number of failed chunks for which `failed.csv` fits into a ConfigMap, whatever their indices and causes.
 const MOST_LISTED_FAILED: i64 = 9_000;
 
-/// Checks everything.
+/// Validates a spec and the objects that it refers to. Returns the first problem found.
 pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, Invalid> {
     let chunks = Chunks::compile(&spec.chunks).map_err(|error| Invalid {
         path: error.path,
@@ -178,7 +176,7 @@ fn check_slices(spec: &BurstJobSpec) -> Result<(), Invalid> {
     }
 }
 
-/// Grid and block as three numbers each.
+/// Grid and block with three sizes each.
 fn shape(spec: &BurstJobSpec) -> Result<(Vec<u32>, Vec<u32>), Invalid> {
     let three = |path: &str, sizes: &[i64], most: [i64; 3]| -> Result<Vec<u32>, Invalid> {
         if sizes.len() > 3 {
@@ -274,7 +272,7 @@ fn arguments(spec: &BurstJobSpec, observed: &Observed, chunks: &Chunks) -> Resul
     Ok(arguments)
 }
 
-/// What one chunk needs on the device must fit its slice.
+/// Checks that the inputs and outputs of one chunk fit into a slice.
 fn check_memory(arguments: &[WireArgument], total: u64, slice_bytes: u64) -> Result<(), Invalid> {
     let needed: u64 = arguments
         .iter()
@@ -336,7 +334,8 @@ fn check_aggregate(aggregate: Option<&Aggregate>, layout: &Layout) -> Result<(),
     Ok(())
 }
 
-/// With a store, or when nothing is kept, only the aggregated output comes back: a layout of it alone, and the aggregate as if it were the only output.
+/// The layout and aggregate of a burst whose agents return only the aggregated output, because results go to a store or are not all kept.
+/// The aggregate refers to it as the only output. Also returns the number of the output.
 fn aggregated_alone(spec: &BurstJobSpec, whole: &Layout) -> (Layout, Option<Aggregate>, Option<u32>) {
     let aggregator = super::aggregate::Aggregator::new(spec.aggregate.as_ref(), whole);
     let mut kernel = spec.kernel.clone();

@@ -1,4 +1,4 @@
-//! From the intake's outcome to a coordinator, or to `Accepted=False`.
+//! From the outcome of the intake to a coordinator or to `Accepted=False`.
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
@@ -26,7 +26,7 @@ use crate::{
 };
 
 impl Reconciler {
-    /// Gives a job to the intake. The job is reconciled again when that is done, or has to wait.
+    /// Passes a job to the intake. The job is reconciled again when the intake is done, or when the job has to wait.
     pub(super) fn admit(self: &Arc<Self>, job: &BurstJob, attempts: u32, before: Option<Verdict>) {
         let (uid, reference) = (job.uid().unwrap_or_default(), ObjectRef::from_obj(job));
         let (namespace, spec) = (job.namespace().unwrap_or_default(), job.spec.clone());
@@ -64,7 +64,7 @@ impl Reconciler {
         states.insert(uid, JobState::Intake(intake));
     }
 
-    /// Starts a coordinator for what was accepted; reports what was not.
+    /// Starts a coordinator for an accepted job, or reports why a job was not accepted.
     pub(super) async fn act(self: &Arc<Self>, job: Arc<BurstJob>, outcome: Outcome, attempts: u32) -> Result<Action, ReconcileError> {
         match outcome {
             Outcome::Accepted(accepted) => match kernel_changed(&job, &accepted.burst) {
@@ -82,7 +82,7 @@ impl Reconciler {
                 let failures = attempts + 1;
                 let broken = JobState::Broken {
                     failures,
-                    // Returned from here.
+                    // The error is returned below.
                     error: None,
                     until: Instant::now() + backoff(failures),
                 };
@@ -92,7 +92,8 @@ impl Reconciler {
         }
     }
 
-    /// Writes what is wrong to the status; the job is checked again where that may pass.
+    /// Writes the reason of the rejection to the status. The job is validated again later if the problem can be fixed without changing the
+    /// job.
     async fn reject(&self, job: &BurstJob, verdict: Verdict, attempts: u32) -> Result<Action, ReconcileError> {
         let attempts = attempts + 1;
         let wait = verdict.refused.may_pass.then(|| backoff(attempts + 1));
@@ -108,7 +109,6 @@ impl Reconciler {
         Ok(wait.map_or_else(Action::await_change, Action::requeue))
     }
 
-    /// Writes `Accepted=False`.
     pub(super) async fn write_not_accepted(&self, job: &BurstJob, reason: &'static str, message: String) -> Result<(), ReconcileError> {
         let mut next = job.status.clone().unwrap_or_default();
         let verdict = status::Verdict::new(ACCEPTED, false, reason, message);
@@ -120,7 +120,7 @@ impl Reconciler {
     }
 }
 
-/// A panic in the intake becomes a verdict on this job: it is checked again later, and no other job waits for it.
+/// Converts a panic in the intake into a rejection of this job, which is validated again later. Other jobs are not affected.
 async fn caught(admitting: impl Future<Output = Outcome>) -> Outcome {
     let outcome = AssertUnwindSafe(admitting).catch_unwind().await;
     outcome.unwrap_or_else(|_| {
@@ -137,7 +137,8 @@ async fn caught(admitting: impl Future<Output = Outcome>) -> Outcome {
     })
 }
 
-/// The PTX is fixed at admission: what ran already must have been the same program.
+/// The PTX is fixed at admission, because the chunks that ran already must have used the same program. Returns a rejection if the PTX has
+/// changed.
 fn kernel_changed(job: &BurstJob, burst: &ValidBurst) -> Option<Refused> {
     let accepted = job.status.as_ref().and_then(|status| status.kernel_digest.as_ref())?;
     (*accepted != burst.digest).then(|| Refused {

@@ -1,4 +1,4 @@
-//! What is known of each job beside the cache, and what follows from it.
+//! State of each job in addition to the cache, and the next step that follows from it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -11,19 +11,19 @@ use crate::burst::intake::{Outcome, Verdict, Waiting};
 
 /// First and longest wait after an error, or before a missing reference is looked up again.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
-/// How long a finished job is remembered: the cache may not show its end yet.
+/// Time for which a finished job is remembered, because the cache may not show its end yet.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// States of jobs by UID.
 pub(super) type JobStates = BTreeMap<String, JobState>;
 
-/// What is known of a job beside the cache.
+/// State of a job in addition to the cache.
 pub(super) enum JobState {
     /// A coordinator runs; changes of the job are sent to it.
     Running(watch::Sender<Arc<BurstJob>>),
-    /// Its coordinator finished it at this time.
+    /// The coordinator finished the job at this time.
     Finished(Instant),
-    /// Its coordinator ended with an error, or none could be started.
+    /// The coordinator ended with an error, or none could be started.
     Broken {
         failures: u32,
         /// The last error, until it is reported.
@@ -31,49 +31,47 @@ pub(super) enum JobState {
         /// Earliest time of the next attempt.
         until: Instant,
     },
-    /// The intake fetches and checks what the spec refers to.
+    /// The intake fetches and validates the objects that the spec refers to.
     Intake(Intake),
-    /// The intake rejected the spec.
     Rejected {
         attempts: u32,
-        /// Time of the next check; `None`: not before the job changes.
+        /// Time of the next validation. `None` if the job must change first.
         until: Option<Instant>,
         /// The generation that was rejected.
         generation: Option<i64>,
         verdict: Verdict,
     },
-    /// Deleted or finished, with grants that have not expired and whose release has gone unanswered since this time.
+    /// The job was deleted or has finished, but an agent has not answered the release since this time, and the grants may not have expired
+    /// yet.
     Releasing(Instant),
 }
 
 /// A job in the intake.
 pub(super) struct Intake {
-    /// What it waits for, until that is written to the status.
+    /// The cause for which the job waits, until it is written to the status.
     pub(super) waits: Option<Waiting>,
-    /// The outcome, until it is acted upon.
+    /// The outcome, until it is processed.
     pub(super) outcome: Option<Outcome>,
-    /// Earlier attempts without a coordinator, or without a long-lived one.
+    /// Number of earlier attempts without a coordinator, or with one that ended soon.
     pub(super) attempts: u32,
     pub(super) _task: AbortOnDropHandle<()>,
 }
 
 /// The next step for a job that is neither coordinated nor finished.
 pub(super) enum Next {
-    /// Reconcile again after this time.
     Wait(Duration),
-    /// Wait for a change.
     Nothing,
-    /// Report why the coordinator ended; its next attempt is due after `retry`.
+    /// Report why the coordinator ended. The next attempt is due after `retry`.
     Report { error: Box<ReconcileError>, retry: Duration },
-    /// Write what the job waits for to its status.
+    /// Write to the status what the job waits for.
     ShowWaiting(Waiting),
-    /// Act on the intake's outcome after so many attempts.
+    /// Process the outcome of the intake. The number is that of earlier attempts.
     Act(Box<Outcome>, u32),
-    /// Give the job to the intake, with the verdict that holds unless something has changed.
+    /// Pass the job to the intake, with the verdict that holds unless the referenced objects have changed.
     Admit { attempts: u32, before: Option<Verdict> },
 }
 
-/// Decides the next step for the job with this UID and generation. An error or outcome in the result is taken from `states`.
+/// Decides the next step for the job with this UID and generation. An error or outcome in the result is removed from `states`.
 pub(super) fn next(states: &mut JobStates, uid: &str, generation: Option<i64>, now: Instant) -> Next {
     let next = match states.get_mut(uid) {
         Some(JobState::Intake(intake)) => match (intake.waits.take(), intake.outcome.take()) {
@@ -88,7 +86,7 @@ pub(super) fn next(states: &mut JobStates, uid: &str, generation: Option<i64>, n
                     error: Box::new(error),
                     retry,
                 },
-                // Whatever caused this reconcile, the backoff holds.
+                // The backoff applies whatever caused this reconcile.
                 None if !retry.is_zero() => Next::Wait(retry),
                 None => Next::Admit {
                     attempts: *failures,
@@ -106,7 +104,7 @@ pub(super) fn next(states: &mut JobStates, uid: &str, generation: Option<i64>, n
             None if *rejected == generation => Next::Nothing,
             _ => Next::Admit {
                 attempts: *attempts,
-                // A verdict on another generation says nothing about this one.
+                // A verdict on another generation does not apply to this one.
                 before: Some(verdict.clone()).filter(|_| *rejected == generation),
             },
         },
@@ -119,13 +117,13 @@ pub(super) fn next(states: &mut JobStates, uid: &str, generation: Option<i64>, n
     next
 }
 
-/// How long to wait after an error of this category.
+/// Wait after an error of this category.
 pub(super) fn pause(category: &str, attempts: u32) -> Duration {
-    // A concurrent write is no failure: the object is read again soon.
+    // A conflict is not a failure: the object is read again soon.
     if category == "conflict" { RETRY.0 / 10 } else { backoff(attempts) }
 }
 
-/// Doubles from the first to the longest wait.
+/// Wait after this number of attempts: doubles from the first to the longest wait.
 pub(super) fn backoff(attempts: u32) -> Duration {
     RETRY.0.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(RETRY.1)
 }
@@ -183,7 +181,7 @@ mod tests {
             next(&mut states, "job", Some(2), now),
             Next::Admit { attempts: 1, before: None }
         ));
-        // What may pass is checked again in time, and the verdict holds for what has not changed.
+        // A rejection that may change is checked again after the wait, with the verdict for unchanged objects.
         let mut states = JobStates::from([("job".to_owned(), rejected(Some(now + RETRY.0)))]);
         assert!(matches!(next(&mut states, "job", Some(1), now), Next::Wait(_)));
         assert!(matches!(

@@ -1,8 +1,8 @@
-//! Does the PTX have the entry, and does the entry take these arguments and this shape?
+//! Checks that the PTX has the entry, and that the entry accepts the arguments and the block.
 //!
-//! The signature is read here, from the text, whatever the instructions are: PTX that only a GPU can run is no error of
-//! the job's. Then the CPU engine's own parser looks at all of it. What it finds wrong is refused, unless the job asks
-//! for a class of GPU, whose driver has the last word; what it does not support is refused for the class `cpu` alone.
+//! The signature is parsed here from the text, regardless of the instructions, because PTX that only a GPU can run is not an error of the
+//! job. Then the parser of the CPU engine checks the whole text. Its errors reject the job, unless the job selects a class of GPU, whose
+//! driver then decides. Features that the parser does not support reject the job only for the class `cpu`.
 
 use sahasra_crds::burst_job::{Argument, Kernel};
 use sahasra_parameters::Program as Chunks;
@@ -14,10 +14,10 @@ use super::{Invalid, refuse};
 /// Class of the CPU engine's devices.
 const CPU: &str = "cpu";
 
-/// Largest sum of a kernel's parameters in bytes (PTX ISA, kernel function parameters, from 8.1 on: 32 764).
+/// Maximum sum of the sizes of a kernel's parameters, in bytes (PTX ISA, kernel function parameters, from 8.1 on: 32 764).
 const MAX_PARAMETER_BYTES: usize = 32_764;
 
-/// Checks entry, arity and sizes.
+/// Checks the entry, and the number and sizes of its parameters.
 pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<&str>) -> Result<(), Invalid> {
     let Ok(text) = std::str::from_utf8(ptx) else {
         return refuse("spec.kernel.ptx", "InvalidPtx", "it is not UTF-8 text");
@@ -76,7 +76,7 @@ pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<
     check_module(text, kernel, class)
 }
 
-/// What the CPU engine says of the whole text and of the entry's launch bounds.
+/// Checks the whole text with the CPU engine's parser, and the block against the entry's launch bounds.
 fn check_module(text: &str, kernel: &Kernel, class: Option<&str>) -> Result<(), Invalid> {
     let module = match Module::load(text) {
         Ok(module) => module,
@@ -113,7 +113,7 @@ fn check_module(text: &str, kernel: &Kernel, class: Option<&str>) -> Result<(), 
     }
 }
 
-/// Bytes of an argument as the kernel takes it: pointers have 8.
+/// Size of an argument as the kernel declares it, in bytes. Pointers have 8.
 fn bytes(argument: &Argument, chunks: &Chunks) -> usize {
     match argument {
         Argument { parameter: Some(name), .. } => chunks.position(name).map_or(0, |at| chunks.parameters()[at].type_.bytes()),
@@ -125,7 +125,7 @@ fn bytes(argument: &Argument, chunks: &Chunks) -> usize {
     }
 }
 
-/// Each entry's name, and the sizes of its parameters or the first that cannot be read.
+/// Name of each entry, with the sizes of its parameters or the first declaration that cannot be parsed.
 fn entries(text: &str) -> Vec<(&str, Result<Vec<usize>, &str>)> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -141,7 +141,7 @@ fn entries(text: &str) -> Vec<(&str, Result<Vec<usize>, &str>)> {
         if name.is_empty() {
             continue;
         }
-        // A kernel without parameters may leave the parentheses out.
+        // A kernel without parameters may omit the parentheses.
         let parameters = match after.trim_start().strip_prefix('(').and_then(|list| list.split_once(')')) {
             None => Ok(Vec::new()),
             Some((list, _)) => list
@@ -156,7 +156,7 @@ fn entries(text: &str) -> Vec<(&str, Result<Vec<usize>, &str>)> {
     found
 }
 
-/// Bytes of `.param .u64 .ptr .global .align 4 name` or `.param .align 8 .b8 name[24]`.
+/// Size in bytes of a declaration such as `.param .u64 .ptr .global .align 4 name` or `.param .align 8 .b8 name[24]`.
 fn size(declaration: &str) -> Option<usize> {
     let mut bytes: Option<usize> = None;
     let mut words = declaration.split_ascii_whitespace();
@@ -186,7 +186,7 @@ fn is_name(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '$' | '%')
 }
 
-/// The text with comments as blanks (PTX ISA, comments: as in C++).
+/// The text with comments replaced by blanks (PTX ISA, comments: as in C++).
 fn without_comments(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

@@ -84,7 +84,7 @@ fn what_is_wrong_is_named_by_its_field() {
     for (pointer, value, path) in cases {
         let mut invalid = refused(pointer, value.clone());
         if pointer == "/kernel/args/0" && path == "spec.output" {
-            // An array has no argmin: that is found first.
+            // The aggregate is checked first: an array has no argmin.
             assert_eq!(invalid.path, "spec.aggregate.argmin.output");
             let mut manifest = manifest();
             manifest["kernel"]["args"][0] = value.clone();
@@ -103,7 +103,8 @@ fn a_kernel_with_more_bytes_of_arguments_than_ptx_allows_is_refused() {
         manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace(".param .f32 rate", &format!(".param .b8 rate[{bytes}]")));
         check(&manifest).unwrap_err()
     };
-    // Beside a pointer and an index. All that is given together is within the limit, and no argument of a burst has so many bytes.
+    // The entry also has a pointer and an index. All parameters together are within the limit, and no argument of a burst has so many
+    // bytes.
     let most = with(32_764 - 12);
     assert_eq!((most.path.as_str(), most.reason), ("spec.kernel.args[1]", "ArgumentSize"), "{most}");
     let more = with(32_764 - 11);
