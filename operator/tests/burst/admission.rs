@@ -1,4 +1,5 @@
-//! From a job as it was applied to one that runs or says why not; and objects that are in the way. `intake` has what is read from stores.
+//! Tests of a job's admission, up to a running burst or a reason for the rejection, and of name conflicts. `intake` has the tests of
+//! stores.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -62,12 +63,12 @@ async fn a_users_own_config_map_is_left_alone() {
     );
     assert_eq!(config_maps.get("sweep-results").await.unwrap().data.unwrap()["mine"], "kept");
 
-    // The next coordinator finds it there.
+    // The next coordinator finds the checkpoint under this name.
     let successor = Objects::new(&client, &sweep);
     assert!(successor.read_checkpoint().await.unwrap().is_some());
     assert_eq!(successor.results_name(), name);
 
-    // Another job, and somebody has both of its names.
+    // Another job, both of whose candidate names are taken.
     let other = create(&client, &job("other", |_| {})).await;
     let uid = other.uid().unwrap();
     for taken in [
@@ -92,7 +93,7 @@ async fn an_earlier_jobs_checkpoint_makes_way() {
     let first = create(&client, &job("again", |_| {})).await;
     let objects = Objects::new(&client, &first);
     objects.write_checkpoint(None, 7, Contents::default()).await.unwrap();
-    // The garbage collector has not come by yet.
+    // The garbage collector has not deleted the earlier job's ConfigMap yet.
     jobs.delete("again", &kube::api::DeleteParams::orphan()).await.unwrap();
     let config_maps = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
     let owner = json!({"metadata": {"ownerReferences": [{
@@ -162,7 +163,7 @@ async fn what_the_api_server_rejects_stands_in_a_condition() {
         condition.message
     );
     assert_eq!(leases.list(&Default::default()).await.unwrap().items.len(), 2);
-    // Once it is out of the way the burst goes on; a user's error never was one of the operator.
+    // Once the conflicting object is deleted, the burst continues. An error of the user never counts as one of the operator.
     leases.delete("blocked", &Default::default()).await.unwrap();
     eventually(&leases, "blocked", |lease| (!lease.owner_references().is_empty()).then_some(())).await;
     assert_eq!(counted(&context, "reconcile_errors_total", "name"), 0.0);

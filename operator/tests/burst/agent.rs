@@ -1,4 +1,4 @@
-//! A worker with one device. Its agent grants what a test leaves free, and does with chunks what the test says.
+//! A simulated worker with one device. Its agent grants the slices that a test leaves free, and handles chunks as the test tells it to.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -50,19 +50,19 @@ const WORKER: &str = "node-a";
 const DEVICE: &str = "cpu0";
 const BOOT: &str = "boot";
 const SLICE_BYTES: u64 = 1 << 20;
-/// Slices that the device has.
+/// Number of slices of the device.
 pub const SLICES: u32 = 4;
 
-/// What is lent.
+/// State of the agent's grants.
 #[derive(Debug, Default)]
 struct Ledger {
-    /// Slices that others hold.
+    /// Number of slices that others hold.
     occupied: u32,
     grants: Vec<Grant>,
     counter: u64,
-    /// So many releases have no answer.
+    /// Number of releases that will not be answered.
     unanswered_releases: u32,
-    /// Calls of releases.
+    /// Number of calls of releases, answered or not.
     releases: u32,
 }
 
@@ -152,7 +152,7 @@ impl Ledger {
     }
 }
 
-/// The agent, as the operator reaches it.
+/// The agent, as the operator's transport.
 #[derive(Debug)]
 struct Agent {
     ledger: Mutex<Ledger>,
@@ -215,7 +215,7 @@ impl Stream {
         self.accept_at_most(1 << 16, outstanding, retold).await;
     }
 
-    /// As [`Stream::accept`], for an agent that takes so many chunks.
+    /// Accepts the stream as [`Stream::accept`] does, for an agent that accepts at most this many outstanding chunks.
     pub async fn accept_at_most(&mut self, max_outstanding_chunks: u64, outstanding: &[u64], retold: u64) {
         let client_frame::Kind::Open(open) = self.next().await else {
             panic!("the first frame is Open")
@@ -231,13 +231,13 @@ impl Stream {
         }));
     }
 
-    /// Nothing comes for some seconds.
+    /// Checks that no frame arrives for three seconds.
     pub async fn quiet(&mut self) {
         let frame = timeout(std::time::Duration::from_secs(3), self.frames.next()).await;
         assert!(frame.is_err(), "{frame:?}");
     }
 
-    /// The next chunks that the coordinator submits, so many in all.
+    /// Waits until the coordinator has submitted this many chunks, and returns their ranges.
     pub async fn submitted(&mut self, chunks: u64) -> Vec<ChunkRange> {
         let mut ranges: Vec<ChunkRange> = Vec::new();
         while ranges.iter().map(|range| range.count).sum::<u64>() < chunks {
@@ -248,7 +248,7 @@ impl Stream {
         ranges
     }
 
-    /// Chunks succeeded on their first attempt, with an output of one byte each.
+    /// Reports consecutive chunks as succeeded on their first attempt, with an output of one byte each.
     pub fn succeeded(&self, sequence: u64, first: u64, count: u64, segment: &str) {
         let run = ResultRun {
             first,
@@ -264,7 +264,7 @@ impl Stream {
         }));
     }
 
-    /// These chunks succeeded on their first attempt, with an output of one byte each.
+    /// Reports individual chunks as succeeded on their first attempt, with an output of one byte each.
     pub fn succeeded_each(&self, sequence: u64, chunks: impl Iterator<Item = u64>) {
         let run = |first| ResultRun {
             first,
@@ -280,7 +280,7 @@ impl Stream {
         }));
     }
 
-    /// A chunk failed on its first attempt.
+    /// Reports that a chunk failed on its first attempt.
     pub fn failed(&self, sequence: u64, chunk: u64, code: FailureCode) {
         let failure = Failure {
             first: chunk,
@@ -296,12 +296,12 @@ impl Stream {
         }));
     }
 
-    /// The coordinator calls back what has not started.
+    /// Waits until the coordinator withdraws the chunks that have not started.
     pub async fn withdrawn(&mut self) {
         while !matches!(self.next().await, client_frame::Kind::Withdraw(_)) {}
     }
 
-    /// Chunks come back unstarted.
+    /// Returns chunks unstarted.
     pub fn returned(&self, ranges: Vec<ChunkRange>) {
         self.send(server_frame::Kind::Returned(Returned {
             ranges,
@@ -309,7 +309,7 @@ impl Stream {
         }));
     }
 
-    /// Chunks come back, as no slice is held on the device.
+    /// Returns chunks unstarted because no slice is held on the device.
     pub fn returned_without_slices(&self, ranges: Vec<ChunkRange>) {
         self.send(server_frame::Kind::Returned(Returned {
             ranges,
@@ -317,7 +317,7 @@ impl Stream {
         }));
     }
 
-    /// The connection breaks.
+    /// Breaks the connection.
     pub fn cut(self) {
         let error = std::io::Error::other("the connection broke");
         let _ = self.answers.send(Err(StreamError::Cut(error.into())));
@@ -326,9 +326,9 @@ impl Stream {
 
 /// An operator that leads, with one worker.
 pub struct Pool {
-    /// A client that is refused nothing.
+    /// A client whose requests are never rejected.
     pub client: Client,
-    /// What the operator is refused.
+    /// The API server, which can reject the operator's requests.
     pub api: ApiServer,
     pub context: Arc<Context>,
     agent: Arc<Agent>,
@@ -337,12 +337,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// With so many slices held by others.
+    /// Starts an operator and a worker on which others hold this many slices.
     pub async fn start(occupied: u32, stores: StorePolicy) -> Self {
         Self::on(ApiServer::new(), occupied, stores).await
     }
 
-    /// As [`Pool::start`], where there are objects already.
+    /// Starts them as [`Pool::start`] does, on an API server that may have objects already.
     pub async fn on(api: ApiServer, occupied: u32, stores: StorePolicy) -> Self {
         let client = api.client();
         let (opened, streams) = mpsc::unbounded_channel();
@@ -384,7 +384,7 @@ impl Pool {
         pool
     }
 
-    /// Others hold so many slices from now on. The agent's report makes the operator ask for the inventory.
+    /// Sets the number of slices that others hold. The agent's report makes the operator request the inventory.
     pub async fn occupy(&self, slices: u32) {
         self.agent.ledger().occupied = slices;
         let status = json!({"status": {
@@ -403,24 +403,24 @@ impl Pool {
         written.expect("the status is valid");
     }
 
-    /// Nothing that was lent is renewed or lent again.
+    /// Expires all grants. None is renewed, and no slices are granted again.
     pub fn expire(&self) {
         let mut ledger = self.agent.ledger();
         ledger.grants.clear();
         ledger.occupied = SLICES;
     }
 
-    /// So many releases have no answer from now on.
+    /// Leaves this many of the following releases unanswered.
     pub fn leave_releases_unanswered(&self, calls: u32) {
         self.agent.ledger().unanswered_releases = calls;
     }
 
-    /// Releases that the agent was asked for, answered or not.
+    /// Number of releases that the agent received, answered or not.
     pub fn releases(&self) -> u32 {
         self.agent.ledger().releases
     }
 
-    /// Slices that are lent.
+    /// Number of slices that are granted or that others hold.
     pub fn lent(&self) -> u32 {
         self.agent.ledger().lent()
     }

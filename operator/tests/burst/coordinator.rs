@@ -1,4 +1,4 @@
-//! The coordinator of a burst, with an agent that does what the test says.
+//! Tests of a burst's coordinator with an agent that the test controls.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -37,14 +37,14 @@ async fn ended(pool: &Pool, name: &str) -> BurstJobStatus {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_breaks_and_comes_back_costs_no_attempt() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
-    // An attempt that is lost fails the burst.
+    // A single lost attempt fails the burst.
     let broken = job("broken", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
     create(&pool.client, &broken).await;
     let mut stream = pool.stream().await;
     stream.accept(&[], 0).await;
     stream.submitted(4).await;
     stream.cut();
-    // Chunk 0 had succeeded, chunk 1 runs on, and the others never arrived.
+    // Chunk 0 had succeeded, chunk 1 continues, and the others never reached the agent.
     let mut stream = pool.stream().await;
     stream.accept(&[1, 1], 1).await;
     stream.succeeded(1, 0, 1, "");
@@ -68,7 +68,7 @@ async fn a_chunk_fails_and_comes_back_wherever_its_agent_has_it_and_whichever_at
     stream.failed(1, 0, FailureCode::ExecutorLost);
     assert_eq!(stream.submitted(1).await[0].attempt, 2);
     stream.cut();
-    // It had the chunk already, of an attempt that was taken for lost, and refused the later one.
+    // The agent had the chunk already, as an attempt that was taken for lost, and rejected the later attempt.
     let mut stream = pool.stream().await;
     stream.accept(&[0, 3], 1).await;
     stream.failed(2, 0, FailureCode::ExecutorLost);
@@ -86,7 +86,7 @@ async fn a_chunk_fails_and_comes_back_wherever_its_agent_has_it_and_whichever_at
     assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 2));
 }
 
-/// A stream on which the agent says to have chunks 0 to 3: handed over on an earlier stream of this coordinator, or by an earlier one.
+/// A stream on which the agent reports chunks 0 to 3, submitted on an earlier stream of this coordinator or by an earlier coordinator.
 async fn with_chunks_there(pool: &mut Pool, name: &str, handed_over: bool) -> Stream {
     let job = job(name, |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
     create(&pool.client, &job).await;
@@ -117,7 +117,7 @@ async fn chunks_that_an_agent_keeps_without_a_slice_are_lost_in_the_end() {
 async fn a_failure_that_is_told_again_after_a_second_break_counts() {
     for handed_over in [true, false] {
         let mut pool = Pool::start(0, StorePolicy::default()).await;
-        // The stream breaks again before the failure has come.
+        // The stream breaks again before the failure is received.
         with_chunks_there(&mut pool, "twice", handed_over).await.cut();
         let mut stream = pool.stream().await;
         stream.accept(&[1, 3], 1).await;
@@ -173,7 +173,7 @@ async fn an_agent_gets_no_more_than_it_takes_beside_what_it_has_already() {
     create(&pool.client, &job("full", |_| ())).await;
     let mut stream = pool.stream().await;
     stream.accept_at_most(3, &[0, 2], 0).await;
-    // For the fourth there is room when one of those it has has ended.
+    // There is room for the fourth chunk when one of the agent's chunks has ended.
     stream.quiet().await;
     stream.succeeded(1, 0, 1, "");
     assert_eq!(stream.submitted(1).await[0].first, 3);
@@ -191,7 +191,7 @@ async fn an_agent_has_three_seconds_to_be_reached_again_after_its_stream_broke()
     stream.submitted(4).await;
     stream.cut();
     let began = Instant::now();
-    // The agent takes the next one and says nothing.
+    // The agent accepts the connection for the next stream, but does not answer.
     let _silent = pool.stream().await;
     let status = ended(&pool, "lost").await;
     assert_eq!(
@@ -211,7 +211,7 @@ async fn chunks_that_find_no_slice_cost_no_attempt_and_are_submitted_later() {
     let mut stream = pool.stream().await;
     stream.accept(&[], 0).await;
     let began = Instant::now();
-    // The pool counts slices there which the agent does not have any more.
+    // The pool counts slices that the agent no longer has.
     for _ in 0..4 {
         let ranges = stream.submitted(4).await;
         stream.returned_without_slices(ranges);
@@ -263,7 +263,7 @@ async fn a_burst_whose_manifest_cannot_be_written_fails_with_the_field_and_the_r
     let url = format!("file://{}", folder.path().display());
     let stored = job("stored", |manifest| manifest["spec"]["output"] = json!({"store": {"url": url}}));
     let uid = create(&pool.client, &stored).await.uid().unwrap();
-    // A folder has the manifest's name: no file can replace it, with whatever rights.
+    // A directory has the manifest's name, so that no file can replace it, whatever the process's rights.
     let own = folder.path().join(NAMESPACE).join("stored").join(uid);
     fs::create_dir_all(own.join("manifest.json")).unwrap();
     let mut stream = pool.stream().await;
@@ -294,7 +294,7 @@ async fn a_burst_whose_store_fails_while_it_is_suspended_keeps_what_it_counted()
     let url = format!("file://{}", folder.path().display());
     let stored = job("held", |manifest| manifest["spec"]["output"] = json!({"store": {"url": url}}));
     let uid = create(&pool.client, &stored).await.uid().unwrap();
-    // A file has the name of the folder of index objects: none can be written.
+    // A file has the name of the folder of index objects, so that none can be written.
     let own = folder.path().join(NAMESPACE).join("held").join(uid);
     fs::create_dir_all(own.join("index")).unwrap();
     let in_the_way = own.join("index/term-1");
@@ -345,7 +345,7 @@ async fn a_burst_is_deleted_as_soon_as_its_agent_answers_again() {
     assert_eq!(pool.lent(), 0);
 }
 
-/// In real time: the conditions' times are the wall clock's, in seconds.
+/// Runs in real time, because the conditions have wall-clock times in seconds.
 #[tokio::test]
 async fn a_bursts_lease_tells_transitions_and_the_generation_that_it_answers() {
     let pool = Pool::start(SLICES, StorePolicy::default()).await;
@@ -382,7 +382,7 @@ async fn a_coordinator_that_starts_on_an_old_version_of_its_job_leaves_no_lease(
     let client = client();
     let jobs = Api::<BurstJob>::namespaced(client.clone(), NAMESPACE);
     let old = create(&client, &job("finished", |_| {})).await;
-    // An earlier coordinator has finished it meanwhile.
+    // An earlier coordinator has finished the job in the meantime.
     let status = json!({"status": {"term": 1}});
     let written = jobs.patch_status("finished", &PatchParams::default(), &Patch::Merge(status)).await;
     written.unwrap();

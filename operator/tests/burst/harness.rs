@@ -1,4 +1,4 @@
-//! An operator's reconcilers against a control plane in this process, and objects for them.
+//! An operator's reconcilers on an embedded control plane, and objects for tests.
 
 use std::{
     convert::Infallible,
@@ -25,12 +25,12 @@ use serde_json::{Value, json};
 use tower_service::Service;
 
 pub const NAMESPACE: &str = "default";
-/// Far longer than anything here takes on a busy machine, and than any wait of the operator.
+/// Timeout of the tests: far longer than any test takes on a busy machine, and than any wait of the operator.
 pub const LIMIT: Duration = Duration::from_secs(600);
 
 pub const PTX: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) { ret; }";
 
-/// A BurstJob of four chunks of a slice of 1 MiB each, changed by `change`.
+/// A `BurstJob` of four chunks on slices of 1 MiB each, changed by `change`.
 pub fn job(name: &str, change: impl FnOnce(&mut Value)) -> BurstJob {
     let mut manifest = json!({
         "apiVersion": "sahasra.dev/v1alpha1",
@@ -62,7 +62,7 @@ pub fn settings(stores: StorePolicy, input_bytes: u64) -> Settings {
     Settings {
         identity: "one".to_owned(),
         namespace: NAMESPACE.to_owned(),
-        // Longer than a test: its workers have no heartbeats.
+        // Longer than a test, because the test's workers have no heartbeats.
         worker_timeout: 2 * LIMIT,
         leader_timeout: Duration::from_secs(15),
         session_lease: Duration::from_secs(60),
@@ -72,7 +72,7 @@ pub fn settings(stores: StorePolicy, input_bytes: u64) -> Settings {
     }
 }
 
-/// Sum of the operator's counter of that name over the series with `label` among the values of their labels.
+/// Sum of the operator's counter `name` over the series with `label` among the values of their labels.
 pub fn counted(context: &Context, name: &str, label: &str) -> f64 {
     let families = context.metrics.registry().gather();
     let family = families
@@ -90,10 +90,10 @@ pub fn client() -> Client {
     ControlPlane::new(Options::default()).client(NAMESPACE)
 }
 
-/// What a request with that method, path and body is refused with, if it is.
+/// Returns the status with which a request with this method, path and body is rejected, if it is rejected.
 type Refuses = Box<dyn Fn(&Method, &str, &str) -> Option<StatusCode> + Send>;
 
-/// A control plane in this process, and the way of an operator to it, on which requests can be refused.
+/// An embedded control plane and an operator's connection to it, on which requests can be rejected.
 #[derive(Clone)]
 pub struct ApiServer {
     control_plane: ControlPlane,
@@ -108,17 +108,17 @@ impl ApiServer {
         }
     }
 
-    /// A client that is refused nothing.
+    /// A client whose requests are never rejected.
     pub fn client(&self) -> Client {
         self.control_plane.client(NAMESPACE)
     }
 
-    /// A client that is refused what the test says.
+    /// A client whose requests are rejected as the test determines.
     pub fn refusing_client(&self) -> Client {
         Client::new(self.clone(), NAMESPACE)
     }
 
-    /// From now on this is refused.
+    /// Rejects the requests for which `refuses` returns a status, from now on.
     pub fn refuse(&self, refuses: impl Fn(&Method, &str, &str) -> Option<StatusCode> + Send + 'static) {
         *self.refuses.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(refuses));
     }
@@ -167,7 +167,7 @@ pub async fn create(client: &Client, job: &BurstJob) -> BurstJob {
         .expect("created")
 }
 
-/// The first object of that name for which `wanted` gives something.
+/// Waits for the first version of the object for which `wanted` returns a value, and returns this value.
 pub async fn eventually<K, T>(api: &Api<K>, name: &str, wanted: impl Fn(&K) -> Option<T>) -> T
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,

@@ -1,4 +1,5 @@
-//! What a burst refers to, in ConfigMaps and stores: how it is read, how much of it at a time, and what does not wait for it.
+//! Tests of the objects that a burst refers to, in ConfigMaps and stores: how they are read, how much is read at a time, and which jobs
+//! must not wait.
 
 use std::{
     io::{Read, Write},
@@ -43,7 +44,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::harness::{LIMIT, NAMESPACE, PTX, client, context_with, create, eventually, job};
 
-/// A store below a folder of its own, with a file of so many bytes.
+/// A store in a temporary folder, with a file of this size.
 fn store_with(name: &str, bytes: u64) -> (tempfile::TempDir, StorePolicy, String) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = std::fs::File::create(folder.path().join(name)).expect("the folder takes a file");
@@ -53,7 +54,7 @@ fn store_with(name: &str, bytes: u64) -> (tempfile::TempDir, StorePolicy, String
     (folder, stores, url)
 }
 
-/// A job whose kernel takes an input from that URL.
+/// A job whose kernel has an input from this URL.
 fn with_input(name: &str, store: &str, url: &str) -> BurstJob {
     job(name, |manifest| {
         let spec = &mut manifest["spec"];
@@ -115,7 +116,7 @@ async fn objects_are_read_up_to_the_limits_and_once() {
             .all(|input| input.as_ptr() == observed.inputs[1].as_ptr())
     );
     assert!(observed.bytes() < MOST / 3 + 1024, "what is named thrice is here once");
-    // They travel once each.
+    // The size limit counts the bytes of every argument, because agents receive each argument separately.
     thrice.spec.kernel.args.push(again);
     let (path, reason, _) = missing(observe(&client, &stores, NAMESPACE, &thrice.spec).await);
     assert_eq!((path.as_str(), reason), ("spec.kernel.args[4].constant.url", "InputTooLarge"));
@@ -187,7 +188,7 @@ async fn inputs_fill_the_memory_that_an_operator_has_for_them_to_the_last_byte()
 
 #[tokio::test]
 async fn a_store_that_does_not_answer_delays_no_other_burst() {
-    // It takes connections, and no more.
+    // The store accepts connections, but does not answer.
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let stores = StorePolicy::new(None, [endpoint.parse::<Endpoint>().unwrap()].into_iter().collect());
@@ -195,7 +196,7 @@ async fn a_store_that_does_not_answer_delays_no_other_burst() {
     store_secret(&client, &[("endpoint", &endpoint), ("allow_http", "true"), ("region", "us-east-1")]).await;
     let reconciling = tokio::spawn(reconcile::run(context_with(&client, AgentClient::default(), stores, 0)));
     let jobs = Api::<BurstJob>::namespaced(client.clone(), NAMESPACE);
-    // More than reconcile at the same time.
+    // More jobs than can be reconciled at the same time.
     for number in 0..40 {
         let mut slow = with_input(&format!("slow-{number}"), "s3://bucket/a", "s3://bucket/input");
         slow.spec.output.as_mut().unwrap().store.secret_ref = serde_json::from_value(json!({"name": "store"})).unwrap();
@@ -211,7 +212,7 @@ async fn a_store_that_does_not_answer_delays_no_other_burst() {
         }
     };
     tokio::time::timeout(LIMIT, gone).await.expect("in time");
-    // Eight ask the store, without an answer so far; the others say that they wait for those.
+    // Eight jobs read the store, without an answer so far. The others report that they wait for them.
     let waiting = async || {
         let mut waiting = 0;
         for slow in jobs.list(&Default::default()).await.unwrap() {
@@ -233,7 +234,7 @@ async fn a_store_that_does_not_answer_delays_no_other_burst() {
     reconciling.abort();
 }
 
-/// A store with objects of 1 MiB: it answers what asks for their sizes, and sends nothing of them.
+/// A store with objects of 1 MiB. It answers requests for their sizes, but sends no content.
 fn store_that_sends_nothing() -> std::io::Result<String> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
     let endpoint = format!("http://{}", listener.local_addr()?);
@@ -334,10 +335,10 @@ async fn what_was_refused_is_checked_again_only_when_something_has_changed() {
     assert!(admit(Some(remembered)).await.is_none());
 }
 
-/// Keys of a store that does not look at them.
+/// Credentials for a store that does not check them.
 const KEYS: [(&str, &str); 2] = [("access_key_id", "key"), ("secret_access_key", "secret")];
 
-/// The Secret `store` with these settings.
+/// Creates the Secret `store` with these settings.
 async fn store_secret(client: &Client, settings: &[(&str, &str)]) {
     store_secret_in(NAMESPACE, client, settings).await;
 }
@@ -354,12 +355,12 @@ async fn store_secret_in(namespace: &str, client: &Client, settings: &[(&str, &s
     secrets.create(&PostParams::default(), &secret).await.expect("created");
 }
 
-/// An S3-compatible store without a network: every request is answered after this time with an object of one byte, or never.
+/// An S3-compatible store without a network. Every request is answered after the given time with an object of one byte, or never.
 #[derive(Clone, Debug)]
 struct Slow {
     answers_after: Option<Duration>,
     under_way: Arc<AtomicUsize>,
-    /// Most requests that were under way at the same time.
+    /// Maximum number of concurrent requests so far.
     most: Arc<AtomicUsize>,
 }
 
@@ -384,7 +385,7 @@ impl HttpConnector for Slow {
 }
 
 impl HttpService for Slow {
-    // As `async_trait` would write it.
+    // Written as `async_trait` would expand it.
     fn call<'a, 'b>(&'a self, request: HttpRequest) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'b>>
     where
         'a: 'b,
@@ -413,7 +414,7 @@ impl HttpService for Slow {
     }
 }
 
-/// A job that takes so many inputs from the store `s3://bucket`.
+/// A job with this many inputs from the store `s3://bucket`.
 fn with_inputs(count: usize) -> BurstJob {
     job("reader", |manifest| {
         let names = (0..count).map(|index| format!("input{index}"));
@@ -428,7 +429,7 @@ fn with_inputs(count: usize) -> BurstJob {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_has_a_minute_for_everything_that_it_reads_from_its_store() {
-    // Each request may take 30 s: these are answered in time, one by one, and take 80 s in all.
+    // Each request may take 30 s. These requests are answered in time, but one after the other take 80 s in total.
     for answers_after in [Some(Duration::from_secs(20)), None] {
         let client = client();
         store_secret(&client, &[&[("region", "us-east-1")][..], &KEYS].concat()).await;

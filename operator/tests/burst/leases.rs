@@ -1,4 +1,4 @@
-//! Leases that users made, and what a release costs that no agent answers.
+//! Tests of leases that users create, and of the cost of a release that no agent answers.
 
 use std::{
     fmt::Debug,
@@ -29,20 +29,21 @@ use crate::{
     harness::{NAMESPACE, create, eventually, job},
 };
 
-/// How long slices last: what is waited for when no agent answers.
+/// TTL of the slices, after which a release without an answer is over.
 const TTL: Duration = Duration::from_secs(600);
-/// Beyond it, until the object is gone.
+/// Time after the TTL within which the object must be gone.
 const MARGIN: Duration = Duration::from_secs(20);
-/// Most lines for one object in that time, and most calls to the agent: both grow far more slowly than the seconds.
+/// Maximum number of log lines for one object within the TTL, and of calls to the agent. Both grow far more slowly than the time in
+/// seconds.
 const LINES: usize = 4;
 const CALLS: u32 = 150;
 
-/// The lines that a log has at the level that operators run with.
+/// The log lines at the default level of an operator.
 #[derive(Clone, Debug, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
-    /// All so far.
+    /// All lines so far.
     fn all(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -78,7 +79,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// A lease of one slice that has it.
+/// Creates a lease of one slice and waits until it is granted.
 async fn granted(pool: &Pool, name: &str) -> Api<VramLease> {
     let leases = Api::<VramLease>::namespaced(pool.client.clone(), NAMESPACE);
     let lease = json!({
@@ -95,8 +96,8 @@ async fn granted(pool: &Pool, name: &str) -> Api<VramLease> {
     leases
 }
 
-/// Waits until the work is `done`, with an agent that answers no release: it ends when the slices have expired, and until then costs
-/// few lines and calls.
+/// Waits until the release is `done` with an agent that answers no release. It must end when the slices have expired, and cost only a few
+/// log lines and calls until then.
 async fn costs_little(pool: &Pool, lines: &Lines, done: impl AsyncFn() -> bool) {
     let (began, before, calls) = (Instant::now(), lines.all().len(), pool.releases());
     while !done().await {
@@ -124,7 +125,7 @@ async fn a_deleted_lease_whose_agent_does_not_answer_costs_few_lines_and_calls()
     assert_eq!(waits.count(), 1, "{said:#?}");
 }
 
-/// A burst of four chunks that are submitted, with slices that last as long as the lease's above.
+/// A burst of four chunks that are submitted, with the same TTL as the lease above.
 fn lasting(name: &str) -> BurstJob {
     job(name, |manifest| manifest["spec"]["lease"] = json!({"ttlSeconds": TTL.as_secs()}))
 }

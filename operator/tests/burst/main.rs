@@ -1,5 +1,5 @@
-//! The reconcilers and the coordinators of bursts on the embedded control plane, with its schemas; what they say in logs, Events and
-//! metrics.
+//! Tests of the reconcilers and of the coordinators of bursts, on the embedded control plane with its schemas, including their logs, Events
+//! and metrics.
 
 mod admission;
 mod agent;

@@ -1,4 +1,4 @@
-//! What `/metrics` shows of a pool: values, not names.
+//! Tests of the values that `/metrics` shows for a pool, rather than of the metrics' names.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     harness::{NAMESPACE, client, create, eventually, job, settings},
 };
 
-/// A worker is stale after so long.
+/// Time without a heartbeat after which a worker is stale.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The samples of a scrape, by name and labels.
@@ -43,7 +43,7 @@ async fn scraped(context: &Arc<Context>) -> BTreeMap<String, f64> {
     samples.filter_map(sample).collect()
 }
 
-/// The values of `name` by those of its label, as `value=count` in the order of the labels.
+/// The values of `name` by the value of its label, as `value=count` in the order of the labels.
 fn by_label(samples: &BTreeMap<String, f64>, name: &str) -> String {
     let prefix = format!("{name}{{");
     let of_name = samples.iter().filter_map(|(sample, value)| {
@@ -53,7 +53,7 @@ fn by_label(samples: &BTreeMap<String, f64>, name: &str) -> String {
     of_name.collect::<Vec<_>>().join(" ")
 }
 
-/// Makes an object with a status.
+/// Creates an object with a status.
 async fn with_status<K>(api: &Api<K>, manifest: Value, status: Value)
 where
     K: Resource + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
@@ -95,7 +95,7 @@ fn session(name: &str) -> Value {
     })
 }
 
-/// Starts an operator that leads once no other does.
+/// Starts an operator that leads once no other operator does.
 fn operator(client: &Client, identity: &str, stop: &CancellationToken) -> (Arc<Context>, Readiness, tokio::task::JoinHandle<()>) {
     let mut settings = settings(StorePolicy::default(), 0);
     (settings.identity, settings.worker_timeout) = (identity.to_owned(), WORKER_TIMEOUT);
@@ -132,7 +132,7 @@ async fn gauges_show_what_there_is() {
     assert_eq!(nothing["sahasra_operator_leader"], 0.0);
     assert_eq!(by_label(&nothing, "sahasra_workers"), "healthy=0 notready=0 stale=0 unhealthy=0");
     leading(&readiness).await;
-    // No device is to be had: they wait.
+    // No device is available, so the claims wait.
     create(&client, &job("waits", |_| {})).await;
     create(&client, &job("held", |manifest| manifest["spec"]["suspend"] = json!(true))).await;
     let waits = serde_json::from_value(session("waits")).expect("a session");
@@ -157,7 +157,7 @@ async fn gauges_show_what_there_is() {
     assert_eq!(by_label(&shown, "sahasra_sessions"), "Failed=1 Pending=1 Placed=0 Ready=0");
     assert_eq!(by_label(&shown, "sahasra_claims_waiting"), "burst=1 lease=2 session=1");
     for kind in ["burst", "lease", "session"] {
-        // Of the first of two.
+        // The oldest is the first of the two.
         let oldest = shown[&format!("sahasra_claims_oldest_wait_seconds{{kind=\"{kind}\"}}")];
         assert!((58.0..=61.0).contains(&oldest), "{kind}: {oldest} s");
     }

@@ -1,4 +1,4 @@
-//! What becomes of a burst whose progress or end is refused, by the API server or by its store.
+//! Tests of bursts whose progress or end is rejected by the API server or the store.
 
 use std::{fs, time::Duration};
 
@@ -28,10 +28,10 @@ use crate::{
     harness::{ApiServer, NAMESPACE, create, eventually, job},
 };
 
-/// A burst whose end is refused tries again for two minutes: it is deleted within a small part of that.
+/// A burst whose end is rejected retries for two minutes. It must be deleted within a small part of that.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A stream of a burst of four chunks, all of which are submitted.
+/// A stream of a burst of four chunks, all of which have been submitted.
 async fn submitted(pool: &mut Pool) -> Stream {
     let mut stream = pool.stream().await;
     stream.accept(&[], 0).await;
@@ -39,7 +39,7 @@ async fn submitted(pool: &mut Pool) -> Stream {
     stream
 }
 
-/// The status of a burst that failed, and why.
+/// The status of a burst that failed, with the reason and message of its condition.
 async fn failed(pool: &Pool, name: &str) -> (BurstJobStatus, String, String) {
     let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
     let status = eventually(&jobs, name, |job| {
@@ -54,7 +54,7 @@ async fn failed(pool: &Pool, name: &str) -> (BurstJobStatus, String, String) {
     (status, reason, message)
 }
 
-/// Nothing of the burst is held any more.
+/// Waits until the burst holds nothing any more.
 async fn nothing_held(pool: &Pool) {
     let leases = Api::<VramLease>::namespaced(pool.client.clone(), NAMESPACE);
     let began = Instant::now();
@@ -86,7 +86,7 @@ async fn a_checkpoint_that_is_refused_for_good_fails_the_burst_while_it_runs_and
     }
 }
 
-/// Bits without any pattern, by index (SplitMix64).
+/// Whether the set contains an index, without any pattern (SplitMix64).
 fn is_chosen(index: u64) -> bool {
     let mut z = (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -96,9 +96,9 @@ fn is_chosen(index: u64) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_checkpoint_that_no_config_map_takes_fails_the_burst_with_the_remedy() {
-    /// Without a pattern they take a bit each: with these a checkpoint just fits a ConfigMap,
+    /// End of a range of indices. A subset of it without any pattern takes a bit for each index, and just fits into a ConfigMap.
     const BEFORE: u64 = 8_330_000;
-    /// and with these as well it does not.
+    /// End of a range of indices, a subset of which does not fit into a ConfigMap.
     const AFTER: u64 = 8_420_000;
     let api = ApiServer::new();
     let client = api.client();
@@ -130,7 +130,7 @@ async fn a_checkpoint_that_no_config_map_takes_fails_the_burst_with_the_remedy()
     let contents = checkpoint.encode();
     assert!(contents.bytes() <= MAX_CONFIG_MAP_BYTES, "{} bytes", contents.bytes());
     Objects::new(&client, &large).write_checkpoint(None, 1, contents).await.unwrap();
-    // A coordinator of the first term wrote it, and there will be another.
+    // A coordinator of the first term wrote the checkpoint; another coordinator follows.
     let term = Patch::Merge(json!({"status": {"term": 1}}));
     let jobs = Api::<BurstJob>::namespaced(client, NAMESPACE);
     jobs.patch_status("large", &PatchParams::default(), &term).await.unwrap();
@@ -168,7 +168,7 @@ async fn a_status_that_is_refused_for_good_is_told_without_what_may_be_left_out(
     nothing_held(&pool).await;
 }
 
-/// Deletes a burst whose chunks have all succeeded and whose end is refused.
+/// Deletes a burst whose chunks have all succeeded but whose end is rejected, and checks that it is deleted soon.
 async fn is_deleted_at_once(pool: &Pool, name: &str) {
     let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
     sleep(Duration::from_secs(30)).await;
@@ -204,7 +204,7 @@ async fn a_burst_whose_end_its_store_refuses_is_deleted_at_once() {
     let url = format!("file://{}", folder.path().display());
     let stored = job("stored", |manifest| manifest["spec"]["output"] = json!({"store": {"url": url}}));
     let uid = create(&pool.client, &stored).await.uid().unwrap();
-    // A folder has the manifest's name: no file can replace it, with whatever rights.
+    // A directory has the manifest's name, so that no file can replace it, whatever the process's rights.
     fs::create_dir_all(folder.path().join(NAMESPACE).join("stored").join(uid).join("manifest.json")).unwrap();
     let stream = submitted(&mut pool).await;
     stream.succeeded(1, 0, 4, "segments/0.segment");

@@ -21,7 +21,7 @@ fn session() -> GpuSession {
     session
 }
 
-/// A lease of the session, granted or waiting for that reason.
+/// A lease of the session: granted, or waiting for the given reason.
 fn lease(session: &GpuSession, waits: Option<&str>) -> VramLease {
     let mut lease = lease_of(session, Duration::from_secs(60));
     let mut status = VramLeaseStatus::default();
@@ -51,7 +51,7 @@ fn endpoint(worker: &str) -> Option<String> {
     Some(format!("http://{worker}"))
 }
 
-/// What an agent says of a session that is in use and may be connected to.
+/// A report of the agent that the session is in use and accepts connections.
 fn busy() -> SeenSession {
     SeenSession {
         load: SessionLoad {
@@ -62,7 +62,7 @@ fn busy() -> SeenSession {
     }
 }
 
-/// The same, idle for so many seconds when it was said, and that long ago.
+/// A report that the session had been idle for this many seconds. The report is `age` seconds old.
 fn idle(seconds: u64, age: u64) -> SeenSession {
     let mut seen = busy();
     (seen.load.idle_milliseconds, seen.age) = (seconds * 1_000, age * 1_000);
@@ -172,7 +172,7 @@ fn an_end_names_its_cause_and_gives_the_slice_back_once_and_for_all() {
         assert_eq!(decision.lease == LeaseStep::Delete, lease.is_some());
         let mut ended = session.clone();
         ended.status = Some(status);
-        // Whatever becomes of the lease: it is not placed again.
+        // A session that has ended is not placed again, whatever its lease says.
         let after = decide(&ended, Some(&granted), Some(&busy()), None, endpoint, at(now));
         assert!(after.lease == LeaseStep::Delete && after.status.is_none() && !after.let_go);
         assert_eq!(
@@ -236,7 +236,7 @@ fn figures_are_written_at_most_every_ten_seconds_and_only_when_they_changed() {
     written.status = Some(status);
     let decision = decide(&written, Some(&lease), Some(&seen), Some(at(25)), endpoint, at(60));
     assert!(decision.status.is_none() && !decision.figures);
-    // What has ended holds nothing.
+    // The statistics of a session that has ended are zero.
     let status = decide(&written, Some(&lease), Some(&idle(50, 0)), Some(at(25)), endpoint, at(26))
         .status
         .unwrap();

@@ -92,7 +92,7 @@ fn grant(uid: &str, boot: &str, counter: u64, slices: u32) -> Grant {
     }
 }
 
-/// One worker `a` with eight free slices, known and idle.
+/// A pool with one worker `a`, whose inventory is known and whose eight slices are free.
 fn picture() -> Picture {
     let mut picture = Picture::new(Arc::new(Metrics::new().unwrap()));
     picture.observe(&[worker("a", "boot")], 0);
@@ -118,7 +118,7 @@ fn releases(actions: &[Action]) -> Vec<ReleaseRequest> {
     releases.collect()
 }
 
-/// Lets the claim have what is free.
+/// Grants the slices that are requested for the claim.
 fn granted(picture: &mut Picture, uid: &str, now: u64) {
     let (actions, _) = picture.plan(now);
     for request in acquires(&actions).into_iter().filter(|request| request.owner.uid == uid) {
@@ -134,7 +134,7 @@ fn a_claim_grows_to_what_is_free_and_is_asked_for_once() {
     let (actions, _) = picture.plan(0);
     let asked = acquires(&actions);
     assert_eq!((asked[0].slices, asked[0].at_least, asked[0].boot_id.as_str()), (8, 1, "boot"));
-    // While the answer is out nothing more is asked.
+    // Nothing more is requested while the answer is pending.
     assert_eq!(acquires(&picture.plan(1).0), []);
     picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 8)), 0, 2);
     assert_eq!(view.borrow().slices(), 8);
@@ -157,7 +157,7 @@ fn a_refusal_teaches_what_is_free_and_is_explained() {
     let why_not = view.borrow().why_not.clone().unwrap();
     assert!(why_not.contains("1 slice is free"), "{why_not}");
     assert_eq!(why_not.matches("a/cpu0").count(), 1, "{why_not}");
-    // Later the agent tells that there is room again.
+    // Later the agent reports that there is room again.
     picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), REFUSED_FOR, REFUSED_FOR + 2);
     assert_eq!(acquires(&picture.plan(REFUSED_FOR + 2).0).len(), 1);
 }
@@ -214,7 +214,7 @@ fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_ag
 
 #[test]
 fn a_grant_that_is_not_renewed_in_time_is_lost_with_its_silent_agent_or_has_expired() {
-    /// What becomes of the first renewal.
+    /// State of the first renewal.
     enum Renewal {
         NotDue,
         NotSent,
@@ -268,7 +268,7 @@ fn what_an_agent_said_before_it_restarted_takes_nothing_of_what_it_granted_since
     let (actions, _) = picture.plan(20);
     let asked = acquires(&actions);
     picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot-2", 1, 4)), 20, 21);
-    // Asked of the old one, and answered by it, and long on its way.
+    // Requested from the old boot and answered by it, but received late.
     picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 22);
     assert_eq!(view.borrow().slices(), 4);
 }
@@ -295,7 +295,7 @@ fn an_inventory_shows_what_is_gone_and_what_nobody_knows_of() {
     let actions = picture.inventoried(&"a".into(), &inventory("boot", vec![unknown.clone(), foreign]), 10, 11);
     assert_eq!(view.borrow().slices(), 0);
     assert_eq!(releases(&actions)[0].grants, [unknown.id]);
-    // Five of eight are left.
+    // Five of the eight slices are free.
     let asked = acquires(&picture.plan(12).0);
     assert_eq!(asked[0].slices, 4);
 }
@@ -311,7 +311,7 @@ fn a_claim_gives_room_to_another_of_the_same_importance() {
     assert_eq!((released.len(), released[0].keep_slices), (1, 4));
     assert_eq!(acquires(&actions), [], "what is not yet confirmed is not asked for");
     assert_eq!(one.borrow().slices(), 4);
-    // The agent is asked once it has confirmed; then the other gets its share.
+    // Once the agent has confirmed the release, an inventory is requested. Then the other claim gets its share.
     picture.released(&"a".into(), 11);
     let kept = grant("one", "boot", 1, 4);
     picture.inventoried(&"a".into(), &inventory("boot", vec![kept]), 12, 13);
@@ -348,11 +348,11 @@ fn what_is_on_its_way_back_is_not_taken_for_unknown() {
     );
     let (actions, _) = picture.plan(10);
     assert_eq!(releases(&actions)[0].keep_slices, 0, "{actions:?}");
-    // An inventory that crosses the release still lists the grant.
+    // An inventory that was created before the release still lists the grant.
     let listed = inventory("boot", vec![grant("one", "boot", 1, 8)]);
     assert_eq!(releases(&picture.inventoried(&"a".into(), &listed, 11, 12)), []);
     assert_eq!(acquires(&picture.plan(13).0), [], "nothing is free yet");
-    // Long after that the call must have been lost.
+    // Much later, the release call must have been lost.
     let late = 10 + RETURNED_WITHIN;
     assert_eq!(releases(&picture.inventoried(&"a".into(), &listed, late, late + 1)).len(), 1);
 }
@@ -370,7 +370,7 @@ fn who_is_not_renewed_is_served_once() {
     assert_eq!(picture.plan(TTL / 2).0, []);
     let (actions, _) = picture.plan(TTL);
     assert_eq!((view.borrow().slices(), acquires(&actions)), (0, vec![]));
-    // It is not free for others before the agent says so.
+    // The slices are not free for other claims until the agent confirms their expiry.
     picture.claim(request("one", 8, 8), Vec::new(), TTL + 1);
     assert_eq!(acquires(&picture.plan(TTL + 1).0), []);
     picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), TTL + 2, TTL + 3);
@@ -382,7 +382,7 @@ fn an_inventory_that_crosses_a_grant_does_not_end_it() {
     let mut picture = picture();
     let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
     let (actions, _) = picture.plan(0);
-    // Asked at 0 and answered at 20; the inventory was asked for at 10, and made before the grant was.
+    // The acquire was sent at 0 and answered at 20. The inventory was requested at 10 and created before the grant.
     picture.acquired(&"a".into(), &acquires(&actions)[0], Ok(grant("one", "boot", 1, 4)), 0, 20);
     picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 21);
     assert_eq!(view.borrow().slices(), 4);
@@ -406,7 +406,7 @@ fn ending_at_once_also_ends_what_was_making_room_for_others() {
         assert_eq!(picture.acquired(&worker.into(), &request, Ok(grant), 0, 0), None);
     }
     assert_eq!(one.borrow().slices(), 16);
-    // Another of the same importance needs a whole device: one of the grants makes room, as its chunks end.
+    // A claim with the same priority needs a whole device: one of the grants makes room when its chunks have ended.
     let large = ClaimRequest {
         slice_bytes: 8 * SLICE,
         ..request("two", 1, 1)
@@ -418,7 +418,7 @@ fn ending_at_once_also_ends_what_was_making_room_for_others() {
         [false]
     );
     assert_eq!(one.borrow().slices(), 8);
-    // Its owner is deleted before they have.
+    // The first claim's owner is deleted before these chunks have ended.
     let actions = picture.take_out("one", true, 11);
     let workers: Vec<&str> = actions
         .iter()

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A grant that has so many milliseconds left.
+/// A grant that expires in `left` milliseconds.
 fn with_left(uid: &str, counter: u64, left: u64) -> Grant {
     Grant {
         expires_in_milliseconds: left,
@@ -30,7 +30,7 @@ fn what_is_adopted_is_renewed_at_once_by_an_operator_younger_than_its_ttl() {
         "this operator may be killed before a third of the ttl is over"
     );
     assert!(wake.is_some_and(|wake| wake <= 1_000 + TTL / 2), "{wake:?}");
-    // Without an answer it ends when it would have ended anyway, not a whole ttl after this operator began.
+    // Without an answer, the grant expires at its original time, not a whole TTL after this operator began to lead.
     picture.plan(1_000 + TTL / 2 - 1);
     assert_eq!(view.borrow().slices(), 1);
     picture.plan(1_000 + TTL / 2);
@@ -111,14 +111,14 @@ fn a_claim_never_has_more_asked_for_than_its_maximum_although_the_pool_changes_i
         );
         let asked = acquires(&picture.plan(0).0);
         assert_eq!(asked.len(), 1);
-        // While the answer is on its way the device fills up with others' slices.
+        // While the answer is on its way, the device fills up with slices of others.
         let mut full = inventory("boot", vec![grant("other", "boot", 9, 8)]);
         full.devices[0].leased_bytes = 8 * SLICE;
         picture.inventoried(&"a".into(), &full, 1, 1);
         assert_eq!(acquires(&picture.plan(1).0), [], "{kind}: the first one has not answered");
         picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 1)), 0, 2);
         assert_eq!(view.borrow().slices(), 1, "{kind}");
-        // A session is never moved; a lease is, and has given back what it held before.
+        // A session is never moved. A lease is moved, and has released the slices that it held before.
         let (actions, _) = picture.plan(2);
         assert_eq!(acquires(&actions).len(), releases(&actions).len(), "{kind}");
         assert_eq!(view.borrow().slices(), u64::from(kind == ClaimKind::Session), "{kind}");

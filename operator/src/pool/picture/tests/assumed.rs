@@ -1,8 +1,8 @@
-//! Placement between two reports of load.
+//! Tests of placement between two reports of load.
 
 use super::*;
 
-/// Two workers with eight free slices each. The first has a tensor of somebody's, the second has nothing: it is the idler one.
+/// Two workers with eight free slices each. The first stores a tensor of another session, the second is idle.
 fn pair() -> Picture {
     let mut picture = Picture::new(Arc::new(Metrics::new().unwrap()));
     picture.observe(&[worker("a", "boot-a"), worker("b", "boot-b")], 0);
@@ -28,7 +28,7 @@ fn session(picture: &mut Picture, uid: &str, now: u64) {
     picture.claim(claim, Vec::new(), now);
 }
 
-/// Which workers are asked, in the order of the owners' uids; all of them grant.
+/// The workers that slices are requested from, in the order of the owners' UIDs. All of them grant the slices.
 fn places(picture: &mut Picture, now: u64) -> Vec<String> {
     let (actions, _) = picture.plan(now);
     let mut asked = acquires(&actions);
@@ -42,7 +42,7 @@ fn places(picture: &mut Picture, now: u64) -> Vec<String> {
     places.collect()
 }
 
-/// What agent `b` says of session `one`, which has stored so much there.
+/// Inventory of agent `b` in which session `one` stores this many bytes and tensors.
 fn stores(bytes: u64, tensors: u64) -> Inventory {
     let mut inventory = inventory("boot-b", vec![grant("one", "boot-b", 1, 1)]);
     (inventory.devices[0].stored_tensor_bytes, inventory.devices[0].tensor_count) = (bytes, tensors);
@@ -62,11 +62,11 @@ fn a_session_that_has_not_shown_its_load_counts_for_the_next_one() {
     let mut picture = pair();
     session(&mut picture, "one", 0);
     assert_eq!(places(&mut picture, 0), ["b"]);
-    // Its agent knows of it, and nobody has used it so far: that may be a moment away.
+    // The agent reports the session as unused so far, but it may be used at any moment.
     picture.inventoried(&"b".into(), &stores(0, 0), 10, 10);
     session(&mut picture, "two", 20);
     assert_eq!(places(&mut picture, 20), ["a"]);
-    // Both at once: one each.
+    // Two sessions at the same time are placed on different workers.
     session(&mut picture, "three", 30);
     session(&mut picture, "two-and-a-half", 30);
     let mut both = places(&mut picture, 30);
@@ -114,7 +114,7 @@ fn chunks_that_were_sent_for_count_until_the_agent_is_heard_again() {
     session(&mut picture, "one", 1);
     assert_eq!(places(&mut picture, 1), ["a"]);
     picture.take_out("one", true, 2);
-    // Its chunk was over before anybody asked.
+    // The burst's chunk ended before the first inventory was requested.
     picture.inventoried(&"b".into(), &inventory("boot-b", vec![grant("burst", "boot-b", 1, 1)]), 5, 5);
     session(&mut picture, "two", 6);
     assert_eq!(places(&mut picture, 6), ["b"]);

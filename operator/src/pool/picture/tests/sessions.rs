@@ -1,8 +1,8 @@
-//! What agents say of sessions.
+//! Tests of the agents' reports about sessions.
 
 use super::*;
 
-/// A claim of a session that holds its slice since 0.
+/// A pool with the claim of a session that holds its slice since 0.
 fn with_session() -> Picture {
     let mut picture = picture();
     let terms = SessionTerms {
@@ -43,7 +43,7 @@ fn an_agent_with_a_session_is_asked_at_once_and_every_few_seconds() {
     picture.inventoried(&"a".into(), &says(0, false), 1, 2);
     assert!(!asks(&mut picture, 3));
     assert!(!asks(&mut picture, SESSIONS_EVERY) && asks(&mut picture, 3 + SESSIONS_EVERY));
-    // Without one it is left alone.
+    // No inventory is requested from a worker without a session.
     picture.inventoried(&"a".into(), &says(0, false), 6_000, 6_000);
     picture.take_out("lease", true, 6_001);
     picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 6_002, 6_003);
@@ -63,7 +63,7 @@ fn what_an_agent_says_of_a_session_is_news_when_more_than_time_has_passed() {
     let seen = picture.session("lease", 5_110).unwrap();
     assert_eq!((seen.load.idle_milliseconds, seen.age), (5_000, 100));
     assert_eq!(hear(&mut picture, &says(0, true), 6_000), mine);
-    // Its executor's end outlives the claim, for as long as the agent tells of it.
+    // The end of the session's executor is known longer than the claim exists, for as long as the agent reports it.
     let mut ended = says(0, false);
     (ended.sessions[0].ended, ended.grants) = ("killed".into(), Vec::new());
     assert_eq!(hear(&mut picture, &ended, 7_000), mine);
@@ -79,7 +79,7 @@ fn what_is_said_of_a_session_where_it_is_not_is_not_heard() {
     picture.observe(&[worker("a", "boot"), worker("b", "other")], 1);
     picture.inventoried(&"a".into(), &says(0, true), 10, 10);
     picture.take_changed_sessions();
-    // It was asked first, and what it answered got lost: there the session has been idle ever since.
+    // Agent `b` was asked first and its answer was lost. A session without clients has existed there since.
     let mut elsewhere = says(90_000, false);
     (elsewhere.boot_id, elsewhere.grants) = ("other".into(), vec![grant("lease", "other", 1, 1)]);
     let returned = picture.inventoried(&"b".into(), &elsewhere, 20, 20);
@@ -94,7 +94,7 @@ fn a_sessions_slice_that_nobody_claims_is_nobodys_after_a_while() {
     let mut picture = with_session();
     picture.inventoried(&"a".into(), &says(0, true), 10, 10);
     assert!(picture.strays(1_000_000).is_empty(), "it is claimed");
-    // Given up without an answer of its agent, which has it still.
+    // The claim is dropped without an answer of the agent, which still holds the slice.
     picture.claims.clear();
     picture.inventoried(&"a".into(), &says(0, true), 20, 20);
     assert!(picture.strays(20).is_empty(), "somebody may be about to take it up");
@@ -109,7 +109,7 @@ fn a_sessions_slice_that_nobody_claims_is_nobodys_after_a_while() {
         (strays[0].uid.as_str(), strays[0].namespace.as_str(), strays[0].term),
         ("lease", "team", 2)
     );
-    // It is given back; or drains; or was taken up after all.
+    // The slice was released, is draining, or was adopted after all.
     picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 30_001, 30_001);
     assert!(picture.strays(1_000_000).is_empty());
 }
