@@ -273,7 +273,7 @@ fn failed(seed: u64, outcome: &Outcome) -> ExitCode {
     for fault in &plan.faults {
         println!("  at {} ms for {} ms: {:?}", fault.at, fault.lasts, fault.kind);
     }
-    let mut command = format!("cargo run --profile simulation --bin sahasra-simulation -- --seed {seed}");
+    let mut command = format!("cargo run --profile simulation --package sahasra-simulation -- --seed {seed}");
     if !without.is_empty() {
         let numbers: Vec<String> = without.iter().map(usize::to_string).collect();
         command.push_str(&format!(" --without {}", numbers.join(",")));
