@@ -47,7 +47,7 @@ pub(crate) fn status(worker: &Worker) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     id: String,
-    /// One of [`STATUSES`].
+    /// Status of the worker: one of [`STATUSES`].
     status: &'static str,
     active_executions: i64,
     tensor_count: i64,
@@ -118,6 +118,7 @@ fn with_load(mut worker: Worker, now: &Inventory) -> Worker {
     worker
 }
 
+/// The routes of all endpoints.
 pub fn routes(context: Arc<Context>, readiness: health::Readiness) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
     let workers = Arc::new(Workers {
         directory: context.directory.clone(),

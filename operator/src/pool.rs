@@ -106,7 +106,7 @@ impl Pool {
             }
             let timer = async {
                 match wake {
-                    // At least a millisecond: the clock counts whole ones, and a plan must not follow upon itself.
+                    // Wait at least one millisecond, the resolution of the clock, so that the loop does not spin.
                     Some(at) => tokio::time::sleep_until(self.clock.instant(at.max(self.clock.now() + 1))).await,
                     None => std::future::pending().await,
                 }

@@ -124,7 +124,7 @@ mod tests {
             "{error}"
         );
 
-        // An object whose VRAM is released during the check is waited for.
+        // The check waits for an object whose VRAM is released in the meantime.
         let free = async {
             let patch = Patch::Merge(json!({"metadata": {"finalizers": []}}));
             leases.patch("holds", &PatchParams::default(), &patch).await.expect("patched");

@@ -1,7 +1,7 @@
 //! The state of every chunk of a burst: pending, in flight on a device, waiting for a retry, succeeded, or permanently failed.
 //!
-//! Pure: time is a monotonic number of milliseconds, and jitter is derived from the seed. Each index is counted exactly once, whatever the
-//! order and repetition of the messages.
+//! Pure: time is a monotonic number of milliseconds, and jitter is derived from the seed. Each index is counted exactly once,
+//! regardless of the order and repetition of the messages.
 
 mod flights;
 mod retries;
@@ -140,6 +140,7 @@ impl Account {
         }
     }
 
+    /// Restores the state of a checkpoint. All other chunks count as not attempted.
     pub fn restore(&mut self, completed: IndexSet, causes: BTreeMap<FailureCode, IndexSet>, failures: Vec<FailedChunk>, retried: u64) {
         *self = Self::new(self.total, self.policy, self.seed);
         causes.values().for_each(|failed| self.failed.unite(failed));

@@ -365,7 +365,7 @@ fn texts(values: &[f64], exact: Vec<Option<String>>) -> Vec<String> {
     pairs.map(|(exact, value)| exact.unwrap_or_else(|| plain(value))).collect()
 }
 
-/// The value as a JSON number. JSON has no infinities and no NaN.
+/// The value as a JSON number; `None` for infinities and NaN, which JSON does not have.
 fn in_json(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }

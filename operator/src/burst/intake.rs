@@ -88,7 +88,9 @@ pub struct Waiting {
 #[derive(Debug)]
 pub enum Outcome {
     Accepted(Box<Accepted>),
+    /// The job cannot run as its spec is now.
     Refused(Verdict),
+    /// The API server did not answer.
     Failed(ObserveError),
 }
 

@@ -104,6 +104,7 @@ fn api(operation: &'static str) -> impl Fn(kube::Error) -> WriteError {
     move |source| WriteError::Api { operation, source }
 }
 
+/// The API clients for the objects of one job.
 #[derive(Clone)]
 pub struct Objects {
     jobs: Api<BurstJob>,
@@ -117,6 +118,7 @@ pub struct Objects {
 }
 
 impl Objects {
+    /// Creates the clients for the objects of `job`.
     pub fn new(client: &Client, job: &BurstJob) -> Self {
         let namespace = job.namespace().unwrap_or_default();
         let name = job.name_any();
@@ -140,6 +142,7 @@ impl Objects {
         }
     }
 
+    /// Name of the checkpoint's ConfigMap: the first candidate until the ConfigMap has been read or written.
     pub fn results_name(&self) -> String {
         self.results.get().cloned().unwrap_or_else(|| {
             let [first, _] = self.results_names();

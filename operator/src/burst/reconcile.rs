@@ -49,7 +49,7 @@ use state::{JobState, JobStates, Next, REMEMBERED, RETRY, pause};
 const CONCURRENCY: u16 = 16;
 /// Capacity of the queue of jobs to reconcile after the end of a coordinator or an outcome of the intake.
 const CHANGES: usize = 1024;
-/// Time in addition to a grant's TTL for which the answer of a dead worker is waited for.
+/// Time in addition to a grant's TTL for which the reconciler waits for the answer of a dead worker.
 pub(super) const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// Interval at which the states of deleted jobs are dropped.
 const SWEEP: Duration = Duration::from_secs(10);

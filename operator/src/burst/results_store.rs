@@ -94,6 +94,7 @@ fn range(text: &str) -> Option<(u64, u64)> {
     Some((first, last.checked_sub(first)?.checked_add(1)?)).filter(|(first, count)| first.checked_add(*count).is_some())
 }
 
+/// Name of an index object in the folder.
 pub fn index_name(term: u64, number: u64) -> String {
     format!("index/term-{term}/{number:08}.json")
 }
@@ -103,6 +104,7 @@ pub fn sets_folder(term: u64, number: u64) -> String {
     format!("checkpoints/term-{term}/{number:08}")
 }
 
+/// Contents of an index object for these segments, as JSON.
 pub fn index_object(segments: &[Segment]) -> Vec<u8> {
     let segments: Vec<_> = (segments.iter())
         .map(|segment| json!({"name": segment.name, "indexes": ranges_text(segment.counted.iter().copied(), usize::MAX)}))

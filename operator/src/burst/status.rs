@@ -27,6 +27,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Creates a condition.
     pub fn new(kind: &'static str, status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self {
             kind,

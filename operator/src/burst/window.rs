@@ -63,7 +63,8 @@ impl Window {
     }
 
     /// Number of the `ready` chunks to assign now, when `outstanding` chunks are on the device, which has `slices` of the burst's
-    /// `all_slices`. At most half of the device's fair share of the ready chunks, so that all devices finish at about the same time.
+    /// `all_slices`. At most half of the device's fair share of the ready chunks, so that all devices finish at about the same time, unless
+    /// more are needed to keep its slices busy.
     pub fn batch(&self, outstanding: u64, ready: u64, all_slices: u64) -> u64 {
         let room = self.target().saturating_sub(outstanding);
         let share = (u128::from(ready) * u128::from(self.slices)).div_ceil(2 * u128::from(all_slices.max(1)));

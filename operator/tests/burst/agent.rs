@@ -1,4 +1,4 @@
-//! A simulated worker with one device. Its agent grants the slices that a test leaves free, and handles chunks as the test tells it to.
+//! A simulated worker with one device. Its agent grants the slices that a test leaves free, and the test controls its streams.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

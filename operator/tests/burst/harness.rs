@@ -113,7 +113,7 @@ impl ApiServer {
         self.control_plane.client(NAMESPACE)
     }
 
-    /// A client whose requests are rejected as the test determines.
+    /// A client whose requests are rejected by the function set with [`ApiServer::refuse`].
     pub fn refusing_client(&self) -> Client {
         Client::new(self.clone(), NAMESPACE)
     }

@@ -486,8 +486,8 @@ fn failures_of_every_second_chunk_are_counted_one_by_one() {
     assert_eq!(restored.counts(), expected);
 }
 
-/// Prints chunks per second and the size of a checkpoint's sets, for bursts up to the largest. Run with `cargo test --release --package
-/// sahasra-operator --lib account -- --ignored --nocapture`.
+/// Prints chunks per second and the size of a checkpoint's sets, for bursts up to the largest. Run with
+/// `cargo test --release --package sahasra-operator --lib account -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures, with optimised code"]
 fn the_pace_of_alternating_chunks() {

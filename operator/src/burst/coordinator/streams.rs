@@ -31,6 +31,7 @@ pub(super) const RESUME_WITHIN: u64 = 3_000;
 /// and acknowledged when they arrive.
 const MOST_COVERED_RANGES: usize = 64 << 10;
 
+/// The stream to one worker.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) endpoint: String,
@@ -52,7 +53,7 @@ pub(super) struct Stream {
 /// Chunks that were submitted on an earlier stream, and that the agent did not list when the stream was reopened.
 #[derive(Debug)]
 pub(super) struct Unsettled {
-    /// In the order of the index.
+    /// Sorted by first index.
     chunks: Vec<Batch>,
     /// Sequence number by which the agent has repeated the results and failures of all chunks that ended.
     upto: u64,

@@ -59,7 +59,9 @@ pub(super) struct Intake {
 
 /// The next step for a job that is neither coordinated nor finished.
 pub(super) enum Next {
+    /// Reconcile the job again after this time.
     Wait(Duration),
+    /// Do nothing until the job changes.
     Nothing,
     /// Report why the coordinator ended. The next attempt is due after `retry`.
     Report { error: Box<ReconcileError>, retry: Duration },
@@ -86,7 +88,7 @@ pub(super) fn next(states: &mut JobStates, uid: &str, generation: Option<i64>, n
                     error: Box::new(error),
                     retry,
                 },
-                // The backoff applies whatever caused this reconcile.
+                // The backoff applies to every reconcile, regardless of its cause.
                 None if !retry.is_zero() => Next::Wait(retry),
                 None => Next::Admit {
                     attempts: *failures,
