@@ -3,7 +3,8 @@
 //! As elsewhere in Kubernetes, the holder renews a timestamp, and another operator takes over when the Lease has not changed for the lease
 //! duration, measured by its own monotonic clock. Every write is a compare-and-set on the resource version. An operator that finds its own
 //! identity in the Lease takes over at once, because the holder is an earlier process of the same operator. An operator that loses
-//! leadership exits; agents and the API server reject its remaining writes because of their lower terms.
+//! leadership exits. Agents reject its remaining requests because of their lower terms, and its remaining writes conflict with the terms in
+//! the objects.
 
 use std::time::Duration;
 

@@ -8,8 +8,8 @@ use sahasra_scheduler::{ClaimKind, DeviceId};
 
 use super::{ClaimState, Picture, SESSIONS_EVERY};
 
-/// Time in milliseconds for which a new session counts as one execution, unless its agent reports a tensor earlier. A session that stays
-/// unused for longer is idle.
+/// Time in milliseconds for which a new session counts as one execution, unless its agent reports a tensor or an execution earlier. A
+/// session that stays unused for longer is idle.
 const ASSUMED_FOR: u64 = 2 * SESSIONS_EVERY;
 
 impl Picture {
